@@ -1,0 +1,1 @@
+//! The control daemon: commands, registry, spawning, logs.

@@ -1,0 +1,1 @@
+//! The real driver, opened by absolute path.

@@ -1,0 +1,1 @@
+//! The software GPU: real PTX on the CPU.

@@ -1,0 +1,1 @@
+//! What an engine is: the trait made from the table, device facts, and the conformance suite.

@@ -1,0 +1,1 @@
+//! An n-body program on the CUDA driver API, which knows nothing of OpenMPS.

@@ -1,0 +1,2 @@
+//! openmps.
+fn main() {}

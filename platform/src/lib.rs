@@ -1,0 +1,1 @@
+//! CDI, Compose, Kubernetes, Cloudpods.

@@ -1,0 +1,8 @@
+//! PTX and fatbin parsing: text and containers in, a syntax tree out.
+//!
+//! Pure: no I/O, no unsafe code, no global state. Everything here meets bytes that a client sent, so
+//! each entry point returns an error with a line for anything that it does not understand, and bounds
+//! what it allocates by the size of its input.
+#![forbid(unsafe_code)]
+
+pub mod ast;

@@ -1,0 +1,1 @@
+//! Sessions, dispatch, memory, limits and the executor.

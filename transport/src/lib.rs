@@ -1,0 +1,1 @@
+//! Sealed memory, the ring and its doorbell, sockets that carry descriptors, frames.
