@@ -2,17 +2,13 @@
 #![forbid(unsafe_code)]
 
 pub mod descriptor;
+pub mod errors;
 pub mod facts;
+pub mod functions;
 pub mod operations;
+pub mod types;
 pub mod wire;
 pub mod words;
 
-/// A driver status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(transparent)]
-pub struct CUresult(pub u32);
-
-impl CUresult {
-    /// CUDA_SUCCESS
-    pub const SUCCESS: Self = Self(0);
-}
+pub use errors::CUresult;
+pub use functions::Function;
