@@ -14,16 +14,33 @@ fn main() {
         .parent()
         .expect("the workspace is one folder up")
         .to_owned();
-    for folder in ["client", "cuda-abi", "transport", "examples/nbody", "Cargo.lock"] {
+    for folder in [
+        "client",
+        "cuda-abi",
+        "transport",
+        "examples/nbody",
+        "Cargo.lock",
+    ] {
         println!("cargo::rerun-if-changed={}", root.join(folder).display());
     }
     // <target>/<profile>/build/<package>/out
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let target = out.ancestors().nth(4).expect("cargo lays out its target folder").join("embedded");
+    let target = out
+        .ancestors()
+        .nth(4)
+        .expect("cargo lays out its target folder")
+        .join("embedded");
 
     let status = Command::new(env::var_os("CARGO").expect("cargo sets it"))
         .current_dir(&root)
-        .args(["build", "--release", "--package", "client", "--package", "nbody"])
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "client",
+            "--package",
+            "nbody",
+        ])
         .args(["--config", "profile.release.debug=false"])
         .args(["--config", "profile.release.strip=true"])
         .arg("--target-dir")
@@ -33,7 +50,10 @@ fn main() {
         .env_remove("CARGO_BUILD_TARGET")
         .status()
         .expect("cargo runs");
-    assert!(status.success(), "building the client library and the n-body example failed");
+    assert!(
+        status.success(),
+        "building the client library and the n-body example failed"
+    );
 
     export("OPENMPS_CLIENT", &target.join("release/libcuda.so"));
     export("OPENMPS_NBODY", &target.join("release/nbody"));

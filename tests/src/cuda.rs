@@ -20,7 +20,8 @@ macro_rules! driver {
         #[derive(Debug)]
         pub struct Driver {
             $($name: Symbol<unsafe extern "C" fn($($type),*) -> Code>,)*
-            library: Library,
+            /// Keeps the symbols valid.
+            _library: Library,
         }
 
         impl Driver {
@@ -33,7 +34,7 @@ macro_rules! driver {
                     // SAFETY: the signature is the one that CUDA's manual gives for this symbol.
                     let $name = unsafe { library.get(concat!($symbol, "\0").as_bytes()) }.expect($symbol);
                 )*
-                Self { $($name,)* library }
+                Self { $($name,)* _library: library }
             }
 
             $(
@@ -182,7 +183,10 @@ impl Driver {
         let mut log = vec![0u8; 4096];
         // CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
         let mut names = [5, 6];
-        let mut values = [log.as_mut_ptr().cast::<c_void>(), ptr::without_provenance_mut(log.len())];
+        let mut values = [
+            log.as_mut_ptr().cast::<c_void>(),
+            ptr::without_provenance_mut(log.len()),
+        ];
         // SAFETY: the image ends with a zero byte, and the log's size is its own.
         unsafe {
             self.module_load_data_ex(
@@ -194,7 +198,8 @@ impl Driver {
             )
         }
         .map_err(|code| {
-            let text = CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
+            let text =
+                CStr::from_bytes_until_nul(&log).map_or_else(|_| "".into(), CStr::to_string_lossy);
             (code, text.into_owned())
         })?;
         Ok(module)
@@ -219,8 +224,10 @@ impl Driver {
         parameters: &[u64],
     ) -> Result<(), Code> {
         let mut values = parameters.to_vec();
-        let mut pointers: Vec<*mut c_void> =
-            values.iter_mut().map(|value| ptr::from_mut(value).cast()).collect();
+        let mut pointers: Vec<*mut c_void> = values
+            .iter_mut()
+            .map(|value| ptr::from_mut(value).cast())
+            .collect();
         // SAFETY: each pointer leads to eight readable bytes, which is what the kernel's parameters
         // take.
         unsafe {

@@ -15,7 +15,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub fn openmps() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("in the workspace");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .expect("in the workspace");
         let status = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--release", "--package", "openmps"])
             .current_dir(root)
@@ -41,19 +43,32 @@ impl Daemon {
 
     /// Starts a daemon with some environment.
     pub fn start_with(environment: &[(&str, &str)]) -> Self {
-        let folder = tempfile::Builder::new().prefix("mps").tempdir().expect("a folder in /tmp");
-        let child = Command::new(openmps())
-            .args(["control", "-f"])
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("the daemon starts");
+        let folder = tempfile::Builder::new()
+            .prefix("mps")
+            .tempdir()
+            .expect("a folder in /tmp");
+        let child = spawn(&folder, environment);
         let daemon = Self { folder, child };
-        eventually("the daemon answers", || daemon.control(&["get_server_list"]).status.success());
+        daemon.wait_until_it_answers();
         daemon
+    }
+
+    /// Ends the daemon with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is a child");
+    }
+
+    /// Starts a daemon again in the same folder.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.folder, &[]);
+        self.wait_until_it_answers();
+    }
+
+    fn wait_until_it_answers(&self) {
+        eventually("the daemon answers", || {
+            self.control(&["get_server_list"]).status.success()
+        });
     }
 
     /// The pipe directory.
@@ -104,14 +119,18 @@ impl Daemon {
     pub fn server(&self) -> u32 {
         let output = self.control(&["get_server_list"]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.trim().parse().unwrap_or_else(|_| panic!("one server, not {text:?}"))
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("one server, not {text:?}"))
     }
 
     /// Clients of the only server.
     pub fn clients(&self) -> Vec<u32> {
         let output = self.control(&["get_client_list", &self.server().to_string()]);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.lines().map(|line| line.trim().parse().expect("digits only")).collect()
+        text.lines()
+            .map(|line| line.trim().parse().expect("digits only"))
+            .collect()
     }
 }
 
@@ -130,6 +149,18 @@ impl Drop for Daemon {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+fn spawn(folder: &TempDir, environment: &[(&str, &str)]) -> Child {
+    Command::new(openmps())
+        .args(["control", "-f"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+        .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the daemon starts")
 }
 
 /// The program of `src/bin/probe.rs`, which cargo built beside the test.
@@ -153,10 +184,19 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 
 /// Runs a command to its end and returns its output; its failure is the test's.
 pub fn succeed(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().expect("the program starts");
-    let (out, err) =
-        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{command:?}: {}\n{out}{err}", output.status);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{out}{err}",
+        output.status
+    );
     out.into_owned()
 }
 

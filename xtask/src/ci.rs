@@ -17,7 +17,14 @@ const SMOKE_SECONDS: u32 = 10;
 /// Formatting, lints, policy, then all tests.
 pub fn all() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    run(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
     deny()?;
     test()
 }
@@ -25,11 +32,23 @@ pub fn all() -> Result<()> {
 /// All tests.
 pub fn test() -> Result<()> {
     coverage::check()?;
-    run(cargo().args(["build", "--release", "--package", "openmps", "--package", "nbody"]))?;
+    run(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "openmps",
+        "--package",
+        "nbody",
+    ]))?;
     loom()?;
     fuzz::run(SMOKE_SECONDS, "")?;
     run(cargo()
-        .args(["doc", "--workspace", "--no-deps", "--document-private-items"])
+        .args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ])
         .env("RUSTDOCFLAGS", "-D warnings"))?;
     // Last, because its summary is what CI reads.
     run(cargo().args(["test", "--workspace", "--no-fail-fast"]))
@@ -39,7 +58,14 @@ pub fn test() -> Result<()> {
 /// replaces the atomics.
 pub fn loom() -> Result<()> {
     run(cargo()
-        .args(["test", "--package", "transport", "--release", "--lib", "loom"])
+        .args([
+            "test",
+            "--package",
+            "transport",
+            "--release",
+            "--lib",
+            "loom",
+        ])
         .args(["--target-dir", "target/loom"])
         .env("RUSTFLAGS", "--cfg loom"))
 }
@@ -50,7 +76,14 @@ fn deny() -> Result<()> {
     let program: PathBuf = tools.join("bin/cargo-deny");
     if !program.exists() {
         run(cargo()
-            .args(["install", "cargo-deny", "--locked", "--version", DENY_VERSION, "--root"])
+            .args([
+                "install",
+                "cargo-deny",
+                "--locked",
+                "--version",
+                DENY_VERSION,
+                "--root",
+            ])
             .arg(&tools))?;
     }
     run(Command::new(program).args(["check", "bans", "licenses", "sources"]))

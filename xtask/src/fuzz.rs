@@ -16,24 +16,28 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
 pub fn run(seconds: u32, filter: &str) -> Result<()> {
     let folder = root().join("fuzz");
     let target = root().join("target/fuzz");
-    shell::run(cargo()
-        .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
-        .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
-        .arg(&target)
-        .env("RUSTC_BOOTSTRAP", "1")
-        .env("RUSTFLAGS", FLAGS))?;
+    shell::run(
+        cargo()
+            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(&target)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", FLAGS),
+    )?;
     let mut names: Vec<String> = std::fs::read_dir(folder.join("fuzz_targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .filter(|name| name.contains(filter))
         .collect();
     names.sort();
-    ensure!(!names.is_empty(), "no fuzz target has `{filter}` in its name");
+    ensure!(
+        !names.is_empty(),
+        "no fuzz target has `{filter}` in its name"
+    );
     for name in names {
         let corpus = target.join("corpus").join(&name);
         std::fs::create_dir_all(&corpus)?;
         let seeds = folder.join("seeds").join(&name);
-        let mut command =
-            Command::new(target.join("x86_64-unknown-linux-gnu/release").join(&name));
+        let mut command = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(&name));
         command.arg(&corpus);
         if seeds.exists() {
             command.arg(&seeds);

@@ -25,9 +25,15 @@ pub fn run(command: &mut Command) -> Result<()> {
     let text = format!("{} {}", command.get_program().display(), words.join(" "));
     println!("xtask: {text}");
     let start = Instant::now();
-    let status =
-        command.current_dir(root()).status().with_context(|| format!("cannot run {text}"))?;
-    println!("xtask: {} after {:.1} s", status, start.elapsed().as_secs_f32());
+    let status = command
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot run {text}"))?;
+    println!(
+        "xtask: {} after {:.1} s",
+        status,
+        start.elapsed().as_secs_f32()
+    );
     if !status.success() {
         bail!("{text}: {status}");
     }
