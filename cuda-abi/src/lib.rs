@@ -1,1 +1,14 @@
 //! The one table: every CUDA driver function, the operations that travel, C types and error codes.
+#![forbid(unsafe_code)]
+
+pub mod descriptor;
+pub mod errors;
+pub mod facts;
+pub mod functions;
+pub mod operations;
+pub mod types;
+pub mod wire;
+pub mod words;
+
+pub use errors::CUresult;
+pub use functions::Function;

@@ -1,1 +1,150 @@
-//! What an engine is: the trait made from the table, device facts, and the conformance suite.
+//! What an engine is: something that has devices and carries out clients' work on them.
+//!
+//! The software GPU and the real driver implement [`Engine`] and [`Client`]; a server knows nothing
+//! else of them. Most of [`Client`] is made from the table of operations: one method for each row of
+//! its engine group. Handles are the client's own (see `cuda_abi::operations`), and each [`Client`]
+//! keeps its own tables of them, so that no handle reaches another client's object.
+//!
+//! An engine sees no socket, no ring and no pointer of a client; it is told addresses in windows that
+//! it or its server mapped, and checks them all.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+pub use cuda_abi::CUresult;
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::At;
+
+pub mod arena;
+
+/// A set of devices of one kind, with what it takes to run work on them.
+pub trait Engine: Send + Sync + Debug {
+    /// What there is to know of each device, windows aside.
+    fn devices(&self) -> &[DeviceFacts];
+
+    /// Makes room for a client.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when the machine has no room for one more client, and
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE when the compute mode forbids it.
+    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult>;
+}
+
+/// What a client brings when it is attached.
+#[derive(Debug)]
+pub struct Attachment {
+    /// For each device the addresses that the client's memory on it shall have. The engine maps
+    /// them; nothing is accessible before [`Client::commit`].
+    pub windows: Vec<Window>,
+    /// Page-locked host memory, mapped at this very address in the client and here.
+    pub host: Region,
+    /// Memory through which pageable copies and images pass. All of it may be copied from and to,
+    /// and the client may write it at any time.
+    pub staging: Region,
+    /// The client's share of each device.
+    pub share: Share,
+    /// Who is told of progress.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The first address.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Window {
+    /// Whether `bytes` bytes from `address` lie in this window.
+    #[must_use]
+    pub const fn contains(&self, address: u64, bytes: u64) -> bool {
+        address >= self.base && bytes <= self.bytes && address - self.base <= self.bytes - bytes
+    }
+}
+
+/// Memory that somebody else mapped, readable and writable, and keeps mapped as long as this lives.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Where it is in this process.
+    pub window: Window,
+    /// Keeps it mapped.
+    pub owner: Arc<dyn Owner>,
+}
+
+/// Whatever keeps a [`Region`] mapped.
+pub trait Owner: Send + Sync + Debug {}
+
+/// A client's part of the devices' time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Active thread percentage, above 0 and up to 100: the weight of the client's work against
+    /// others', and the part of the SMs that it sees.
+    pub percentage: f32,
+    /// CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal.
+    pub priority: u32,
+}
+
+/// Is told how a client's work goes. Called from the engine's threads and from within calls of
+/// [`Client`]'s methods, so it must not call back into the engine, and must not block.
+pub trait Observer: Send + Sync + Debug {
+    /// All work of the stream up to and including `at` is done. Positions of a stream come in order,
+    /// each one exactly once; `Err` says that this one failed or was not run.
+    fn completed(&self, at: At, result: Result<(), CUresult>);
+
+    /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same
+    /// clock for all events of a device). Comes before the event's `completed`.
+    fn event_time(&self, event: u32, nanoseconds: u64);
+
+    /// The client's context is dead: every later operation in it gives `code`. `text` says what
+    /// happened, for the log.
+    fn fault(&self, context: u32, code: CUresult, text: &str);
+
+    /// Device memory for a module's variables, within the client's window and quota. It is
+    /// committed, and freed by the caller of `module_load` when the module goes.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY.
+    fn allocate(&self, context: u32, bytes: u64) -> Result<Window, CUresult>;
+}
+
+macro_rules! client_trait {
+    (session $session:tt engine { $(
+        $(#[$doc:meta])*
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+    )* }) => {
+        /// One client's objects in an engine: contexts, streams, images, modules, and its memory.
+        ///
+        /// Dropping it stops the client's running work within the engine's cancellation latency,
+        /// and frees everything.
+        ///
+        /// Stream operations are taken in the order of the calls for a stream; different streams
+        /// are independent, and none of them may keep another, of this client or of any, from
+        /// making progress. No method waits for work to finish. A stream operation that returns
+        /// an error was not taken and is not reported as completed.
+        pub trait Client: Send + Debug {
+            /// Makes zeroed memory accessible at addresses of the client's windows, device or host.
+            /// Both ends are multiples of [`arena::GRANULE`].
+            ///
+            /// # Errors
+            /// CUDA_ERROR_OUT_OF_MEMORY when the device has not that much left.
+            fn commit(&mut self, range: Window) -> Result<(), CUresult>;
+
+            /// Takes memory back. The caller knows that no work that began before uses it; work that
+            /// does so all the same faults or reads zeroes, and harms nobody else.
+            fn decommit(&mut self, range: Window);
+
+            /// Bytes of a device that nobody has taken.
+            fn free_memory(&self, device: u32) -> u64;
+
+            /// Runs this client's own waiting work on the calling thread for a short while, if that
+            /// is of use. Returns whether it did anything.
+            fn assist(&mut self) -> bool;
+
+            $(cuda_abi::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*
+        }
+    };
+}
+
+cuda_abi::for_each_operation!(client_trait);

@@ -1,0 +1,106 @@
+//! What a client is told of the devices when it attaches, so that it never asks again.
+
+use crate::words::{Damaged, Reader, put, put_name};
+
+/// The facts of one device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// The name that cuDeviceGetName gives.
+    pub name: String,
+    /// The bytes that cuDeviceGetUuid gives.
+    pub uuid: [u8; 16],
+    /// Bytes of memory that the client may have at most: its quota, or the whole device's.
+    pub total_memory: u64,
+    /// Value of each device attribute, by its number; a number beyond the list is not known.
+    pub attributes: Vec<i32>,
+    /// The address of the first byte that this client's allocations on the device can have.
+    pub window: u64,
+    /// Bytes of that window.
+    pub window_bytes: u64,
+}
+
+/// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+pub const MULTIPROCESSOR_COUNT: u32 = 16;
+/// CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
+pub const PCI_BUS_ID: u32 = 33;
+/// CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID
+pub const PCI_DEVICE_ID: u32 = 34;
+/// CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID
+pub const PCI_DOMAIN_ID: u32 = 50;
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+pub const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
+/// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+pub const COMPUTE_CAPABILITY_MINOR: u32 = 76;
+
+impl DeviceFacts {
+    /// The value of an attribute, if the device knows it.
+    #[must_use]
+    pub fn attribute(&self, number: u32) -> Option<i32> {
+        self.attributes.get(number as usize).copied()
+    }
+
+    /// The bytes that tell of all devices.
+    #[must_use]
+    pub fn encode_all(devices: &[Self]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, devices.len());
+        for device in devices {
+            put_name(&mut out, &device.name);
+            out.extend(device.uuid);
+            out.extend(device.total_memory.to_le_bytes());
+            out.extend(device.window.to_le_bytes());
+            out.extend(device.window_bytes.to_le_bytes());
+            put(&mut out, device.attributes.len());
+            for value in &device.attributes {
+                out.extend(value.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads what [`DeviceFacts::encode_all`] wrote.
+    ///
+    /// # Errors
+    /// When the bytes end early or a name is not UTF-8.
+    pub fn decode_all(bytes: &[u8]) -> Result<Vec<Self>, Damaged> {
+        let mut reader = Reader::new(bytes);
+        let mut devices = Vec::new();
+        for _ in 0..reader.word()? {
+            let mut device = Self {
+                name: reader.name()?,
+                ..Self::default()
+            };
+            device.uuid.copy_from_slice(reader.take(16)?);
+            device.total_memory = reader.long()?;
+            device.window = reader.long()?;
+            device.window_bytes = reader.long()?;
+            for _ in 0..reader.word()? {
+                device.attributes.push(reader.word()? as i32);
+            }
+            devices.push(device);
+        }
+        Ok(devices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoding_undoes_encoding_and_truncations_are_refused() {
+        let devices = vec![DeviceFacts {
+            name: "OpenMPS software GPU".into(),
+            uuid: *b"0123456789abcdef",
+            total_memory: 1 << 34,
+            attributes: vec![0, 1024, -1],
+            window: 1 << 45,
+            window_bytes: 1 << 35,
+        }];
+        let bytes = DeviceFacts::encode_all(&devices);
+        assert_eq!(DeviceFacts::decode_all(&bytes), Ok(devices));
+        for end in 0..bytes.len() {
+            assert_eq!(DeviceFacts::decode_all(&bytes[..end]), Err(Damaged));
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! What travels: the operations that a client asks of its server.
+//!
+//! The driver's functions (`functions`) say what a program sees; many of them come down to the same
+//! request: thirty copy functions are one [`Copy`], nine ways to launch are one [`Launch`]. Each
+//! request is a row of [`for_each_operation!`](crate::for_each_operation), and from the row come its
+//! struct, its codec, its [`Opcode`], the method that the server's session must have, and, for rows
+//! of the engine's group, the method that every engine must have. A row without an implementation
+//! does not compile.
+//!
+//! Numbers are explicit and never reused. A row only ever gains trailing fields, with its version.
+//!
+//! A row's class:
+//! * `post`: no reply; an error is kept and surfaces at the next synchronising call.
+//! * `create`: no reply; the client chose the handle, and knows that it can be made.
+//! * `stream`: no reply; belongs to a stream's order. The header's channel is the stream's slot and
+//!   its sequence the place in that order; completion is read from the stream's completion word.
+//! * `call`: the client waits for a reply.
+//!
+//! And what becomes of its effect when an executor is replaced: `lost`, `replayed`, `survives`.
+
+use crate::wire::{Field, Fields, Malformed};
+
+/// Hands every operation to the macro `$callback`, as two groups: those that a session answers by
+/// itself, and those that an engine carries out.
+///
+/// A row: `#[doc] class number version method(Request { field: type, … }) -> Reply { field: type, … } effect;`
+#[macro_export]
+macro_rules! for_each_operation {
+    ($callback:ident) => {
+        $callback! {
+            session {
+                /// Says that the program called a function that is not built, so that the log names it.
+                post 1 1 not_supported(NotSupported { function: u32 }) -> NoReply {} lost;
+                /// Adds bytes of an image that will be loaded. Data: none, the bytes are in staging.
+                post 2 1 image_put(ImagePut { image: u64, total: u64, offset: u64, staging: u64, bytes: u64 }) -> NoReply {} replayed;
+                /// Allocates device memory of a context.
+                call 3 1 mem_alloc(MemAlloc { context: u32, bytes: u64 }) -> MemAllocReply { address: u64 } survives;
+                /// Frees device memory once all work posted before has finished.
+                post 4 1 mem_free(MemFree { address: u64 }) -> NoReply {} survives;
+                /// Allocates page-locked host memory, at the same address in client and server.
+                call 5 1 host_alloc(HostAlloc { context: u32, bytes: u64, flags: u32 }) -> HostAllocReply { address: u64 } survives;
+                /// Frees page-locked host memory once all work posted before has finished.
+                post 6 1 host_free(HostFree { address: u64 }) -> NoReply {} survives;
+                /// Free and total device memory as this client may see them, in bytes.
+                call 7 1 mem_info(MemInfo { device: u32 }) -> MemInfoReply { free: u64, total: u64 } lost;
+                /// Makes the stream's later work wait for the work of another stream up to a position.
+                stream 8 1 stream_wait(StreamWait { on: u32, until: u64 }) -> NoReply {} lost;
+                /// Ends the session in good order: everything the client had is freed.
+                post 9 1 detach(Detach { status: u32 }) -> NoReply {} lost;
+                /// Describes an image again, into a larger buffer in staging.
+                call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
+            }
+            engine {
+                /// Makes a context on a device. The primary context of device `d` has the id `d`.
+                create 32 1 context_create(ContextCreate { context: u32, device: u32, flags: u32 }) -> NoReply {} replayed;
+                /// Ends a context and all that was made in it.
+                post 33 1 context_destroy(ContextDestroy { context: u32 }) -> NoReply {} replayed;
+                /// Makes the stream of a slot. Slots 0 to 31 are the legacy streams of contexts 0 to 31.
+                create 34 1 stream_create(StreamCreate { stream: u32, context: u32, flags: u32, priority: i32 }) -> NoReply {} replayed;
+                /// Ends a stream once its work has finished.
+                stream 35 1 stream_destroy(StreamDestroy { reserved: u32 }) -> NoReply {} replayed;
+                /// Reads an image (PTX, fatbin): the reply's data is its descriptor, or goes to staging if it is too long. Data: none on the wire; the session gives the engine the whole image.
+                call 36 1 image_load(ImageLoad { image: u64, staging: u64, capacity: u64, options: u32 }) -> ImageLoadReply { status: u32, descriptor: u64, log: u64 } replayed;
+                /// Forgets an image.
+                post 37 1 image_unload(ImageUnload { image: u64 }) -> NoReply {} replayed;
+                /// Makes a module of an image in a context. The reply's data is the address of each of its variables, 8 bytes each, in the descriptor's order.
+                call 38 1 module_load(ModuleLoad { module: u64, image: u64, context: u32, staging: u64, capacity: u64 }) -> ModuleLoadReply { addresses: u64 } lost;
+                /// Unloads a module once all work posted before has finished.
+                post 39 1 module_unload(ModuleUnload { module: u64 }) -> NoReply {} replayed;
+                /// Sets an attribute of a kernel of a module.
+                post 40 1 function_set(FunctionSet { module: u64, kernel: u32, attribute: u32, value: i32 }) -> NoReply {} replayed;
+                /// Launches a kernel. Data: launch attributes (72 bytes each, `attributes` of them), then the parameter block.
+                stream 41 1 launch(Launch { module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, flags: u32, attributes: u32 }) -> NoReply {} lost;
+                /// Copies between two places, up to three-dimensional. Pitches and slices in bytes; spaces as [`Space`](crate::operations::Space).
+                stream 42 1 copy(Copy { to_space: u32, to: u64, to_pitch: u64, to_slice: u64, from_space: u32, from: u64, from_pitch: u64, from_slice: u64, width: u64, height: u64, depth: u64 }) -> NoReply {} survives;
+                /// Writes the record's data to an address.
+                stream 43 1 write(Write { to: u64 }) -> NoReply {} survives;
+                /// Fills `height` rows of `width` elements with a value of 1, 2 or 4 bytes.
+                stream 44 1 fill(Fill { to: u64, pitch: u64, value: u32, element: u32, width: u64, height: u64 }) -> NoReply {} survives;
+                /// Notes in an event's slot when the stream has come this far, if it keeps time.
+                stream 45 1 event_record(EventRecord { event: u32, timing: u32 }) -> NoReply {} lost;
+            }
+        }
+    };
+}
+
+/// Where a side of a [`Copy`] lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Space {
+    /// A unified address: device memory or page-locked host memory of this client.
+    Unified = 0,
+    /// An offset into this client's staging memory.
+    Staging = 1,
+}
+
+impl Space {
+    /// The space with this number.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Unified),
+            1 => Some(Self::Staging),
+            _ => None,
+        }
+    }
+}
+
+/// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
+pub const LAUNCH_COOPERATIVE: u32 = 1;
+
+/// Bit of [`StreamCreate::flags`]: does not synchronise with the legacy stream (CU_STREAM_NON_BLOCKING).
+pub const STREAM_NON_BLOCKING: u32 = 1;
+
+/// Streams that one client may have; slots of completion words.
+pub const STREAM_SLOTS: u32 = 4096;
+
+/// Legacy streams, and so contexts, that one client may have.
+pub const CONTEXT_SLOTS: u32 = 32;
+
+/// Timed events that one client may have at once.
+pub const EVENT_SLOTS: u32 = 16384;
+
+/// Work that one stream may have posted and unfinished; the client waits beyond it, as CUDA does
+/// when its launch queue is full, and the server ends a client that goes further.
+pub const STREAM_DEPTH: u64 = 1024;
+
+/// What kind of answer an operation has; see the module's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationClass {
+    /// No reply.
+    Post,
+    /// No reply; makes an object under the client's handle.
+    Create,
+    /// No reply; ordered in a stream.
+    Stream,
+    /// Waits for a reply.
+    Call,
+}
+
+/// What becomes of an operation's effect when an executor is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Gone with the executor.
+    Lost,
+    /// Made again from the journal.
+    Replayed,
+    /// Held outside of the executor.
+    Survives,
+}
+
+/// The facts of a row, for logs, metrics and documentation.
+#[derive(Clone, Copy, Debug)]
+pub struct OperationRow {
+    /// Its number.
+    pub number: u16,
+    /// The version of the row.
+    pub version: u8,
+    /// The method's name, which is also the metric label and the trace name.
+    pub name: &'static str,
+    /// Its class.
+    pub class: OperationClass,
+    /// What becomes of its effect.
+    pub effect: Effect,
+    /// Whether an engine carries it out.
+    pub engine: bool,
+    /// Field slots of its request.
+    pub slots: usize,
+}
+
+/// A request of the table.
+pub trait Request: Fields {
+    /// Its operation.
+    const OPCODE: Opcode;
+    /// The version of its row.
+    const VERSION: u8;
+    /// Its class.
+    const CLASS: OperationClass;
+    /// What the reply carries, beside a status and data.
+    type Reply: Fields;
+}
+
+macro_rules! class {
+    (post) => {
+        OperationClass::Post
+    };
+    (create) => {
+        OperationClass::Create
+    };
+    (stream) => {
+        OperationClass::Stream
+    };
+    (call) => {
+        OperationClass::Call
+    };
+}
+
+macro_rules! effect {
+    (lost) => {
+        Effect::Lost
+    };
+    (replayed) => {
+        Effect::Replayed
+    };
+    (survives) => {
+        Effect::Survives
+    };
+}
+
+macro_rules! fields {
+    ($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[allow(missing_docs, reason = "the row's text says what the fields are")]
+        pub struct $name { $(pub $field: $type),* }
+
+        impl Fields for $name {
+            const SLOTS: usize = 0 $(+ <$type as Field>::SLOTS)*;
+            #[inline]
+            fn write(&self, slots: &mut [u64]) {
+                let mut _rest = slots;
+                $(
+                    let (here, after) = _rest.split_at_mut(<$type as Field>::SLOTS);
+                    self.$field.write(here);
+                    _rest = after;
+                )*
+            }
+            #[inline]
+            fn read(slots: &[u64]) -> Result<Self, Malformed> {
+                let mut all = [0u64; crate::wire::MAX_FIELD_SLOTS];
+                let known = slots.len().min(Self::SLOTS);
+                all[..known].copy_from_slice(&slots[..known]);
+                let mut _at = 0;
+                $(
+                    let $field = <$type as Field>::read(&all[_at.._at + <$type as Field>::SLOTS], _at)?;
+                    _at += <$type as Field>::SLOTS;
+                )*
+                Ok(Self { $($field),* })
+            }
+        }
+    };
+}
+
+macro_rules! reply {
+    (NoReply {}) => {};
+    ($name:ident $fields:tt) => {
+        fields! {
+            /// What the reply of the operation carries.
+            $name $fields
+        }
+    };
+}
+
+fields! {
+    /// The reply of an operation that has none.
+    NoReply {}
+}
+
+macro_rules! operations {
+    ($($group:ident { $(
+        $(#[$doc:meta])*
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+    )* })*) => {
+        /// The numbers of the operations.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Opcode {
+            $($($(#[$doc])* $request = $number,)*)*
+        }
+
+        impl Opcode {
+            /// The operation with this number, if this build knows it.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Option<Self> {
+                match number {
+                    $($($number => Some(Self::$request),)*)*
+                    _ => None,
+                }
+            }
+
+            /// The facts of its row.
+            #[must_use]
+            pub const fn row(self) -> OperationRow {
+                match self {
+                    $($(Self::$request => OperationRow {
+                        number: $number,
+                        version: $version,
+                        name: stringify!($method),
+                        class: class!($class),
+                        effect: effect!($effect),
+                        engine: matches!(stringify!($group).as_bytes(), b"engine"),
+                        slots: <$request as Fields>::SLOTS,
+                    },)*)*
+                }
+            }
+        }
+
+        /// Every operation, in order of the table.
+        pub const OPERATIONS: &[Opcode] = &[$($(Opcode::$request,)*)*];
+
+        $($(
+            fields! { $(#[$doc])* $request $fields }
+            reply! { $reply $reply_fields }
+            impl Request for $request {
+                const OPCODE: Opcode = Opcode::$request;
+                const VERSION: u8 = $version;
+                const CLASS: OperationClass = class!($class);
+                type Reply = $reply;
+            }
+            const _: () = assert!(<$request as Fields>::SLOTS <= crate::wire::MAX_FIELD_SLOTS);
+            const _: () = assert!(<$reply as Fields>::SLOTS <= crate::wire::MAX_FIELD_SLOTS);
+        )*)*
+    };
+}
+
+for_each_operation!(operations);
+
+/// Declares a trait with one method for each row that `for_each_operation!` gives, and its dispatch.
+///
+/// By class the methods are
+/// `fn post(&mut self, request: &R, data: &[u8]) -> Result<(), CUresult>`,
+/// `fn stream(&mut self, at: At, request: &R, data: &[u8]) -> Result<(), CUresult>` and
+/// `fn call(&mut self, request: &R, data: &[u8], reply: &mut Vec<u8>) -> Result<Reply, CUresult>`.
+#[macro_export]
+macro_rules! operation_method {
+    (post $(#[$doc:meta])* $method:ident($request:ident) -> $reply:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// As the driver function that asked for it.
+        fn $method(&mut self, request: &$crate::operations::$request, data: &[u8]) -> Result<(), $crate::CUresult>;
+    };
+    (create $(#[$doc:meta])* $method:ident($request:ident) -> $reply:ident) => {
+        $crate::operation_method! { post $(#[$doc])* $method($request) -> $reply }
+    };
+    (stream $(#[$doc:meta])* $method:ident($request:ident) -> $reply:ident) => {
+        $(#[$doc])*
+        ///
+        /// # Errors
+        /// As the driver function that asked for it.
+        fn $method(&mut self, at: $crate::operations::At, request: &$crate::operations::$request, data: &[u8]) -> Result<(), $crate::CUresult>;
+    };
+    (call $(#[$doc:meta])* $method:ident($request:ident) -> $reply:ident) => {
+        $(#[$doc])*
+        ///
+        /// What it appends to `reply` travels behind the reply's fields.
+        ///
+        /// # Errors
+        /// As the driver function that asked for it.
+        fn $method(&mut self, request: &$crate::operations::$request, data: &[u8], reply: &mut Vec<u8>) -> Result<$crate::operations::$reply, $crate::CUresult>;
+    };
+}
+
+/// A place in a stream's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct At {
+    /// The stream's slot.
+    pub stream: u32,
+    /// The position, from 1.
+    pub sequence: u64,
+}
+
+/// What a record came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A record without a reply, and its error if it had one.
+    Posted(Result<(), crate::CUresult>),
+    /// A call: its status, and the fields of its reply (none when it failed).
+    Replied {
+        /// The status.
+        status: crate::CUresult,
+        /// Fields of the reply.
+        slots: [u64; crate::wire::MAX_FIELD_SLOTS],
+        /// How many of `slots` there are.
+        count: usize,
+    },
+}
+
+/// A record that could not be handed to a method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The record is damaged: its sender is to be disconnected.
+    Malformed(Malformed),
+    /// This build does not know the operation: answered with CUDA_ERROR_NOT_SUPPORTED.
+    Unknown(u16),
+}
+
+macro_rules! run {
+    (post $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {
+        Outcome::Posted($handler.$method(&read::<$request>($slots)?, $data))
+    };
+    (create $($rest:tt)*) => {
+        run!(post $($rest)*)
+    };
+    (stream $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {{
+        let at = At { stream: $header.channel, sequence: $header.sequence };
+        Outcome::Posted($handler.$method(at, &read::<$request>($slots)?, $data))
+    }};
+    (call $handler:ident $method:ident $request:ident $header:ident $slots:ident $data:ident $reply:ident) => {{
+        let request = read::<$request>($slots)?;
+        let mut slots = [0; crate::wire::MAX_FIELD_SLOTS];
+        match $handler.$method(&request, $data, $reply) {
+            Ok(fields) => {
+                let count = count_of(&fields);
+                fields.write(&mut slots[..count]);
+                Outcome::Replied { status: crate::CUresult::SUCCESS, slots, count }
+            }
+            Err(status) => Outcome::Replied { status, slots, count: 0 },
+        }
+    }};
+}
+
+fn read<R: Fields>(slots: &[u64]) -> Result<R, Refused> {
+    R::read(slots).map_err(Refused::Malformed)
+}
+
+fn count_of<R: Fields>(_: &R) -> usize {
+    R::SLOTS
+}
+
+macro_rules! dispatcher {
+    ($($group:ident { $(
+        $(#[$doc:meta])*
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+    )* })*) => {
+        /// Whoever carries out a client's operations: one method a row.
+        pub trait Operations {
+            $($($crate::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*)*
+        }
+
+        /// Reads a record's fields and hands them to the method of its row.
+        ///
+        /// `data` is the record's run of bytes, `reply` takes what a call appends.
+        ///
+        /// # Errors
+        /// When the operation is not known or a field's value does not fit.
+        pub fn dispatch<H: Operations + ?Sized>(
+            handler: &mut H,
+            header: &crate::wire::Header,
+            slots: &[u64],
+            data: &[u8],
+            reply: &mut Vec<u8>,
+        ) -> Result<Outcome, Refused> {
+            let opcode = Opcode::from_number(header.opcode).ok_or(Refused::Unknown(header.opcode))?;
+            Ok(match opcode {
+                $($(Opcode::$request => run!($class handler $method $request header slots data reply),)*)*
+            })
+        }
+    };
+}
+
+for_each_operation!(dispatcher);
