@@ -1,11 +1,13 @@
 //! The one table: every CUDA driver function, the operations that travel, C types and error codes.
 #![forbid(unsafe_code)]
 
+pub mod coverage;
 pub mod descriptor;
 pub mod errors;
 pub mod facts;
 pub mod functions;
 pub mod operations;
+pub mod proc_address;
 pub mod types;
 pub mod wire;
 pub mod words;
