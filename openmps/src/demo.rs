@@ -166,7 +166,7 @@ impl<'a> Stage<'a> {
     fn run_together(&self) -> Result<Vec<Measured>> {
         let names: Vec<String> = (1..=self.arguments.clients).map(|n| format!("nbody_{n}")).collect();
         let label = format!("{} programs side by side", names.len());
-        self.watched(&label, names.iter().map(|name| self.start(name, &["-benchmark"])).collect())
+        self.watched(&label, names.iter().map(|name| self.start(name, "-benchmark", self.arguments.iterations)).collect())
     }
 
     fn run_one_by_one(&self) -> Result<Vec<Measured>> {
@@ -174,25 +174,26 @@ impl<'a> Stage<'a> {
             .map(|n| {
                 let label = format!("the same work one after another: {n} of {}", self.arguments.clients);
                 let name = format!("alone_{n}");
-                let mut runs = self.watched(&label, vec![self.start(&name, &["-benchmark"])])?;
+                let mut runs = self.watched(&label, vec![self.start(&name, "-benchmark", self.arguments.iterations)])?;
                 runs.pop().context("one program, one result")
             })
             .collect()
     }
 
     fn compare(&self) -> Result<f64> {
-        let program = self.start("compare", &["-compare"]);
+        // One step: the CPU takes its time with all pairs in double precision.
+        let program = self.start("compare", "-compare", 1);
         let (_, lines) = self.outputs("comparing with the CPU", vec![program])?.remove(0);
         number_after(&lines, "relative error").context("the comparison printed no error")
     }
 
     /// Starts one n-body program as a client; its lines go to the screen and into the result.
-    fn start(&self, name: &str, options: &[&str]) -> Result<Program> {
+    fn start(&self, name: &str, mode: &str, iterations: u32) -> Result<Program> {
         let mut command = Command::new(&self.nbody);
         command
-            .args(options)
+            .arg(mode)
             .arg(format!("-numbodies={}", self.arguments.bodies))
-            .arg(format!("-iterations={}", self.arguments.iterations))
+            .arg(format!("-iterations={iterations}"))
             .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &self.arguments.percentage)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
