@@ -11,21 +11,38 @@ use tempfile::TempDir;
 /// How long anything that should happen soon may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The `openmps` binary, optimised, built on first use: the software GPU is what tests wait for.
+/// The `openmps` binary, built on first use.
 pub fn openmps() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("in the workspace");
-        let status = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--release", "--package", "openmps"])
-            .current_dir(root)
-            .status()
-            .expect("cargo runs");
-        assert!(status.success(), "openmps does not build");
-        root.join("target/release/openmps")
-    })
+    PROGRAM.get_or_init(|| build("openmps", "openmps"))
+}
+
+/// The test program of `src/bin/probe.rs`, built on first use.
+pub fn probe() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("tests", "probe"))
+}
+
+/// Builds a program of the workspace, optimised: the software GPU is what tests wait for.
+fn build(package: &str, program: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("in the workspace");
+    let status = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            package,
+            "--bin",
+            program,
+        ])
+        .current_dir(root)
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "{program} does not build");
+    root.join("target/release").join(program)
 }
 
 /// A running control daemon; dropping it ends it and removes its folder.
@@ -161,16 +178,6 @@ fn spawn(folder: &TempDir, environment: &[(&str, &str)]) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("the daemon starts")
-}
-
-/// The program of `src/bin/probe.rs`, which cargo built beside the test.
-pub fn probe() -> PathBuf {
-    let mut folder = std::env::current_exe().expect("a test is a file");
-    folder.pop();
-    if folder.ends_with("deps") {
-        folder.pop();
-    }
-    folder.join("probe")
 }
 
 /// Waits until something is true.
