@@ -6,3 +6,9 @@
 #![forbid(unsafe_code)]
 
 pub mod ast;
+mod error;
+mod lexer;
+mod parser;
+
+pub use error::{Error, ErrorKind};
+pub use parser::{parse, parse_bytes};
