@@ -7,6 +7,8 @@
 
 pub mod ast;
 mod error;
+pub mod image;
+pub mod layout;
 mod lexer;
 mod parser;
 

@@ -6,6 +6,7 @@ use super::declaration::type_named;
 use super::scope::{Item, Scopes};
 use crate::ast::{Function, Linkage, Parameter, Prototype, Register, Symbol, Type, Variable};
 use crate::error::{Error, ErrorKind};
+use crate::layout::{MAX_PARAMETERS, params_size};
 use crate::lexer::Token;
 
 impl<'src> Parser<'src> {
@@ -45,6 +46,12 @@ impl<'src> Parser<'src> {
         if self.token == Token::ParenOpen {
             function.params =
                 self.parameters(&mut function.registers, &mut scopes, Symbol::Param)?;
+        }
+        if entry && params_size(&function) > MAX_PARAMETERS {
+            return Err(Error {
+                line,
+                kind: ErrorKind::TooLarge("parameters"),
+            });
         }
         self.performance(&mut function)?;
         if self.eat(Token::Semicolon) {

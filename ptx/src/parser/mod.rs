@@ -54,6 +54,14 @@ pub fn parse_bytes(source: &[u8]) -> Result<Module<'_>, Error> {
     parse(source)
 }
 
+/// Version, and target as written after `sm_`, of a PTX text whose rest is not looked at.
+pub(crate) fn header(source: &str) -> Result<((u8, u8), &str), Error> {
+    let mut parser = Parser::new(source.trim_end_matches('\0'));
+    parser.version()?;
+    let target = parser.target()?;
+    Ok((parser.module.version, target))
+}
+
 /// What a name means at module scope.
 #[derive(Clone, Copy, Debug)]
 enum Global {

@@ -26,7 +26,7 @@ impl<'src> Parser<'src> {
         Ok(self.module)
     }
 
-    fn version(&mut self) -> Result<(), Error> {
+    pub(super) fn version(&mut self) -> Result<(), Error> {
         if !self.eat(Token::Dot("version")) {
             return Err(self.error(ErrorKind::Missing(".version")));
         }
@@ -41,7 +41,9 @@ impl<'src> Parser<'src> {
         Ok(())
     }
 
-    fn target(&mut self) -> Result<(), Error> {
+    /// `.target sm_90a, debug`; the architecture as written, without `sm_`.
+    pub(super) fn target(&mut self) -> Result<&'src str, Error> {
+        let mut target = None;
         if !self.eat(Token::Dot("target")) {
             return Err(self.error(ErrorKind::Missing(".target")));
         }
@@ -56,6 +58,7 @@ impl<'src> Parser<'src> {
                 // The letter of `sm_90a` and `sm_100f` says which instructions may be used.
                 let digits = number.trim_end_matches(['a', 'f']);
                 self.module.target = digits.parse().map_err(|_| self.expected("a target"))?;
+                target = Some(number);
             } else if !matches!(
                 name,
                 "texmode_unified" | "texmode_independent" | "debug" | "map_f64_to_f32"
@@ -67,10 +70,7 @@ impl<'src> Parser<'src> {
                 break;
             }
         }
-        if self.module.target == 0 {
-            return Err(self.error(ErrorKind::Missing(".target sm_…")));
-        }
-        Ok(())
+        target.ok_or_else(|| self.error(ErrorKind::Missing(".target sm_…")))
     }
 
     fn directive(&mut self, directive: &'src str) -> Result<(), Error> {
@@ -90,7 +90,7 @@ impl<'src> Parser<'src> {
             "section" => self.section(),
             "alias" => self.alias(),
             // A further `.target` restates the first in files made by joining.
-            "target" => self.target(),
+            "target" => self.target().map(drop),
             _ => self.declaration(),
         }
     }
