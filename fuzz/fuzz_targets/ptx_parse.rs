@@ -5,7 +5,9 @@ use libfuzzer_sys::fuzz_target;
 use ptx::ast::{Base, Function, Module, Operand, Parameter, Register, Symbol, Targets};
 
 fuzz_target!(|bytes: &[u8]| {
-    let Ok(module) = ptx::parse_bytes(bytes) else { return };
+    let Ok(module) = ptx::parse_bytes(bytes) else {
+        return;
+    };
     for variable in &module.variables {
         for relocation in &variable.init.relocations {
             check_symbol(&module, None, relocation.symbol);
@@ -29,10 +31,18 @@ fn check_function(module: &Module, function: &Function) {
     for targets in &function.targets {
         match targets {
             Targets::Branch(labels) => {
-                assert!(labels.iter().all(|label| (label.0 as usize) < function.labels.len()));
+                assert!(
+                    labels
+                        .iter()
+                        .all(|label| (label.0 as usize) < function.labels.len())
+                );
             }
             Targets::Call(functions) => {
-                assert!(functions.iter().all(|&index| index < module.functions.len()));
+                assert!(
+                    functions
+                        .iter()
+                        .all(|&index| index < module.functions.len())
+                );
             }
         }
     }
@@ -74,7 +84,9 @@ fn check_operand(module: &Module, function: &Function, operand: &Operand) {
             Base::Symbol(symbol) => check_symbol(module, Some(function), symbol),
         },
         Operand::Indexed(parts) | Operand::List(parts) | Operand::Vector(parts) => {
-            parts.iter().for_each(|part| check_operand(module, function, part));
+            parts
+                .iter()
+                .for_each(|part| check_operand(module, function, part));
         }
         Operand::Label(label) => assert!((label.0 as usize) < function.labels.len()),
         Operand::Not(register) | Operand::Register(register) => check_register(function, *register),
