@@ -60,7 +60,7 @@ thread_local! {
     /// The handle of the calling thread's context, or 0. Without a destructor, so that it can be
     /// read until the thread is gone.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// Whether `BELOW` holds anything: it is then that its destructor matters.
+    /// The handles below it on the stack.
     static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -137,6 +137,11 @@ impl Current {
         self.key.handle(Kind::Context)
     }
 
+    /// A number that no other context of the process has or had.
+    pub(crate) fn id(&self) -> u64 {
+        u64::from(self.key.generation) << 32 | u64::from(self.slot)
+    }
+
     /// Its device.
     pub(crate) fn device(&self) -> Result<&'static Device, CUresult> {
         self.session.device(self.context.device())
@@ -173,7 +178,6 @@ impl Current {
         // What its last work came to is no concern of whoever ends it.
         let _ = self.drain();
         let handle = self.handle();
-        crate::storage::forget(handle);
         self.context.made.store(false, Ordering::Release);
         let session = self.session;
         session.modules.forget(session, handle);
@@ -197,6 +201,16 @@ impl Current {
         self.make(&users)?;
         *users += 1;
         Ok(())
+    }
+
+    /// Notes one user less of a context that is no primary one, and says whether it was the last.
+    pub(crate) fn detach(&self) -> Result<bool, CUresult> {
+        if self.context.is_primary() {
+            return self.release().map(|()| false);
+        }
+        let mut users = self.context.users();
+        *users = users.saturating_sub(1);
+        Ok(*users == 0)
     }
 
     /// Notes one user less, and ends the context after the last one.

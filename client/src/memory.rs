@@ -13,8 +13,6 @@ pub(crate) enum Origin {
     Device,
     /// cuMemHostAlloc: page-locked, at the same address for the program and the devices.
     Host,
-    /// cuMemHostRegister: the program's own memory. Devices do not reach it.
-    Registered,
     /// A variable of a module.
     Variable,
 }
@@ -42,11 +40,6 @@ impl Range {
     /// Whether `bytes` bytes from `address` lie in this range.
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
         address >= self.base && bytes <= self.bytes && address - self.base <= self.bytes - bytes
-    }
-
-    /// Whether a device can use these addresses.
-    pub(crate) const fn on_device(&self) -> bool {
-        matches!(self.origin, Origin::Device | Origin::Variable)
     }
 }
 
@@ -85,14 +78,6 @@ impl Ranges {
         let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
         let (_, range) = map.by_base.range(..=address).next_back()?;
         range.contains(address, 1).then_some(*range)
-    }
-
-    /// The range in which an address lies, or one that begins before `address + bytes`.
-    pub(crate) fn touching(&self, address: u64, bytes: u64) -> Option<Range> {
-        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
-        let last = address.saturating_add(bytes.max(1) - 1);
-        let (_, range) = map.by_base.range(..=last).next_back()?;
-        (range.base + (range.bytes - 1) >= address).then_some(*range)
     }
 
     /// Takes out the range that begins at an address, if `fits` says so.
@@ -139,8 +124,6 @@ mod tests {
         assert_eq!(ranges.find(0x10ff).unwrap().base, 0x1000);
         assert_eq!(ranges.find(0xfff), None);
         assert_eq!(ranges.find(0x1101), None);
-        assert_eq!(ranges.touching(0xf00, 0x101).unwrap().base, 0x1000);
-        assert_eq!(ranges.touching(0xf00, 0x100), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use cuda_abi::operations::{Request, STREAM_DEPTH};
+use cuda_abi::operations::Request;
 use cuda_abi::{CUresult, facts::DeviceFacts};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
@@ -196,11 +196,9 @@ impl Session {
     ) -> Result<u64, CUresult> {
         self.check_open()?;
         stream.append(|sequence| {
-            if sequence > STREAM_DEPTH && self.link.completed(slot) < sequence - STREAM_DEPTH {
-                self.link
-                    .wait(slot, sequence - STREAM_DEPTH)
-                    .map_err(|_| self.lost())?;
-            }
+            self.link
+                .wait_for_depth(slot, sequence)
+                .map_err(|_| self.lost())?;
             self.link
                 .post(slot, sequence, request, data)
                 .map_err(|_| self.lost())

@@ -92,8 +92,21 @@ pub(crate) struct Streams {
 thread_local! {
     /// Set while a per-thread twin of an entry point runs: NULL means the thread's own stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    /// This thread's own streams, by context.
-    static OWN: RefCell<Vec<(u64, Key)>> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+}
+
+/// A thread's own streams, by context. They end with the thread.
+struct Own(Vec<(u64, Key)>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Ok(session) = crate::session::session() {
+            for (_, key) in &self.0 {
+                // Its context may have ended before.
+                let _ = session.streams.destroy(session, *key);
+            }
+        }
+    }
 }
 
 /// Runs `call` as an entry point of the per-thread default stream.
@@ -227,11 +240,6 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
     }
 }
 
-/// The default stream of the calling thread: the context's, or its own in a per-thread twin.
-pub(crate) fn default_target() -> Result<Target, CUresult> {
-    target(CUstream::NULL)
-}
-
 fn legacy(current: &Current) -> Result<Target, CUresult> {
     let streams = &current.session.streams;
     let stream = streams
@@ -253,7 +261,8 @@ fn own(current: &Current) -> Result<Target, CUresult> {
     let known = OWN
         .try_with(|own| {
             let own = own.borrow();
-            own.iter()
+            own.0
+                .iter()
                 .find(|(of, _)| *of == context)
                 .map(|(_, key)| *key)
         })
@@ -264,8 +273,8 @@ fn own(current: &Current) -> Result<Target, CUresult> {
         None => {
             let key = session.streams.create(current, 0, 0)?;
             OWN.with_borrow_mut(|own| {
-                own.retain(|(of, _)| *of != context);
-                own.push((context, key));
+                own.0.retain(|(of, _)| *of != context);
+                own.0.push((context, key));
             });
             let stream = session.streams.get(key);
             (key, stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?)
