@@ -54,7 +54,9 @@ fn connect() -> Result<Connection, CUresult> {
     let path = socket_path();
     let patience = match std::env::var("OPENMPS_CONNECT_TIMEOUT") {
         Ok(text) => parse_time(&text).unwrap_or_else(|| {
-            log!("OPENMPS_CONNECT_TIMEOUT={text:?} is no time such as 5, 0.5s or 500ms: not waiting");
+            log!(
+                "OPENMPS_CONNECT_TIMEOUT={text:?} is no time such as 5, 0.5s or 500ms: not waiting"
+            );
             Duration::ZERO
         }),
         Err(_) => Duration::ZERO,
@@ -96,7 +98,8 @@ fn program() -> String {
 }
 
 fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>), CUresult> {
-    let environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let environment =
+        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hello = Packet::Hello(Hello {
         version: handshake::VERSION,
         fingerprint: handshake::fingerprint(),
@@ -154,7 +157,8 @@ fn open(
         log!("the server's answer cannot be used: {what}");
         CUresult::ERROR_MPS_CONNECTION_FAILED
     };
-    let memory = SessionMemory::from_fds(fds, welcome.host_bytes).map_err(|error| unusable(&error))?;
+    let memory =
+        SessionMemory::from_fds(fds, welcome.host_bytes).map_err(|error| unusable(&error))?;
     let facts = DeviceFacts::decode_all(&welcome.facts).map_err(|error| unusable(&error))?;
     if facts.len() as u64 > u64::from(cuda_abi::operations::CONTEXT_SLOTS) {
         return Err(unusable(&format_args!("{} devices", facts.len())));
@@ -170,13 +174,16 @@ fn open(
     }
     let link = ClientEnd::new(&memory, connection).map_err(|error| unusable(&error))?;
     let all = facts.len() as u32;
-    let devices: Vec<Device> = visible::choose(&facts, std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref())
-        .into_iter()
-        .map(|number| Device {
-            number: number as u32,
-            facts: facts[number].clone(),
-        })
-        .collect();
+    let devices: Vec<Device> = visible::choose(
+        &facts,
+        std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
+    )
+    .into_iter()
+    .map(|number| Device {
+        number: number as u32,
+        facts: facts[number].clone(),
+    })
+    .collect();
     if devices.is_empty() {
         return Err(CUresult::ERROR_NO_DEVICE);
     }
@@ -201,7 +208,11 @@ mod tests {
             ("-1", None),
             ("inf", None),
         ] {
-            assert_eq!(parse_time(text), expected.map(Duration::from_millis), "{text:?}");
+            assert_eq!(
+                parse_time(text),
+                expected.map(Duration::from_millis),
+                "{text:?}"
+            );
         }
     }
 }

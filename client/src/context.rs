@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{CONTEXT_SLOTS, ContextCreate, ContextDestroy, MemInfo};
-use cuda_abi::types::{CUlimit, CUdevice};
+use cuda_abi::types::{CUdevice, CUlimit};
 
 use crate::handle::{Key, Kind};
 use crate::session::{Device, Session, session};
@@ -216,8 +216,14 @@ impl Current {
     /// Notes one user less, and ends the context after the last one.
     pub(crate) fn release(&self) -> Result<(), CUresult> {
         let mut users = self.context.users();
-        *users = users.checked_sub(1).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        if *users == 0 { self.end(&users) } else { Ok(()) }
+        *users = users
+            .checked_sub(1)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if *users == 0 {
+            self.end(&users)
+        } else {
+            Ok(())
+        }
     }
 
     /// Ends a primary context whoever uses it. Its handle stays.
@@ -249,11 +255,18 @@ impl Session {
     pub(crate) fn primary(&'static self, ordinal: CUdevice) -> Result<Current, CUresult> {
         let number = self.device(ordinal)?.number;
         let key = self.contexts.table.tenant(number);
-        self.context(key.ok_or(CUresult::ERROR_INVALID_DEVICE)?.handle(Kind::Context))
+        self.context(
+            key.ok_or(CUresult::ERROR_INVALID_DEVICE)?
+                .handle(Kind::Context),
+        )
     }
 
     /// Makes a context of its own on a device.
-    pub(crate) fn create_context(&'static self, ordinal: CUdevice, flags: u32) -> Result<Current, CUresult> {
+    pub(crate) fn create_context(
+        &'static self,
+        ordinal: CUdevice,
+        flags: u32,
+    ) -> Result<Current, CUresult> {
         self.device(ordinal)?;
         let table = &self.contexts.table;
         let key = table

@@ -195,7 +195,8 @@ pub(crate) unsafe fn copy(
         (to_place, from_place) => {
             let sequence = target.enqueue(&record(&to, &from, &extent), &[])?;
             // Between device memory a call need not wait; a program sees page-locked memory.
-            let seen = matches!(to_place, Place::Pinned(_)) || matches!(from_place, Place::Pinned(_));
+            let seen =
+                matches!(to_place, Place::Pinned(_)) || matches!(from_place, Place::Pinned(_));
             match when {
                 Return::WhenDone if seen => target.wait(sequence),
                 _ => Ok(()),
@@ -222,7 +223,13 @@ fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
 
 /// # Safety
 /// As [`copy`].
-unsafe fn copy_here(to_start: *mut u8, to: &Side, from_start: *mut u8, from: &Side, extent: &Extent) {
+unsafe fn copy_here(
+    to_start: *mut u8,
+    to: &Side,
+    from_start: *mut u8,
+    from: &Side,
+    extent: &Extent,
+) {
     for z in 0..extent.depth {
         for y in 0..extent.height {
             // SAFETY: the row lies in what the caller vouches for on both sides.
@@ -291,17 +298,25 @@ impl Piece {
 /// Cuts an extent into pieces of at most `most` bytes.
 fn pieces(extent: Extent, most: u64) -> impl Iterator<Item = Piece> {
     let width = extent.width.min(most);
-    let rows = if extent.width > most { 1 } else { (most / extent.width).max(1) };
+    let rows = if extent.width > most {
+        1
+    } else {
+        (most / extent.width).max(1)
+    };
     (0..extent.depth).flat_map(move |z| {
-        (0..extent.height).step_by(rows as usize).flat_map(move |y| {
-            (0..extent.width).step_by(width as usize).map(move |x| Piece {
-                x,
-                y,
-                z,
-                width: width.min(extent.width - x),
-                rows: rows.min(extent.height - y),
+        (0..extent.height)
+            .step_by(rows as usize)
+            .flat_map(move |y| {
+                (0..extent.width)
+                    .step_by(width as usize)
+                    .map(move |x| Piece {
+                        x,
+                        y,
+                        z,
+                        width: width.min(extent.width - x),
+                        rows: rows.min(extent.height - y),
+                    })
             })
-        })
     })
 }
 
@@ -353,7 +368,13 @@ unsafe fn copy_in(
 ///
 /// # Safety
 /// As [`copy`].
-unsafe fn copy_out(target: &Target, start: *mut u8, to: &Side, from: &Side, extent: &Extent) -> Result<(), CUresult> {
+unsafe fn copy_out(
+    target: &Target,
+    start: *mut u8,
+    to: &Side,
+    from: &Side,
+    extent: &Extent,
+) -> Result<(), CUresult> {
     let session = target.session;
     let mut under_way: VecDeque<(Piece, Chunk, u64)> = VecDeque::new();
     let arrive = |(piece, chunk, sequence): (Piece, Chunk, u64)| {

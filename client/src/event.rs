@@ -89,7 +89,10 @@ impl Events {
                 event.flags.store(flags, Ordering::Relaxed);
                 event.context.store(current.handle(), Ordering::Relaxed);
                 *event.timer.lock().unwrap_or_else(PoisonError::into_inner) = timer;
-                *event.recorded.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *event
+                    .recorded
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = None;
             },
         );
         if event.is_none() {
@@ -100,7 +103,10 @@ impl Events {
 
     /// Ends an event.
     pub(crate) fn destroy(&self, key: Key) -> Result<(), CUresult> {
-        let event = self.table.remove(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let event = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.drop_timer(event.timer());
         self.table.release(key.index);
         Ok(())
@@ -142,7 +148,10 @@ impl Events {
         }
         let timer = event.timer();
         // Held over the sending, so that of two records the later one is what the event keeps.
-        let mut recorded = event.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recorded = event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let sequence = target.enqueue(
             &EventRecord {
                 event: timer.map_or(0, |timer| timer.index),
@@ -167,7 +176,12 @@ impl Events {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE when one keeps no time or was not recorded, CUDA_ERROR_NOT_READY
     /// when one is still to come.
-    pub(crate) fn elapsed(&self, session: &Session, start: &Event, end: &Event) -> Result<f32, CUresult> {
+    pub(crate) fn elapsed(
+        &self,
+        session: &Session,
+        start: &Event,
+        end: &Event,
+    ) -> Result<f32, CUresult> {
         let time = |event: &Event| {
             let place = event.place().filter(|_| event.keeps_time());
             let timer = event.timer().ok_or(CUresult::ERROR_INVALID_HANDLE)?;

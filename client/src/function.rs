@@ -110,7 +110,12 @@ impl Function {
 }
 
 /// The attributes that a program may set, with the values that they may have.
-fn settable(session: &Session, function: &Function, attribute: CUfunction_attribute, value: i32) -> Result<(), CUresult> {
+fn settable(
+    session: &Session,
+    function: &Function,
+    attribute: CUfunction_attribute,
+    value: i32,
+) -> Result<(), CUresult> {
     let fits = match attribute {
         CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
             let statically = function.attribute(CUfunction_attribute::SHARED_SIZE_BYTES)?;
@@ -127,7 +132,11 @@ fn settable(session: &Session, function: &Function, attribute: CUfunction_attrib
         CUfunction_attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => (0..=2).contains(&value),
         _ => false,
     };
-    if fits { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    if fits {
+        Ok(())
+    } else {
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
 }
 
 impl Functions {
@@ -142,7 +151,9 @@ impl Functions {
     fn layout(&self, kernel: &Kernel) -> Result<&'static Layout, CUresult> {
         let mut bytes = 0;
         for (offset, size) in &kernel.params {
-            let end = offset.checked_add(*size).filter(|end| *end <= MOST_PARAM_BYTES);
+            let end = offset
+                .checked_add(*size)
+                .filter(|end| *end <= MOST_PARAM_BYTES);
             bytes = bytes.max(end.ok_or(CUresult::ERROR_INVALID_IMAGE)?);
         }
         let layout = Layout {
@@ -186,9 +197,9 @@ impl Functions {
             known(kernel.registers),
             known(kernel.ptx_version),
             known(kernel.binary_version),
-            0,                                                  // CACHE_MODE_CA
+            0,                                                       // CACHE_MODE_CA
             block.saturating_sub(known(kernel.shared_bytes)).max(0), // MAX_DYNAMIC_SHARED_SIZE_BYTES
-            -1,                                                 // PREFERRED_SHARED_MEMORY_CARVEOUT
+            -1, // PREFERRED_SHARED_MEMORY_CARVEOUT
             0,
             0,
             0,
@@ -238,7 +249,11 @@ impl Functions {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for a dead handle and for a function of another context, and what
     /// loading the module may give.
-    pub(crate) fn in_context(&'static self, handle: u64, current: &Current) -> Result<(u64, &'static Function), CUresult> {
+    pub(crate) fn in_context(
+        &'static self,
+        handle: u64,
+        current: &Current,
+    ) -> Result<(u64, &'static Function), CUresult> {
         let function = self.get(handle)?;
         let known = match function.module() {
             0 => function.in_contexts[current.slot as usize].load(Ordering::Acquire),
@@ -253,11 +268,18 @@ impl Functions {
 
     /// Makes the function of a library's kernel in a context.
     #[cold]
-    fn load(&'static self, kernel: &Function, current: &Current) -> Result<(u64, &'static Function), CUresult> {
+    fn load(
+        &'static self,
+        kernel: &Function,
+        current: &Current,
+    ) -> Result<(u64, &'static Function), CUresult> {
         let session = current.session;
         let library = session.libraries.get(kernel.owner())?;
         let module = library.module_in(current)?;
-        let made = session.modules.get(module)?.function(session, kernel.index())?;
+        let made = session
+            .modules
+            .get(module)?
+            .function(session, kernel.index())?;
         let handle = made.handle(Kind::Function);
         let function = self.get(handle)?;
         for number in 0..ATTRIBUTES as u32 {
@@ -272,7 +294,13 @@ impl Functions {
     }
 
     /// Sets an attribute of a function, or of a library's kernel wherever it is used.
-    pub(crate) fn set(&self, session: &Session, handle: u64, attribute: CUfunction_attribute, value: i32) -> Result<(), CUresult> {
+    pub(crate) fn set(
+        &self,
+        session: &Session,
+        handle: u64,
+        attribute: CUfunction_attribute,
+        value: i32,
+    ) -> Result<(), CUresult> {
         let function = self.get(handle)?;
         settable(session, function, attribute, value)?;
         if function.attribute(attribute)? == value {

@@ -101,14 +101,18 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
         let value = unsafe { *params.extra.add(2 * entry + 1) };
         match key {
             CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = Some(value.cast::<u8>().cast_const()),
-            // SAFETY: the value points at a size.
-            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => size = Some(unsafe { value.cast::<usize>().read_unaligned() }),
+            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => {
+                // SAFETY: the value points at a size.
+                size = Some(unsafe { value.cast::<usize>().read_unaligned() });
+            }
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
     match (buffer, size) {
         _ if layout.bytes == 0 => Ok(None),
-        (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => Ok(Some(buffer)),
+        (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => {
+            Ok(Some(buffer))
+        }
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -117,7 +121,11 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
 ///
 /// # Safety
 /// `each` points at one pointer a parameter, each of which leads to a value of that parameter's size.
-unsafe fn gather(each: *mut *mut c_void, layout: &Layout, block: &mut [u8]) -> Result<(), CUresult> {
+unsafe fn gather(
+    each: *mut *mut c_void,
+    layout: &Layout,
+    block: &mut [u8],
+) -> Result<(), CUresult> {
     if layout.params.is_empty() {
         return Ok(());
     }
@@ -144,11 +152,15 @@ fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result
     }
     for attribute in attributes {
         match attribute.id {
-            CUlaunchAttributeID::COOPERATIVE => shape.cooperative |= attribute.value.0[..4] != [0; 4],
+            CUlaunchAttributeID::COOPERATIVE => {
+                shape.cooperative |= attribute.value.0[..4] != [0; 4];
+            }
             // They hold handles of this process, which mean nothing to a server.
             CUlaunchAttributeID::PROGRAMMATIC_EVENT
             | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT
-            | CUlaunchAttributeID::DEVICE_UPDATABLE_KERNEL_NODE => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            | CUlaunchAttributeID::DEVICE_UPDATABLE_KERNEL_NODE => {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
             _ => {}
         }
     }
@@ -159,8 +171,22 @@ fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result
 fn check(current: &context::Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
     let device = current.device()?;
     let limits = [
-        (shape.block, [CUdevice_attribute::MAX_BLOCK_DIM_X, CUdevice_attribute::MAX_BLOCK_DIM_Y, CUdevice_attribute::MAX_BLOCK_DIM_Z]),
-        (shape.grid, [CUdevice_attribute::MAX_GRID_DIM_X, CUdevice_attribute::MAX_GRID_DIM_Y, CUdevice_attribute::MAX_GRID_DIM_Z]),
+        (
+            shape.block,
+            [
+                CUdevice_attribute::MAX_BLOCK_DIM_X,
+                CUdevice_attribute::MAX_BLOCK_DIM_Y,
+                CUdevice_attribute::MAX_BLOCK_DIM_Z,
+            ],
+        ),
+        (
+            shape.grid,
+            [
+                CUdevice_attribute::MAX_GRID_DIM_X,
+                CUdevice_attribute::MAX_GRID_DIM_Y,
+                CUdevice_attribute::MAX_GRID_DIM_Z,
+            ],
+        ),
     ];
     for (sizes, most) in limits {
         for (size, most) in sizes.into_iter().zip(most) {
@@ -169,7 +195,11 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
             }
         }
     }
-    let threads = shape.block.iter().map(|size| i64::from(*size)).product::<i64>();
+    let threads = shape
+        .block
+        .iter()
+        .map(|size| i64::from(*size))
+        .product::<i64>();
     if threads > i64::from(device.attribute(CUdevice_attribute::MAX_THREADS_PER_BLOCK)) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -184,10 +214,20 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
         if device.attribute(CUdevice_attribute::COOPERATIVE_LAUNCH) == 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let resident = occupancy::blocks_per_multiprocessor(device, function, threads as u32, shape.shared as usize)?;
-        let all = i64::from(resident) * i64::from(device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT));
+        let resident = occupancy::blocks_per_multiprocessor(
+            device,
+            function,
+            threads as u32,
+            shape.shared as usize,
+        )?;
+        let all = i64::from(resident)
+            * i64::from(device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT));
         // The three cannot overflow: only the first dimension may be larger than 65535.
-        let blocks = shape.grid.iter().map(|size| i64::from(*size)).product::<i64>();
+        let blocks = shape
+            .grid
+            .iter()
+            .map(|size| i64::from(*size))
+            .product::<i64>();
         if blocks > all {
             return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -195,14 +235,24 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
     Ok(())
 }
 
-fn post(target: &Target, function: &Function, shape: &Shape, attributes: &[CUlaunchAttribute], block: &[u8]) -> Result<(), CUresult> {
+fn post(
+    target: &Target,
+    function: &Function,
+    shape: &Shape,
+    attributes: &[CUlaunchAttribute],
+    block: &[u8],
+) -> Result<(), CUresult> {
     let request = Launch {
         module: function.module(),
         kernel: function.index(),
         grid: shape.grid,
         block: shape.block,
         shared: shape.shared,
-        flags: if shape.cooperative { LAUNCH_COOPERATIVE } else { 0 },
+        flags: if shape.cooperative {
+            LAUNCH_COOPERATIVE
+        } else {
+            0
+        },
         attributes: attributes.len() as u32,
     };
     if attributes.is_empty() {

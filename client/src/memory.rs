@@ -59,7 +59,10 @@ impl Ranges {
     /// Adds a range, and gives it its number. `false` if it would overlap another one.
     pub(crate) fn insert(&self, mut range: Range) -> bool {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(last) = range.bytes.checked_sub(1).and_then(|rest| range.base.checked_add(rest))
+        let Some(last) = range
+            .bytes
+            .checked_sub(1)
+            .and_then(|rest| range.base.checked_add(rest))
         else {
             return false;
         };
@@ -131,7 +134,10 @@ mod tests {
         let ranges = Ranges::default();
         assert!(ranges.insert(range(0x1000, 0x100)));
         assert_eq!(ranges.remove(0x1001, |_| true), None);
-        assert_eq!(ranges.remove(0x1000, |range| range.origin == Origin::Host), None);
+        assert_eq!(
+            ranges.remove(0x1000, |range| range.origin == Origin::Host),
+            None
+        );
         assert!(ranges.remove(0x1000, |_| true).is_some());
         assert_eq!(ranges.remove(0x1000, |_| true), None);
     }

@@ -61,7 +61,10 @@ impl<T> Held<T> {
     }
 
     fn get(&self) -> Option<Arc<T>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -94,7 +97,12 @@ impl Modules {
     }
 
     /// Makes a module of an image in the current context.
-    pub(crate) fn load(&self, current: &Current, image: Arc<Image>, library: u64) -> Result<u64, CUresult> {
+    pub(crate) fn load(
+        &self,
+        current: &Current,
+        image: Arc<Image>,
+        library: u64,
+    ) -> Result<u64, CUresult> {
         let session = current.session;
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let wanted = image.descriptor.variables.len() * 8;
@@ -118,10 +126,18 @@ impl Modules {
         }
         let addresses: Vec<u64> = data
             .chunks_exact(8)
-            .map(|word| u64::from_le_bytes([word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7]]))
+            .map(|word| {
+                u64::from_le_bytes([
+                    word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
+                ])
+            })
             .collect();
         if addresses.len() != image.descriptor.variables.len() {
-            crate::log::log!("the server told of {} variables of {}", addresses.len(), image.descriptor.variables.len());
+            crate::log::log!(
+                "the server told of {} variables of {}",
+                addresses.len(),
+                image.descriptor.variables.len()
+            );
             return Err(CUresult::ERROR_UNKNOWN);
         }
         for (address, variable) in addresses.iter().zip(&image.descriptor.variables) {
@@ -144,9 +160,10 @@ impl Modules {
             functions: Mutex::default(),
             library,
         });
-        let key = self
-            .table
-            .insert(|_, _| true, |_, held| drop(held.put(Some(Arc::clone(&module)))));
+        let key = self.table.insert(
+            |_, _| true,
+            |_, held| drop(held.put(Some(Arc::clone(&module)))),
+        );
         let Some(key) = key else {
             module.end(session)?;
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -167,7 +184,10 @@ impl Modules {
 
     fn remove(&self, handle: u64) -> Result<Arc<Module>, CUresult> {
         let key = Key::of(handle, Kind::Module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let held = self.table.remove(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let held = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let module = held.put(None);
         self.table.release(key.index);
         module.ok_or(CUresult::ERROR_INVALID_HANDLE)
@@ -198,14 +218,18 @@ impl Module {
             .kernels
             .get(index as usize)
             .ok_or(CUresult::ERROR_NOT_FOUND)?;
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self
+            .functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = functions.get(&index) {
             return Ok(*known);
         }
         let owner = self.handle.load(Ordering::Acquire);
-        let key = session
-            .functions
-            .create(session, owner, self.number, self.context, index, kernel)?;
+        let key =
+            session
+                .functions
+                .create(session, owner, self.number, self.context, index, kernel)?;
         functions.insert(index, key);
         Ok(key)
     }
@@ -213,11 +237,19 @@ impl Module {
     /// Address and bytes of a variable.
     pub(crate) fn variable(&self, name: &[u8]) -> Result<(u64, u64), CUresult> {
         let at = self.image.variable(name)?;
-        Ok((self.addresses[at], self.image.descriptor.variables[at].bytes))
+        Ok((
+            self.addresses[at],
+            self.image.descriptor.variables[at].bytes,
+        ))
     }
 
     fn forget_parts(&self, session: &Session) {
-        let functions = std::mem::take(&mut *self.functions.lock().unwrap_or_else(PoisonError::into_inner));
+        let functions = std::mem::take(
+            &mut *self
+                .functions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         for key in functions.into_values() {
             session.functions.destroy(key);
         }
@@ -260,7 +292,10 @@ impl Libraries {
         });
         let key = self
             .table
-            .insert(|_, _| true, |_, held| drop(held.put(Some(Arc::clone(&library)))))
+            .insert(
+                |_, _| true,
+                |_, held| drop(held.put(Some(Arc::clone(&library)))),
+            )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let handle = key.handle(Kind::Library);
         library.handle.store(handle, Ordering::Release);
@@ -270,15 +305,28 @@ impl Libraries {
     /// Ends a library, its kernels, and its modules in all contexts.
     pub(crate) fn unload(&self, session: &Session, handle: u64) -> Result<(), CUresult> {
         let key = Key::of(handle, Kind::Library).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let held = self.table.remove(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let held = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let library = held.put(None);
         self.table.release(key.index);
         let library = library.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let kernels = std::mem::take(&mut *library.kernels.lock().unwrap_or_else(PoisonError::into_inner));
+        let kernels = std::mem::take(
+            &mut *library
+                .kernels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         for key in kernels.into_values() {
             session.functions.destroy(key);
         }
-        let modules = std::mem::take(&mut *library.modules.lock().unwrap_or_else(PoisonError::into_inner));
+        let modules = std::mem::take(
+            &mut *library
+                .modules
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         for module in modules.into_values() {
             // Gone already where its context is.
             if let Ok(module) = session.modules.remove(module) {
@@ -319,7 +367,9 @@ impl Library {
             return Ok(*known);
         }
         let owner = self.handle.load(Ordering::Acquire);
-        let key = session.functions.create(session, owner, 0, 0, index, kernel)?;
+        let key = session
+            .functions
+            .create(session, owner, 0, 0, index, kernel)?;
         kernels.insert(index, key);
         Ok(key)
     }

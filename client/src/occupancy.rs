@@ -89,7 +89,12 @@ impl Groups for i64 {
 
 /// Blocks of `threads` threads and `dynamic` bytes of dynamic shared memory that run at once on a
 /// multiprocessor.
-pub(crate) fn blocks_per_multiprocessor(device: &Device, function: &Function, threads: u32, dynamic: usize) -> Result<i32, CUresult> {
+pub(crate) fn blocks_per_multiprocessor(
+    device: &Device,
+    function: &Function,
+    threads: u32,
+    dynamic: usize,
+) -> Result<i32, CUresult> {
     let facts = Facts::new(device, function)?;
     let dynamic = i64::try_from(dynamic).unwrap_or(i64::MAX);
     Ok(i32::try_from(facts.blocks(i64::from(threads), dynamic)).unwrap_or(0))
@@ -125,10 +130,19 @@ pub(crate) fn best_block(
 
 /// Bytes of dynamic shared memory that each block may take, so that `blocks` of `threads` threads
 /// still run at once on a multiprocessor.
-pub(crate) fn available_shared(device: &Device, function: &Function, blocks: i32, threads: i32) -> Result<usize, CUresult> {
+pub(crate) fn available_shared(
+    device: &Device,
+    function: &Function,
+    blocks: i32,
+    threads: i32,
+) -> Result<usize, CUresult> {
     let facts = Facts::new(device, function)?;
     let (blocks, threads) = (i64::from(blocks), i64::from(threads));
-    if blocks <= 0 || threads <= 0 || threads > facts.threads_most || blocks > facts.without_shared(threads) {
+    if blocks <= 0
+        || threads <= 0
+        || threads > facts.threads_most
+        || blocks > facts.without_shared(threads)
+    {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let each = facts.shared / blocks / SHARED_GROUP * SHARED_GROUP;
@@ -161,7 +175,11 @@ mod tests {
         assert_eq!(facts(16, 0).blocks(32, 0), 32, "blocks");
         assert_eq!(facts(255, 0).blocks(256, 0), 1, "registers");
         assert_eq!(facts(16, 48 << 10).blocks(64, 0), 4, "static shared memory");
-        assert_eq!(facts(16, 0).blocks(64, 100 << 10), 2, "dynamic shared memory");
+        assert_eq!(
+            facts(16, 0).blocks(64, 100 << 10),
+            2,
+            "dynamic shared memory"
+        );
         assert_eq!(facts(16, 0).blocks(1025, 0), 0);
         assert_eq!(facts(16, 0).blocks(32, i64::MAX), 0);
     }

@@ -107,7 +107,9 @@ impl<T: Copy> List<T> {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // SAFETY: not NULL, so `count` elements can be read (`new`).
-        Ok((0..count as usize).map(|at| unsafe { self.0.add(at).read_unaligned() }).collect())
+        Ok((0..count as usize)
+            .map(|at| unsafe { self.0.add(at).read_unaligned() })
+            .collect())
     }
 
     /// The pointer, for what has a form of its own.
@@ -129,7 +131,11 @@ impl<T> ListOut<T> {
     }
 
     /// Writes the first elements, at most `room`, which is the parameter that counts them.
-    pub(crate) fn set(&self, room: u32, values: impl IntoIterator<Item = T>) -> Result<(), CUresult> {
+    pub(crate) fn set(
+        &self,
+        room: u32,
+        values: impl IntoIterator<Item = T>,
+    ) -> Result<(), CUresult> {
         if self.0.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

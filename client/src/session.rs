@@ -169,7 +169,11 @@ impl Session {
     /// Looks whether the server is still there; for loops of queries that would never wait.
     pub(crate) fn check_alive(&self) -> Result<(), CUresult> {
         self.check_open()?;
-        if self.link.is_alive() { Ok(()) } else { Err(self.lost()) }
+        if self.link.is_alive() {
+            Ok(())
+        } else {
+            Err(self.lost())
+        }
     }
 
     /// Sends a request that has no reply and no place in a stream.

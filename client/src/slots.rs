@@ -87,11 +87,19 @@ impl<T: Default> Slots<T> {
     /// Takes a slot, lets `fill` write it, and then makes it findable.
     ///
     /// A slot that was used before is taken only if `ready` says so of what it holds.
-    pub(crate) fn insert(&self, ready: impl Fn(u32, &T) -> bool, fill: impl FnOnce(u32, &T)) -> Option<Key> {
+    pub(crate) fn insert(
+        &self,
+        ready: impl Fn(u32, &T) -> bool,
+        fill: impl FnOnce(u32, &T),
+    ) -> Option<Key> {
         let index = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             match free.released.front().copied() {
-                Some(index) if self.slot(index).is_some_and(|slot| ready(index, &slot.value)) => {
+                Some(index)
+                    if self
+                        .slot(index)
+                        .is_some_and(|slot| ready(index, &slot.value)) =>
+                {
                     free.released.pop_front();
                     index
                 }

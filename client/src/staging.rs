@@ -71,7 +71,11 @@ impl Session {
 
     /// Gives back the chunks whose work is done.
     fn reap(&self) {
-        let mut in_use = self.staged.in_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_use = self
+            .staged
+            .in_use
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         in_use.retain(|used| !self.reached(used.slot, used.sequence));
     }
 }

@@ -62,7 +62,10 @@ impl Stream {
     }
 
     /// Takes the next place for what `send` sends.
-    pub(crate) fn append(&self, send: impl FnOnce(u64) -> Result<(), CUresult>) -> Result<u64, CUresult> {
+    pub(crate) fn append(
+        &self,
+        send: impl FnOnce(u64) -> Result<(), CUresult>,
+    ) -> Result<u64, CUresult> {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let sequence = self.posted.load(Ordering::Relaxed) + 1;
         send(sequence)?;
@@ -133,7 +136,8 @@ impl Streams {
     /// Makes the legacy stream of a context, which exists with it.
     pub(crate) fn make_legacy(&self, slot: u32, context: u64) {
         let id = self.next_id();
-        self.table.occupy(slot, |stream| fill(stream, context, 0, 0, id));
+        self.table
+            .occupy(slot, |stream| fill(stream, context, 0, 0, id));
     }
 
     fn next_id(&self) -> u64 {
@@ -141,7 +145,12 @@ impl Streams {
     }
 
     /// Makes a stream in the current context.
-    pub(crate) fn create(&self, current: &Current, flags: u32, priority: i32) -> Result<Key, CUresult> {
+    pub(crate) fn create(
+        &self,
+        current: &Current,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Key, CUresult> {
         let session = current.session;
         let id = self.next_id();
         let key = self
@@ -168,7 +177,10 @@ impl Streams {
         if key.index < CONTEXT_SLOTS {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let stream = self.table.remove(key).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let stream = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let sent = session.enqueue(key.index, stream, &StreamDestroy { reserved: 0 }, &[]);
         self.table.release(key.index);
         sent.map(drop)
@@ -196,7 +208,11 @@ impl Streams {
         });
         legacy
             .into_iter()
-            .chain(self.table.live().filter(|(key, _)| key.index >= CONTEXT_SLOTS))
+            .chain(
+                self.table
+                    .live()
+                    .filter(|(key, _)| key.index >= CONTEXT_SLOTS),
+            )
             .filter(move |(_, stream)| stream.context() == context)
     }
 
@@ -226,8 +242,8 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
         0 | 1 => legacy(&context::current()?),
         bits => {
             let session = crate::session::session()?;
-            let found = Key::of(bits, Kind::Stream)
-                .and_then(|key| Some((key, session.streams.get(key)?)));
+            let found =
+                Key::of(bits, Kind::Stream).and_then(|key| Some((key, session.streams.get(key)?)));
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             let context = context::usable(session, stream.context())?;
             Ok(Target {
@@ -290,7 +306,11 @@ fn own(current: &Current) -> Result<Target, CUresult> {
 
 impl Target {
     /// Puts a request at the end of the stream.
-    pub(crate) fn enqueue<R: cuda_abi::operations::Request>(&self, request: &R, data: &[&[u8]]) -> Result<u64, CUresult> {
+    pub(crate) fn enqueue<R: cuda_abi::operations::Request>(
+        &self,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<u64, CUresult> {
         self.session.enqueue(self.slot, self.stream, request, data)
     }
 

@@ -25,7 +25,8 @@ pub(crate) fn choose(devices: &[DeviceFacts], setting: Option<&str>) -> Vec<usiz
 fn find(devices: &[DeviceFacts], entry: &str) -> Option<usize> {
     if let Some(prefix) = entry.strip_prefix("GPU-") {
         let prefix = prefix.to_ascii_lowercase();
-        let mut fitting = (0..devices.len()).filter(|&n| uuid_text(&devices[n].uuid).starts_with(&prefix));
+        let mut fitting =
+            (0..devices.len()).filter(|&n| uuid_text(&devices[n].uuid).starts_with(&prefix));
         let first = fitting.next().filter(|_| !prefix.is_empty())?;
         return fitting.next().is_none().then_some(first);
     }

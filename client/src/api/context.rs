@@ -47,7 +47,11 @@ pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Outcome {
     cuDevicePrimaryCtxReset(device)
 }
 
-pub(crate) fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
+pub(crate) fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: Out<u32>,
+    active: Out<i32>,
+) -> Outcome {
     let primary = session()?.primary(device)?;
     flags.required()?;
     active.required()?;
@@ -92,7 +96,12 @@ pub(crate) fn cuCtxCreate_v3(
     cuCtxCreate(ctx, flags, device)
 }
 
-pub(crate) fn cuCtxCreate_v4(ctx: Out<CUcontext>, params: In<CUctxCreateParams>, flags: u32, device: CUdevice) -> Outcome {
+pub(crate) fn cuCtxCreate_v4(
+    ctx: Out<CUcontext>,
+    params: In<CUctxCreateParams>,
+    flags: u32,
+    device: CUdevice,
+) -> Outcome {
     // NULL is as good as no parameters.
     if let Ok(params) = params.get() {
         if !params.cigParams.is_null() {
@@ -228,7 +237,10 @@ pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
     let current = current_as_it_is()?;
     value.required()?;
     let kept = current.context.limit(limit);
-    value.set(kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?.load(Ordering::Relaxed) as usize)
+    value.set(
+        kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?
+            .load(Ordering::Relaxed) as usize,
+    )
 }
 
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
@@ -241,7 +253,9 @@ pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
     let current = current_as_it_is()?;
-    config.set(CUfunc_cache(current.context.cache().load(Ordering::Relaxed)))
+    config.set(CUfunc_cache(
+        current.context.cache().load(Ordering::Relaxed),
+    ))
 }
 
 pub(crate) fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
@@ -255,7 +269,9 @@ pub(crate) fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
 
 pub(crate) fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
     let current = current_as_it_is()?;
-    config.set(CUsharedconfig(current.context.banks().load(Ordering::Relaxed)))
+    config.set(CUsharedconfig(
+        current.context.banks().load(Ordering::Relaxed),
+    ))
 }
 
 pub(crate) fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {

@@ -13,85 +13,222 @@ use crate::session::Session;
 use crate::stream::{Target, target};
 
 /// Copies a run of bytes between two places.
-fn run(stream: CUstream, bytes: usize, when: Return, places: impl FnOnce(&Session) -> Result<(Place, Place), CUresult>) -> Outcome {
+fn run(
+    stream: CUstream,
+    bytes: usize,
+    when: Return,
+    places: impl FnOnce(&Session) -> Result<(Place, Place), CUresult>,
+) -> Outcome {
     let target = target(stream)?;
     if bytes == 0 {
         return Ok(());
     }
     let (to, from) = places(target.session)?;
     // SAFETY: the program promises `bytes` bytes at its own addresses, during the call.
-    unsafe { copy(&target, Side::run(to), Side::run(from), Extent::run(bytes as u64), when) }
+    unsafe {
+        copy(
+            &target,
+            Side::run(to),
+            Side::run(from),
+            Extent::run(bytes as u64),
+            when,
+        )
+    }
 }
 
-fn host_to_device(dst: CUdeviceptr, src: Bytes, bytes: usize, stream: CUstream, when: Return) -> Outcome {
-    run(stream, bytes, when, |session| Ok((session.device_place(dst)?, session.host_place(src.pointer())?)))
+fn host_to_device(
+    dst: CUdeviceptr,
+    src: Bytes,
+    bytes: usize,
+    stream: CUstream,
+    when: Return,
+) -> Outcome {
+    run(stream, bytes, when, |session| {
+        Ok((
+            session.device_place(dst)?,
+            session.host_place(src.pointer())?,
+        ))
+    })
 }
 
-fn device_to_host(dst: BytesOut, src: CUdeviceptr, bytes: usize, stream: CUstream, when: Return) -> Outcome {
-    run(stream, bytes, when, |session| Ok((session.host_place(dst.pointer())?, session.device_place(src)?)))
+fn device_to_host(
+    dst: BytesOut,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    when: Return,
+) -> Outcome {
+    run(stream, bytes, when, |session| {
+        Ok((
+            session.host_place(dst.pointer())?,
+            session.device_place(src)?,
+        ))
+    })
 }
 
-fn device_to_device(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream, when: Return) -> Outcome {
-    run(stream, bytes, when, |session| Ok((session.device_place(dst)?, session.device_place(src)?)))
+fn device_to_device(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    when: Return,
+) -> Outcome {
+    run(stream, bytes, when, |session| {
+        Ok((session.device_place(dst)?, session.device_place(src)?))
+    })
 }
 
-fn whichever(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream, when: Return) -> Outcome {
-    run(stream, bytes, when, |session| Ok((session.any_place(dst)?, session.any_place(src)?)))
+fn whichever(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
+    when: Return,
+) -> Outcome {
+    run(stream, bytes, when, |session| {
+        Ok((session.any_place(dst)?, session.any_place(src)?))
+    })
 }
 
 pub(crate) fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize) -> Outcome {
     whichever(dst, src, byte_count, CUstream::NULL, Return::WhenDone)
 }
 
-pub(crate) fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, byte_count: usize, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyAsync(
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Outcome {
     whichever(dst, src, byte_count, stream, Return::Early)
 }
 
-pub(crate) fn cuMemcpyHtoD(dst_device: CUdeviceptr_v1, src_host: Bytes, byte_count: u32) -> Outcome {
+pub(crate) fn cuMemcpyHtoD(
+    dst_device: CUdeviceptr_v1,
+    src_host: Bytes,
+    byte_count: u32,
+) -> Outcome {
     cuMemcpyHtoD_v2(u64::from(dst_device), src_host, byte_count as usize)
 }
 
-pub(crate) fn cuMemcpyHtoD_v2(dst_device: CUdeviceptr, src_host: Bytes, byte_count: usize) -> Outcome {
-    host_to_device(dst_device, src_host, byte_count, CUstream::NULL, Return::WhenDone)
+pub(crate) fn cuMemcpyHtoD_v2(
+    dst_device: CUdeviceptr,
+    src_host: Bytes,
+    byte_count: usize,
+) -> Outcome {
+    host_to_device(
+        dst_device,
+        src_host,
+        byte_count,
+        CUstream::NULL,
+        Return::WhenDone,
+    )
 }
 
-pub(crate) fn cuMemcpyDtoH(dst_host: BytesOut, src_device: CUdeviceptr_v1, byte_count: u32) -> Outcome {
+pub(crate) fn cuMemcpyDtoH(
+    dst_host: BytesOut,
+    src_device: CUdeviceptr_v1,
+    byte_count: u32,
+) -> Outcome {
     cuMemcpyDtoH_v2(dst_host, u64::from(src_device), byte_count as usize)
 }
 
-pub(crate) fn cuMemcpyDtoH_v2(dst_host: BytesOut, src_device: CUdeviceptr, byte_count: usize) -> Outcome {
-    device_to_host(dst_host, src_device, byte_count, CUstream::NULL, Return::WhenDone)
+pub(crate) fn cuMemcpyDtoH_v2(
+    dst_host: BytesOut,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+) -> Outcome {
+    device_to_host(
+        dst_host,
+        src_device,
+        byte_count,
+        CUstream::NULL,
+        Return::WhenDone,
+    )
 }
 
-pub(crate) fn cuMemcpyDtoD(dst_device: CUdeviceptr_v1, src_device: CUdeviceptr_v1, byte_count: u32) -> Outcome {
-    cuMemcpyDtoD_v2(u64::from(dst_device), u64::from(src_device), byte_count as usize)
+pub(crate) fn cuMemcpyDtoD(
+    dst_device: CUdeviceptr_v1,
+    src_device: CUdeviceptr_v1,
+    byte_count: u32,
+) -> Outcome {
+    cuMemcpyDtoD_v2(
+        u64::from(dst_device),
+        u64::from(src_device),
+        byte_count as usize,
+    )
 }
 
-pub(crate) fn cuMemcpyDtoD_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize) -> Outcome {
-    device_to_device(dst_device, src_device, byte_count, CUstream::NULL, Return::WhenDone)
+pub(crate) fn cuMemcpyDtoD_v2(
+    dst_device: CUdeviceptr,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+) -> Outcome {
+    device_to_device(
+        dst_device,
+        src_device,
+        byte_count,
+        CUstream::NULL,
+        Return::WhenDone,
+    )
 }
 
-pub(crate) fn cuMemcpyHtoDAsync(dst_device: CUdeviceptr_v1, src_host: Bytes, byte_count: u32, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyHtoDAsync(
+    dst_device: CUdeviceptr_v1,
+    src_host: Bytes,
+    byte_count: u32,
+    stream: CUstream,
+) -> Outcome {
     cuMemcpyHtoDAsync_v2(u64::from(dst_device), src_host, byte_count as usize, stream)
 }
 
-pub(crate) fn cuMemcpyHtoDAsync_v2(dst_device: CUdeviceptr, src_host: Bytes, byte_count: usize, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyHtoDAsync_v2(
+    dst_device: CUdeviceptr,
+    src_host: Bytes,
+    byte_count: usize,
+    stream: CUstream,
+) -> Outcome {
     host_to_device(dst_device, src_host, byte_count, stream, Return::Early)
 }
 
-pub(crate) fn cuMemcpyDtoHAsync(dst_host: BytesOut, src_device: CUdeviceptr_v1, byte_count: u32, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyDtoHAsync(
+    dst_host: BytesOut,
+    src_device: CUdeviceptr_v1,
+    byte_count: u32,
+    stream: CUstream,
+) -> Outcome {
     cuMemcpyDtoHAsync_v2(dst_host, u64::from(src_device), byte_count as usize, stream)
 }
 
-pub(crate) fn cuMemcpyDtoHAsync_v2(dst_host: BytesOut, src_device: CUdeviceptr, byte_count: usize, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyDtoHAsync_v2(
+    dst_host: BytesOut,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Outcome {
     device_to_host(dst_host, src_device, byte_count, stream, Return::Early)
 }
 
-pub(crate) fn cuMemcpyDtoDAsync(dst_device: CUdeviceptr_v1, src_device: CUdeviceptr_v1, byte_count: u32, stream: CUstream) -> Outcome {
-    cuMemcpyDtoDAsync_v2(u64::from(dst_device), u64::from(src_device), byte_count as usize, stream)
+pub(crate) fn cuMemcpyDtoDAsync(
+    dst_device: CUdeviceptr_v1,
+    src_device: CUdeviceptr_v1,
+    byte_count: u32,
+    stream: CUstream,
+) -> Outcome {
+    cuMemcpyDtoDAsync_v2(
+        u64::from(dst_device),
+        u64::from(src_device),
+        byte_count as usize,
+        stream,
+    )
 }
 
-pub(crate) fn cuMemcpyDtoDAsync_v2(dst_device: CUdeviceptr, src_device: CUdeviceptr, byte_count: usize, stream: CUstream) -> Outcome {
+pub(crate) fn cuMemcpyDtoDAsync_v2(
+    dst_device: CUdeviceptr,
+    src_device: CUdeviceptr,
+    byte_count: usize,
+    stream: CUstream,
+) -> Outcome {
     device_to_device(dst_device, src_device, byte_count, stream, Return::Early)
 }
 
@@ -155,7 +292,10 @@ fn shaped(target: &Target, to: &Corner, from: &Corner, extent: Extent, when: Ret
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
-    let (to, from) = (to.side(target.session, &extent)?, from.side(target.session, &extent)?);
+    let (to, from) = (
+        to.side(target.session, &extent)?,
+        from.side(target.session, &extent)?,
+    );
     // SAFETY: the program promises memory for the extent at its own addresses, during the call.
     unsafe { copy(target, to, from, extent, when) }
 }

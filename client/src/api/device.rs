@@ -1,7 +1,9 @@
 //! Devices: all from what the server told at the start.
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUuuid, DEVICE_ATTRIBUTES};
+use cuda_abi::types::{
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUuuid, DEVICE_ATTRIBUTES,
+};
 
 use super::Outcome;
 use crate::params::{Out, Text, TextOut};
@@ -43,7 +45,11 @@ pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<usize>, ordinal: CUdevice) -> Outco
     bytes.set(device(ordinal)?.facts.total_memory as usize)
 }
 
-pub(crate) fn cuDeviceGetAttribute(value: Out<i32>, attribute: CUdevice_attribute, ordinal: CUdevice) -> Outcome {
+pub(crate) fn cuDeviceGetAttribute(
+    value: Out<i32>,
+    attribute: CUdevice_attribute,
+    ordinal: CUdevice,
+) -> Outcome {
     let device = device(ordinal)?;
     value.required()?;
     // One error here at a runtime's start fails all that it does: every attribute of the header
@@ -79,7 +85,11 @@ pub(crate) fn cuDeviceGetProperties(properties: Out<CUdevprop>, ordinal: CUdevic
     })
 }
 
-pub(crate) fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, ordinal: CUdevice) -> Outcome {
+pub(crate) fn cuDeviceComputeCapability(
+    major: Out<i32>,
+    minor: Out<i32>,
+    ordinal: CUdevice,
+) -> Outcome {
     let device = device(ordinal)?;
     minor.required()?;
     major.set(device.attribute(CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR))?;
@@ -109,7 +119,10 @@ pub(crate) fn cuDeviceGetByPCIBusId(found: Out<CUdevice>, bus_id: Text) -> Outco
     let session = session()?;
     found.required()?;
     let wanted = parse_bus_id(bus_id.get()?).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let ordinal = session.devices.iter().position(|device| pci(device) == wanted);
+    let ordinal = session
+        .devices
+        .iter()
+        .position(|device| pci(device) == wanted);
     found.set(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice)
 }
 
@@ -128,14 +141,23 @@ fn parse_bus_id(text: &[u8]) -> Option<[i32; 3]> {
     }
 }
 
-pub(crate) fn cuDeviceCanAccessPeer(can_access_peer: Out<i32>, ordinal: CUdevice, peer: CUdevice) -> Outcome {
+pub(crate) fn cuDeviceCanAccessPeer(
+    can_access_peer: Out<i32>,
+    ordinal: CUdevice,
+    peer: CUdevice,
+) -> Outcome {
     device(ordinal)?;
     device(peer)?;
     // Copies between devices work; direct access of a kernel to another device's memory is not built.
     can_access_peer.set(0)
 }
 
-pub(crate) fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: CUdevice_P2PAttribute, source: CUdevice, destination: CUdevice) -> Outcome {
+pub(crate) fn cuDeviceGetP2PAttribute(
+    value: Out<i32>,
+    attribute: CUdevice_P2PAttribute,
+    source: CUdevice,
+    destination: CUdevice,
+) -> Outcome {
     device(source)?;
     device(destination)?;
     if source == destination {

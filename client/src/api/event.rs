@@ -83,7 +83,11 @@ pub(crate) fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CU
     milliseconds.set(time)
 }
 
-pub(crate) fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: CUevent, end: CUevent) -> Outcome {
+pub(crate) fn cuEventElapsedTime_v2(
+    milliseconds: Out<f32>,
+    start: CUevent,
+    end: CUevent,
+) -> Outcome {
     cuEventElapsedTime(milliseconds, start, end)
 }
 

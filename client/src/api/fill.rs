@@ -32,7 +32,9 @@ impl Rows {
     /// Bytes from the first to the last that is filled.
     fn span(&self) -> Option<u64> {
         let row = self.width.checked_mul(u64::from(self.element))?;
-        if self.height > 1 && (row > self.pitch || !self.pitch.is_multiple_of(u64::from(self.element))) {
+        if self.height > 1
+            && (row > self.pitch || !self.pitch.is_multiple_of(u64::from(self.element)))
+        {
             return None;
         }
         self.pitch.checked_mul(self.height - 1)?.checked_add(row)

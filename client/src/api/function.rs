@@ -4,7 +4,8 @@ use std::ffi::c_char;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CUfunc_cache, CUfunction, CUfunctionLoadingState, CUfunction_attribute, CUmodule, CUsharedconfig,
+    CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUmodule,
+    CUsharedconfig,
 };
 
 use super::Outcome;
@@ -28,19 +29,34 @@ pub(crate) fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> O
     name.set(name_of(session()?, function.bits())?)
 }
 
-pub(crate) fn cuFuncGetParamInfo(function: CUfunction, param_index: usize, param_offset: Out<usize>, param_size: Out<usize>) -> Outcome {
+pub(crate) fn cuFuncGetParamInfo(
+    function: CUfunction,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
     param_info(function.bits(), param_index, &param_offset, &param_size)
 }
 
-pub(crate) fn cuFuncGetAttribute(value: Out<i32>, attribute: CUfunction_attribute, function: CUfunction) -> Outcome {
+pub(crate) fn cuFuncGetAttribute(
+    value: Out<i32>,
+    attribute: CUfunction_attribute,
+    function: CUfunction,
+) -> Outcome {
     let function = session()?.functions.get(function.bits())?;
     value.required()?;
     value.set(function.attribute(attribute)?)
 }
 
-pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: i32) -> Outcome {
+pub(crate) fn cuFuncSetAttribute(
+    function: CUfunction,
+    attribute: CUfunction_attribute,
+    value: i32,
+) -> Outcome {
     let session = session()?;
-    session.functions.set(session, function.bits(), attribute, value)
+    session
+        .functions
+        .set(session, function.bits(), attribute, value)
 }
 
 pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: CUfunc_cache) -> Outcome {
@@ -67,5 +83,8 @@ pub(crate) fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, function: CUfun
 
 pub(crate) fn cuFuncLoad(function: CUfunction) -> Outcome {
     let session = session()?;
-    session.functions.in_context(function.bits(), &current()?).map(drop)
+    session
+        .functions
+        .in_context(function.bits(), &current()?)
+        .map(drop)
 }

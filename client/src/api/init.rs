@@ -35,7 +35,11 @@ static TEXTS: LazyLock<HashMap<u32, (CString, CString)>> = LazyLock::new(|| {
         .collect()
 });
 
-fn text_of(error: CUresult, out: &Out<*const c_char>, pick: impl Fn(&(CString, CString)) -> &CString) -> Outcome {
+fn text_of(
+    error: CUresult,
+    out: &Out<*const c_char>,
+    pick: impl Fn(&(CString, CString)) -> &CString,
+) -> Outcome {
     match TEXTS.get(&error.0) {
         Some(texts) => out.set(pick(texts).as_ptr()),
         None => {
@@ -53,7 +57,12 @@ pub(crate) fn cuGetErrorString(error: CUresult, text: Out<*const c_char>) -> Out
     text_of(error, &text, |(_, text)| text)
 }
 
-pub(crate) fn cuGetProcAddress(symbol: Text, pointer: Out<*mut c_void>, driver_version: i32, flags: u64) -> Outcome {
+pub(crate) fn cuGetProcAddress(
+    symbol: Text,
+    pointer: Out<*mut c_void>,
+    driver_version: i32,
+    flags: u64,
+) -> Outcome {
     pointer.required()?;
     match lookup(symbol.get()?, driver_version, flags) {
         Answer::Found(entry) => pointer.set(address(entry).cast_mut()),
@@ -71,9 +80,18 @@ pub(crate) fn cuGetProcAddress_v2(
 ) -> Outcome {
     pointer.required()?;
     let (found, status) = match lookup(symbol.get()?, driver_version, flags) {
-        Answer::Found(entry) => (address(entry).cast_mut(), CUdriverProcAddressQueryResult::SUCCESS),
-        Answer::Unknown => (std::ptr::null_mut(), CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
-        Answer::VersionTooLow => (std::ptr::null_mut(), CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT),
+        Answer::Found(entry) => (
+            address(entry).cast_mut(),
+            CUdriverProcAddressQueryResult::SUCCESS,
+        ),
+        Answer::Unknown => (
+            std::ptr::null_mut(),
+            CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND,
+        ),
+        Answer::VersionTooLow => (
+            std::ptr::null_mut(),
+            CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT,
+        ),
         Answer::InvalidFlags | Answer::VersionTooHigh => return Err(CUresult::ERROR_INVALID_VALUE),
     };
     symbol_found.set_if(status);
@@ -84,6 +102,9 @@ pub(crate) fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> Out
     table.required()?;
     let id = id.get()?;
     table.set(std::ptr::null())?;
-    crate::log::log!("private table {:02x?} was asked for and is not served", id.0);
+    crate::log::log!(
+        "private table {:02x?} was asked for and is not served",
+        id.0
+    );
     Err(CUresult::ERROR_INVALID_VALUE)
 }

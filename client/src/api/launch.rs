@@ -70,7 +70,9 @@ fn attributes(config: &CUlaunchConfig) -> Result<Vec<CUlaunchAttribute>, CUresul
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // SAFETY: the program promises as many attributes there as it says.
-    Ok((0..config.numAttrs as usize).map(|at| unsafe { config.attrs.add(at).read_unaligned() }).collect())
+    Ok((0..config.numAttrs as usize)
+        .map(|at| unsafe { config.attrs.add(at).read_unaligned() })
+        .collect())
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]

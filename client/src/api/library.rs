@@ -47,9 +47,11 @@ pub(crate) fn cuLibraryLoadData(
     _library_option_values: List<*mut c_void>,
     _num_library_options: u32,
 ) -> Outcome {
-    load(&library, (num_jit_options, &jit_options, &jit_options_values), |session, jit| {
-        image_at(session, code, jit)
-    })
+    load(
+        &library,
+        (num_jit_options, &jit_options, &jit_options_values),
+        |session, jit| image_at(session, code, jit),
+    )
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]
@@ -63,9 +65,11 @@ pub(crate) fn cuLibraryLoadFromFile(
     _library_option_values: List<*mut c_void>,
     _num_library_options: u32,
 ) -> Outcome {
-    load(&library, (num_jit_options, &jit_options, &jit_options_values), |session, jit| {
-        image_of_file(session, &file_name, jit)
-    })
+    load(
+        &library,
+        (num_jit_options, &jit_options, &jit_options_values),
+        |session, jit| image_of_file(session, &file_name, jit),
+    )
 }
 
 pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Outcome {
@@ -89,7 +93,12 @@ pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> O
     module.set(CUmodule::from_bits(library.module_in(&current()?)?))
 }
 
-pub(crate) fn cuLibraryGetGlobal(dptr: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: Text) -> Outcome {
+pub(crate) fn cuLibraryGetGlobal(
+    dptr: Out<CUdeviceptr>,
+    bytes: Out<usize>,
+    library: CUlibrary,
+    name: Text,
+) -> Outcome {
     let session = session()?;
     let library = session.libraries.get(library.bits())?;
     let name = name.get()?;
@@ -106,12 +115,20 @@ pub(crate) fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) -> Ou
     count.set(library.image.descriptor.kernels.len() as u32)
 }
 
-pub(crate) fn cuLibraryEnumerateKernels(kernels: ListOut<CUkernel>, num_kernels: u32, library: CUlibrary) -> Outcome {
+pub(crate) fn cuLibraryEnumerateKernels(
+    kernels: ListOut<CUkernel>,
+    num_kernels: u32,
+    library: CUlibrary,
+) -> Outcome {
     let session = session()?;
     let library = session.libraries.get(library.bits())?;
     let count = num_kernels.min(library.image.descriptor.kernels.len() as u32);
     let handles: Vec<CUkernel> = (0..count)
-        .map(|index| Ok(CUkernel::from_bits(library.kernel(session, index)?.handle(Kind::Function))))
+        .map(|index| {
+            Ok(CUkernel::from_bits(
+                library.kernel(session, index)?.handle(Kind::Function),
+            ))
+        })
         .collect::<Result<_, CUresult>>()?;
     kernels.set(num_kernels, handles)
 }
@@ -153,21 +170,39 @@ pub(super) fn name_of(session: &'static Session, handle: u64) -> Result<*const c
 }
 
 /// Offset and size of a parameter of a function or kernel.
-pub(super) fn param_info(handle: u64, index: usize, offset: &Out<usize>, size: &Out<usize>) -> Outcome {
+pub(super) fn param_info(
+    handle: u64,
+    index: usize,
+    offset: &Out<usize>,
+    size: &Out<usize>,
+) -> Outcome {
     let function = session()?.functions.get(handle)?;
     offset.required()?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let (at, bytes) = layout.params.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (at, bytes) = layout
+        .params
+        .get(index)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     offset.set(*at as usize)?;
     size.set_if(*bytes as usize);
     Ok(())
 }
 
-pub(crate) fn cuKernelGetParamInfo(kernel: CUkernel, param_index: usize, param_offset: Out<usize>, param_size: Out<usize>) -> Outcome {
+pub(crate) fn cuKernelGetParamInfo(
+    kernel: CUkernel,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
     param_info(kernel.bits(), param_index, &param_offset, &param_size)
 }
 
-pub(crate) fn cuKernelGetAttribute(value: Out<i32>, attribute: CUfunction_attribute, handle: CUkernel, device: CUdevice) -> Outcome {
+pub(crate) fn cuKernelGetAttribute(
+    value: Out<i32>,
+    attribute: CUfunction_attribute,
+    handle: CUkernel,
+    device: CUdevice,
+) -> Outcome {
     let session = session()?;
     let kernel = kernel(session, handle)?;
     session.device(device)?;
@@ -175,13 +210,24 @@ pub(crate) fn cuKernelGetAttribute(value: Out<i32>, attribute: CUfunction_attrib
     value.set(kernel.attribute(attribute)?)
 }
 
-pub(crate) fn cuKernelSetAttribute(attribute: CUfunction_attribute, value: i32, handle: CUkernel, device: CUdevice) -> Outcome {
+pub(crate) fn cuKernelSetAttribute(
+    attribute: CUfunction_attribute,
+    value: i32,
+    handle: CUkernel,
+    device: CUdevice,
+) -> Outcome {
     let session = session()?;
     session.device(device)?;
-    session.functions.set(session, handle.bits(), attribute, value)
+    session
+        .functions
+        .set(session, handle.bits(), attribute, value)
 }
 
-pub(crate) fn cuKernelSetCacheConfig(handle: CUkernel, config: CUfunc_cache, device: CUdevice) -> Outcome {
+pub(crate) fn cuKernelSetCacheConfig(
+    handle: CUkernel,
+    config: CUfunc_cache,
+    device: CUdevice,
+) -> Outcome {
     let session = session()?;
     kernel(session, handle)?;
     session.device(device)?;

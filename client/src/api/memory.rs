@@ -87,12 +87,24 @@ pub(crate) fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, byte_count: usize) -> Outcom
     dptr.set(allocate(byte_count as u64)?)
 }
 
-pub(crate) fn cuMemAllocPitch(dptr: Out<CUdeviceptr_v1>, pitch: Out<u32>, width: u32, height: u32, _element_size_bytes: u32) -> Outcome {
+pub(crate) fn cuMemAllocPitch(
+    dptr: Out<CUdeviceptr_v1>,
+    pitch: Out<u32>,
+    width: u32,
+    height: u32,
+    _element_size_bytes: u32,
+) -> Outcome {
     pitch.required()?;
     cuMemAlloc(dptr, width.min(height))
 }
 
-pub(crate) fn cuMemAllocPitch_v2(dptr: Out<CUdeviceptr>, pitch: Out<usize>, width: usize, height: usize, element_size_bytes: u32) -> Outcome {
+pub(crate) fn cuMemAllocPitch_v2(
+    dptr: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element_size_bytes: u32,
+) -> Outcome {
     session()?;
     dptr.required()?;
     pitch.required()?;
@@ -102,7 +114,9 @@ pub(crate) fn cuMemAllocPitch_v2(dptr: Out<CUdeviceptr>, pitch: Out<usize>, widt
     let row = width
         .checked_next_multiple_of(PITCH)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let bytes = row.checked_mul(height).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let bytes = row
+        .checked_mul(height)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     dptr.set(allocate(bytes as u64)?)?;
     pitch.set(row)
 }
@@ -124,7 +138,11 @@ pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     session.post(&MemFree { address: dptr })
 }
 
-pub(crate) fn cuMemGetAddressRange(base: Out<CUdeviceptr_v1>, size: Out<u32>, dptr: CUdeviceptr_v1) -> Outcome {
+pub(crate) fn cuMemGetAddressRange(
+    base: Out<CUdeviceptr_v1>,
+    size: Out<u32>,
+    dptr: CUdeviceptr_v1,
+) -> Outcome {
     let range = device_range(u64::from(dptr))?;
     if !base.is_null() {
         base.set(narrow(range.base)?)?;
@@ -133,7 +151,11 @@ pub(crate) fn cuMemGetAddressRange(base: Out<CUdeviceptr_v1>, size: Out<u32>, dp
     Ok(())
 }
 
-pub(crate) fn cuMemGetAddressRange_v2(base: Out<CUdeviceptr>, size: Out<usize>, dptr: CUdeviceptr) -> Outcome {
+pub(crate) fn cuMemGetAddressRange_v2(
+    base: Out<CUdeviceptr>,
+    size: Out<usize>,
+    dptr: CUdeviceptr,
+) -> Outcome {
     let range = device_range(dptr)?;
     base.set_if(range.base);
     size.set_if(range.bytes as usize);
@@ -160,7 +182,8 @@ pub(crate) fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, byte_count: usize) ->
 pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags: u32) -> Outcome {
     let current = current()?;
     pointer.required()?;
-    let known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    let known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
     if byte_count == 0 || flags & !known != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -202,12 +225,20 @@ fn host_range(pointer: *mut c_void) -> Result<Range, CUresult> {
         .ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-pub(crate) fn cuMemHostGetDevicePointer(dptr: Out<CUdeviceptr_v1>, pointer: *mut c_void, flags: u32) -> Outcome {
+pub(crate) fn cuMemHostGetDevicePointer(
+    dptr: Out<CUdeviceptr_v1>,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Outcome {
     dptr.required()?;
     host_pointer(pointer, flags).and_then(|address| dptr.set(narrow(address)?))
 }
 
-pub(crate) fn cuMemHostGetDevicePointer_v2(dptr: Out<CUdeviceptr>, pointer: *mut c_void, flags: u32) -> Outcome {
+pub(crate) fn cuMemHostGetDevicePointer_v2(
+    dptr: Out<CUdeviceptr>,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Outcome {
     dptr.required()?;
     dptr.set(host_pointer(pointer, flags)?)
 }

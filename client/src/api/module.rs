@@ -19,7 +19,11 @@ use crate::params::{List, ListOut, Out, Text};
 use crate::session::{Session, session};
 
 /// Loads the image at an address of the program.
-pub(super) fn image_at(session: &'static Session, image: *const c_void, jit: &mut Jit) -> Result<Arc<Image>, CUresult> {
+pub(super) fn image_at(
+    session: &'static Session,
+    image: *const c_void,
+    jit: &mut Jit,
+) -> Result<Arc<Image>, CUresult> {
     // SAFETY: the program promises a whole image there, which stays as it is during the call.
     unsafe {
         let found = find(image.cast())?;
@@ -28,11 +32,16 @@ pub(super) fn image_at(session: &'static Session, image: *const c_void, jit: &mu
 }
 
 /// Loads the image in a file.
-pub(super) fn image_of_file(session: &'static Session, name: &Text, jit: &mut Jit) -> Result<Arc<Image>, CUresult> {
-    let mut content = std::fs::read(OsStr::from_bytes(name.get()?)).map_err(|error| match error.kind() {
-        std::io::ErrorKind::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
-        _ => CUresult::ERROR_FILE_NOT_FOUND,
-    })?;
+pub(super) fn image_of_file(
+    session: &'static Session,
+    name: &Text,
+    jit: &mut Jit,
+) -> Result<Arc<Image>, CUresult> {
+    let mut content =
+        std::fs::read(OsStr::from_bytes(name.get()?)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
+            _ => CUresult::ERROR_FILE_NOT_FOUND,
+        })?;
     check_file(&content)?;
     // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
     content.push(0);
@@ -44,7 +53,10 @@ pub(super) fn image_of_file(session: &'static Session, name: &Text, jit: &mut Ji
     unsafe { Image::load(session, found, jit) }
 }
 
-fn load(module: &Out<CUmodule>, image: impl FnOnce(&Current) -> Result<Arc<Image>, CUresult>) -> Outcome {
+fn load(
+    module: &Out<CUmodule>,
+    image: impl FnOnce(&Current) -> Result<Arc<Image>, CUresult>,
+) -> Outcome {
     let current = current()?;
     module.required()?;
     let image = image(&current)?;
@@ -53,11 +65,15 @@ fn load(module: &Out<CUmodule>, image: impl FnOnce(&Current) -> Result<Arc<Image
 }
 
 pub(crate) fn cuModuleLoad(module: Out<CUmodule>, file_name: Text) -> Outcome {
-    load(&module, |current| image_of_file(current.session, &file_name, &mut Jit::none()))
+    load(&module, |current| {
+        image_of_file(current.session, &file_name, &mut Jit::none())
+    })
 }
 
 pub(crate) fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) -> Outcome {
-    load(&module, |current| image_at(current.session, image, &mut Jit::none()))
+    load(&module, |current| {
+        image_at(current.session, image, &mut Jit::none())
+    })
 }
 
 pub(crate) fn cuModuleLoadDataEx(
@@ -70,7 +86,8 @@ pub(crate) fn cuModuleLoadDataEx(
     load(&module, |current| {
         // SAFETY: the program promises `num_options` entries in both, writable values, and buffers
         // as large as it says, during the call.
-        let mut jit = unsafe { Jit::read(num_options, options.pointer(), option_values.pointer())? };
+        let mut jit =
+            unsafe { Jit::read(num_options, options.pointer(), option_values.pointer())? };
         image_at(current.session, image, &mut jit)
     })
 }
@@ -84,7 +101,11 @@ pub(crate) fn cuModuleUnload(module: CUmodule) -> Outcome {
     session.modules.unload(session, module.bits())
 }
 
-pub(crate) fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, name: Text) -> Outcome {
+pub(crate) fn cuModuleGetFunction(
+    function: Out<CUfunction>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
     let session = session()?;
     function.required()?;
     let name = name.get()?;
@@ -93,8 +114,16 @@ pub(crate) fn cuModuleGetFunction(function: Out<CUfunction>, module: CUmodule, n
     function.set(CUfunction::from_bits(key.handle(Kind::Function)))
 }
 
-pub(crate) fn cuModuleGetGlobal(dptr: Out<CUdeviceptr_v1>, bytes: Out<u32>, module: CUmodule, name: Text) -> Outcome {
-    let (address, size) = session()?.modules.get(module.bits())?.variable(name.get()?)?;
+pub(crate) fn cuModuleGetGlobal(
+    dptr: Out<CUdeviceptr_v1>,
+    bytes: Out<u32>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
+    let (address, size) = session()?
+        .modules
+        .get(module.bits())?
+        .variable(name.get()?)?;
     if !dptr.is_null() {
         dptr.set(super::narrow(address)?)?;
     }
@@ -102,8 +131,16 @@ pub(crate) fn cuModuleGetGlobal(dptr: Out<CUdeviceptr_v1>, bytes: Out<u32>, modu
     Ok(())
 }
 
-pub(crate) fn cuModuleGetGlobal_v2(dptr: Out<CUdeviceptr>, bytes: Out<usize>, module: CUmodule, name: Text) -> Outcome {
-    let (address, size) = session()?.modules.get(module.bits())?.variable(name.get()?)?;
+pub(crate) fn cuModuleGetGlobal_v2(
+    dptr: Out<CUdeviceptr>,
+    bytes: Out<usize>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
+    let (address, size) = session()?
+        .modules
+        .get(module.bits())?
+        .variable(name.get()?)?;
     dptr.set_if(address);
     bytes.set_if(size as usize);
     Ok(())
@@ -114,12 +151,20 @@ pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) -> Out
     count.set(module.image.descriptor.kernels.len() as u32)
 }
 
-pub(crate) fn cuModuleEnumerateFunctions(functions: ListOut<CUfunction>, num_functions: u32, module: CUmodule) -> Outcome {
+pub(crate) fn cuModuleEnumerateFunctions(
+    functions: ListOut<CUfunction>,
+    num_functions: u32,
+    module: CUmodule,
+) -> Outcome {
     let session = session()?;
     let module = session.modules.get(module.bits())?;
     let count = num_functions.min(module.image.descriptor.kernels.len() as u32);
     let handles: Vec<CUfunction> = (0..count)
-        .map(|index| Ok(CUfunction::from_bits(module.function(session, index)?.handle(Kind::Function))))
+        .map(|index| {
+            Ok(CUfunction::from_bits(
+                module.function(session, index)?.handle(Kind::Function),
+            ))
+        })
         .collect::<Result<_, CUresult>>()?;
     functions.set(num_functions, handles)
 }

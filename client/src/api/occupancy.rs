@@ -13,7 +13,10 @@ use crate::session::Device;
 /// The current context's device, and the function.
 fn subject(function: CUfunction) -> Result<(&'static Device, &'static Function), CUresult> {
     let current = current()?;
-    Ok((current.device()?, current.session.functions.get(function.bits())?))
+    Ok((
+        current.device()?,
+        current.session.functions.get(function.bits())?,
+    ))
 }
 
 fn check_flags(flags: u32) -> Outcome {
@@ -23,12 +26,24 @@ fn check_flags(flags: u32) -> Outcome {
     Ok(())
 }
 
-pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(num_blocks: Out<i32>, function: CUfunction, block_size: i32, dynamic_bytes: usize) -> Outcome {
+pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    num_blocks: Out<i32>,
+    function: CUfunction,
+    block_size: i32,
+    dynamic_bytes: usize,
+) -> Outcome {
     let (device, function) = subject(function)?;
     num_blocks.required()?;
-    let threads = u32::try_from(block_size).ok().filter(|threads| *threads > 0);
+    let threads = u32::try_from(block_size)
+        .ok()
+        .filter(|threads| *threads > 0);
     let threads = threads.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    num_blocks.set(occupancy::blocks_per_multiprocessor(device, function, threads, dynamic_bytes)?)
+    num_blocks.set(occupancy::blocks_per_multiprocessor(
+        device,
+        function,
+        threads,
+        dynamic_bytes,
+    )?)
 }
 
 pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -76,11 +91,25 @@ pub(crate) fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     flags: u32,
 ) -> Outcome {
     check_flags(flags)?;
-    cuOccupancyMaxPotentialBlockSize(min_grid_size, block_size, function, dynamic_bytes_of, dynamic_bytes, block_size_limit)
+    cuOccupancyMaxPotentialBlockSize(
+        min_grid_size,
+        block_size,
+        function,
+        dynamic_bytes_of,
+        dynamic_bytes,
+        block_size_limit,
+    )
 }
 
-pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(dynamic_bytes: Out<usize>, function: CUfunction, num_blocks: i32, block_size: i32) -> Outcome {
+pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
+    dynamic_bytes: Out<usize>,
+    function: CUfunction,
+    num_blocks: i32,
+    block_size: i32,
+) -> Outcome {
     let (device, function) = subject(function)?;
     dynamic_bytes.required()?;
-    dynamic_bytes.set(occupancy::available_shared(device, function, num_blocks, block_size)?)
+    dynamic_bytes.set(occupancy::available_shared(
+        device, function, num_blocks, block_size,
+    )?)
 }

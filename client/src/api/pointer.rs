@@ -41,7 +41,12 @@ impl Value {
 }
 
 /// What there is to say of an address in a range of ours.
-fn value(session: &'static Session, range: &Range, attribute: CUpointer_attribute, address: u64) -> Result<Value, CUresult> {
+fn value(
+    session: &'static Session,
+    range: &Range,
+    attribute: CUpointer_attribute,
+    address: u64,
+) -> Result<Value, CUresult> {
     Ok(match attribute {
         CUpointer_attribute::CONTEXT => Value::Long(range.context),
         CUpointer_attribute::MEMORY_TYPE => Value::Int(match range.origin {
@@ -56,14 +61,26 @@ fn value(session: &'static Session, range: &Range, attribute: CUpointer_attribut
         | CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
         | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
         | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
-        CUpointer_attribute::BUFFER_ID | CUpointer_attribute::MEMORY_BLOCK_ID => Value::Long(range.id),
-        CUpointer_attribute::DEVICE_ORDINAL => {
-            Value::Int(session.context(range.context)?.context.device().cast_unsigned())
+        CUpointer_attribute::BUFFER_ID | CUpointer_attribute::MEMORY_BLOCK_ID => {
+            Value::Long(range.id)
         }
-        CUpointer_attribute::RANGE_START_ADDR | CUpointer_attribute::MAPPING_BASE_ADDR => Value::Long(range.base),
-        CUpointer_attribute::RANGE_SIZE | CUpointer_attribute::MAPPING_SIZE => Value::Long(range.bytes),
+        CUpointer_attribute::DEVICE_ORDINAL => Value::Int(
+            session
+                .context(range.context)?
+                .context
+                .device()
+                .cast_unsigned(),
+        ),
+        CUpointer_attribute::RANGE_START_ADDR | CUpointer_attribute::MAPPING_BASE_ADDR => {
+            Value::Long(range.base)
+        }
+        CUpointer_attribute::RANGE_SIZE | CUpointer_attribute::MAPPING_SIZE => {
+            Value::Long(range.bytes)
+        }
         CUpointer_attribute::MAPPED => Value::Bool(true),
-        CUpointer_attribute::ALLOWED_HANDLE_TYPES | CUpointer_attribute::MEMPOOL_HANDLE => Value::Long(0),
+        CUpointer_attribute::ALLOWED_HANDLE_TYPES | CUpointer_attribute::MEMPOOL_HANDLE => {
+            Value::Long(0)
+        }
         // Read and write.
         CUpointer_attribute::ACCESS_FLAGS => Value::Int(3),
         CUpointer_attribute::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),
@@ -98,7 +115,11 @@ fn nothing(attribute: CUpointer_attribute) -> Option<Value> {
     })
 }
 
-pub(crate) fn cuPointerGetAttribute(data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr) -> Outcome {
+pub(crate) fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Outcome {
     let session = session()?;
     if data.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -121,7 +142,11 @@ pub(crate) fn cuPointerGetAttributes(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let range = session.ranges.find(ptr);
-    for (attribute, data) in attributes.get(num_attributes)?.into_iter().zip(data.get(num_attributes)?) {
+    for (attribute, data) in attributes
+        .get(num_attributes)?
+        .into_iter()
+        .zip(data.get(num_attributes)?)
+    {
         // An address that is none of ours is no error here: every attribute says so by itself.
         let known = range.and_then(|range| value(session, &range, attribute, ptr).ok());
         known

@@ -21,7 +21,11 @@ pub(crate) fn cuStreamCreate(stream: Out<CUstream>, flags: u32) -> Outcome {
     cuStreamCreateWithPriority(stream, flags, LEAST_PRIORITY)
 }
 
-pub(crate) fn cuStreamCreateWithPriority(stream: Out<CUstream>, flags: u32, priority: i32) -> Outcome {
+pub(crate) fn cuStreamCreateWithPriority(
+    stream: Out<CUstream>,
+    flags: u32,
+    priority: i32,
+) -> Outcome {
     let current = current()?;
     stream.required()?;
     if flags & !CU_STREAM_NON_BLOCKING != 0 {
@@ -66,7 +70,10 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
     if session.reached(target_slot, sequence) {
         return session.check_fault(context);
     }
-    if FRUITLESS.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK_EVERY) {
+    if FRUITLESS
+        .fetch_add(1, Ordering::Relaxed)
+        .is_multiple_of(LOOK_EVERY)
+    {
         session.check_alive()?;
     }
     Err(CUresult::ERROR_NOT_READY)
@@ -99,10 +106,16 @@ pub(crate) fn cuStreamGetId(stream: CUstream, stream_id: Out<u64>) -> Outcome {
 }
 
 pub(crate) fn cuStreamGetCtx(stream: CUstream, ctx: Out<CUcontext>) -> Outcome {
-    ctx.set(CUcontext::from_bits(stream::target(stream)?.stream.context()))
+    ctx.set(CUcontext::from_bits(
+        stream::target(stream)?.stream.context(),
+    ))
 }
 
-pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, ctx: Out<CUcontext>, green_ctx: Out<CUgreenCtx>) -> Outcome {
+pub(crate) fn cuStreamGetCtx_v2(
+    stream: CUstream,
+    ctx: Out<CUcontext>,
+    green_ctx: Out<CUgreenCtx>,
+) -> Outcome {
     cuStreamGetCtx(stream, ctx)?;
     green_ctx.set_if(CUgreenCtx::NULL);
     Ok(())
@@ -110,7 +123,13 @@ pub(crate) fn cuStreamGetCtx_v2(stream: CUstream, ctx: Out<CUcontext>, green_ctx
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> Outcome {
     let target = stream::target(stream)?;
-    device.set(target.session.context(target.stream.context())?.context.device())
+    device.set(
+        target
+            .session
+            .context(target.stream.context())?
+            .context
+            .device(),
+    )
 }
 
 // Captures are not built yet: no stream is ever captured, and that is what the questions answer.
@@ -120,7 +139,11 @@ pub(crate) fn cuStreamIsCapturing(stream: CUstream, status: Out<CUstreamCaptureS
     status.set(CUstreamCaptureStatus::NONE)
 }
 
-pub(crate) fn cuStreamGetCaptureInfo(stream: CUstream, status: Out<CUstreamCaptureStatus>, _id: Out<u64>) -> Outcome {
+pub(crate) fn cuStreamGetCaptureInfo(
+    stream: CUstream,
+    status: Out<CUstreamCaptureStatus>,
+    _id: Out<u64>,
+) -> Outcome {
     cuStreamIsCapturing(stream, status)
 }
 

@@ -6,7 +6,6 @@
 
 use cuda_abi::CUresult;
 
-
 /// Magic of a fatbin's wrapper.
 const WRAPPER: u32 = 0x4662_43b1;
 /// Magic of a fatbin.
@@ -179,7 +178,11 @@ pub(crate) fn check_file(content: &[u8]) -> Result<(), CUresult> {
             _ => Err(CUresult::ERROR_INVALID_IMAGE),
         },
         [0x7f, b'E', b'L', b'F', ..] if content.len() >= ELF_HEADER => Ok(()),
-        [first, ..] if first.is_ascii_graphic() || first.is_ascii_whitespace() => Ok(()),
+        [first, ..] if first.is_ascii_graphic() || first.is_ascii_whitespace() => {
+            std::str::from_utf8(content)
+                .map(drop)
+                .map_err(|_| CUresult::ERROR_INVALID_IMAGE)
+        }
         _ => Err(CUresult::ERROR_INVALID_IMAGE),
     }
 }
@@ -210,14 +213,21 @@ mod tests {
     fn a_fatbin_says_its_length_and_a_wrapper_leads_to_it() {
         let fatbin = a_fatbin(32);
         assert_eq!(length(&fatbin), Ok(48));
-        for (version, expected) in [(1, Ok(48)), (2, Ok(48)), (3, Err(CUresult::ERROR_INVALID_IMAGE))] {
+        for (version, expected) in [
+            (1, Ok(48)),
+            (2, Ok(48)),
+            (3, Err(CUresult::ERROR_INVALID_IMAGE)),
+        ] {
             let mut wrapper = WRAPPER.to_le_bytes().to_vec();
             wrapper.extend(u32::to_le_bytes(version));
             wrapper.extend((fatbin.as_ptr() as u64).to_le_bytes());
             wrapper.extend([0; 8]);
             assert_eq!(length(&wrapper), expected);
         }
-        assert_eq!(length(&a_fatbin(u64::MAX)), Err(CUresult::ERROR_INVALID_IMAGE));
+        assert_eq!(
+            length(&a_fatbin(u64::MAX)),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
     }
 
     #[test]
@@ -239,9 +249,23 @@ mod tests {
 
     #[test]
     fn what_is_no_image_is_refused() {
-        for image in [&b"\x01\x02\x03\x04"[..], b"\0", b"\x7fELX", b"\xb1\0\0\0", b"\x50\xed\x55\0"] {
-            assert_eq!(length(image), Err(CUresult::ERROR_INVALID_IMAGE), "{image:?}");
-            assert_eq!(check_file(image), Err(CUresult::ERROR_INVALID_IMAGE), "{image:?}");
+        for image in [
+            &b"\x01\x02\x03\x04"[..],
+            b"\0",
+            b"\x7fELX",
+            b"\xb1\0\0\0",
+            b"\x50\xed\x55\0",
+        ] {
+            assert_eq!(
+                length(image),
+                Err(CUresult::ERROR_INVALID_IMAGE),
+                "{image:?}"
+            );
+            assert_eq!(
+                check_file(image),
+                Err(CUresult::ERROR_INVALID_IMAGE),
+                "{image:?}"
+            );
         }
         // SAFETY: NULL is refused before it is read.
         let null = unsafe { find(std::ptr::null()) };
@@ -252,8 +276,14 @@ mod tests {
     fn a_file_that_is_cut_short_is_refused() {
         let fatbin = a_fatbin(32);
         assert_eq!(check_file(&fatbin), Ok(()));
-        assert_eq!(check_file(&fatbin[..47]), Err(CUresult::ERROR_INVALID_IMAGE));
-        assert_eq!(check_file(&fatbin[..10]), Err(CUresult::ERROR_INVALID_IMAGE));
+        assert_eq!(
+            check_file(&fatbin[..47]),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
+        assert_eq!(
+            check_file(&fatbin[..10]),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
         assert_eq!(check_file(b""), Err(CUresult::ERROR_INVALID_IMAGE));
     }
 }

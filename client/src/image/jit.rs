@@ -63,8 +63,12 @@ impl Jit {
             // SAFETY: as above.
             let value = unsafe { *place };
             let log = match option {
-                CUjit_option::INFO_LOG_BUFFER | CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => &mut jit.info,
-                CUjit_option::ERROR_LOG_BUFFER | CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => &mut jit.error,
+                CUjit_option::INFO_LOG_BUFFER | CUjit_option::INFO_LOG_BUFFER_SIZE_BYTES => {
+                    &mut jit.info
+                }
+                CUjit_option::ERROR_LOG_BUFFER | CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES => {
+                    &mut jit.error
+                }
                 CUjit_option::WALL_TIME => {
                     jit.wall_time = Some(place);
                     continue;

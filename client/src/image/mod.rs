@@ -47,7 +47,11 @@ impl Image {
     ///
     /// # Safety
     /// The memory that `found` names is readable and does not change during the call.
-    pub(crate) unsafe fn load(session: &'static Session, found: Found, jit: &mut Jit) -> Result<Arc<Self>, CUresult> {
+    pub(crate) unsafe fn load(
+        session: &'static Session,
+        found: Found,
+        jit: &mut Jit,
+    ) -> Result<Arc<Self>, CUresult> {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         // SAFETY: as this function's.
         unsafe { upload(session, number, found)? };
@@ -111,17 +115,25 @@ impl Image {
 
     /// The number of a kernel.
     pub(crate) fn kernel(&self, name: &[u8]) -> Result<u32, CUresult> {
-        self.kernels.get(name).copied().ok_or(CUresult::ERROR_NOT_FOUND)
+        self.kernels
+            .get(name)
+            .copied()
+            .ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
     /// Which variable has a name.
     pub(crate) fn variable(&self, name: &[u8]) -> Result<usize, CUresult> {
-        self.variables.get(name).copied().ok_or(CUresult::ERROR_NOT_FOUND)
+        self.variables
+            .get(name)
+            .copied()
+            .ok_or(CUresult::ERROR_NOT_FOUND)
     }
 
     /// A kernel's name, which lives as long as the image.
     pub(crate) fn name(&self, index: u32) -> Result<&CString, CUresult> {
-        self.names.get(index as usize).ok_or(CUresult::ERROR_INVALID_HANDLE)
+        self.names
+            .get(index as usize)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 }
 
