@@ -3,6 +3,7 @@
 
 pub mod descriptor;
 pub mod facts;
+pub mod limits;
 pub mod operations;
 pub mod wire;
 pub mod words;
