@@ -15,8 +15,6 @@ use cuda_abi::CUresult;
 use engine::Window;
 use engine::arena::GRANULE;
 
-use crate::status::OUT_OF_MEMORY;
-
 /// Every block starts at a multiple of this many bytes, as cudaMalloc's do.
 pub const ALIGNMENT: u64 = 512;
 
@@ -167,7 +165,10 @@ impl Heap {
             },
         );
         self.small.add(base, slab);
-        let start = self.small.take(bytes).ok_or(OUT_OF_MEMORY)?;
+        let start = self
+            .small
+            .take(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         self.count(start, bytes);
         Ok(start)
     }
@@ -193,7 +194,10 @@ impl Heap {
     }
 
     fn commit(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
-        let base = self.vacant.take(bytes).ok_or(OUT_OF_MEMORY)?;
+        let base = self
+            .vacant
+            .take(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         backing.commit(Window { base, bytes }).inspect_err(|_| {
             self.vacant.join(base, bytes, |_| false);
         })?;
@@ -265,7 +269,7 @@ mod tests {
         fn commit(&mut self, range: Window) -> Result<(), CUresult> {
             assert!(range.base.is_multiple_of(GRANULE) && range.bytes.is_multiple_of(GRANULE));
             if self.granules.len() as u64 * GRANULE + range.bytes > self.room {
-                return Err(OUT_OF_MEMORY);
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
             self.commits += 1;
             for at in (range.base..range.base + range.bytes).step_by(GRANULE as usize) {
@@ -316,14 +320,17 @@ mod tests {
         let mut heap = Heap::new(WINDOW);
         assert_eq!(
             heap.allocate(16 << 20, &mut device),
-            Err(OUT_OF_MEMORY),
+            Err(CUresult::ERROR_OUT_OF_MEMORY),
             "more than the device has"
         );
         let block = heap.allocate(6 << 20, &mut device).unwrap();
         heap.release(block, 6 << 20, &mut device);
         heap.allocate(8 << 20, &mut device)
             .expect("what was retained is given back for it");
-        assert_eq!(heap.allocate(512, &mut device), Err(OUT_OF_MEMORY));
+        assert_eq!(
+            heap.allocate(512, &mut device),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
         assert_eq!(heap.rounded(WINDOW.bytes + 1), None);
         assert_eq!(heap.rounded(u64::MAX), None);
     }

@@ -5,4 +5,3 @@ mod heap;
 mod memory;
 mod order;
 mod progress;
-mod status;

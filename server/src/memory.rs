@@ -13,7 +13,6 @@ use cuda_abi::CUresult;
 use engine::Window;
 
 use crate::heap::{Backing, Heap};
-use crate::status::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 
 /// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
 const MAX_BLOCKS: usize = 1 << 20;
@@ -104,15 +103,18 @@ impl Memory {
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
         if bytes == 0 {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if self.blocks.len() >= MAX_BLOCKS {
-            return Err(OUT_OF_MEMORY);
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let pool = self.pool(place).ok_or(INVALID_DEVICE)?;
-        let bytes = pool.heap.rounded(bytes).ok_or(OUT_OF_MEMORY)?;
+        let pool = self.pool(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let bytes = pool
+            .heap
+            .rounded(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         if bytes > pool.limit.saturating_sub(pool.used) {
-            return Err(OUT_OF_MEMORY);
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let start = pool.heap.allocate(bytes, backing)?;
         pool.used += bytes;
@@ -217,11 +219,15 @@ mod tests {
             .allocate(Place::Device(0), 0, 3 << 20, &mut Plenty)
             .unwrap();
         let more = |memory: &mut Memory| memory.allocate(Place::Device(0), 0, 2 << 20, &mut Plenty);
-        assert_eq!(more(&mut memory), Err(OUT_OF_MEMORY));
+        assert_eq!(more(&mut memory), Err(CUresult::ERROR_OUT_OF_MEMORY));
         assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
         let block = memory.remove(at, true).unwrap();
         assert_eq!(memory.remove(at, true), None, "freed twice");
-        assert_eq!(more(&mut memory), Err(OUT_OF_MEMORY), "still in use");
+        assert_eq!(
+            more(&mut memory),
+            Err(CUresult::ERROR_OUT_OF_MEMORY),
+            "still in use"
+        );
         memory.release(&block, &mut Plenty);
         assert!(more(&mut memory).is_ok());
         // The other device has its own.
@@ -265,9 +271,18 @@ mod tests {
     fn what_cannot_be_is_refused() {
         let mut memory = memory(1 << 30);
         let mut ask = |place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
-        assert_eq!(ask(Place::Device(0), 0), Err(INVALID_VALUE));
-        assert_eq!(ask(Place::Device(7), 1), Err(INVALID_DEVICE));
-        assert_eq!(ask(Place::Device(0), u64::MAX), Err(OUT_OF_MEMORY));
-        assert_eq!(ask(Place::Host, (1 << 30) + 1), Err(OUT_OF_MEMORY));
+        assert_eq!(ask(Place::Device(0), 0), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(
+            ask(Place::Device(7), 1),
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        );
+        assert_eq!(
+            ask(Place::Device(0), u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(
+            ask(Place::Host, (1 << 30) + 1),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
     }
 }

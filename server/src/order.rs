@@ -23,7 +23,6 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{At, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS};
 
 use crate::progress::Progress;
-use crate::status::INVALID_HANDLE;
 
 /// A position of a stream that must be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -341,7 +340,7 @@ impl<T, A> Order<T, A> {
                 at.stream,
                 needs,
                 0,
-                Held::Mark(at, Err(INVALID_HANDLE)),
+                Held::Mark(at, Err(CUresult::ERROR_INVALID_HANDLE)),
                 progress,
             );
             return Ok(Verdict::Held);

@@ -256,7 +256,7 @@ fn work_for_a_destroyed_stream_is_completed_with_an_error_in_its_turn() {
     assert!(progress.complete(40, 1));
     assert!(matches!(
         order.pop_ready(0, &progress),
-        Some(Held::Mark(place, Err(INVALID_HANDLE))) if place == at(40, 2)
+        Some(Held::Mark(place, Err(CUresult::ERROR_INVALID_HANDLE))) if place == at(40, 2)
     ));
     let _ = progress.complete(40, 2);
     assert_eq!(
@@ -270,7 +270,7 @@ fn a_record_that_the_engine_did_not_take_is_complete_after_those_before_it() {
     let (mut order, progress) = with_streams(&[(40, 0)]);
     admit(&mut order, &progress, at(40, 1), Step::Work);
     admit(&mut order, &progress, at(40, 2), Step::Work);
-    assert!(!order.not_taken(at(40, 2), INVALID_HANDLE, &progress));
+    assert!(!order.not_taken(at(40, 2), CUresult::ERROR_INVALID_HANDLE, &progress));
     assert_eq!(
         admit(&mut order, &progress, at(40, 3), Step::Work),
         Verdict::Held,
@@ -281,7 +281,7 @@ fn a_record_that_the_engine_did_not_take_is_complete_after_those_before_it() {
     assert_eq!(release(&mut order, &progress), [at(40, 2), at(40, 3)]);
     let _ = progress.complete(40, 3);
     admit(&mut order, &progress, at(40, 4), Step::Work);
-    assert!(order.not_taken(at(40, 4), INVALID_HANDLE, &progress));
+    assert!(order.not_taken(at(40, 4), CUresult::ERROR_INVALID_HANDLE, &progress));
 }
 
 #[test]
