@@ -9,7 +9,6 @@ use std::time::Duration;
 use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use engine::{Attachment, CUresult, Client, Window};
 
-use crate::codes::{INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE};
 use crate::context::Context;
 use crate::device::Shared;
 use crate::grid::Grid;
@@ -53,7 +52,7 @@ impl SoftClient {
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let memory = ClientMemory::new(&windows, &shared.budgets, &host, &staging)?;
         let scheduler = Arc::clone(shared.pool.scheduler());
@@ -88,15 +87,21 @@ impl SoftClient {
 
 impl Objects {
     fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
-        self.contexts.get(&id).ok_or(INVALID_CONTEXT)
+        self.contexts
+            .get(&id)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
     }
 
     fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
-        self.streams.get(&slot).ok_or(INVALID_HANDLE)
+        self.streams
+            .get(&slot)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
-        self.modules.get(&handle).ok_or(INVALID_HANDLE)
+        self.modules
+            .get(&handle)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     fn add_stream(
@@ -169,10 +174,10 @@ impl Client for SoftClient {
         let devices = self.shared.budgets.len();
         let objects = self.objects();
         if request.device as usize >= devices {
-            return Err(INVALID_DEVICE);
+            return Err(CUresult::ERROR_INVALID_DEVICE);
         }
         if request.context >= CONTEXT_SLOTS || objects.contexts.contains_key(&request.context) {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&objects.common.observer);
         let context = Arc::new(Context::new(request.context, request.device, observer));
@@ -191,7 +196,7 @@ impl Client for SoftClient {
         let context = objects
             .contexts
             .remove(&request.context)
-            .ok_or(INVALID_CONTEXT)?;
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         // What runs is cancelled; whoever has a stream in hand reports all that waits in it.
         context.destroy();
         for stream in objects.streams.values() {
@@ -217,7 +222,7 @@ impl Client for SoftClient {
             return Ok(());
         }
         if !slots.contains(&request.stream) || request.flags & !STREAM_NON_BLOCKING != 0 {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         objects.add_stream(request.stream, request.priority, context)
     }
@@ -240,7 +245,7 @@ impl Client for SoftClient {
         let shared = Arc::clone(&self.shared);
         let objects = self.objects();
         if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         Ok(match shared.images.load(data, image::compile) {
             Ok(image) => {
@@ -273,7 +278,7 @@ impl Client for SoftClient {
         images
             .remove(&request.image)
             .map(drop)
-            .ok_or(INVALID_HANDLE)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     fn module_load(
@@ -285,9 +290,12 @@ impl Client for SoftClient {
         let objects = self.objects();
         let context = Arc::clone(objects.context(request.context)?);
         context.check()?;
-        let image = objects.images.get(&request.image).ok_or(INVALID_HANDLE)?;
+        let image = objects
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         if objects.modules.contains_key(&request.module) || objects.modules.len() >= MOST_OBJECTS {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&objects.common.observer);
         let allocate = |bytes| observer.allocate(request.context, bytes);
@@ -310,7 +318,7 @@ impl Client for SoftClient {
         modules
             .remove(&request.module)
             .map(drop)
-            .ok_or(INVALID_HANDLE)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     fn function_set(

@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::{CUresult, Observer};
 
-use crate::codes::CONTEXT_IS_DESTROYED;
-
 /// One context of a client.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -61,7 +59,7 @@ impl Context {
     pub(crate) fn destroy(&self) {
         let _ = self.code.compare_exchange(
             0,
-            CONTEXT_IS_DESTROYED.0,
+            CUresult::ERROR_CONTEXT_IS_DESTROYED.0,
             Ordering::AcqRel,
             Ordering::Acquire,
         );
@@ -70,6 +68,8 @@ impl Context {
 
     /// What cancelled work gives.
     pub(crate) fn cancelled(&self) -> CUresult {
-        self.check().err().unwrap_or(CONTEXT_IS_DESTROYED)
+        self.check()
+            .err()
+            .unwrap_or(CUresult::ERROR_CONTEXT_IS_DESTROYED)
     }
 }

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use cuda_abi::operations::{self, Space};
 use engine::{CUresult, Window};
 
-use crate::codes::INVALID_VALUE;
 use crate::memory::CopySpace;
 use crate::work::{Piece, Progress, Task};
 
@@ -134,9 +133,12 @@ impl Transfer {
             || !request.to.is_multiple_of(element)
             || (rows && !request.pitch.is_multiple_of(element))
         {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let width = request.width.checked_mul(element).ok_or(INVALID_VALUE)?;
+        let width = request
+            .width
+            .checked_mul(element)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut extent = Extent::new(width, request.height, 1);
         let pitches = (request.pitch, 0);
         let to = side(space, Space::Unified as u32, request.to, pitches, extent)?;
@@ -255,16 +257,18 @@ fn side(
     let plane = pitch
         .checked_mul(height - 1)
         .and_then(|bytes| bytes.checked_add(width))
-        .ok_or(INVALID_VALUE)?;
-    let full = pitch.checked_mul(height).ok_or(INVALID_VALUE)?;
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let full = pitch
+        .checked_mul(height)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let slice = if depth == 1 { full } else { slice };
     if pitch < width || slice < plane {
-        return Err(INVALID_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let bytes = slice
         .checked_mul(depth - 1)
         .and_then(|bytes| bytes.checked_add(plane))
-        .ok_or(INVALID_VALUE)?;
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let base = match Space::from_number(number) {
         Some(Space::Unified) => space.unified.allows(base, bytes).then_some(base),
         Some(Space::Staging) => space
@@ -275,7 +279,7 @@ fn side(
         None => None,
     };
     Ok(Rows {
-        base: base.ok_or(INVALID_VALUE)?,
+        base: base.ok_or(CUresult::ERROR_INVALID_VALUE)?,
         pitch,
         slice,
     })
@@ -291,7 +295,7 @@ pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUres
         return Ok(());
     }
     if !space.unified.allows(to, bytes) {
-        return Err(INVALID_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     move_bytes(to, data.as_ptr() as u64, bytes);
     Ok(())
@@ -303,7 +307,7 @@ pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUres
 /// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
 pub(crate) fn zero(space: &CopySpace, range: Window) -> Result<(), CUresult> {
     if range.bytes != 0 && !space.unified.allows(range.base, range.bytes) {
-        return Err(INVALID_VALUE);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     fill_bytes(range.base, 0, 1, range.bytes);
     Ok(())

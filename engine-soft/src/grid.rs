@@ -7,10 +7,6 @@ use std::time::{Duration, Instant};
 use cuda_abi::operations::{self, LAUNCH_COOPERATIVE};
 use engine::CUresult;
 
-use crate::codes::{
-    COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES,
-    NOT_SUPPORTED,
-};
 use crate::context::Context;
 use crate::device::{BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM};
 use crate::exec::{AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome};
@@ -80,15 +76,17 @@ impl Grid {
         data: &[u8],
     ) -> Result<Self, CUresult> {
         if !Arc::ptr_eq(&module.context, context) {
-            return Err(INVALID_HANDLE);
+            return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if request.flags & !LAUNCH_COOPERATIVE != 0 {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let count = (request.attributes as usize)
             .checked_mul(ATTRIBUTE_BYTES)
-            .ok_or(INVALID_VALUE)?;
-        let (attributes, params) = data.split_at_checked(count).ok_or(INVALID_VALUE)?;
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (attributes, params) = data
+            .split_at_checked(count)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut asked = Asked {
             cooperative: request.flags & LAUNCH_COOPERATIVE != 0,
             priority,
@@ -101,9 +99,9 @@ impl Grid {
             .module
             .kernels()
             .get(request.kernel as usize)
-            .ok_or(INVALID_HANDLE)?;
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         if request.shared > module.dynamic_shared_limit(request.kernel) {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let shared = kernel.shared_bytes + request.shared + RESERVED_SHARED_BYTES;
         let launch = Launch::new(LaunchSpec {
@@ -118,15 +116,15 @@ impl Grid {
             grid_id: module.next_grid(),
         })
         .map_err(|error| match error {
-            LaunchError::InvalidValue => INVALID_VALUE,
-            LaunchError::OutOfResources => LAUNCH_OUT_OF_RESOURCES,
+            LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,
+            LaunchError::OutOfResources => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
         })?;
         let on_one = (THREADS_PER_SM / launch.threads())
             .min(SHARED_BYTES_PER_SM / shared)
             .clamp(1, BLOCKS_PER_SM);
         let most_resident = u64::from(on_one) * sms;
         if asked.cooperative && launch.blocks() > most_resident {
-            return Err(COOPERATIVE_LAUNCH_TOO_LARGE);
+            return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(Self {
             launch: Arc::new(launch),
@@ -196,7 +194,7 @@ impl Asked {
             // Device-updatable kernel node: only the wish for one is refused.
             13 if word(8) == 0 => Ok(()),
             // Clusters, programmatic and completion events, and what is newer than this.
-            _ => Err(NOT_SUPPORTED),
+            _ => Err(CUresult::ERROR_NOT_SUPPORTED),
         }
     }
 }

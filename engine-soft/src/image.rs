@@ -2,8 +2,9 @@
 //! compiled, or says in CUDA's codes and in words why not.
 
 use engine::CUresult;
+use ptx::image;
 
-use crate::codes::{INVALID_IMAGE, INVALID_PTX, NO_BINARY_FOR_GPU};
+use crate::device::BINARY_VERSION;
 use crate::exec;
 
 /// Why an image is not taken.
@@ -18,12 +19,23 @@ pub(crate) struct Refused {
 /// Compiles an image.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_IMAGE for what is no image, CUDA_ERROR_NO_BINARY_FOR_GPU for one without PTX,
-/// CUDA_ERROR_INVALID_PTX for PTX that is wrong or asks for what is not built.
+/// CUDA_ERROR_INVALID_IMAGE for what is no image, CUDA_ERROR_NO_BINARY_FOR_GPU for one without PTX
+/// for this device, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, and CUDA_ERROR_INVALID_PTX for PTX that is
+/// wrong or asks for what is not built.
 pub(crate) fn compile(bytes: &[u8]) -> Result<exec::Module, Refused> {
-    let _ = (bytes, INVALID_PTX, NO_BINARY_FOR_GPU);
-    Err(Refused {
-        code: INVALID_IMAGE,
-        log: String::new(),
-    })
+    let source = image::select(bytes, BINARY_VERSION)
+        .map_err(|error| Refused::new(CUresult(error.cuda_error()), &error))?;
+    let invalid = CUresult::ERROR_INVALID_PTX;
+    let module = ptx::parse(&source.text).map_err(|error| Refused::new(invalid, &error))?;
+    exec::Module::load(&module, &exec::Options::default())
+        .map_err(|error| Refused::new(invalid, &error))
+}
+
+impl Refused {
+    fn new(code: CUresult, why: &dyn std::fmt::Display) -> Self {
+        Self {
+            code,
+            log: format!("error: {why}\n"),
+        }
+    }
 }

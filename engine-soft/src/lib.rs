@@ -16,7 +16,6 @@
 //! ```
 
 mod client;
-mod codes;
 mod context;
 mod copy;
 mod device;

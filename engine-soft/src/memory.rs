@@ -17,7 +17,6 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::codes::{INVALID_DEVICE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::exec;
 use crate::sync::lock;
 
@@ -46,7 +45,7 @@ impl Budget {
                 taken.checked_add(bytes).filter(|&all| all <= self.total)
             })
             .map(|_| ())
-            .map_err(|_| OUT_OF_MEMORY)
+            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     fn give_back(&self, bytes: u64) {
@@ -222,7 +221,7 @@ impl ClientMemory {
                 .windows(2)
                 .any(|pair| pair[0].base + pair[0].bytes > pair[1].base)
         {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mapped = Arc::new(Mapped::default());
         let borrow = |region: &Region| Borrowed {
@@ -232,8 +231,9 @@ impl ClientMemory {
         let host_table = table(host.window, Arc::new(borrow(host)));
         let mut devices = Vec::new();
         for (&window, budget) in windows.iter().zip(budgets) {
-            let backing =
-                Arc::new(Backing::map(window, mapped.ticket()).map_err(|_| OUT_OF_MEMORY)?);
+            let backing = Arc::new(
+                Backing::map(window, mapped.ticket()).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
+            );
             let own = table(window, Arc::clone(&backing) as Arc<dyn Any + Send + Sync>);
             devices.push(DevicePart {
                 window,
@@ -265,7 +265,10 @@ impl ClientMemory {
 
     /// What a kernel on this device may touch.
     pub(crate) fn kernel_space(&self, device: u32) -> Result<&Arc<exec::AddressSpace>, CUresult> {
-        let part = self.devices.get(device as usize).ok_or(INVALID_DEVICE)?;
+        let part = self
+            .devices
+            .get(device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         Ok(&part.space)
     }
 
@@ -277,7 +280,7 @@ impl ClientMemory {
     /// Makes a range of granules accessible. Granules that already are stay as they are.
     pub(crate) fn commit(&self, range: Window) -> Result<(), CUresult> {
         if !is_granular(range) {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if let Some(part) = self.part_of(range) {
             let missing = range.bytes - part.table.valid_bytes(range.base, range.bytes);
@@ -289,7 +292,7 @@ impl ClientMemory {
             self.host_table.set_valid(range.base, range.bytes, true);
             Ok(())
         } else {
-            Err(INVALID_VALUE)
+            Err(CUresult::ERROR_INVALID_VALUE)
         }
     }
 
@@ -301,7 +304,7 @@ impl ClientMemory {
             .base
             .checked_add(range.bytes)
             .and_then(|end| end.checked_next_multiple_of(arena::GRANULE))
-            .ok_or(INVALID_VALUE)?;
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.commit(Window {
             base,
             bytes: end - base,

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, Weak};
 use cuda_abi::descriptor::{self, Descriptor};
 use engine::{CUresult, Window};
 
-use crate::codes::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::context::Context;
 use crate::copy;
 use crate::device::{BINARY_VERSION, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
@@ -134,12 +133,16 @@ impl Module {
             // So that the place can be aligned within what is given, whatever that is aligned to.
             let bytes = variable.size.max(1);
             let slack = variable.align.saturating_sub(256);
-            let window = allocate(bytes.checked_add(slack).ok_or(INVALID_VALUE)?)?;
+            let window = allocate(
+                bytes
+                    .checked_add(slack)
+                    .ok_or(CUresult::ERROR_INVALID_VALUE)?,
+            )?;
             let address = window
                 .base
                 .checked_next_multiple_of(variable.align.max(1))
                 .filter(|&address| window.contains(address, bytes))
-                .ok_or(INVALID_VALUE)?;
+                .ok_or(CUresult::ERROR_INVALID_VALUE)?;
             memory.commit_around(window)?;
             globals.push(address);
         }
@@ -148,13 +151,14 @@ impl Module {
             let mut bytes = variable.init.clone();
             for relocated in &variable.relocations {
                 let target = match relocated.target {
-                    Some(index) => *globals.get(index).ok_or(INVALID_VALUE)?,
+                    Some(index) => *globals.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?,
                     None => 0,
                 };
-                let at = usize::try_from(relocated.offset).map_err(|_| INVALID_VALUE)?;
-                let end = at.checked_add(8).ok_or(INVALID_VALUE)?;
+                let at =
+                    usize::try_from(relocated.offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+                let end = at.checked_add(8).ok_or(CUresult::ERROR_INVALID_VALUE)?;
                 if end as u64 > variable.size {
-                    return Err(INVALID_VALUE);
+                    return Err(CUresult::ERROR_INVALID_VALUE);
                 }
                 bytes.resize(bytes.len().max(end), 0);
                 let value = target.wrapping_add(relocated.addend);
@@ -198,12 +202,12 @@ impl Module {
             .module
             .kernels()
             .get(kernel as usize)
-            .ok_or(INVALID_HANDLE)?;
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         match attribute {
             MAX_DYNAMIC_SHARED => {
-                let bytes = u32::try_from(value).map_err(|_| INVALID_VALUE)?;
+                let bytes = u32::try_from(value).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
                 if bytes.saturating_add(facts.shared_bytes) > SHARED_BYTES_OPTIN {
-                    return Err(INVALID_VALUE);
+                    return Err(CUresult::ERROR_INVALID_VALUE);
                 }
                 lock(&self.dynamic_shared).insert(kernel, bytes);
                 Ok(())
@@ -213,9 +217,9 @@ impl Module {
             NON_PORTABLE_CLUSTER | CLUSTER_SCHEDULING => Ok(()),
             attribute if CLUSTER.contains(&attribute) => match value {
                 0 | 1 => Ok(()),
-                _ => Err(NOT_SUPPORTED),
+                _ => Err(CUresult::ERROR_NOT_SUPPORTED),
             },
-            _ => Err(INVALID_VALUE),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 

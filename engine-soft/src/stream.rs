@@ -15,7 +15,6 @@ use cuda_abi::operations::{At, Copy, Fill, STREAM_DEPTH};
 use engine::{CUresult, Observer};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::codes::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::context::Context;
 use crate::copy::{self, SMALL, Transfer};
 use crate::grid::Grid;
@@ -128,7 +127,7 @@ impl Stream {
     pub(crate) fn renew(&self, priority: i32, context: Arc<Context>) -> Result<(), CUresult> {
         let mut state = lock(&self.state);
         if !state.ended {
-            return Err(INVALID_VALUE);
+            return Err(CUresult::ERROR_INVALID_VALUE);
         }
         state.context = context;
         state.priority = priority;
@@ -149,7 +148,7 @@ impl Stream {
     pub(crate) fn place(&self) -> Result<(Arc<Context>, i32), CUresult> {
         let state = lock(&self.state);
         if state.ended {
-            return Err(INVALID_HANDLE);
+            return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         Ok((Arc::clone(&state.context), state.priority))
     }
@@ -167,17 +166,17 @@ impl Stream {
         let ends = matches!(operation, Operation::Destroy);
         let mut state = lock(&self.state);
         if state.ended {
-            return Err(INVALID_HANDLE);
+            return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if state.busy {
             if state.queue.len() as u64 >= STREAM_DEPTH {
-                return Err(INVALID_VALUE);
+                return Err(CUresult::ERROR_INVALID_VALUE);
             }
             let bytes = operation.bytes();
             let before = self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
             let kept = if before.saturating_add(bytes) > WAITING_BYTES {
                 self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
-                Operation::Refused(OUT_OF_MEMORY)
+                Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             } else {
                 operation.into_owned()
             };

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use engine::CUresult;
 
-use crate::codes::LAUNCH_FAILED;
 use crate::context::Context;
 use crate::exec::Block;
 use crate::stream::Stream;
@@ -129,7 +128,7 @@ pub(crate) fn run_contained(
     }
     catch_unwind(AssertUnwindSafe(|| task.run(piece, until, sm))).unwrap_or_else(|_| {
         let text = format!("the software GPU panicked within {}", task.name());
-        Progress::Failed(context.fault(LAUNCH_FAILED, &text))
+        Progress::Failed(context.fault(CUresult::ERROR_LAUNCH_FAILED, &text))
     })
 }
 
