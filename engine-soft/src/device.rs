@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cuda_abi::facts::{self, DeviceFacts};
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
 use engine::{Attachment, CUresult, Client, Engine, arena};
 
 use crate::client::SoftClient;
@@ -123,62 +124,87 @@ fn device_facts(ordinal: u32, memory: u64, workers: usize) -> DeviceFacts {
     }
 }
 
-/// The values of attributes 0 to 147 by their numbers in `cuda.h`. Whatever is not named is a feature
+/// The values of attributes by their numbers. Whatever is not named is a feature
 /// that is not built, and 0.
 fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
-    let mut values = vec![0; 148];
+    let mut values = vec![0; DEVICE_ATTRIBUTES.len() + 1];
     let sms = i32::try_from(workers).unwrap_or(i32::MAX);
-    let known: &[(u32, i32)] = &[
-        (1, 1024),                                 // MAX_THREADS_PER_BLOCK
-        (2, 1024),                                 // MAX_BLOCK_DIM_X
-        (3, 1024),                                 // MAX_BLOCK_DIM_Y
-        (4, 64),                                   // MAX_BLOCK_DIM_Z
-        (5, i32::MAX),                             // MAX_GRID_DIM_X
-        (6, 65535),                                // MAX_GRID_DIM_Y
-        (7, 65535),                                // MAX_GRID_DIM_Z
-        (8, SHARED_BYTES_PER_BLOCK.cast_signed()), // MAX_SHARED_MEMORY_PER_BLOCK
-        (9, 64 << 10),                             // TOTAL_CONSTANT_MEMORY
-        (10, 32),                                  // WARP_SIZE
-        (11, i32::MAX),                            // MAX_PITCH
-        (12, 65536),                               // MAX_REGISTERS_PER_BLOCK
-        (13, 1_000_000),                           // CLOCK_RATE, kHz: %clock counts nanoseconds
-        (14, 512),                                 // TEXTURE_ALIGNMENT
-        (15, 1),                                   // GPU_OVERLAP
-        (facts::MULTIPROCESSOR_COUNT, sms),
-        (19, 1),   // CAN_MAP_HOST_MEMORY
-        (30, 512), // SURFACE_ALIGNMENT
-        (31, 1),   // CONCURRENT_KERNELS
-        (facts::PCI_BUS_ID, 0),
-        (facts::PCI_DEVICE_ID, ordinal.cast_signed()),
-        (36, 1_000_000), // MEMORY_CLOCK_RATE, kHz: of no device in particular
-        (37, 64),        // GLOBAL_MEMORY_BUS_WIDTH, bits: likewise
-        (38, 1 << 20),   // L2_CACHE_SIZE: what a core has, or little less
-        (39, THREADS_PER_SM.cast_signed()), // MAX_THREADS_PER_MULTIPROCESSOR
-        (40, 1),         // ASYNC_ENGINE_COUNT
-        (41, 1),         // UNIFIED_ADDRESSING
-        (facts::PCI_DOMAIN_ID, 0x5000), // no machine has buses there
-        (51, 32),        // TEXTURE_PITCH_ALIGNMENT
-        (facts::COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY.0),
-        (facts::COMPUTE_CAPABILITY_MINOR, COMPUTE_CAPABILITY.1),
-        (78, 1),                                    // STREAM_PRIORITIES_SUPPORTED
-        (79, 1),                                    // GLOBAL_L1_CACHE_SUPPORTED
-        (80, 1),                                    // LOCAL_L1_CACHE_SUPPORTED
-        (81, SHARED_BYTES_PER_SM.cast_signed()),    // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        (82, 65536),                                // MAX_REGISTERS_PER_MULTIPROCESSOR
-        (86, 1),                                    // HOST_NATIVE_ATOMIC_SUPPORTED
-        (87, 2),                                    // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
-        (90, 1),                                    // COMPUTE_PREEMPTION_SUPPORTED
-        (95, 1),                                    // COOPERATIVE_LAUNCH
-        (97, SHARED_BYTES_OPTIN.cast_signed()),     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        (106, BLOCKS_PER_SM.cast_signed()),         // MAX_BLOCKS_PER_MULTIPROCESSOR
-        (111, RESERVED_SHARED_BYTES.cast_signed()), // RESERVED_SHARED_MEMORY_PER_BLOCK
-        (131, -1),                                  // NUMA_ID: on no node
-        (134, -1),                                  // HOST_NUMA_ID: not known
+    let known: &[(Attribute, i32)] = &[
+        (Attribute::MAX_THREADS_PER_BLOCK, 1024),
+        (Attribute::MAX_BLOCK_DIM_X, 1024),
+        (Attribute::MAX_BLOCK_DIM_Y, 1024),
+        (Attribute::MAX_BLOCK_DIM_Z, 64),
+        (Attribute::MAX_GRID_DIM_X, i32::MAX),
+        (Attribute::MAX_GRID_DIM_Y, 65535),
+        (Attribute::MAX_GRID_DIM_Z, 65535),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_BLOCK,
+            signed(SHARED_BYTES_PER_BLOCK),
+        ),
+        (Attribute::TOTAL_CONSTANT_MEMORY, 64 << 10),
+        (Attribute::WARP_SIZE, 32),
+        (Attribute::MAX_PITCH, i32::MAX),
+        (Attribute::MAX_REGISTERS_PER_BLOCK, 65536),
+        // In kHz: what it counts is nanoseconds, and the memory is of no kind in particular.
+        (Attribute::CLOCK_RATE, 1_000_000),
+        (Attribute::MEMORY_CLOCK_RATE, 1_000_000),
+        (Attribute::GLOBAL_MEMORY_BUS_WIDTH, 64),
+        (Attribute::L2_CACHE_SIZE, 1 << 20),
+        (Attribute::TEXTURE_ALIGNMENT, 512),
+        (Attribute::TEXTURE_PITCH_ALIGNMENT, 32),
+        (Attribute::SURFACE_ALIGNMENT, 512),
+        (Attribute::GPU_OVERLAP, 1),
+        (Attribute::MULTIPROCESSOR_COUNT, sms),
+        (Attribute::CAN_MAP_HOST_MEMORY, 1),
+        (Attribute::CONCURRENT_KERNELS, 1),
+        // No machine has buses in this domain, and each device has its own number there.
+        (Attribute::PCI_DOMAIN_ID, 0x5000),
+        (Attribute::PCI_BUS_ID, 0),
+        (Attribute::PCI_DEVICE_ID, signed(ordinal)),
+        (
+            Attribute::MAX_THREADS_PER_MULTIPROCESSOR,
+            signed(THREADS_PER_SM),
+        ),
+        (
+            Attribute::MAX_BLOCKS_PER_MULTIPROCESSOR,
+            signed(BLOCKS_PER_SM),
+        ),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            signed(SHARED_BYTES_PER_SM),
+        ),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            signed(SHARED_BYTES_OPTIN),
+        ),
+        (
+            Attribute::RESERVED_SHARED_MEMORY_PER_BLOCK,
+            signed(RESERVED_SHARED_BYTES),
+        ),
+        (Attribute::MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
+        (Attribute::ASYNC_ENGINE_COUNT, 1),
+        (Attribute::UNIFIED_ADDRESSING, 1),
+        (Attribute::COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY.0),
+        (Attribute::COMPUTE_CAPABILITY_MINOR, COMPUTE_CAPABILITY.1),
+        (Attribute::STREAM_PRIORITIES_SUPPORTED, 1),
+        (Attribute::GLOBAL_L1_CACHE_SUPPORTED, 1),
+        (Attribute::LOCAL_L1_CACHE_SUPPORTED, 1),
+        (Attribute::HOST_NATIVE_ATOMIC_SUPPORTED, 1),
+        (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
+        (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
+        (Attribute::COOPERATIVE_LAUNCH, 1),
+        // On no node, and not known.
+        (Attribute::NUMA_ID, -1),
+        (Attribute::HOST_NUMA_ID, -1),
     ];
-    for &(number, value) in known {
-        values[number as usize] = value;
+    for &(attribute, value) in known {
+        values[attribute.0 as usize] = value;
     }
     values
+}
+
+const fn signed(value: u32) -> i32 {
+    value.cast_signed()
 }
 
 /// An id that stays the same for this machine and ordinal.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cuda_abi::operations::{self, LAUNCH_COOPERATIVE};
+use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
 use engine::CUresult;
 
 use crate::context::Context;
@@ -25,8 +26,8 @@ const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
 /// What a grid is expected to take that was never run, per block.
 const UNKNOWN_COST: Duration = Duration::from_micros(10);
 
-/// Bytes of a `CUlaunchAttribute`: the id, padding, and a value of 64 bytes.
-const ATTRIBUTE_BYTES: usize = 72;
+/// Bytes of a launch attribute: the id, padding, and a value of 64 bytes.
+const ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
 /// A launch that was found to be allowed.
 #[derive(Debug)]
@@ -174,25 +175,33 @@ impl Asked {
             u32::from_le_bytes(word)
         };
         let is_one_block = || (8..20).step_by(4).all(|at| word(at) <= 1);
-        match word(0) {
-            // Ignore, and hints that a software GPU has no use for: access policy window,
-            // synchronisation policy, cluster scheduling preference, memory synchronisation domains
-            // (9, 10), shared memory carveout, NVLink scheduling.
-            0 | 1 | 3 | 5 | 9 | 10 | 14 | 16 => Ok(()),
-            // Programmatic stream serialisation: allows an overlap, which need not happen.
-            6 => Ok(()),
-            2 => {
+        match Attribute(word(0)) {
+            // Hints that a software GPU has no use for, and an overlap that need not happen.
+            Attribute::IGNORE
+            | Attribute::ACCESS_POLICY_WINDOW
+            | Attribute::SYNCHRONIZATION_POLICY
+            | Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+            | Attribute::PROGRAMMATIC_STREAM_SERIALIZATION
+            | Attribute::MEM_SYNC_DOMAIN_MAP
+            | Attribute::MEM_SYNC_DOMAIN
+            | Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT
+            | Attribute::NVLINK_UTIL_CENTRIC_SCHEDULING => Ok(()),
+            Attribute::COOPERATIVE => {
                 self.cooperative |= word(8) != 0;
                 Ok(())
             }
-            8 => {
+            Attribute::PRIORITY => {
                 self.priority = word(8).cast_signed();
                 Ok(())
             }
-            // Cluster dimension and preferred cluster dimension: one block is no cluster.
-            4 | 11 if is_one_block() => Ok(()),
-            // Device-updatable kernel node: only the wish for one is refused.
-            13 if word(8) == 0 => Ok(()),
+            // One block is no cluster.
+            Attribute::CLUSTER_DIMENSION | Attribute::PREFERRED_CLUSTER_DIMENSION
+                if is_one_block() =>
+            {
+                Ok(())
+            }
+            // Only the wish for one is refused.
+            Attribute::DEVICE_UPDATABLE_KERNEL_NODE if word(8) == 0 => Ok(()),
             // Clusters, programmatic and completion events, and what is newer than this.
             _ => Err(CUresult::ERROR_NOT_SUPPORTED),
         }

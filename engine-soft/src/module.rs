@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use cuda_abi::descriptor::{self, Descriptor};
+use cuda_abi::types::CUfunction_attribute as Attribute;
 use engine::{CUresult, Window};
 
 use crate::context::Context;
@@ -17,17 +18,6 @@ use crate::exec;
 use crate::grid::BlockCost;
 use crate::memory::ClientMemory;
 use crate::sync::lock;
-
-/// CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-const MAX_DYNAMIC_SHARED: u32 = 8;
-/// CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-const CARVEOUT: u32 = 9;
-/// CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, _HEIGHT and _DEPTH
-const CLUSTER: std::ops::RangeInclusive<u32> = 11..=13;
-/// CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-const NON_PORTABLE_CLUSTER: u32 = 14;
-/// CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE
-const CLUSTER_SCHEDULING: u32 = 15;
 
 /// An image, compiled.
 #[derive(Debug)]
@@ -203,8 +193,8 @@ impl Module {
             .kernels()
             .get(kernel as usize)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        match attribute {
-            MAX_DYNAMIC_SHARED => {
+        match Attribute(attribute) {
+            Attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let bytes = u32::try_from(value).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
                 if bytes.saturating_add(facts.shared_bytes) > SHARED_BYTES_OPTIN {
                     return Err(CUresult::ERROR_INVALID_VALUE);
@@ -213,9 +203,13 @@ impl Module {
                 Ok(())
             }
             // A hint: there is no cache to carve shared memory out of. -1 is the default.
-            CARVEOUT if (-1..=100).contains(&value) => Ok(()),
-            NON_PORTABLE_CLUSTER | CLUSTER_SCHEDULING => Ok(()),
-            attribute if CLUSTER.contains(&attribute) => match value {
+            Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
+            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            | Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
+            // One block is no cluster.
+            Attribute::REQUIRED_CLUSTER_WIDTH
+            | Attribute::REQUIRED_CLUSTER_HEIGHT
+            | Attribute::REQUIRED_CLUSTER_DEPTH => match value {
                 0 | 1 => Ok(()),
                 _ => Err(CUresult::ERROR_NOT_SUPPORTED),
             },
