@@ -286,7 +286,7 @@ fn launches_carry_their_parameters_either_way() {
     .unwrap();
     assert_eq!(read(to, 8), value.to_le_bytes());
     let mut block = [to, 42];
-    let mut size = 16_usize;
+    let (mut size, mut less) = (16_usize, 8_usize);
     let mut extra: [*mut c_void; 5] = [
         std::ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_POINTER),
         block.as_mut_ptr().cast(),
@@ -311,7 +311,7 @@ fn launches_carry_their_parameters_either_way() {
     };
     by_extra(store, extra.as_mut_ptr()).unwrap();
     assert_eq!(read(to, 8), 42_u64.to_le_bytes());
-    size = 8;
+    extra[3] = (&raw mut less).cast();
     assert_eq!(
         by_extra(store, extra.as_mut_ptr()),
         Err(CUresult::ERROR_INVALID_VALUE)
@@ -714,7 +714,7 @@ fn images_tell_their_errors_and_long_ones_are_described_in_full() {
         std::ptr::without_provenance_mut(64),
     ];
     let mut module = CUmodule::NULL;
-    let image = "fail line 3: bad\n\0".as_ptr().cast();
+    let image = c"fail line 3: bad\n".as_ptr().cast();
     // SAFETY: both arrays have two entries.
     let (options, list) = unsafe {
         (
