@@ -34,3 +34,6 @@ mod slots;
 mod staging;
 mod stream;
 mod visible;
+
+#[cfg(test)]
+mod testing;
