@@ -211,7 +211,7 @@ impl Task for Transfer {
 
     fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
         // At least one unit a turn.
-        while let Some(unit) = piece.fresh.next() {
+        for unit in piece.fresh.by_ref() {
             let first = unit * UNIT;
             self.move_range(first..(first + UNIT).min(self.bytes()));
             if Instant::now() >= until {
