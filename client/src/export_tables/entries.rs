@@ -44,7 +44,10 @@ pub(super) unsafe extern "C" fn primary_context(out: *mut CUcontext, device: CUd
 ///
 /// # Safety
 /// `out` is null or valid for a write; `wrapper` leads to a whole wrapper and what it wraps.
-pub(super) unsafe extern "C" fn load_module(out: *mut CUmodule, wrapper: *const c_void) -> CUresult {
+pub(super) unsafe extern "C" fn load_module(
+    out: *mut CUmodule,
+    wrapper: *const c_void,
+) -> CUresult {
     status(|| {
         if out.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -60,7 +63,10 @@ pub(super) unsafe extern "C" fn load_module(out: *mut CUmodule, wrapper: *const 
 ///
 /// # Safety
 /// `out` is null or valid for a write; `fatbin` leads to a whole fatbin.
-pub(super) unsafe extern "C" fn load_module_of_header(fatbin: *const c_void, out: *mut CUmodule) -> CUresult {
+pub(super) unsafe extern "C" fn load_module_of_header(
+    fatbin: *const c_void,
+    out: *mut CUmodule,
+) -> CUresult {
     // SAFETY: as this function's: an image says itself which form it has.
     unsafe { load_module(out, fatbin) }
 }
@@ -189,12 +195,19 @@ static MUTED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// `format` is null or text that ends in a NUL.
-pub(super) unsafe extern "C" fn report_error(component: u32, level: u32, format: *const c_char) -> CUresult {
+pub(super) unsafe extern "C" fn report_error(
+    component: u32,
+    level: u32,
+    format: *const c_char,
+) -> CUresult {
     if !format.is_null() && !MUTED.load(Ordering::Relaxed) {
         contain((), || {
             // SAFETY: not null, so text, as the caller promises.
             let format = unsafe { CStr::from_ptr(format) };
-            log!("component {component}, level {level}: {}", format.to_string_lossy());
+            log!(
+                "component {component}, level {level}: {}",
+                format.to_string_lossy()
+            );
         });
     }
     CUresult::SUCCESS
@@ -236,7 +249,9 @@ pub(super) unsafe extern "C" fn for_each_function(
     callback: EachFunction,
     user: *mut c_void,
 ) -> c_int {
-    let functions = contain(Err(CUresult::ERROR_UNKNOWN), || seam::functions(module.bits()));
+    let functions = contain(Err(CUresult::ERROR_UNKNOWN), || {
+        seam::functions(module.bits())
+    });
     let (Ok(functions), Some(callback)) = (functions, callback) else {
         return 0;
     };
@@ -280,10 +295,22 @@ mod tests {
     fn null_is_an_error_wherever_an_answer_is_to_be_written() {
         // SAFETY: null is allowed.
         unsafe {
-            assert_eq!(tools_context(std::ptr::null_mut()), CUresult::ERROR_INVALID_VALUE);
-            assert_eq!(context_id(CUcontext::NULL, std::ptr::null_mut()), CUresult::ERROR_INVALID_VALUE);
-            assert_eq!(load_module(std::ptr::null_mut(), std::ptr::null()), CUresult::ERROR_INVALID_VALUE);
-            assert_eq!(check_context(CUcontext::NULL, std::ptr::null_mut()), CUresult::SUCCESS);
+            assert_eq!(
+                tools_context(std::ptr::null_mut()),
+                CUresult::ERROR_INVALID_VALUE
+            );
+            assert_eq!(
+                context_id(CUcontext::NULL, std::ptr::null_mut()),
+                CUresult::ERROR_INVALID_VALUE
+            );
+            assert_eq!(
+                load_module(std::ptr::null_mut(), std::ptr::null()),
+                CUresult::ERROR_INVALID_VALUE
+            );
+            assert_eq!(
+                check_context(CUcontext::NULL, std::ptr::null_mut()),
+                CUresult::SUCCESS
+            );
         }
     }
 
@@ -292,8 +319,14 @@ mod tests {
         let (mut context, mut digest) = (CUcontext::NULL, [7; 16]);
         // SAFETY: both are valid for writes.
         unsafe {
-            assert_eq!(primary_context(&raw mut context, 0), CUresult::ERROR_NOT_INITIALIZED);
-            assert_eq!(check_integrity(13000, 0, &raw mut digest), CUresult::ERROR_NOT_INITIALIZED);
+            assert_eq!(
+                primary_context(&raw mut context, 0),
+                CUresult::ERROR_NOT_INITIALIZED
+            );
+            assert_eq!(
+                check_integrity(13000, 0, &raw mut digest),
+                CUresult::ERROR_NOT_INITIALIZED
+            );
         }
         assert_eq!(digest, [7; 16]);
     }

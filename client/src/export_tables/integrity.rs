@@ -124,7 +124,10 @@ mod tests {
             (13000, "5c67cb031c184133e8d14c1faa83d38e"),
             (11081, "5c67cb031c184118e8d14c1faa83d38e"),
         ] {
-            let question = Question { version, ..QUESTION };
+            let question = Question {
+                version,
+                ..QUESTION
+            };
             assert_eq!(hex(answer(&question, std::iter::empty())), expected);
         }
     }

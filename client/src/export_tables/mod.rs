@@ -22,7 +22,10 @@ pub(crate) use storage::context_destroyed;
 
 /// A table that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(non_camel_case_types, reason = "tables without a known name are called after their UUIDs")]
+#[allow(
+    non_camel_case_types,
+    reason = "tables without a known name are called after their UUIDs"
+)]
 enum Name {
     CudartInterface,
     Hooks,
@@ -44,7 +47,10 @@ static SERVED: [(Uuid, &Table); Name::ALL.len()] = [
     (0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, &CUDART_INTERFACE),
     (0xa094798c_2e74_2e74_93f2_0800200c0a66, &HOOKS),
     (0x42d85a81_23f6_cb47_8298_f6e78a3aecdc, &TOOLS_TLS),
-    (0xc693336e_1121_df11_a8c3_68f355d89593, &CONTEXT_LOCAL_STORAGE),
+    (
+        0xc693336e_1121_df11_a8c3_68f355d89593,
+        &CONTEXT_LOCAL_STORAGE,
+    ),
     (0xd4082055_bde6_704b_8d34_ba123c66e1f2, &INTEGRITY_CHECK),
     (0x263e8860_7cd2_6143_92f6_bbd5006dfa7e, &CONTEXT_CHECKS),
     (0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9, &ERROR_LOG),
@@ -150,7 +156,8 @@ mod tests {
     #[test]
     fn tables_are_found_by_the_bytes_of_their_uuid() {
         let interface = [
-            0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
+            0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd,
+            0x9d, 0xf9,
         ];
         assert_eq!(get(&interface), Some(CUDART_INTERFACE.address()));
         for (uuid, table) in &SERVED {

@@ -18,7 +18,8 @@ use super::seam;
 use super::table::{contain, status};
 
 /// Told of a value whose context ends.
-type Destructor = Option<unsafe extern "C" fn(context: CUcontext, key: *mut c_void, value: *mut c_void)>;
+type Destructor =
+    Option<unsafe extern "C" fn(context: CUcontext, key: *mut c_void, value: *mut c_void)>;
 
 /// Context and key.
 type Place = (u64, u64);
@@ -214,7 +215,10 @@ impl Cache {
             .find(|way| way.is(place))
             .or_else(|| set.iter().find(|way| way.is_empty()))
             // Full: the place that has changed least, so that all get their turn.
-            .or_else(|| set.iter().min_by_key(|way| way.sequence.load(Ordering::Relaxed)));
+            .or_else(|| {
+                set.iter()
+                    .min_by_key(|way| way.sequence.load(Ordering::Relaxed))
+            });
         if let Some(way) = way {
             way.write(place, value);
         }
@@ -254,12 +258,14 @@ impl Way {
 
     fn write(&self, (context, key): Place, value: u64) {
         let sequence = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        self.sequence
+            .store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.context.store(context, Ordering::Relaxed);
         self.key.store(key, Ordering::Relaxed);
         self.value.store(value, Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+        self.sequence
+            .store(sequence.wrapping_add(2), Ordering::Release);
     }
 }
 

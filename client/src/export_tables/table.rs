@@ -102,7 +102,10 @@ fn report(table: usize, slot: usize) {
     let bit = 1 << (slot % 64);
     if CALLED[table][slot / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0 {
         contain((), || {
-            log!("private table {:?}, slot {slot}, was called and is not served", Name::ALL[table]);
+            log!(
+                "private table {:?}, slot {slot}, was called and is not served",
+                Name::ALL[table]
+            );
         });
     }
 }
@@ -122,7 +125,9 @@ pub(super) fn status(body: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
 mod tests {
     use super::*;
 
-    static TABLE: Table = Table::new(unserved_slots!(Name::Hooks)).of_slots(7).slot(3, std::ptr::null());
+    static TABLE: Table = Table::new(unserved_slots!(Name::Hooks))
+        .of_slots(7)
+        .slot(3, std::ptr::null());
 
     #[test]
     fn every_slot_is_the_size_or_null_or_answers_not_supported() {
@@ -135,13 +140,21 @@ mod tests {
             // clean up.
             let function: extern "C" fn(u64, u64, *const c_void) -> CUresult =
                 unsafe { std::mem::transmute(pointer) };
-            assert_eq!(function(1, 2, pointer), CUresult::ERROR_NOT_SUPPORTED, "{slot}");
+            assert_eq!(
+                function(1, 2, pointer),
+                CUresult::ERROR_NOT_SUPPORTED,
+                "{slot}"
+            );
         }
         let noted: u32 = CALLED[Name::Hooks as usize]
             .iter()
             .map(|bits| bits.load(Ordering::Relaxed).count_ones())
             .sum();
-        assert_eq!(noted as usize, SLOTS - 2, "each slot is known by its own number");
+        assert_eq!(
+            noted as usize,
+            SLOTS - 2,
+            "each slot is known by its own number"
+        );
     }
 
     #[test]
