@@ -1,7 +1,7 @@
 //! From a packet of the daemon to a session: limits, memory, an engine's client, a welcome.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
@@ -41,36 +41,29 @@ impl Refusal {
 pub struct Host {
     /// What carries out their work.
     pub engine: Arc<dyn Engine>,
-    /// Where their memory lies.
-    pub arena: Mutex<Arena>,
     /// To the daemon.
     pub daemon: Arc<Connection>,
 }
 
-/// Extents of the arena, given back when dropped.
-#[derive(Debug)]
-pub struct Extents {
-    host: Arc<Host>,
-    windows: Vec<Window>,
+/// The addresses of this process that clients' memory lies at.
+fn arena() -> MutexGuard<'static, Arena> {
+    static ARENA: LazyLock<Mutex<Arena>> = LazyLock::new(Mutex::default);
+    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Extents of the arena, given back when dropped.
+#[derive(Debug)]
+struct Extents(Vec<Window>);
+
 impl Extents {
-    fn take(host: &Arc<Host>, count: usize) -> Option<Self> {
-        let mut arena = host.arena.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Self {
-            windows: arena.take(count)?,
-            host: host.clone(),
-        })
+    fn take(count: usize) -> Option<Self> {
+        arena().take(count).map(Self)
     }
 }
 
 impl Drop for Extents {
     fn drop(&mut self) {
-        let arena = &self.host.arena;
-        arena
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .give_back(&self.windows);
+        arena().give_back(&self.0);
     }
 }
 
@@ -193,10 +186,10 @@ pub fn admit(
     let devices = host.engine.devices();
     let limits = Limits::read(&admit.client, devices)?;
     let memory = SessionMemory::from_fds(memory, EXTENT).map_err(|error| full(&error))?;
-    let extents = Extents::take(host, devices.len() + 1)
+    let extents = Extents::take(devices.len() + 1)
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let (window, windows) = extents
-        .windows
+        .0
         .split_last()
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let end = ServerEnd::new(&memory).map_err(|error| full(&error))?;

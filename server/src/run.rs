@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::Engine;
-use engine::arena::Arena;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -118,7 +117,6 @@ pub fn run(
         sessions: Arc::new(Sessions {
             host: Arc::new(Host {
                 engine,
-                arena: Mutex::new(Arena::default()),
                 daemon: connection.clone(),
             }),
             log: log.clone(),
