@@ -1,0 +1,7 @@
+//! The operations that compiled code is made of. A function here runs one of them for the lanes of a
+//! [`super::machine::Machine`]; which one an instruction becomes, `lower` says.
+
+pub(crate) mod control;
+pub(crate) mod memory;
+pub(crate) mod pure;
+pub(crate) mod special;
