@@ -1,2 +1,76 @@
-//! openmps.
-fn main() {}
+//! OpenMPS: many processes, one GPU.
+//!
+//! One binary: the control daemon, the server and the tools. Called as `nvidia-cuda-mps-control` it
+//! takes that program's arguments.
+
+mod demo;
+mod embedded;
+mod engines;
+mod private_daemon;
+mod run;
+mod screen;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "openmps", version, about = "Many processes, one GPU")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Runs three n-body programs side by side on one device, under a private daemon
+    Demo(demo::Arguments),
+    /// Runs a program under the daemon of the current pipe directory
+    Run(run::Arguments),
+    /// The control daemon and its commands, with nvidia-cuda-mps-control's arguments
+    #[command(disable_help_flag = true)]
+    Control {
+        /// Options and command, as nvidia-cuda-mps-control takes them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// The server that owns the devices; started by the daemon
+    #[command(hide = true)]
+    Server,
+    /// Prints a completion script for a shell
+    Completion {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    match Path::new(&name).file_name().and_then(|name| name.to_str()) {
+        Some("nvidia-cuda-mps-control") => return control(arguments.collect()),
+        Some("nvidia-cuda-mps-server") => return engines::serve(),
+        _ => {}
+    }
+    let result = match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Control { arguments } => return control(arguments),
+        Command::Server => return engines::serve(),
+        Command::Completion { shell } => {
+            let mut out = std::io::stdout();
+            clap_complete::generate(shell, &mut Arguments::command(), "openmps", &mut out);
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("openmps: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn control(arguments: Vec<OsString>) -> ExitCode {
+    control::main(&arguments)
+}

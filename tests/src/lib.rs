@@ -1,1 +1,5 @@
-//! Whole-process tests.
+//! What the whole-process tests share: the built binary, a daemon of one's own, and programs that
+//! use CUDA's driver API as any program does.
+
+pub mod cuda;
+pub mod daemon;

@@ -1,2 +1,47 @@
-//! xtask.
-fn main() {}
+//! Everything that CI and a developer run, tools included.
+
+mod ci;
+mod coverage;
+mod fuzz;
+mod shell;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "What CI and developers run")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Builds everything and runs every test: unit, whole-process, loom, fuzz smoke, documentation
+    Test,
+    /// What CI runs: formatting, clippy and cargo-deny, then `test`
+    Ci,
+    /// Runs the loom models of the ring and its bell
+    Loom,
+    /// Runs each fuzz target for a while
+    Fuzz {
+        /// Seconds for each target
+        #[arg(long, default_value_t = 60)]
+        seconds: u32,
+        /// Only targets whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+    },
+    /// Writes docs/coverage.md from the table
+    Coverage,
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Test => ci::test(),
+        Task::Ci => ci::all(),
+        Task::Loom => ci::loom(),
+        Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
+        Task::Coverage => coverage::write(),
+    }
+}

@@ -1,0 +1,95 @@
+//! What launching costs one client: a program on the driver API, so that the same binary measures
+//! OpenMPS and NVIDIA's driver.
+//!
+//! `cargo run --release -p benches --bin launch_cost` measures whatever `libcuda.so.1` is on the
+//! loader's path; `openmps run -- target/release/launch_cost` measures OpenMPS.
+
+use std::time::{Duration, Instant};
+
+use tests::cuda::{Driver, Handle};
+
+const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry nothing(.param .u64 p)\n{\n\tret;\n}\n";
+
+const NULL: Handle = std::ptr::null_mut();
+
+/// Launches that are posted in one go; fewer than a stream may have unfinished.
+const BURST: u32 = 500;
+
+fn main() {
+    let json = std::env::args().any(|argument| argument == "--json");
+    let start = Instant::now();
+    let driver = Driver::ready();
+    let attach = start.elapsed();
+    let kernel = driver
+        .module(KERNEL)
+        .and_then(|module| driver.function(module, "nothing"))
+        .expect("an empty kernel loads");
+    let launch = || {
+        driver
+            .launch(kernel, 1, 1, NULL, &[0])
+            .expect("it launches")
+    };
+    let wait = || driver.synchronize().expect("it ran");
+    for _ in 0..100 {
+        launch();
+        wait();
+    }
+
+    // Rounds in turn, so that drift favours nobody.
+    let mut post = Vec::new();
+    let mut awake = Vec::new();
+    let mut asleep = Vec::new();
+    let mut allocate = Vec::new();
+    for _ in 0..20 {
+        let start = Instant::now();
+        for _ in 0..BURST {
+            launch();
+        }
+        post.push(start.elapsed() / BURST);
+        wait();
+        for _ in 0..500 {
+            awake.push(timed(|| {
+                launch();
+                wait();
+            }));
+        }
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(5));
+            asleep.push(timed(|| {
+                launch();
+                wait();
+            }));
+        }
+        for _ in 0..20 {
+            allocate.push(timed(|| {
+                let address = driver.alloc(4 << 20).expect("4 MiB are there");
+                // SAFETY: the address was just given to this program.
+                unsafe { driver.mem_free(address) }.expect("it can be freed");
+            }));
+        }
+    }
+    let rows = [
+        ("attach: first cuInit to current context", vec![attach]),
+        ("post one launch", post),
+        ("launch + synchronise, both awake", awake),
+        ("launch + synchronise, both asleep before", asleep),
+        ("cuMemAlloc + cuMemFree of 4 MiB", allocate),
+    ];
+    for (name, mut times) in rows {
+        times.sort();
+        let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
+        let (median, p99) = (at(0.5), at(0.99));
+        if json {
+            println!("{{\"name\":\"{name}\",\"median_us\":{median:.3},\"p99_us\":{p99:.3}}}");
+        } else {
+            println!("{name:<45} median {median:>10.3} µs   p99 {p99:>10.3} µs");
+        }
+    }
+}
+
+fn timed(work: impl FnOnce()) -> Duration {
+    let start = Instant::now();
+    work();
+    start.elapsed()
+}

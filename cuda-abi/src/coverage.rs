@@ -1,0 +1,98 @@
+//! `docs/coverage.md`: which functions are built, as text made from the table.
+//!
+//! A pure function; `tests/coverage.rs` holds the file to it.
+
+use crate::functions::{Capture, Class, ROWS, Row, Survives};
+
+/// The text of `docs/coverage.md`.
+#[must_use]
+pub fn render() -> String {
+    let mut out = String::from(HEAD);
+    let built = ROWS.iter().filter(|row| row.is_built()).count();
+    let twins = ROWS.iter().filter(|row| row.twin.is_some()).count();
+    out.push_str(&format!(
+        "{} functions, of which {built} are built. {twins} have a twin for a per-thread default \
+         stream, which is built where its function is.\n\n",
+        ROWS.len(),
+    ));
+    out.push_str("| class | functions | |\n|---|---:|---|\n");
+    for (class, meaning) in CLASSES {
+        let count = ROWS.iter().filter(|row| row.class == class).count();
+        line(&mut out, &[class.name(), &count.to_string(), meaning]);
+    }
+    out.push_str(
+        "\n| function | since | twin since | class | during capture | its state, when an executor is replaced |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for row in ROWS {
+        row_line(&mut out, row);
+    }
+    out
+}
+
+const HEAD: &str = "\
+# Coverage of the driver API
+
+Made from the table in `cuda-abi/src/functions/rows.rs`; do not edit. To make it again:
+`UPDATE=1 cargo test -p cuda-abi --test coverage`.
+
+";
+
+const CLASSES: [(Class, &str); 6] = [
+    (Class::Local, "answered in the client"),
+    (Class::Post, "told to the server, no reply"),
+    (Class::Create, "makes what the client has named, no reply"),
+    (Class::Call, "asks the server and waits"),
+    (
+        Class::Custom,
+        "by hand: depends on the arguments, or waits for completion words",
+    ),
+    (
+        Class::Absent,
+        "not built: returns CUDA_ERROR_NOT_SUPPORTED and is counted",
+    ),
+];
+
+fn row_line(out: &mut String, row: &Row) {
+    let capture = match row.capture {
+        Capture::Allowed => "allowed",
+        Capture::Invalidates => "invalidates",
+        Capture::Node => "node",
+        Capture::Prohibited => "prohibited",
+    };
+    let survives = match row.survives {
+        Survives::Lost => "lost",
+        Survives::None => "–",
+        Survives::Replayed => "replayed",
+        Survives::Yes => "survives",
+    };
+    let name = format!("`{}`", row.name);
+    let twin = row
+        .twin
+        .map_or_else(|| "–".to_owned(), |twin| version(twin.since));
+    line(
+        out,
+        &[
+            &name,
+            &version(row.since),
+            &twin,
+            row.class.name(),
+            capture,
+            survives,
+        ],
+    );
+}
+
+/// A CUDA version as people write it.
+fn version(number: u32) -> String {
+    match number {
+        0 => "–".to_owned(),
+        _ => format!("{}.{}", number / 1000, number % 1000 / 10),
+    }
+}
+
+fn line(out: &mut String, cells: &[&str]) {
+    out.push_str("| ");
+    out.push_str(&cells.join(" | "));
+    out.push_str(" |\n");
+}

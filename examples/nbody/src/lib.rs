@@ -1,1 +1,0 @@
-//! An n-body program on the CUDA driver API, which knows nothing of OpenMPS.

@@ -1,0 +1,64 @@
+//! Builds what the binary carries inside: the client library and the n-body example.
+//!
+//! `cargo run` builds one package and what it depends on, and a library that programs load at run
+//! time is no dependency in cargo's sense. So this script asks cargo for both, always optimised, in a
+//! target folder of their own (the outer one is locked), and the binary embeds the results: it then
+//! works wherever it is moved to.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"))
+        .parent()
+        .expect("the workspace is one folder up")
+        .to_owned();
+    for folder in [
+        "client",
+        "cuda-abi",
+        "transport",
+        "examples/nbody",
+        "Cargo.lock",
+    ] {
+        println!("cargo::rerun-if-changed={}", root.join(folder).display());
+    }
+    // <target>/<profile>/build/<package>/out
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    let target = out
+        .ancestors()
+        .nth(4)
+        .expect("cargo lays out its target folder")
+        .join("embedded");
+
+    let status = Command::new(env::var_os("CARGO").expect("cargo sets it"))
+        .current_dir(&root)
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "client",
+            "--package",
+            "nbody",
+        ])
+        .args(["--config", "profile.release.debug=false"])
+        .args(["--config", "profile.release.strip=true"])
+        .arg("--target-dir")
+        .arg(&target)
+        // Set by clippy and by `cargo build --target`, and not meant for this build.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("CARGO_BUILD_TARGET")
+        .status()
+        .expect("cargo runs");
+    assert!(
+        status.success(),
+        "building the client library and the n-body example failed"
+    );
+
+    export("OPENMPS_CLIENT", &target.join("release/libcuda.so"));
+    export("OPENMPS_NBODY", &target.join("release/nbody"));
+}
+
+fn export(variable: &str, path: &Path) {
+    println!("cargo::rustc-env={variable}={}", path.display());
+}

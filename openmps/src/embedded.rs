@@ -1,0 +1,80 @@
+//! The files that this binary carries inside, and where they are put so that programs find them.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The client library, `libcuda.so.1`.
+const CLIENT: &[u8] = include_bytes!(env!("OPENMPS_CLIENT"));
+
+/// The n-body example.
+const NBODY: &[u8] = include_bytes!(env!("OPENMPS_NBODY"));
+
+/// Puts the client library into a folder of its own and returns the folder, for a loader's path.
+///
+/// The folder belongs to the user and is named after the library's content, so that builds stay
+/// apart and a running program keeps the file that it has mapped.
+pub fn client_library() -> Result<PathBuf> {
+    let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+        (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache).join("openmps"),
+        (_, Some(home)) if Path::new(&home).is_absolute() => {
+            PathBuf::from(home).join(".cache/openmps")
+        }
+        _ => std::env::temp_dir().join(format!("openmps-{}", rustix::process::getuid().as_raw())),
+    };
+    let folder = base.join(&blake3::hash(CLIENT).to_hex()[..16]);
+    client_library_in(&folder)?;
+    Ok(folder)
+}
+
+/// Puts the client library into this folder, which is made for it.
+pub fn client_library_in(folder: &Path) -> Result<()> {
+    private_folder(folder)?;
+    put(folder, "libcuda.so.1", CLIENT)?;
+    let link = folder.join("libcuda.so");
+    match symlink("libcuda.so.1", &link) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(error).with_context(|| format!("cannot make {}", link.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Puts the n-body example into this folder and returns its path.
+pub fn nbody_in(folder: &Path) -> Result<PathBuf> {
+    put(folder, "nbody", NBODY)
+}
+
+/// A folder that nobody else can write to: what a loader takes code from must be the user's own.
+fn private_folder(folder: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let facts = fs::metadata(folder)?;
+    if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
+        bail!("{} is not this user's alone; remove it and try again", folder.display());
+    }
+    Ok(())
+}
+
+/// Writes a file by renaming, so that nobody ever sees half of it.
+fn put(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
+    let path = folder.join(name);
+    if fs::read(&path).is_ok_and(|there| there == content) {
+        return Ok(path);
+    }
+    let context = || format!("cannot write {}", path.display());
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+    file.write_all(content).with_context(context)?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(0o755)).with_context(context)?;
+    // A program that is still open for writing cannot be run: the descriptor must be closed first.
+    let (handle, written) = file.into_parts();
+    drop::<File>(handle);
+    written.persist(&path).with_context(context)?;
+    Ok(path)
+}

@@ -1,0 +1,100 @@
+//! `openmps run`: any program, as a client of a daemon, by putting our library first on its path.
+
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use transport::socket::Connection;
+
+use crate::embedded;
+use crate::private_daemon::PrivateDaemon;
+
+/// Where NVIDIA's daemon has its socket by default.
+const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The daemon's pipe directory; without it, a daemon at the default place is used, and where
+    /// there is none, one is started for this program alone
+    #[arg(long, env = "CUDA_MPS_PIPE_DIRECTORY", value_name = "DIR")]
+    pipe_directory: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    program: Vec<OsString>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let library = embedded::client_library()?;
+    let mut command = Command::new(&arguments.program[0]);
+    command.args(&arguments.program[1..]);
+    put_first_on_loader_path(&mut command, &library);
+
+    let named = arguments.pipe_directory.as_deref();
+    let directory = named.unwrap_or(Path::new(DEFAULT_PIPE_DIRECTORY));
+    let socket = directory.join("control");
+    match (Connection::connect(&socket), named) {
+        (Ok(_), _) => {
+            command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
+            Err(command.exec()).with_context(|| name_of(arguments))
+        }
+        (Err(error), Some(_)) => bail!(
+            "no control daemon answers on {} ({error}); start one with\n  \
+             CUDA_MPS_PIPE_DIRECTORY={} openmps control -d\n\
+             or leave CUDA_MPS_PIPE_DIRECTORY unset, and a private one is started for the program",
+            socket.display(),
+            directory.display(),
+        ),
+        (Err(_), None) => under_private_daemon(command, arguments),
+    }
+}
+
+fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<ExitCode> {
+    // Ctrl-C reaches the program too, by the terminal; this process outlives it to clean up. Of the
+    // other signals it passes on those that ask a program to end.
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ])?;
+    let daemon = PrivateDaemon::start(|daemon| {
+        daemon.stdout(std::process::Stdio::null()).process_group(0);
+    })?;
+    daemon.adopt(&mut command);
+    let mut child = command.spawn().with_context(|| name_of(arguments))?;
+    let pid = rustix::process::Pid::from_child(&child);
+    let handle = signals.handle();
+    let passing = std::thread::spawn(move || {
+        for signal in &mut signals {
+            if let (true, Some(signal)) = (
+                signal != signal_hook::consts::SIGINT,
+                rustix::process::Signal::from_named_raw(signal),
+            ) {
+                rustix::process::kill_process(pid, signal).ok();
+            }
+        }
+    });
+    let status = child.wait()?;
+    handle.close();
+    passing.join().ok();
+    drop(daemon);
+    Ok(match (status.code(), status.signal()) {
+        (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        (None, signal) => ExitCode::from(128 + u8::try_from(signal.unwrap_or(0)).unwrap_or(0)),
+    })
+}
+
+/// Puts a folder before all others in which the loader looks for `libcuda.so.1`.
+pub fn put_first_on_loader_path(command: &mut Command, folder: &Path) {
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    command.env("LD_LIBRARY_PATH", path);
+}
+
+fn name_of(arguments: &Arguments) -> String {
+    format!("cannot run {}", arguments.program[0].display())
+}

@@ -1,0 +1,409 @@
+//! A program that uses CUDA in one of several ways and says `ok` when all that it checked was right.
+//!
+//! It knows nothing of OpenMPS. Tests start it as a client, some of them to kill it.
+
+use std::ffi::c_void;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use tests::cuda::{Address, Code, Driver, Handle};
+
+const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
+
+/// The default stream.
+const NULL: Handle = std::ptr::null_mut();
+
+const CU_STREAM_NON_BLOCKING: u32 = 1;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize, default: u64| {
+        arguments
+            .get(index)
+            .map_or(default, |text| text.parse().expect("a number"))
+    };
+    let task = arguments.first().map_or("", String::as_str);
+    let result = match task {
+        "init" => Driver::open().enter(),
+        "work" => work(number(1, 10)),
+        "busy" => busy(),
+        "hold" => hold(number(1, 1 << 20)),
+        "wild" => wild(number(1, 0x1234)),
+        "survive" => survive(),
+        "forever" => forever(),
+        "streams" => streams(number(1, 2)),
+        "threads" => threads(),
+        "fork" => fork(),
+        "fork-before" => fork_before(),
+        "worker" => worker(),
+        "memory" => memory(),
+        "absent" => absent(),
+        "events" => events(),
+        other => panic!("no task {other:?}"),
+    };
+    match result {
+        Ok(()) => println!("ok"),
+        Err(code) => {
+            println!("error {code}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn say(text: &str) {
+    println!("{text}");
+    std::io::stdout().flush().expect("somebody listens");
+}
+
+fn sequence(driver: &Driver, at: Address, count: u64, factor: u64, round: u64) -> Result<(), Code> {
+    let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
+    driver.launch(kernel, 8, 128, NULL, &[at, count, factor, round])
+}
+
+/// Launches, copies and checks, with block sums in between.
+fn work(rounds: u64) -> Result<(), Code> {
+    const COUNT: usize = 64 * 256;
+    let driver = Driver::ready();
+    let module = driver.module(KERNELS)?;
+    let (sequence, sum) = (
+        driver.function(module, "sequence")?,
+        driver.function(module, "block_sum")?,
+    );
+    let (data, sums) = (driver.alloc(COUNT * 8)?, driver.alloc(64 * 8)?);
+    let mut values = vec![0u64; COUNT];
+    let mut totals = vec![0u64; 64];
+    let factor = u64::from(std::process::id());
+    for round in 0..rounds {
+        driver.launch(
+            sequence,
+            16,
+            128,
+            NULL,
+            &[data, COUNT as u64, factor, round],
+        )?;
+        driver.launch(sum, 64, 256, NULL, &[data, sums])?;
+        driver.download(&mut values, data)?;
+        driver.download(&mut totals, sums)?;
+        for (i, value) in values.iter().enumerate() {
+            assert_eq!(
+                *value,
+                i as u64 * factor + round,
+                "element {i} of round {round}"
+            );
+        }
+        for (block, total) in totals.iter().enumerate() {
+            let expected: u64 = values[block * 256..][..256].iter().sum();
+            assert_eq!(*total, expected, "block {block} of round {round}");
+        }
+        driver.upload(data, &values)?;
+    }
+    // SAFETY: an address of this program's own.
+    unsafe { driver.mem_free(data) }
+}
+
+/// Works until it is killed.
+fn busy() -> Result<(), Code> {
+    const COUNT: usize = 1 << 16;
+    let driver = Driver::ready();
+    let churn = driver.function(driver.module(KERNELS)?, "churn")?;
+    let data = driver.alloc(COUNT * 8)?;
+    let streams = [
+        driver.stream(0)?,
+        driver.stream(CU_STREAM_NON_BLOCKING)?,
+        NULL,
+    ];
+    let mut values = vec![1u64; COUNT];
+    say("running");
+    loop {
+        for stream in streams {
+            driver.launch(churn, 4, 256, stream, &[data, COUNT as u64, 20])?;
+        }
+        driver.upload(data, &values)?;
+        driver.download(&mut values, data)?;
+        let extra = driver.alloc(1 << 20)?;
+        // SAFETY: an address of this program's own.
+        unsafe { driver.mem_free(extra)? };
+    }
+}
+
+/// Takes memory and keeps it until it is killed.
+fn hold(bytes: u64) -> Result<(), Code> {
+    let driver = Driver::ready();
+    let data = driver.alloc(usize::try_from(bytes).expect("64-bit"))?;
+    sequence(&driver, data, bytes / 8, 3, 1)?;
+    driver.synchronize()?;
+    say("holding");
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// A kernel writes where this client has nothing; the error must be sticky.
+fn wild(address: u64) -> Result<(), Code> {
+    let driver = Driver::ready();
+    let write = driver.function(driver.module(KERNELS)?, "write_to")?;
+    driver.launch(write, 1, 1, NULL, &[address, 42])?;
+    let first = driver.synchronize();
+    let second = driver.alloc(4096);
+    assert_eq!(first.err(), second.err(), "the error is sticky");
+    first
+}
+
+/// Computes for a while and checks everything: somebody else's fault must not show.
+fn survive() -> Result<(), Code> {
+    say("running");
+    work(200)
+}
+
+fn forever() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let data = driver.alloc(4096)?;
+    let kernel = driver.function(driver.module(KERNELS)?, "forever")?;
+    driver.launch(kernel, 1, 32, NULL, &[data])?;
+    say("running");
+    driver.synchronize()
+}
+
+/// Pairs of streams, each with a kernel that spins until the other's has run.
+fn streams(pairs: u64) -> Result<(), Code> {
+    let driver = Driver::ready();
+    let module = driver.module(KERNELS)?;
+    let (wait, set) = (
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
+    );
+    let flags = driver.alloc(4096 * 8)?;
+    // SAFETY: an address of this program's own.
+    unsafe { driver.fill_32(flags, 0, 8192)? };
+    let mut made = Vec::new();
+    for pair in 0..pairs {
+        let (first, second) = (
+            driver.stream(CU_STREAM_NON_BLOCKING)?,
+            driver.stream(CU_STREAM_NON_BLOCKING)?,
+        );
+        let (a, b) = (flags + pair * 16, flags + pair * 16 + 8);
+        driver.launch(wait, 1, 1, first, &[a, 1])?;
+        driver.launch(set, 1, 1, first, &[b, 1])?;
+        made.push((first, second, a, b));
+    }
+    for (_, second, a, b) in &made {
+        driver.launch(set, 1, 1, *second, &[*a, 1])?;
+        driver.launch(wait, 1, 1, *second, &[*b, 1])?;
+    }
+    driver.synchronize()
+}
+
+/// Two threads, each launching a kernel that spins until the other thread's has run.
+fn threads() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let module = driver.module(KERNELS)?;
+    let flags = driver.alloc(4096)?;
+    // SAFETY: an address of this program's own.
+    unsafe { driver.fill_32(flags, 0, 1024)? };
+    let functions = [
+        driver.function(module, "wait_for")? as usize,
+        driver.function(module, "set")? as usize,
+    ];
+    std::thread::scope(|scope| {
+        let driver = &driver;
+        let side = |mine: Address, theirs: Address| {
+            move || {
+                driver.enter()?;
+                let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
+                driver.launch(functions[1] as Handle, 1, 1, stream, &[mine, 1])?;
+                driver.launch(functions[0] as Handle, 1, 1, stream, &[theirs, 1])?;
+                // SAFETY: a stream of this thread's own.
+                unsafe { driver.stream_synchronize(stream) }
+            }
+        };
+        let first = scope.spawn(side(flags, flags + 8));
+        let second = scope.spawn(side(flags + 8, flags));
+        first
+            .join()
+            .expect("no panic")
+            .and(second.join().expect("no panic"))
+    })
+}
+
+/// The child of a process that used CUDA has none; its parent goes on.
+fn fork() -> Result<(), Code> {
+    const NOT_INITIALIZED: Code = 3;
+    let driver = Driver::ready();
+    let data = driver.alloc(4096)?;
+    // SAFETY: the child calls the library under test, and leaves without running the parent's exits.
+    match unsafe { libc::fork() } {
+        0 => {
+            let codes = [
+                driver.alloc(64).err(),
+                driver.synchronize().err(),
+                driver.enter().err(),
+            ];
+            let right = codes.iter().all(|code| *code == Some(NOT_INITIALIZED));
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(i32::from(!right)) }
+        }
+        child => assert_eq!(status_of(child), 0, "the child got other errors"),
+    }
+    // A child made behind the C library's back, so that no atfork handler runs.
+    // SAFETY: as above; a bare clone is a fork.
+    match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
+        0 => {
+            let right = driver.alloc(64).err() == Some(NOT_INITIALIZED);
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(i32::from(!right)) }
+        }
+        child => {
+            let child = i32::try_from(child).expect("a process id");
+            assert_eq!(status_of(child), 0, "the cloned child got other errors");
+        }
+    }
+    sequence(&driver, data, 512, 1, 0)?;
+    driver.synchronize()
+}
+
+/// The child of a parent that never called cuInit may use CUDA.
+fn fork_before() -> Result<(), Code> {
+    // SAFETY: this program has one thread.
+    match unsafe { libc::fork() } {
+        0 => {
+            let right = work(2).is_ok();
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(i32::from(!right)) }
+        }
+        child => assert_eq!(status_of(child), 0, "the child could not work"),
+    }
+    work(2)
+}
+
+/// Leaves a child that keeps every descriptor, and ends.
+fn worker() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let data = driver.alloc(64 << 20)?;
+    sequence(&driver, data, 1024, 1, 0)?;
+    driver.synchronize()?;
+    // SAFETY: the child sleeps and leaves.
+    match unsafe { libc::fork() } {
+        0 => {
+            std::thread::sleep(Duration::from_secs(60));
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(0) }
+        }
+        child => say(&format!("worker {child}")),
+    }
+    Ok(())
+}
+
+fn status_of(child: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: the out pointer is a local's.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    status
+}
+
+/// Allocations, their limits, and memory that was freed right after a launch.
+fn memory() -> Result<(), Code> {
+    const OUT_OF_MEMORY: Code = 2;
+    const INVALID_VALUE: Code = 1;
+    let driver = Driver::ready();
+    let (before, total) = driver.memory()?;
+    assert!(before <= total);
+    assert_eq!(driver.alloc(total + (1 << 20)).err(), Some(OUT_OF_MEMORY));
+    let data = driver.alloc(16 << 20)?;
+    assert!(driver.memory()?.0 <= before - (16 << 20));
+    sequence(&driver, data, 1 << 20, 5, 2)?;
+    // SAFETY: addresses of this program's own, and one that is not any more.
+    unsafe {
+        driver.mem_free(data)?;
+        assert_eq!(driver.mem_free(data).err(), Some(INVALID_VALUE));
+        assert_eq!(driver.mem_free(12345).err(), Some(INVALID_VALUE));
+    }
+    driver.synchronize()?;
+    let start = Instant::now();
+    while driver.memory()?.0 < before && start.elapsed() < Duration::from_secs(5) {}
+    assert_eq!(driver.memory()?.0, before, "everything came back");
+    // Page-locked memory is the same bytes for a kernel and for the program.
+    let mut pinned: *mut c_void = std::ptr::null_mut();
+    // SAFETY: the out pointer is a local's; the memory holds 1,024 words.
+    unsafe {
+        driver.mem_host_alloc(&raw mut pinned, 8192, 0)?;
+        sequence(&driver, pinned as Address, 1024, 9, 4)?;
+        driver.synchronize()?;
+        let words = std::slice::from_raw_parts(pinned.cast::<u64>(), 1024);
+        assert!(
+            words
+                .iter()
+                .enumerate()
+                .all(|(i, word)| *word == i as u64 * 9 + 4)
+        );
+        driver.mem_free_host(pinned)?;
+    }
+    // Large pageable copies there and back.
+    let big: Vec<u64> = (0..12 << 20)
+        .map(|i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        .collect();
+    let data = driver.alloc(size_of_val(&big[..]))?;
+    driver.upload(data, &big)?;
+    let mut back = vec![0u64; big.len()];
+    driver.download(&mut back, data)?;
+    assert!(back == big, "a large copy came back changed");
+    Ok(())
+}
+
+/// A function that is not built says so.
+fn absent() -> Result<(), Code> {
+    const NOT_SUPPORTED: Code = 801;
+    let driver = Driver::ready();
+    // SAFETY: the signature is CUDA's.
+    let status = unsafe {
+        type Function = unsafe extern "C" fn(*mut Handle, u32) -> Code;
+        let library = libloading::Library::new("libcuda.so.1").expect("it is loaded already");
+        let create: libloading::Symbol<'_, Function> = library
+            .get(b"cuGraphCreate\0")
+            .expect("every name is exported");
+        let mut graph = NULL;
+        create(&raw mut graph, 0);
+        create(&raw mut graph, 0)
+    };
+    assert_eq!(status, NOT_SUPPORTED);
+    driver.synchronize()
+}
+
+/// Order between streams by events, and their times.
+fn events() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let churn = driver.function(driver.module(KERNELS)?, "churn")?;
+    let data = driver.alloc(1 << 16)?;
+    let (first, second) = (
+        driver.stream(CU_STREAM_NON_BLOCKING)?,
+        driver.stream(CU_STREAM_NON_BLOCKING)?,
+    );
+    let mut events = [NULL; 2];
+    // SAFETY: out pointers are locals', handles are this program's own.
+    unsafe {
+        for event in &mut events {
+            driver.event_create(event, 0)?;
+        }
+        for round in 0..50u64 {
+            driver.fill_8_async(data, round as u8, 1 << 16, first)?;
+            driver.event_record(events[0], first)?;
+            driver.launch(churn, 4, 64, first, &[data, 1 << 13, 50])?;
+            driver.event_record(events[1], first)?;
+            driver.stream_wait_event(second, events[1], 0)?;
+            let mut words = vec![0u64; 1 << 13];
+            driver.copy_to_host_async(words.as_mut_ptr().cast(), data, 1 << 16, second)?;
+            driver.stream_synchronize(second)?;
+            let mut expected = u64::from_ne_bytes([round as u8; 8]);
+            for _ in 0..50 {
+                expected = expected
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+            }
+            assert!(words.iter().all(|word| *word == expected), "round {round}");
+        }
+        driver.event_synchronize(events[1])?;
+        let mut milliseconds = -1.0;
+        driver.event_elapsed_time(&raw mut milliseconds, events[0], events[1])?;
+        assert!(milliseconds > 0.0, "{milliseconds} ms");
+    }
+    Ok(())
+}

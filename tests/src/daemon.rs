@@ -1,0 +1,214 @@
+//! A daemon for one test, in a folder of its own, and programs run under it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// How long anything that should happen soon may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The `openmps` binary, built on first use.
+pub fn openmps() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("openmps", "openmps"))
+}
+
+/// The test program of `src/bin/probe.rs`, built on first use.
+pub fn probe() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("tests", "probe"))
+}
+
+/// Builds a program of the workspace, optimised: the software GPU is what tests wait for.
+fn build(package: &str, program: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("in the workspace");
+    let status = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--package",
+            package,
+            "--bin",
+            program,
+        ])
+        .current_dir(root)
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "{program} does not build");
+    root.join("target/release").join(program)
+}
+
+/// A running control daemon; dropping it ends it and removes its folder.
+#[derive(Debug)]
+pub struct Daemon {
+    folder: TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    /// Starts a daemon with one software device.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts a daemon with some environment.
+    pub fn start_with(environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::Builder::new()
+            .prefix("mps")
+            .tempdir()
+            .expect("a folder in /tmp");
+        let child = spawn(&folder, environment);
+        let daemon = Self { folder, child };
+        daemon.wait_until_it_answers();
+        daemon
+    }
+
+    /// Ends the daemon with SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is a child");
+    }
+
+    /// Starts a daemon again in the same folder.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.folder, &[]);
+        self.wait_until_it_answers();
+    }
+
+    fn wait_until_it_answers(&self) {
+        eventually("the daemon answers", || {
+            self.control(&["get_server_list"]).status.success()
+        });
+    }
+
+    /// The pipe directory.
+    pub fn pipe(&self) -> PathBuf {
+        self.folder.path().join("pipe")
+    }
+
+    /// What the server has logged so far.
+    pub fn server_log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log/server.log")).unwrap_or_default()
+    }
+
+    /// What the daemon has logged so far.
+    pub fn control_log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log/control.log")).unwrap_or_default()
+    }
+
+    /// A command that will be a client of this daemon, with our library on its path.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(openmps());
+        command
+            .args(["run", "--"])
+            .arg(program)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
+            .env("HOME", self.folder.path());
+        command
+    }
+
+    /// The test program with one of its tasks, as a client of this daemon.
+    pub fn probe(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(probe());
+        command.args(arguments);
+        command
+    }
+
+    /// Gives the daemon a command and returns what it said.
+    pub fn control(&self, arguments: &[&str]) -> Output {
+        Command::new(openmps())
+            .arg("control")
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
+            .stdin(Stdio::null())
+            .output()
+            .expect("the control command runs")
+    }
+
+    /// The process of the only server.
+    pub fn server(&self) -> u32 {
+        let output = self.control(&["get_server_list"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("one server, not {text:?}"))
+    }
+
+    /// Clients of the only server.
+    pub fn clients(&self) -> Vec<u32> {
+        let output = self.control(&["get_client_list", &self.server().to_string()]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.lines()
+            .map(|line| line.trim().parse().expect("digits only"))
+            .collect()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.control(&["quit"]);
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                self.child.kill().ok();
+                self.child.wait().ok();
+                if !std::thread::panicking() {
+                    panic!("the daemon does not quit");
+                }
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn spawn(folder: &TempDir, environment: &[(&str, &str)]) -> Child {
+    Command::new(openmps())
+        .args(["control", "-f"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+        .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+        .envs(environment.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("the daemon starts")
+}
+
+/// Waits until something is true.
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !check() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs a command to its end and returns its output; its failure is the test's.
+pub fn succeed(command: &mut Command) -> String {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{out}{err}",
+        output.status
+    );
+    out.into_owned()
+}
+
+/// How many threads and open files a process has.
+pub fn threads_and_files(process: u32) -> (usize, usize) {
+    let count = |what| fs::read_dir(format!("/proc/{process}/{what}")).map_or(0, Iterator::count);
+    (count("task"), count("fd"))
+}

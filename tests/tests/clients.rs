@@ -1,0 +1,118 @@
+//! Programs that share a device, and what they may expect of it.
+
+use std::process::{Child, Stdio};
+
+use tests::daemon::{Daemon, openmps, succeed};
+
+#[test]
+fn one_program_launches_copies_and_checks() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["work"])), "ok\n");
+}
+
+#[test]
+fn memory_is_given_limited_and_taken_back() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
+}
+
+#[test]
+fn events_order_streams_and_tell_time() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["events"])), "ok\n");
+}
+
+#[test]
+fn sixty_four_programs_at_once_get_their_own_results() {
+    let daemon = Daemon::start();
+    let children: Vec<Child> = (0..64)
+        .map(|_| {
+            daemon
+                .probe(&["work", "3"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+    }
+}
+
+#[test]
+fn streams_that_wait_for_each_other_finish() {
+    let daemon = Daemon::start();
+    for pairs in ["1", "20"] {
+        assert_eq!(
+            succeed(&mut daemon.probe(&["streams", pairs])),
+            "ok\n",
+            "{pairs} pairs"
+        );
+    }
+}
+
+#[test]
+fn streams_that_wait_for_each_other_finish_among_forty_programs() {
+    let daemon = Daemon::start();
+    let children: Vec<Child> = (0..40)
+        .map(|_| {
+            daemon
+                .probe(&["streams", "2"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+    }
+}
+
+#[test]
+fn threads_that_wait_for_each_other_finish() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["threads"])), "ok\n");
+}
+
+#[test]
+fn a_forked_child_is_not_initialized_and_its_parent_goes_on() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["fork"])), "ok\n");
+}
+
+#[test]
+fn a_child_forked_before_cuinit_works() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["fork-before"])), "ok\n");
+}
+
+#[test]
+fn a_function_that_is_not_built_is_named_once_in_the_log() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["absent"])), "ok\n");
+    let log = daemon.server_log();
+    assert_eq!(log.matches("cuGraphCreate").count(), 1, "{log}");
+}
+
+#[test]
+fn a_moved_binary_finds_its_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let moved = folder.path().join("elsewhere");
+    std::fs::copy(openmps(), &moved).unwrap();
+    // No daemon, no pipe directory: it starts one for the program.
+    let output = std::process::Command::new(&moved)
+        .args(["run", "--"])
+        .arg(tests::daemon::probe())
+        .arg("work")
+        .env("HOME", folder.path())
+        .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "ok\n",
+        "{output:?}"
+    );
+}

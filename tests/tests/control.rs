@@ -1,0 +1,205 @@
+//! Starting, asking and ending the daemon, and what goes wrong around it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
+
+fn openmps_in(folder: &std::path::Path) -> Command {
+    let mut command = Command::new(openmps());
+    command
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
+        .env("CUDA_MPS_LOG_DIRECTORY", folder.join("log"))
+        .env("HOME", folder)
+        .stdin(Stdio::null());
+    command
+}
+
+#[test]
+fn a_daemon_in_the_background_accepts_at_once_and_quits() {
+    let folder = tempfile::tempdir().unwrap();
+    // NVIDIA's device plugin gives its daemon nothing else.
+    let bare = |arguments: &[&str]| {
+        Command::new(openmps())
+            .arg("control")
+            .args(arguments)
+            .env_clear()
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    assert!(bare(&["-d"]).status.success());
+    assert!(bare(&["get_server_list"]).status.success());
+    assert!(folder.path().join("log/control.log").exists());
+    let again = bare(&["-d"]);
+    assert_eq!(again.status.code(), Some(1));
+    let text = [again.stdout, again.stderr].concat();
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(text.trim(), "An instance of this daemon is already running");
+    let mut client = openmps_in(folder.path());
+    assert_eq!(
+        succeed(client.args(["run", "--"]).arg(probe()).args(["work", "1"])),
+        "ok\n"
+    );
+    assert!(bare(&["quit"]).status.success());
+    eventually("the daemon is gone", || {
+        let output = bare(&["get_server_list"]);
+        output.status.code() == Some(1)
+            && String::from_utf8_lossy(&output.stderr).trim()
+                == "Cannot find MPS control daemon process"
+    });
+    // Over the sockets that were left behind.
+    assert!(bare(&["-d"]).status.success());
+    assert!(bare(&["quit"]).status.success());
+}
+
+#[test]
+fn commands_come_as_lines_too_with_or_without_the_last_newline() {
+    let daemon = Daemon::start();
+    for text in [
+        "get_default_active_thread_percentage",
+        "get_default_active_thread_percentage\n",
+    ] {
+        let mut child = Command::new(openmps())
+            .arg("control")
+            .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "100.0\n");
+        assert!(output.status.success());
+    }
+}
+
+#[test]
+fn lists_name_servers_and_clients() {
+    let daemon = Daemon::start();
+    assert!(daemon.control(&["get_server_list"]).stdout.is_empty());
+    let mut client = daemon
+        .probe(&["hold"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the client is listed", || {
+        !daemon.control(&["get_server_list"]).stdout.is_empty() && daemon.clients() == [client.id()]
+    });
+    let ps = String::from_utf8(daemon.control(&["ps"]).stdout).unwrap();
+    let lines: Vec<&str> = ps.lines().collect();
+    assert_eq!(lines.len(), 2, "{ps}");
+    assert!(
+        lines[0].starts_with("PID       ID        SERVER         DEVICE"),
+        "{ps}"
+    );
+    assert!(
+        lines[1].starts_with(&format!("{:<10}1", client.id())),
+        "{ps}"
+    );
+    assert!(
+        daemon.control_log().contains("NEW CLIENT"),
+        "{}",
+        daemon.control_log()
+    );
+    client.kill().unwrap();
+    client.wait().unwrap();
+    eventually("the client is gone", || daemon.clients().is_empty());
+}
+
+#[test]
+fn without_a_daemon_cuinit_fails_at_once_with_805() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_folder(folder.path());
+    let output = Command::new(probe())
+        .arg("init")
+        .env("LD_LIBRARY_PATH", library)
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("nothing"))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "error 805\n");
+    assert!(output.stderr.is_empty(), "the library is silent");
+}
+
+#[test]
+fn a_client_that_is_told_to_waits_for_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_folder(folder.path());
+    let client = Command::new(probe())
+        .arg("work")
+        .env("LD_LIBRARY_PATH", library)
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+        .env("OPENMPS_CONNECT_TIMEOUT", "30")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(
+        openmps_in(folder.path())
+            .args(["control", "-d"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = client.wait_with_output().unwrap();
+    assert!(
+        openmps_in(folder.path())
+            .args(["control", "quit"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+}
+
+#[test]
+fn run_says_how_to_start_a_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = openmps_in(folder.path())
+        .args(["run", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("openmps control -d"), "{text}");
+}
+
+#[test]
+fn a_pipe_directory_that_cannot_be_is_one_clear_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = folder.path().join("x".repeat(120));
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let closed = folder.path().join("closed");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+    // Root may write anywhere, so a file in the way stands for a folder that is not ours.
+    for (pipe, word) in [(&long, "107"), (&file.join("pipe"), "file/pipe")] {
+        for mode in ["-d", "-f"] {
+            let output = Command::new(openmps())
+                .args(["control", mode])
+                .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
+                .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains(word), "{text}");
+            assert_eq!(text.trim().lines().count(), 1, "{text}");
+        }
+    }
+}
+
+/// Puts the client library somewhere, as `openmps run` does, and returns its folder.
+fn library_folder(home: &std::path::Path) -> std::path::PathBuf {
+    let output = openmps_in(home)
+        .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+        .args(["run", "--", "printenv", "LD_LIBRARY_PATH"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.trim().split(':').next().unwrap().into()
+}

@@ -1,0 +1,110 @@
+//! Holds the crates to the directions in which they may depend on each other, and to their budgets
+//! of foreign crates.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// What each crate may use of the others, directly. A crate that is not named may use none.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("transport", &["cuda-abi"]),
+    ("engine", &["cuda-abi"]),
+    ("engine-soft", &["cuda-abi", "engine", "ptx"]),
+    ("engine-nvidia", &["cuda-abi", "engine"]),
+    ("client", &["cuda-abi", "transport"]),
+    ("server", &["cuda-abi", "engine", "transport"]),
+    ("control", &["transport"]),
+    (
+        "openmps",
+        &[
+            "control",
+            "engine",
+            "engine-nvidia",
+            "engine-soft",
+            "server",
+            "transport",
+        ],
+    ),
+    ("xtask", &["cuda-abi"]),
+];
+
+/// The most foreign crates that may be linked into each, everything below included.
+const BUDGETS: &[(&str, usize)] = &[
+    ("cuda-abi", 0),
+    ("transport", 3),
+    ("client", 5),
+    ("ptx", 6),
+    ("engine", 3),
+    ("engine-soft", 20),
+    ("engine-nvidia", 5),
+    ("server", 35),
+    ("control", 45),
+    ("openmps", 130),
+];
+
+fn cargo(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO"))
+        .args(arguments)
+        .args([
+            "--manifest-path",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"),
+        ])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn dependencies_point_down() {
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--format-version=1", "--no-deps"])).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let members: BTreeSet<&str> = packages
+        .iter()
+        .map(|package| package["name"].as_str().unwrap())
+        .collect();
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        let allowed = ALLOWED
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or(&[][..], |(_, used)| used);
+        for used in package["dependencies"].as_array().unwrap() {
+            let (used, kind) = (used["name"].as_str().unwrap(), &used["kind"]);
+            assert!(
+                !kind.is_null() || !members.contains(used) || allowed.contains(&used),
+                "{name} may not depend on {used}"
+            );
+        }
+    }
+}
+
+#[test]
+fn foreign_crates_stay_within_their_budgets() {
+    for (name, budget) in BUDGETS {
+        let tree = cargo(&[
+            "tree",
+            "--package",
+            name,
+            "--edges=normal,no-proc-macro",
+            "--prefix=none",
+            "--no-dedupe",
+        ]);
+        // Our own crates are those with a path behind their version.
+        let foreign: BTreeSet<&str> = tree
+            .lines()
+            .filter(|line| !line.is_empty() && !line.contains(" (/"))
+            .collect();
+        assert!(
+            foreign.len() <= *budget,
+            "{name} links {}: {foreign:#?}",
+            foreign.len()
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! What must pass before anything lands.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::shell::{cargo, root, run};
+use crate::{coverage, fuzz};
+
+/// The cargo-deny that `deny.toml` was written for.
+const DENY_VERSION: &str = "0.20.2";
+
+/// Seconds of each fuzz target in a test run.
+const SMOKE_SECONDS: u32 = 10;
+
+/// Formatting, lints, policy, then all tests.
+pub fn all() -> Result<()> {
+    run(cargo().args(["fmt", "--all", "--check"]))?;
+    run(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    deny()?;
+    test()
+}
+
+/// All tests.
+pub fn test() -> Result<()> {
+    coverage::check()?;
+    run(cargo().args([
+        "build",
+        "--release",
+        "--package",
+        "openmps",
+        "--package",
+        "nbody",
+    ]))?;
+    loom()?;
+    fuzz::run(SMOKE_SECONDS, "")?;
+    run(cargo()
+        .args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+        ])
+        .env("RUSTDOCFLAGS", "-D warnings"))?;
+    // Last, because its summary is what CI reads.
+    run(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+}
+
+/// The models of the ring, of its bell and of their memory orders. A build of its own: loom
+/// replaces the atomics.
+pub fn loom() -> Result<()> {
+    run(cargo()
+        .args([
+            "test",
+            "--package",
+            "transport",
+            "--release",
+            "--lib",
+            "loom",
+        ])
+        .args(["--target-dir", "target/loom"])
+        .env("RUSTFLAGS", "--cfg loom"))
+}
+
+/// Licences, duplicates and sources of foreign crates. Installs the tool on first use.
+fn deny() -> Result<()> {
+    let tools = root().join("target/tools");
+    let program: PathBuf = tools.join("bin/cargo-deny");
+    if !program.exists() {
+        run(cargo()
+            .args([
+                "install",
+                "cargo-deny",
+                "--locked",
+                "--version",
+                DENY_VERSION,
+                "--root",
+            ])
+            .arg(&tools))?;
+    }
+    run(Command::new(program).args(["check", "bans", "licenses", "sources"]))
+}

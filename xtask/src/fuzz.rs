@@ -1,0 +1,52 @@
+//! Runs the fuzz targets with libFuzzer, on the stable toolchain and without cargo-fuzz.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shell::{self, cargo, root};
+
+/// What libFuzzer needs to see of the code; `cargo fuzz` passes the same. The compiler flags are
+/// stable's own passes, which only RUSTC_BOOTSTRAP lets one name.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cdebug-assertions -Ccodegen-units=1 --cfg fuzzing";
+
+/// Builds all targets and runs those whose name contains `filter`, each for `seconds`.
+pub fn run(seconds: u32, filter: &str) -> Result<()> {
+    let folder = root().join("fuzz");
+    let target = root().join("target/fuzz");
+    shell::run(
+        cargo()
+            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(&target)
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", FLAGS),
+    )?;
+    let mut names: Vec<String> = std::fs::read_dir(folder.join("fuzz_targets"))?
+        .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
+        .filter(|name| name.contains(filter))
+        .collect();
+    names.sort();
+    ensure!(
+        !names.is_empty(),
+        "no fuzz target has `{filter}` in its name"
+    );
+    for name in names {
+        let corpus = target.join("corpus").join(&name);
+        std::fs::create_dir_all(&corpus)?;
+        let seeds = folder.join("seeds").join(&name);
+        let mut command = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(&name));
+        command.arg(&corpus);
+        if seeds.exists() {
+            command.arg(&seeds);
+        }
+        command
+            .arg(format!("-max_total_time={seconds}"))
+            .args(["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1"])
+            .arg(format!("-artifact_prefix={}/{name}-", target.display()));
+        shell::run(&mut command).with_context(|| format!("fuzz target {name} found something"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Running programs, with their names in errors, from the workspace's root.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// The workspace's root folder.
+pub fn root() -> PathBuf {
+    let mut folder = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    folder.pop();
+    folder
+}
+
+/// The cargo that runs this task.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a command in the root, says what it is and how long it took.
+pub fn run(command: &mut Command) -> Result<()> {
+    let words: Vec<_> = command.get_args().map(OsStr::to_string_lossy).collect();
+    let text = format!("{} {}", command.get_program().display(), words.join(" "));
+    println!("xtask: {text}");
+    let start = Instant::now();
+    let status = command
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot run {text}"))?;
+    println!(
+        "xtask: {} after {:.1} s",
+        status,
+        start.elapsed().as_secs_f32()
+    );
+    if !status.success() {
+        bail!("{text}: {status}");
+    }
+    Ok(())
+}
