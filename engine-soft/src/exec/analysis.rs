@@ -36,7 +36,9 @@ impl Set {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().enumerate().flat_map(|(index, &word)| {
-            (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| index as u32 * 64 + bit)
+            (0..64)
+                .filter(move |bit| word >> bit & 1 != 0)
+                .map(move |bit| index as u32 * 64 + bit)
         })
     }
 }
@@ -45,23 +47,39 @@ impl Set {
 /// together, and drops those that are never reached. Lanes that wait for others at the lowest block then
 /// meet them as soon as possible. Returns, for each block, whether it is in a loop that waits for others.
 pub(crate) fn order(func: &mut Func) {
-    let successors: Vec<Vec<BlockId>> = func.blocks.iter().map(|block| block.end.successors()).collect();
+    let successors: Vec<Vec<BlockId>> = func
+        .blocks
+        .iter()
+        .map(|block| block.end.successors())
+        .collect();
     let mut order = reverse_postorder(&successors);
     let loops = natural_loops(&successors, &order);
     for (header, body) in &loops {
         // Blocks that are not of the loop but stand between its blocks move behind it.
-        let Some(first) = order.iter().position(|block| block == header) else { continue };
-        let last = order.iter().rposition(|&block| body.has(block)).unwrap_or(first);
-        let (inside, outside): (Vec<_>, Vec<_>) =
-            order[first..=last].iter().partition(|&&block| body.has(block));
+        let Some(first) = order.iter().position(|block| block == header) else {
+            continue;
+        };
+        let last = order
+            .iter()
+            .rposition(|&block| body.has(block))
+            .unwrap_or(first);
+        let (inside, outside): (Vec<_>, Vec<_>) = order[first..=last]
+            .iter()
+            .partition(|&&block| body.has(block));
         order.splice(first..=last, inside.into_iter().chain(outside));
     }
     let mut place = vec![u32::MAX; successors.len()];
     for (index, &block) in order.iter().enumerate() {
         place[block as usize] = index as u32;
     }
-    let mut old: Vec<Option<Block>> = std::mem::take(&mut func.blocks).into_iter().map(Some).collect();
-    func.blocks = order.iter().filter_map(|&block| old[block as usize].take()).collect();
+    let mut old: Vec<Option<Block>> = std::mem::take(&mut func.blocks)
+        .into_iter()
+        .map(Some)
+        .collect();
+    func.blocks = order
+        .iter()
+        .filter_map(|&block| old[block as usize].take())
+        .collect();
     for block in &mut func.blocks {
         block.end.map(|target| place[target as usize]);
     }
@@ -122,12 +140,15 @@ fn natural_loops(successors: &[Vec<BlockId>], order: &[BlockId]) -> Vec<(BlockId
             if !dominates(header, block) {
                 continue;
             }
-            let index = loops.iter().position(|(other, _)| *other == header).unwrap_or_else(|| {
-                let mut body = Set::new(count);
-                body.insert(header);
-                loops.push((header, body));
-                loops.len() - 1
-            });
+            let index = loops
+                .iter()
+                .position(|(other, _)| *other == header)
+                .unwrap_or_else(|| {
+                    let mut body = Set::new(count);
+                    body.insert(header);
+                    loops.push((header, body));
+                    loops.len() - 1
+                });
             let body = &mut loops[index].1;
             let mut stack = vec![block];
             while let Some(inside) = stack.pop() {
@@ -180,8 +201,16 @@ fn dominators(predecessors: &[Vec<BlockId>], order: &[BlockId], place: &[usize])
 impl Inst {
     /// Registers read, the guard and what a guarded write may leave among them.
     pub(crate) fn uses(&self) -> impl Iterator<Item = Reg> + '_ {
-        let kept = if self.guard.is_some() { self.d.as_slice() } else { &[] };
-        self.s.iter().copied().chain(self.guard.map(|(reg, _)| reg)).chain(kept.iter().copied())
+        let kept = if self.guard.is_some() {
+            self.d.as_slice()
+        } else {
+            &[]
+        };
+        self.s
+            .iter()
+            .copied()
+            .chain(self.guard.map(|(reg, _)| reg))
+            .chain(kept.iter().copied())
     }
 }
 
@@ -268,7 +297,13 @@ pub(crate) fn classes(func: &Func) -> Vec<Class> {
     }
     let mut classes: Vec<Class> = definitions
         .iter()
-        .map(|&count| if count == 1 { Class::Fixed } else { Class::Uniform })
+        .map(|&count| {
+            if count == 1 {
+                Class::Fixed
+            } else {
+                Class::Uniform
+            }
+        })
         .collect();
     let mut changed = true;
     while changed {
@@ -345,7 +380,8 @@ fn intervals(func: &Func, live: &[Set]) -> Vec<Interval> {
                 touch(reg, at);
             }
             // Several results: none of them may lie where another operand is still to be read.
-            let early = inst.d.len() > 1 || !matches!(inst.kind, Kind::Pure { .. } | Kind::Cold { .. });
+            let early =
+                inst.d.len() > 1 || !matches!(inst.kind, Kind::Pure { .. } | Kind::Cold { .. });
             for &reg in &inst.d {
                 touch(reg, at + 1 - u32::from(early));
                 touch(reg, at + 1);
@@ -367,7 +403,13 @@ fn intervals(func: &Func, live: &[Set]) -> Vec<Interval> {
     let mut intervals: Vec<Interval> = spans
         .iter()
         .enumerate()
-        .filter_map(|(reg, span)| span.map(|(start, end)| Interval { reg: reg as Reg, start, end }))
+        .filter_map(|(reg, span)| {
+            span.map(|(start, end)| Interval {
+                reg: reg as Reg,
+                start,
+                end,
+            })
+        })
         .collect();
     intervals.sort_by_key(|interval| interval.start);
     intervals
@@ -387,14 +429,18 @@ pub(crate) struct Homes {
 pub(crate) struct Layout {
     pub(crate) homes: Vec<Homes>,
     pub(crate) bytes: u32,
-    /// The most 32-bit registers of a thread that are live at once.
-    pub(crate) pressure: u32,
 }
 
 /// Gives every register its slots, for gangs of `lanes`. Registers that are never needed at the same time
 /// share them.
 pub(crate) fn layout(func: &Func, live: &[Set], classes: &[Class], lanes: usize) -> Layout {
-    let mut homes = vec![Homes { uniform: 0, varying: 0 }; func.regs.len()];
+    let mut homes = vec![
+        Homes {
+            uniform: 0,
+            varying: 0
+        };
+        func.regs.len()
+    ];
     // Byte 0 on is read as the operand of those that have none.
     let mut bytes = 128;
     let mut take = |size: usize| {
@@ -409,18 +455,31 @@ pub(crate) fn layout(func: &Func, live: &[Set], classes: &[Class], lanes: usize)
             homes[reg].uniform = take(usize::from(func.regs[reg]) * super::regs::STRIP);
         }
     }
-    assign(&intervals, func, |reg| classes[reg] == Class::Uniform, |reg, width, free| {
-        homes[reg].uniform = free.unwrap_or_else(|| take(width * super::regs::STRIP));
-        homes[reg].uniform
-    });
+    assign(
+        &intervals,
+        func,
+        |reg| classes[reg] == Class::Uniform,
+        |reg, width, free| {
+            homes[reg].uniform = free.unwrap_or_else(|| take(width * super::regs::STRIP));
+            homes[reg].uniform
+        },
+    );
     // Varying registers first, so that the convergent code's own stand close together.
     for class in [Class::Varying, Class::Uniform] {
-        assign(&intervals, func, |reg| classes[reg] == class, |reg, width, free| {
-            homes[reg].varying = free.unwrap_or_else(|| take(width * lanes));
-            homes[reg].varying
-        });
+        assign(
+            &intervals,
+            func,
+            |reg| classes[reg] == class,
+            |reg, width, free| {
+                homes[reg].varying = free.unwrap_or_else(|| take(width * lanes));
+                homes[reg].varying
+            },
+        );
     }
-    Layout { homes, bytes: bytes as u32, pressure: pressure(func, &intervals) }
+    Layout {
+        homes,
+        bytes: bytes as u32,
+    }
 }
 
 /// Linear scan over the chosen registers; `place` is told of a slot that is free again.
@@ -446,12 +505,18 @@ fn assign(
         });
         let width = func.regs[reg];
         let reuse = free.iter().rposition(|(other, _)| *other == width);
-        let slot = place(reg, usize::from(width), reuse.map(|index| free.swap_remove(index).1));
+        let slot = place(
+            reg,
+            usize::from(width),
+            reuse.map(|index| free.swap_remove(index).1),
+        );
         active.push((interval.end, width, slot));
     }
 }
 
-fn pressure(func: &Func, intervals: &[Interval]) -> u32 {
+/// The most 32-bit registers of a thread that are live at once.
+pub(crate) fn pressure(func: &Func) -> u32 {
+    let intervals = intervals(func, &live_in(func));
     let mut changes: Vec<(u32, i64)> = Vec::new();
     for interval in intervals {
         let weight = match func.regs[interval.reg as usize] {

@@ -14,7 +14,10 @@ const RECURSION_BYTES: u32 = 32 * 1024;
 /// of them each function of the module is.
 pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize) -> Program {
     let mut out = Emitter {
-        program: Program { by_address, ..Program::default() },
+        program: Program {
+            by_address,
+            ..Program::default()
+        },
         isa,
         fixups: Vec::new(),
         line: 0,
@@ -29,8 +32,11 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize)
         };
         let layout = analysis::layout(func, &live, &classes, lanes);
         let moves = |block: usize| moves(func, &live[block], &classes, &layout);
-        let blocks = (0..func.blocks.len())
-            .map(|block| BlockCode { fast: NOWHERE, slow: NOWHERE, moves: moves(block) });
+        let blocks = (0..func.blocks.len()).map(|block| BlockCode {
+            fast: NOWHERE,
+            slow: NOWHERE,
+            moves: moves(block),
+        });
         out.program.blocks.extend(blocks);
         let slot = |passed: &Passed| slot(func, &classes, &layout, false, passed);
         out.program.functions.push(FunctionCode {
@@ -41,7 +47,14 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize)
             params: func.params.iter().map(slot).collect(),
             returns: func.returns.iter().map(slot).collect(),
         });
-        let mut body = Body { func, index, first, classes, layout, convergent: true };
+        let mut body = Body {
+            func,
+            index,
+            first,
+            classes,
+            layout,
+            convergent: true,
+        };
         if index == 0 {
             out.prologue(&body);
             out.blocks(&body);
@@ -59,13 +72,23 @@ fn moves(func: &Func, live: &Set, classes: &[Class], layout: &Layout) -> Vec<Mov
         .filter(|&reg| classes[reg as usize] == Class::Uniform)
         .map(|reg| {
             let homes = layout.homes[reg as usize];
-            Move { uniform: homes.uniform, varying: homes.varying, width: func.regs[reg as usize] }
+            Move {
+                uniform: homes.uniform,
+                varying: homes.varying,
+                width: func.regs[reg as usize],
+            }
         })
         .collect()
 }
 
 /// Where a passed value lies.
-fn slot(func: &Func, classes: &[Class], layout: &Layout, convergent: bool, passed: &Passed) -> Slot {
+fn slot(
+    func: &Func,
+    classes: &[Class],
+    layout: &Layout,
+    convergent: bool,
+    passed: &Passed,
+) -> Slot {
     match *passed {
         Passed::Local(offset, size) => Slot::Local { offset, size },
         Passed::Register(reg) => {
@@ -75,8 +98,16 @@ fn slot(func: &Func, classes: &[Class], layout: &Layout, convergent: bool, passe
                 Class::Uniform => !convergent,
                 Class::Varying => true,
             };
-            let offset = if varying { homes.varying } else { homes.uniform };
-            Slot::Register { offset, width: func.regs[reg as usize], varying }
+            let offset = if varying {
+                homes.varying
+            } else {
+                homes.uniform
+            };
+            Slot::Register {
+                offset,
+                width: func.regs[reg as usize],
+                varying,
+            }
         }
     }
 }
@@ -96,8 +127,16 @@ struct Body<'a> {
 impl Body<'_> {
     /// A register's slot, and whether it holds a value per lane.
     fn home(&self, reg: Reg) -> (u32, bool) {
-        match slot(self.func, &self.classes, &self.layout, self.convergent, &Passed::Register(reg)) {
-            Slot::Register { offset, varying, .. } => (offset, varying),
+        match slot(
+            self.func,
+            &self.classes,
+            &self.layout,
+            self.convergent,
+            &Passed::Register(reg),
+        ) {
+            Slot::Register {
+                offset, varying, ..
+            } => (offset, varying),
             Slot::Local { .. } => (0, false),
         }
     }
@@ -117,7 +156,15 @@ struct Emitter {
 
 /// An operation with nothing in it.
 fn blank(run: OpFn) -> Op {
-    Op { run, imm: 0, cold: None, d: [0; 4], s: [0; 5], varying: 0, width: [0; 2] }
+    Op {
+        run,
+        imm: 0,
+        cold: None,
+        d: [0; 4],
+        s: [0; 5],
+        varying: 0,
+        width: [0; 2],
+    }
 }
 
 impl Emitter {
@@ -189,7 +236,10 @@ impl Emitter {
         }
         op.width[0] = inst.d.first().map_or(0, |&reg| body.width(reg));
         match &inst.kind {
-            Kind::Pure { run, .. } => op.run = run[isa],
+            Kind::Pure { run, imm, .. } => {
+                op.run = run[isa];
+                op.imm = *imm;
+            }
             Kind::Cold { f, imm } => {
                 op.run = pure::run_cold;
                 op.cold = Some(*f);
@@ -224,7 +274,7 @@ impl Emitter {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            Kind::Atomic { run, imm } | Kind::Warp { run, imm, .. } => {
+            Kind::Atomic { run, imm } | Kind::Warp { run, imm } => {
                 op.run = *run;
                 op.imm = *imm;
             }
@@ -242,7 +292,10 @@ impl Emitter {
         }
         let blocks = &body.func.blocks[range];
         let operations: usize = blocks.iter().map(|block| block.insts.len() + 1).sum();
-        let spins = blocks.iter().flat_map(|block| &block.insts).any(Inst::waits);
+        let spins = blocks
+            .iter()
+            .flat_map(|block| &block.insts)
+            .any(Inst::waits);
         control::edge(true, operations as u32, spins)
     }
 
@@ -250,24 +303,38 @@ impl Emitter {
         let block = body.first + to;
         op.d[which] = block;
         op.imm |= u64::from(self.cost(body, from, to)) << (32 * which);
-        self.fixups.push((self.program.ops.len(), which, block, body.convergent));
+        self.fixups
+            .push((self.program.ops.len(), which, block, body.convergent));
     }
 
     fn end(&mut self, body: &Body<'_>, block: &Block, index: BlockId) {
         self.line = block.line;
         let mut op = blank(control::exit);
-        let mut source = |op: &mut Op, which: usize, reg: Reg| {
+        let source = |op: &mut Op, which: usize, reg: Reg| {
             let (offset, varying) = body.home(reg);
             op.s[which] = offset;
             op.varying |= u16::from(varying) << which;
         };
         match &block.end {
             End::Jump(next) => {
-                op.run = if body.convergent { control::jump_fast } else { control::jump_slow };
+                op.run = if body.convergent {
+                    control::jump_fast
+                } else {
+                    control::jump_slow
+                };
                 self.target(body, &mut op, 0, index, *next);
             }
-            End::Branch { on, negated, then, other } => {
-                op.run = if body.convergent { control::branch_fast } else { control::branch_slow };
+            End::Branch {
+                on,
+                negated,
+                then,
+                other,
+            } => {
+                op.run = if body.convergent {
+                    control::branch_fast
+                } else {
+                    control::branch_slow
+                };
                 source(&mut op, 2, *on);
                 op.width[1] = u8::from(*negated);
                 self.target(body, &mut op, 0, index, *then);
@@ -277,9 +344,17 @@ impl Emitter {
                 op.run = control::table;
                 source(&mut op, 2, *index);
                 op.imm = self.program.tables.len() as u64;
-                self.program.tables.push(targets.iter().map(|block| body.first + block).collect());
+                self.program
+                    .tables
+                    .push(targets.iter().map(|block| body.first + block).collect());
             }
-            End::Barrier { id, count, arrive_only, reduce, next } => {
+            End::Barrier {
+                id,
+                count,
+                arrive_only,
+                reduce,
+                next,
+            } => {
                 op.run = control::barrier;
                 op.d[0] = body.first + next;
                 match id {
@@ -304,11 +379,22 @@ impl Emitter {
                     op.width[1] |= kind << 2 | u8::from(*negated) << 4;
                 }
             }
-            End::Call { callee, args, results, next } => {
+            End::Call {
+                callee,
+                args,
+                results,
+                next,
+            } => {
                 op.d[0] = body.first + next;
                 op.imm = self.program.sites.len() as u64;
                 let slot = |passed: &Passed| {
-                    slot(body.func, &body.classes, &body.layout, body.convergent, passed)
+                    slot(
+                        body.func,
+                        &body.classes,
+                        &body.layout,
+                        body.convergent,
+                        passed,
+                    )
                 };
                 let callee = match callee {
                     Callee::Direct(callee) => {
@@ -351,7 +437,11 @@ impl Emitter {
 impl Inst {
     /// Whether it runs once, in the prologue.
     fn is_fixed(&self, classes: &[Class]) -> bool {
-        !self.d.is_empty() && self.d.iter().all(|&reg| classes[reg as usize] == Class::Fixed)
+        !self.d.is_empty()
+            && self
+                .d
+                .iter()
+                .all(|&reg| classes[reg as usize] == Class::Fixed)
     }
 
     /// Whether a loop with it in it may wait for another thread.
@@ -369,7 +459,13 @@ impl Inst {
 /// function may come back to itself or is called through a pointer.
 fn local_stride(funcs: &[Func], code: &[FunctionCode]) -> u32 {
     /// Depth below `at`; `None` for recursion.
-    fn depth(at: usize, funcs: &[Func], code: &[FunctionCode], path: &mut Vec<usize>, done: &mut [Option<u32>]) -> Option<u32> {
+    fn depth(
+        at: usize,
+        funcs: &[Func],
+        code: &[FunctionCode],
+        path: &mut Vec<usize>,
+        done: &mut [Option<u32>],
+    ) -> Option<u32> {
         if let Some(known) = done[at] {
             return Some(known);
         }
@@ -380,7 +476,9 @@ fn local_stride(funcs: &[Func], code: &[FunctionCode]) -> u32 {
         let mut below = 0;
         for block in &funcs[at].blocks {
             if let End::Call { callee, .. } = &block.end {
-                let Callee::Direct(callee) = callee else { return None };
+                let Callee::Direct(callee) = callee else {
+                    return None;
+                };
                 below = below.max(depth(*callee as usize, funcs, code, path, done)?);
             }
         }
@@ -389,7 +487,17 @@ fn local_stride(funcs: &[Func], code: &[FunctionCode]) -> u32 {
         done[at] = Some(total);
         Some(total)
     }
-    let straight = depth(0, funcs, code, &mut Vec::new(), &mut vec![None; funcs.len()]);
-    let recursion = || code.iter().map(|function| function.local).fold(RECURSION_BYTES, u32::saturating_add);
+    let straight = depth(
+        0,
+        funcs,
+        code,
+        &mut Vec::new(),
+        &mut vec![None; funcs.len()],
+    );
+    let recursion = || {
+        code.iter()
+            .map(|function| function.local)
+            .fold(RECURSION_BYTES, u32::saturating_add)
+    };
     straight.unwrap_or_else(recursion).next_multiple_of(16)
 }

@@ -88,7 +88,12 @@ pub(crate) enum Pause {
     Barrier,
     /// The budget is spent.
     Budget,
-    Fault { kind: FaultKind, address: u64, thread: u32, line: u32 },
+    Fault {
+        kind: FaultKind,
+        address: u64,
+        thread: u32,
+        line: u32,
+    },
     Cancelled,
 }
 
@@ -161,7 +166,11 @@ impl Gang {
         }
         loop {
             let Some(index) = self.choose(program) else {
-                return if self.fragments.is_empty() { Pause::Done } else { Pause::Barrier };
+                return if self.fragments.is_empty() {
+                    Pause::Done
+                } else {
+                    Pause::Barrier
+                };
             };
             let index = self.merge(index);
             let pc = self.fragments[index].pc;
@@ -182,7 +191,13 @@ impl Gang {
                 return Some(0);
             }
         }
-        let key = |fragment: &Fragment| (fragment.turn, u32::MAX - fragment.depth, place(program, fragment.pc));
+        let key = |fragment: &Fragment| {
+            (
+                fragment.turn,
+                u32::MAX - fragment.depth,
+                place(program, fragment.pc),
+            )
+        };
         let best = (0..self.fragments.len())
             .filter(|&index| self.fragments[index].state == State::Ready)
             .min_by_key(|&index| key(&self.fragments[index]));
@@ -194,8 +209,13 @@ impl Gang {
         let waiting = (0..self.fragments.len())
             .filter(|&index| self.fragments[index].state == State::Warp)
             .min_by_key(|&index| key(&self.fragments[index]))?;
-        self.fragments[waiting].state = State::Ready;
-        self.fragments[waiting].force = true;
+        let first = self.fragments[waiting].clone();
+        for fragment in &mut self.fragments {
+            if fragment.state == State::Warp && fragment.meets(&first) {
+                fragment.state = State::Ready;
+                fragment.force = true;
+            }
+        }
         Some(waiting)
     }
 
@@ -206,7 +226,12 @@ impl Gang {
         }
         let mut fragment = self.fragments.swap_remove(index);
         self.fragments.retain(|other| {
-            let joins = !matches!(other.state, State::Barrier(_)) && fragment.meets(other);
+            // One that has been let go on without the others does so.
+            let joins = match other.state {
+                State::Ready => true,
+                State::Warp => !fragment.force,
+                State::Barrier(_) => false,
+            } && fragment.meets(other);
             if joins {
                 fragment.mask = fragment.mask.or(other.mask);
                 fragment.turn = fragment.turn.max(other.turn);
@@ -219,7 +244,13 @@ impl Gang {
     }
 
     /// Runs one fragment from `pc`; returns where it stopped, and why.
-    fn step(&mut self, around: &Surroundings<'_>, budget: &mut i64, index: usize, pc: u32) -> (u32, Event) {
+    fn step(
+        &mut self,
+        around: &Surroundings<'_>,
+        budget: &mut i64,
+        index: usize,
+        pc: u32,
+    ) -> (u32, Event) {
         let fragment = &self.fragments[index];
         let limit = self
             .fragments
@@ -305,7 +336,11 @@ impl Gang {
                 }
                 let fragment = self.fragments.swap_remove(index);
                 for (mask, block) in groups {
-                    self.fragments.push(Fragment { mask, pc: start(block), ..fragment.clone() });
+                    self.fragments.push(Fragment {
+                        mask,
+                        pc: start(block),
+                        ..fragment.clone()
+                    });
                 }
             }
             Event::Barrier { arrival, next } => {
@@ -313,7 +348,8 @@ impl Gang {
                 let code = &program.blocks[next as usize];
                 fragment.pc = if convergent { code.fast } else { code.slow };
                 if arrival.arrive_only {
-                    self.arrived.push((arrival.id, fragment.mask, arrival.count));
+                    self.arrived
+                        .push((arrival.id, fragment.mask, arrival.count));
                 } else {
                     fragment.state = State::Barrier(arrival);
                 }
@@ -322,16 +358,14 @@ impl Gang {
                 let fragment = &mut self.fragments[index];
                 fragment.pc = at;
                 if ready.is_empty() {
-                    fragment.state = State::Warp;
+                    self.park(index);
                 } else {
                     let mut rest = fragment.clone();
                     rest.mask = fragment.mask.and_not(ready);
-                    rest.state = State::Warp;
                     fragment.mask = ready;
                     fragment.force = true;
-                    if !rest.mask.is_empty() {
-                        self.fragments.push(rest);
-                    }
+                    self.fragments.push(rest);
+                    self.park(self.fragments.len() - 1);
                 }
             }
             Event::Call { site, next } => {
@@ -347,7 +381,10 @@ impl Gang {
                 }
                 let fragment = self.fragments.swap_remove(index);
                 for (mask, callee) in groups {
-                    self.fragments.push(Fragment { mask, ..fragment.clone() });
+                    self.fragments.push(Fragment {
+                        mask,
+                        ..fragment.clone()
+                    });
                     let last = self.fragments.len() - 1;
                     if let Some(pause) = self.call(program, last, at, site, next, callee) {
                         return Some(pause);
@@ -365,14 +402,40 @@ impl Gang {
                     }
                 }
             }
-            Event::Fault { kind, address, lane } => {
+            Event::Fault {
+                kind,
+                address,
+                lane,
+            } => {
                 let thread = self.first_thread + lane as u32;
                 let line = program.lines[at as usize];
-                return Some(Pause::Fault { kind, address, thread, line });
+                return Some(Pause::Fault {
+                    kind,
+                    address,
+                    thread,
+                    line,
+                });
             }
             Event::Cancelled => return Some(Pause::Cancelled),
         }
         None
+    }
+
+    /// Lets a fragment wait for lanes of its warps: with those that wait at the same place, which may be
+    /// what it waits for, so that the two try again together.
+    fn park(&mut self, index: usize) {
+        let mut fragment = self.fragments.swap_remove(index);
+        fragment.state = State::Warp;
+        self.fragments.retain(|other| {
+            let joins = other.state == State::Warp && fragment.meets(other);
+            if joins {
+                fragment.mask = fragment.mask.or(other.mask);
+                fragment.turn = fragment.turn.min(other.turn);
+                fragment.state = State::Ready;
+            }
+            !joins
+        });
+        self.fragments.push(fragment);
     }
 
     /// Spreads the uniform values that `blocks` want over the lanes.
@@ -381,7 +444,11 @@ impl Gang {
         let (low, high) = self.live.strips();
         for (at, &block) in blocks.iter().enumerate() {
             for one in &program.blocks[block as usize].moves {
-                if at > 0 && blocks[..at].iter().any(|&before| has_move(program, before, one)) {
+                if at > 0
+                    && blocks[..at]
+                        .iter()
+                        .any(|&before| has_move(program, before, one))
+                {
                     continue;
                 }
                 match one.width {
@@ -469,11 +536,18 @@ impl Gang {
         let base = fragment.base + (caller.frame as usize).next_multiple_of(64);
         let local_base = fragment.local_base + caller.local;
         let end = base + function.frame as usize;
-        let fits = local_base.checked_add(function.local).is_some_and(|end| end <= program.local_stride);
+        let fits = local_base
+            .checked_add(function.local)
+            .is_some_and(|end| end <= program.local_stride);
         if !fits || end > MAX_REGISTER_BYTES || fragment.depth >= MAX_DEPTH {
             let lane = fragment.mask.lowest().unwrap_or(0) as u32;
             let (kind, line) = (FaultKind::StackOverflow, program.lines[at as usize]);
-            return Some(Pause::Fault { kind, address: 0, thread: self.first_thread + lane, line });
+            return Some(Pause::Fault {
+                kind,
+                address: 0,
+                thread: self.first_thread + lane,
+                line,
+            });
         }
         self.registers.grow(end);
         let (mask, from) = (fragment.mask, (fragment.base, fragment.local_base));
@@ -486,7 +560,14 @@ impl Gang {
             std::mem::replace(&mut fragment.local_base, local_base),
         );
         let above = fragment.caller.take();
-        fragment.caller = Some(Arc::new(Caller { site, next, callee, base, local_base, above }));
+        fragment.caller = Some(Arc::new(Caller {
+            site,
+            next,
+            callee,
+            base,
+            local_base,
+            above,
+        }));
         fragment.depth += 1;
         fragment.pc = program.blocks[function.first as usize].slow;
         None
@@ -495,7 +576,9 @@ impl Gang {
     /// Returns from a function.
     fn give_back(&mut self, program: &Program, index: usize) {
         let fragment = &mut self.fragments[index];
-        let Some(caller) = fragment.caller.take() else { return };
+        let Some(caller) = fragment.caller.take() else {
+            return;
+        };
         let from = (fragment.base, fragment.local_base);
         fragment.base = caller.base;
         fragment.local_base = caller.local_base;
@@ -506,7 +589,14 @@ impl Gang {
         let results = &program.sites[caller.site as usize].results;
         let returns = &program.functions[caller.callee as usize].returns;
         for (result, value) in results.iter().zip(returns) {
-            self.pass(program, mask, from, *value, (caller.base, caller.local_base), *result);
+            self.pass(
+                program,
+                mask,
+                from,
+                *value,
+                (caller.base, caller.local_base),
+                *result,
+            );
         }
     }
 
@@ -523,27 +613,60 @@ impl Gang {
     ) {
         let stride = program.local_stride as usize;
         let locals = Frame::new(&self.local, 0);
-        let (source, target) = (Frame::new(&self.registers, from_base), Frame::new(&self.registers, to_base));
+        let (source, target) = (
+            Frame::new(&self.registers, from_base),
+            Frame::new(&self.registers, to_base),
+        );
         for lane in mask.lanes() {
             let at = |base: u32, offset: u32| lane * stride + (base + offset) as usize;
             match (from, to) {
-                (Slot::Local { offset: a, size }, Slot::Local { offset: b, size: room }) => {
+                (
+                    Slot::Local { offset: a, size },
+                    Slot::Local {
+                        offset: b,
+                        size: room,
+                    },
+                ) => {
                     for byte in 0..size.min(room) {
                         let value: u8 = locals.lane(at(from_local, a + byte), 0);
                         locals.set_lane(at(to_local, b + byte), 0, value);
                     }
                 }
-                (Slot::Register { offset: a, width, varying }, Slot::Register { offset: b, .. }) => {
+                (
+                    Slot::Register {
+                        offset: a,
+                        width,
+                        varying,
+                    },
+                    Slot::Register { offset: b, .. },
+                ) => {
                     let value = source.wide(a as usize, if varying { lane } else { 0 }, width);
                     target.set_wide(b as usize, lane, width, value);
                 }
-                (Slot::Register { offset: a, width, varying }, Slot::Local { offset: b, size }) => {
+                (
+                    Slot::Register {
+                        offset: a,
+                        width,
+                        varying,
+                    },
+                    Slot::Local { offset: b, size },
+                ) => {
                     let value = source.wide(a as usize, if varying { lane } else { 0 }, width);
-                    for (index, byte) in value.to_le_bytes().into_iter().take(size as usize).enumerate() {
+                    for (index, byte) in value
+                        .to_le_bytes()
+                        .into_iter()
+                        .take(size as usize)
+                        .enumerate()
+                    {
                         locals.set_lane(at(to_local, b + index as u32), 0, byte);
                     }
                 }
-                (Slot::Local { offset: a, size }, Slot::Register { offset: b, width, .. }) => {
+                (
+                    Slot::Local { offset: a, size },
+                    Slot::Register {
+                        offset: b, width, ..
+                    },
+                ) => {
                     let mut bytes = [0; 8];
                     for (index, byte) in bytes.iter_mut().take(size as usize).enumerate() {
                         *byte = locals.lane(at(from_local, a + index as u32), 0);
@@ -577,17 +700,24 @@ impl Gang {
 
     /// The barriers that somebody waits at, as bits.
     pub(crate) fn barriers(&self) -> u16 {
-        self.fragments.iter().fold(0, |bits, fragment| match fragment.state {
-            State::Barrier(arrival) => bits | 1 << arrival.id,
-            _ => bits,
-        })
+        self.fragments
+            .iter()
+            .fold(0, |bits, fragment| match fragment.state {
+                State::Barrier(arrival) => bits | 1 << arrival.id,
+                _ => bits,
+            })
     }
 
     /// What the lanes at a barrier reduce: how many hold, and how many there are.
     pub(crate) fn reduction(&self, id: u8) -> (u32, u32) {
         let mut sum = (0, 0);
         for fragment in &self.fragments {
-            if let State::Barrier(Arrival { id: other, reduce: Some(reduce), .. }) = fragment.state {
+            if let State::Barrier(Arrival {
+                id: other,
+                reduce: Some(reduce),
+                ..
+            }) = fragment.state
+            {
                 if other == id {
                     sum.0 += reduce.holds.and(fragment.mask).count();
                     sum.1 += fragment.mask.count();
@@ -600,7 +730,9 @@ impl Gang {
     /// Lets the lanes at a barrier go on; `holds` of `all` lanes held what they reduce.
     pub(crate) fn release(&mut self, id: u8, (holds, all): (u32, u32)) {
         for fragment in &mut self.fragments {
-            let State::Barrier(arrival) = fragment.state else { continue };
+            let State::Barrier(arrival) = fragment.state else {
+                continue;
+            };
             if arrival.id != id {
                 continue;
             }
@@ -613,7 +745,12 @@ impl Gang {
                 };
                 let frame = Frame::new(&self.registers, fragment.base);
                 for lane in fragment.mask.lanes() {
-                    frame.set_wide(reduce.destination as usize, lane, reduce.width, value.into());
+                    frame.set_wide(
+                        reduce.destination as usize,
+                        lane,
+                        reduce.width,
+                        value.into(),
+                    );
                 }
             }
         }
@@ -625,11 +762,17 @@ impl Gang {
 /// Where a position stands in the order of blocks: the divergent code's positions are in that order.
 fn place(program: &Program, pc: u32) -> u32 {
     // Positions in the order of operations compare as their blocks do; limits are given in blocks.
-    program.blocks.partition_point(|block| block.slow <= pc).saturating_sub(1) as u32
+    program
+        .blocks
+        .partition_point(|block| block.slow <= pc)
+        .saturating_sub(1) as u32
 }
 
 fn has_move(program: &Program, block: u32, one: &Move) -> bool {
-    program.blocks[block as usize].moves.iter().any(|other| other.varying == one.varying && other.uniform == one.uniform)
+    program.blocks[block as usize]
+        .moves
+        .iter()
+        .any(|other| other.varying == one.varying && other.uniform == one.uniform)
 }
 
 fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {
@@ -641,13 +784,17 @@ fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {
 
 /// Whether all lanes of `live` hold one value; if so, it is the uniform one.
 fn gather<T: Lane + PartialEq>(frame: Frame, one: &Move, live: Mask) -> bool {
-    let Some(lead) = live.lowest() else { return false };
+    let Some(lead) = live.lowest() else {
+        return false;
+    };
     let value: T = frame.lane(one.varying as usize, lead);
     let (low, high) = live.strips();
     for strip in low..high {
         let lanes = live.strip(strip);
         let values = frame.strip::<T>(one.varying as usize, strip);
-        let differ = (0..STRIP).fold(0u16, |bits, lane| bits | u16::from(values[lane] != value) << lane);
+        let differ = (0..STRIP).fold(0u16, |bits, lane| {
+            bits | u16::from(values[lane] != value) << lane
+        });
         if differ & lanes != 0 {
             return false;
         }

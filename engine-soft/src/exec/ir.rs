@@ -62,7 +62,11 @@ pub(crate) struct Inst {
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// Lane by lane, without effect on anything else. `tag` is how segments know it.
-    Pure { run: [OpFn; Isa::COUNT], tag: Tag },
+    Pure {
+        run: [OpFn; Isa::COUNT],
+        tag: Tag,
+        imm: u64,
+    },
     /// The same through a scalar function.
     Cold { f: ColdFn, imm: u64 },
     /// A constant.
@@ -78,14 +82,18 @@ pub(crate) enum Kind {
     /// A load from the entry's parameters at a fixed place: the same in every lane of the grid.
     Param { run: [OpFn; Isa::COUNT], imm: u64 },
     /// A load: destination elements; source: address.
-    Load { run: [OpFn; Isa::COUNT], imm: u64, traits: Traits },
+    Load {
+        run: [OpFn; Isa::COUNT],
+        imm: u64,
+        traits: Traits,
+    },
     /// A store: sources are the address and the elements.
     Store { run: [OpFn; Isa::COUNT], imm: u64 },
     /// An atomic: sources are the address and the operands; it may have a destination. `imm` is the
     /// access, `run` knows the operation.
     Atomic { run: OpFn, imm: u64 },
     /// An exchange among the lanes of a warp.
-    Warp { run: OpFn, imm: u64, d_width: u8 },
+    Warp { run: OpFn, imm: u64 },
     /// A fence, a prefetch with no destination, or `nanosleep`.
     Fence,
     /// Gives way to others.
@@ -108,14 +116,35 @@ pub(crate) struct Traits {
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Jump(BlockId),
-    Branch { on: Reg, negated: bool, then: BlockId, other: BlockId },
+    Branch {
+        on: Reg,
+        negated: bool,
+        then: BlockId,
+        other: BlockId,
+    },
     /// `brx.idx`: past the list is undefined; takes the last.
-    Table { index: Reg, targets: Vec<BlockId> },
-    Barrier { id: Barrier, count: Option<Reg>, arrive_only: bool, reduce: Option<(ReduceOp, Reg, bool, Reg)>, next: BlockId },
-    Call { callee: Callee, args: Vec<Passed>, results: Vec<Passed>, next: BlockId },
+    Table {
+        index: Reg,
+        targets: Vec<BlockId>,
+    },
+    Barrier {
+        id: Barrier,
+        count: Option<Reg>,
+        arrive_only: bool,
+        reduce: Option<(ReduceOp, Reg, bool, Reg)>,
+        next: BlockId,
+    },
+    Call {
+        callee: Callee,
+        args: Vec<Passed>,
+        results: Vec<Passed>,
+        next: BlockId,
+    },
     Return,
     Exit,
-    Trap { breakpoint: bool },
+    Trap {
+        breakpoint: bool,
+    },
 }
 
 /// Which barrier.
@@ -148,12 +177,16 @@ impl End {
     /// Renumbers the blocks.
     pub(crate) fn map(&mut self, f: impl Fn(BlockId) -> BlockId) {
         match self {
-            Self::Jump(next) | Self::Barrier { next, .. } | Self::Call { next, .. } => *next = f(*next),
+            Self::Jump(next) | Self::Barrier { next, .. } | Self::Call { next, .. } => {
+                *next = f(*next)
+            }
             Self::Branch { then, other, .. } => {
                 *then = f(*then);
                 *other = f(*other);
             }
-            Self::Table { targets, .. } => targets.iter_mut().for_each(|target| *target = f(*target)),
+            Self::Table { targets, .. } => {
+                targets.iter_mut().for_each(|target| *target = f(*target))
+            }
             Self::Return | Self::Exit | Self::Trap { .. } => {}
         }
     }
@@ -171,12 +204,17 @@ impl End {
         match self {
             Self::Branch { on, .. } => vec![*on],
             Self::Table { index, .. } => vec![*index],
-            Self::Barrier { id, count, reduce, .. } => {
+            Self::Barrier {
+                id, count, reduce, ..
+            } => {
                 let id = match id {
                     Barrier::Register(reg) => Some(*reg),
                     Barrier::Fixed(_) => None,
                 };
-                id.into_iter().chain(*count).chain(reduce.map(|(_, source, ..)| source)).collect()
+                id.into_iter()
+                    .chain(*count)
+                    .chain(reduce.map(|(_, source, ..)| source))
+                    .collect()
             }
             Self::Call { callee, args, .. } => {
                 let mut uses = passed(args);
@@ -192,7 +230,10 @@ impl End {
     /// Registers written.
     pub(crate) fn defs(&self) -> Vec<Reg> {
         match self {
-            Self::Barrier { reduce: Some((.., destination)), .. } => vec![*destination],
+            Self::Barrier {
+                reduce: Some((.., destination)),
+                ..
+            } => vec![*destination],
             Self::Call { results, .. } => results
                 .iter()
                 .filter_map(|passed| match passed {

@@ -75,13 +75,21 @@ pub(crate) enum Event {
     /// It calls a function and goes on at the block.
     Call { site: u32, next: u32 },
     /// It calls several functions through a pointer.
-    CallEach { site: u32, next: u32, groups: Vec<(Mask, u32)> },
+    CallEach {
+        site: u32,
+        next: u32,
+        groups: Vec<(Mask, u32)>,
+    },
     /// Return from a function, or the end of an entry.
     Return,
     /// Its lanes end.
     Exit,
     /// A lane did something wrong.
-    Fault { kind: FaultKind, address: u64, lane: usize },
+    Fault {
+        kind: FaultKind,
+        address: u64,
+        lane: usize,
+    },
     /// The cancel word is set.
     Cancelled,
 }
@@ -170,8 +178,6 @@ pub(crate) struct Machine<'a> {
     pub(crate) turn: u32,
     /// Block boundaries in the divergent code until the gang tries the convergent one again.
     pub(crate) patience: u32,
-    /// What the next failed try sets `patience` to.
-    pub(crate) impatience: u32,
     /// Why it stopped.
     pub(crate) event: Event,
 }
@@ -219,6 +225,10 @@ impl Machine<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn fault(&mut self, kind: FaultKind, address: u64, lane: usize) -> Flow {
-        self.stop(Event::Fault { kind, address, lane })
+        self.stop(Event::Fault {
+            kind,
+            address,
+            lane,
+        })
     }
 }

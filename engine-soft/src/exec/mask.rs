@@ -15,7 +15,11 @@ impl Mask {
         let mut mask = Self::default();
         for (index, word) in mask.0.iter_mut().enumerate() {
             let bits = n.saturating_sub(index * 64).min(64);
-            *word = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
+            *word = if bits == 64 {
+                u64::MAX
+            } else {
+                (1 << bits) - 1
+            };
         }
         mask
     }
@@ -93,19 +97,26 @@ impl Mask {
 
     /// The first strip with a lane, and the one after the last; `0..0` for no lanes.
     pub(crate) fn strips(&self) -> (usize, usize) {
-        let Some(low) = self.lowest() else { return (0, 0) };
+        let Some(low) = self.lowest() else {
+            return (0, 0);
+        };
         let high = self
             .0
             .iter()
             .enumerate()
             .rfind(|(_, word)| **word != 0)
-            .map_or(0, |(index, word)| index * 64 + 63 - word.leading_zeros() as usize);
+            .map_or(0, |(index, word)| {
+                index * 64 + 63 - word.leading_zeros() as usize
+            });
         (low / 16, high / 16 + 1)
     }
 
     /// Its lanes, ascending.
     pub(crate) fn lanes(self) -> impl Iterator<Item = usize> {
-        self.0.into_iter().enumerate().flat_map(|(index, word)| Bits(word).map(move |bit| index * 64 + bit))
+        self.0
+            .into_iter()
+            .enumerate()
+            .flat_map(|(index, word)| Bits(word).map(move |bit| index * 64 + bit))
     }
 }
 

@@ -40,7 +40,12 @@ pub(crate) struct Program {
 
 impl fmt::Debug for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Program({} operations, {} blocks)", self.ops.len(), self.blocks.len())
+        write!(
+            f,
+            "Program({} operations, {} blocks)",
+            self.ops.len(),
+            self.blocks.len()
+        )
     }
 }
 
@@ -80,8 +85,15 @@ pub(crate) struct FunctionCode {
 /// Where a passed value lies in a frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slot {
-    Register { offset: u32, width: u8, varying: bool },
-    Local { offset: u32, size: u32 },
+    Register {
+        offset: u32,
+        width: u8,
+        varying: bool,
+    },
+    Local {
+        offset: u32,
+        size: u32,
+    },
 }
 
 /// One call.

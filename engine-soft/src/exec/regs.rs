@@ -63,7 +63,9 @@ impl Bytes {
         let layout = Self::layout(len);
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
         Self { start, len }
     }
 
@@ -94,7 +96,8 @@ impl Bytes {
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, ALIGN).expect("invariant: register files are far below 2^63 bytes")
+        Layout::from_size_align(len, ALIGN)
+            .expect("invariant: register files are far below 2^63 bytes")
     }
 }
 
@@ -121,7 +124,10 @@ impl Frame {
         assert!(base <= file.len() && base.is_multiple_of(ALIGN));
         // SAFETY: just checked to lie inside.
         let start = unsafe { file.ptr().add(base) };
-        Self { start, len: file.len() - base }
+        Self {
+            start,
+            len: file.len() - base,
+        }
     }
 
     /// The address of `count` bytes from `offset` on. A program's offsets are ours, not the PTX's; this
@@ -139,7 +145,9 @@ impl Frame {
     /// One lane of a slot.
     #[inline(always)]
     pub(crate) fn lane<T: Lane>(self, offset: usize, lane: usize) -> T {
-        let at = self.at(offset + lane * size_of::<T>(), size_of::<T>()).cast::<T>();
+        let at = self
+            .at(offset + lane * size_of::<T>(), size_of::<T>())
+            .cast::<T>();
         // SAFETY: in bounds; slots are aligned to cache lines, so a lane is aligned to its size; the gang
         // runs on one thread.
         unsafe { at.read() }
@@ -148,7 +156,9 @@ impl Frame {
     /// Sets one lane of a slot.
     #[inline(always)]
     pub(crate) fn set_lane<T: Lane>(self, offset: usize, lane: usize, value: T) {
-        let at = self.at(offset + lane * size_of::<T>(), size_of::<T>()).cast::<T>();
+        let at = self
+            .at(offset + lane * size_of::<T>(), size_of::<T>())
+            .cast::<T>();
         // SAFETY: as in `lane`.
         unsafe { at.write(value) };
     }
@@ -158,7 +168,11 @@ impl Frame {
     pub(crate) fn strip<T: Lane>(self, offset: usize, strip: usize) -> [T; STRIP] {
         let bytes = STRIP * size_of::<T>();
         // SAFETY: as in `lane`.
-        unsafe { self.at(offset + strip * bytes, bytes).cast::<[T; STRIP]>().read() }
+        unsafe {
+            self.at(offset + strip * bytes, bytes)
+                .cast::<[T; STRIP]>()
+                .read()
+        }
     }
 
     /// Sets one strip of a slot.
@@ -166,7 +180,11 @@ impl Frame {
     pub(crate) fn set_strip<T: Lane>(self, offset: usize, strip: usize, value: [T; STRIP]) {
         let bytes = STRIP * size_of::<T>();
         // SAFETY: as in `lane`.
-        unsafe { self.at(offset + strip * bytes, bytes).cast::<[T; STRIP]>().write(value) };
+        unsafe {
+            self.at(offset + strip * bytes, bytes)
+                .cast::<[T; STRIP]>()
+                .write(value)
+        };
     }
 
     /// One lane of a slot of `width` bytes a lane, zero-extended.
@@ -209,7 +227,10 @@ impl<T: Lane> Cursor<T> {
         } else {
             (frame.at(offset, bytes), 0)
         };
-        Self { at: at.cast(), step }
+        Self {
+            at: at.cast(),
+            step,
+        }
     }
 
     /// The strip under the cursor; moves on.

@@ -72,7 +72,10 @@ pub(crate) fn pack(access: Access) -> Option<u64> {
     }
     let place = access.place as u64;
     Some(
-        (offset as u64) << 16 | place << 8 | u64::from(access.wide) << 4 | access.count as u64 & 0xf,
+        (offset as u64) << 16
+            | place << 8
+            | u64::from(access.wide) << 4
+            | access.count as u64 & 0xf,
     )
 }
 
@@ -86,7 +89,12 @@ pub(crate) fn unpack(imm: u64) -> Access {
         3 => Place::Local,
         _ => Place::Param,
     };
-    Access { offset: imm as i64 >> 16, place, wide: imm >> 4 & 1 != 0, count: (imm & 0xf) as usize }
+    Access {
+        offset: imm as i64 >> 16,
+        place,
+        wide: imm >> 4 & 1 != 0,
+        count: (imm & 0xf) as usize,
+    }
 }
 
 /// What the addresses of a strip loop have in common.
@@ -148,7 +156,8 @@ impl Machine<'_> {
         let mut max = [0; STRIP];
         let mut crooked = [0; STRIP];
         let mut bits = [0; STRIP];
-        let mut row: [u64; STRIP] = std::array::from_fn(|lane| first.wrapping_add(size * lane as u64));
+        let mut row: [u64; STRIP] =
+            std::array::from_fn(|lane| first.wrapping_add(size * lane as u64));
         for strip in self.low..self.high {
             let values = self.frame.strip::<T>(slot, strip);
             let lanes = self.mask.strip(strip);
@@ -174,16 +183,28 @@ impl Machine<'_> {
     }
 
     /// Tests one address that all lanes have.
-    fn test_one(&mut self, base: u64, access: Access, size: u64, write: bool) -> Result<Tested, Flow> {
+    fn test_one(
+        &mut self,
+        base: u64,
+        access: Access,
+        size: u64,
+        write: bool,
+    ) -> Result<Tested, Flow> {
         let sum = base.wrapping_add_signed(access.offset);
         let address = if access.wide { sum } else { sum & 0xffff_ffff };
         if access.place == Place::Local
             || access.place == Place::Generic && in_window(address, LOCAL_BASE)
         {
             for strip in self.low..self.high {
-                self.scratch.set_strip(Self::ADDRESSES as usize, strip, [address; STRIP]);
+                self.scratch
+                    .set_strip(Self::ADDRESSES as usize, strip, [address; STRIP]);
             }
-            let survey = Survey { min: address, max: address, crooked: u64::MAX, bits: address };
+            let survey = Survey {
+                min: address,
+                max: address,
+                crooked: u64::MAX,
+                bits: address,
+            };
             return self.test_many(survey, access, size, write);
         }
         match self.host(address, access.place, size, write) {
@@ -195,7 +216,13 @@ impl Machine<'_> {
 
     /// Tests the lanes' addresses in scratch and makes host addresses of them.
     #[inline(never)]
-    fn test_many(&mut self, survey: Survey, access: Access, size: u64, write: bool) -> Result<Tested, Flow> {
+    fn test_many(
+        &mut self,
+        survey: Survey,
+        access: Access,
+        size: u64,
+        write: bool,
+    ) -> Result<Tested, Flow> {
         if survey.bits & (size - 1) != 0 {
             return Err(self.first_fault(access.place, size, write));
         }
@@ -214,8 +241,13 @@ impl Machine<'_> {
             return self.test_each(access, size, write);
         }
         // One test of the whole span is enough where all of it is allowed; else each lane is asked.
-        let Ok(host) = self.host_range(survey.min, place, access.place == Place::Generic, reach, write)
-        else {
+        let Ok(host) = self.host_range(
+            survey.min,
+            place,
+            access.place == Place::Generic,
+            reach,
+            write,
+        ) else {
             return self.test_each(access, size, write);
         };
         let shift = host.wrapping_sub(survey.min);
@@ -236,14 +268,20 @@ impl Machine<'_> {
         size: u64,
         write: bool,
     ) -> Result<Tested, Flow> {
-        let base = if access.place == Place::Generic { LOCAL_BASE } else { 0 };
+        let base = if access.place == Place::Generic {
+            LOCAL_BASE
+        } else {
+            0
+        };
         let stride = u64::from(self.local_stride);
         if survey.max - base > stride.wrapping_sub(size) || stride < size {
             return Err(self.first_fault(access.place, size, write));
         }
         let start = (self.local.ptr() as u64).wrapping_sub(base);
         self.shift_addresses(|address, lane| {
-            address.wrapping_add(start).wrapping_add(lane as u64 * stride)
+            address
+                .wrapping_add(start)
+                .wrapping_add(lane as u64 * stride)
         });
         Ok(Tested::Each)
     }
@@ -326,7 +364,11 @@ impl Machine<'_> {
     /// The host address of one access, which is not local.
     fn host(&self, address: u64, place: Place, size: u64, write: bool) -> Result<u64, ()> {
         let generic = place == Place::Generic;
-        let place = if generic { home(address, address).ok_or(())? } else { place };
+        let place = if generic {
+            home(address, address).ok_or(())?
+        } else {
+            place
+        };
         self.host_range(address, place, generic, size, write)
     }
 
@@ -341,13 +383,19 @@ impl Machine<'_> {
     ) -> Result<u64, ()> {
         let inside = |base: u64, start: u64, size: u64| {
             let offset = first.wrapping_sub(if generic { base } else { 0 });
-            if len <= size && offset <= size - len { Ok(start + offset) } else { Err(()) }
+            if len <= size && offset <= size - len {
+                Ok(start + offset)
+            } else {
+                Err(())
+            }
         };
         match place {
             Place::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes()),
-            Place::Param if !write => {
-                inside(PARAM_BASE, self.launch.params.ptr() as u64, self.launch.kernel.param_bytes.into())
-            }
+            Place::Param if !write => inside(
+                PARAM_BASE,
+                self.launch.params.ptr() as u64,
+                self.launch.kernel.param_bytes.into(),
+            ),
             Place::Global | Place::Generic if self.launch.memory.allows(first, len) => Ok(first),
             _ => Err(()),
         }
@@ -393,9 +441,11 @@ pub(crate) fn in_window(address: u64, base: u64) -> bool {
 
 /// The space of generic addresses from `min` to `max`, if it is one.
 fn home(min: u64, max: u64) -> Option<Place> {
-    for (base, place) in
-        [(SHARED_BASE, Place::Shared), (LOCAL_BASE, Place::Local), (PARAM_BASE, Place::Param)]
-    {
+    for (base, place) in [
+        (SHARED_BASE, Place::Shared),
+        (LOCAL_BASE, Place::Local),
+        (PARAM_BASE, Place::Param),
+    ] {
         if in_window(min, base) && in_window(max, base) {
             return Some(place);
         }

@@ -5,12 +5,12 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::exec::launch::FaultKind;
 use crate::exec::machine::{Arrival, Event, Flow, Machine, Op, Reduce, ReduceOp};
 use crate::exec::mask::Mask;
 use crate::exec::program::NOWHERE;
 use crate::exec::regs::STRIP;
 use crate::exec::spaces::{FUNCTION_BASE, FUNCTION_STEP};
-use crate::exec::launch::FaultKind;
 
 /// What taking an edge costs: of the budget (24 bits), and of the fragment's turn (8 bits).
 pub(crate) fn edge(back: bool, operations: u32, spins: bool) -> u32 {
@@ -18,7 +18,11 @@ pub(crate) fn edge(back: bool, operations: u32, spins: bool) -> u32 {
         return 0;
     }
     // A loop that waits for others is to give way soon, in the block and in the gang.
-    let (operations, turn) = if spins { (operations.saturating_mul(64), 64) } else { (operations, 1) };
+    let (operations, turn) = if spins {
+        (operations.saturating_mul(64), 64)
+    } else {
+        (operations, 1)
+    };
     operations.clamp(1, 0xff_ffff) << 8 | turn
 }
 
@@ -36,7 +40,11 @@ impl Machine<'_> {
             let values = self.frame.strip::<u8>(slot, strip);
             mask.add_strip(strip, bits(values));
         }
-        if negated { self.mask.and_not(mask) } else { self.mask.and(mask) }
+        if negated {
+            self.mask.and_not(mask)
+        } else {
+            self.mask.and(mask)
+        }
     }
 
     /// Pays for a back-edge; says whether the fragment may go on.
@@ -115,7 +123,11 @@ pub(crate) unsafe fn branch_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
     } else if taken == cx.mask {
         cx.go_fast(op.s[0], op.imm as u32)
     } else {
-        cx.stop(Event::Split { taken, to: op.d[0], other: op.d[1] })
+        cx.stop(Event::Split {
+            taken,
+            to: op.d[0],
+            other: op.d[1],
+        })
     }
 }
 
@@ -130,7 +142,11 @@ pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
     } else if taken == cx.mask {
         cx.go_slow(op.s[0], op.d[0], op.imm as u32)
     } else {
-        cx.stop(Event::Split { taken, to: op.d[0], other: op.d[1] })
+        cx.stop(Event::Split {
+            taken,
+            to: op.d[0],
+            other: op.d[1],
+        })
     }
 }
 
@@ -142,7 +158,9 @@ pub(crate) unsafe fn table(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let targets = &cx.program.tables[op.imm as usize];
     let mut groups: Vec<(Mask, u32)> = Vec::new();
     for lane in cx.mask.lanes() {
-        let index = cx.frame.lane::<u32>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
+        let index = cx
+            .frame
+            .lane::<u32>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
         let block = targets[(index as usize).min(targets.len() - 1)];
         match groups.iter_mut().find(|(_, to)| *to == block) {
             Some((mask, _)) => *mask = mask.or(Mask::lane(lane)),
@@ -188,9 +206,16 @@ pub(crate) unsafe fn unguard(cx: &mut Machine<'_>, _: &Op) -> Flow {
 pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let lane = cx.mask.lowest().unwrap_or(0);
     let read = |source: usize| {
-        cx.frame.lane::<u32>(op.s[source] as usize, if op.varies(source) { lane } else { 0 })
+        cx.frame.lane::<u32>(
+            op.s[source] as usize,
+            if op.varies(source) { lane } else { 0 },
+        )
     };
-    let id = if op.width[0] == 255 { read(2) } else { u32::from(op.width[0]) };
+    let id = if op.width[0] == 255 {
+        read(2)
+    } else {
+        u32::from(op.width[0])
+    };
     let flags = op.width[1];
     let count = if flags & 1 != 0 { read(3) } else { 0 };
     if id >= 16 || flags & 1 != 0 && (count == 0 || count % 32 != 0) {
@@ -208,8 +233,16 @@ pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
         destination: op.d[1],
         width: if kind == ReduceOp::Popc { 4 } else { 1 },
     });
-    let arrival = Arrival { id: id as u8, count, arrive_only: flags & 2 != 0, reduce };
-    cx.stop(Event::Barrier { arrival, next: op.d[0] })
+    let arrival = Arrival {
+        id: id as u8,
+        count,
+        arrive_only: flags & 2 != 0,
+        reduce,
+    };
+    cx.stop(Event::Barrier {
+        arrival,
+        next: op.d[0],
+    })
 }
 
 /// Calls site `imm`, going on at block `d[0]`.
@@ -217,7 +250,10 @@ pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn call(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    cx.stop(Event::Call { site: op.imm as u32, next: op.d[0] })
+    cx.stop(Event::Call {
+        site: op.imm as u32,
+        next: op.d[0],
+    })
 }
 
 /// Calls the functions whose addresses stand in `s[2]`.
@@ -227,7 +263,9 @@ pub(crate) unsafe fn call(cx: &mut Machine<'_>, op: &Op) -> Flow {
 pub(crate) unsafe fn call_indirect(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let mut groups: Vec<(Mask, u32)> = Vec::new();
     for lane in cx.mask.lanes() {
-        let address = cx.frame.lane::<u64>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
+        let address = cx
+            .frame
+            .lane::<u64>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
         let offset = address.wrapping_sub(FUNCTION_BASE);
         let function = usize::try_from(offset / FUNCTION_STEP)
             .ok()
@@ -242,7 +280,11 @@ pub(crate) unsafe fn call_indirect(cx: &mut Machine<'_>, op: &Op) -> Flow {
             None => groups.push((Mask::lane(lane), function)),
         }
     }
-    cx.stop(Event::CallEach { site: op.imm as u32, next: op.d[0], groups })
+    cx.stop(Event::CallEach {
+        site: op.imm as u32,
+        next: op.d[0],
+        groups,
+    })
 }
 
 /// Returns.
@@ -274,7 +316,11 @@ pub(crate) unsafe fn done(cx: &mut Machine<'_>, _: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn trap(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let kind = if op.imm == 0 { FaultKind::Trap } else { FaultKind::IllegalInstruction };
+    let kind = if op.imm == 0 {
+        FaultKind::Trap
+    } else {
+        FaultKind::IllegalInstruction
+    };
     let lane = cx.mask.lowest().unwrap_or(0);
     cx.fault(kind, 0, lane)
 }

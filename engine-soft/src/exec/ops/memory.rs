@@ -50,27 +50,33 @@ for_each_isa!(run_store, Transfer, store_table);
 /// The functions that move `bytes` of memory to or from registers of `register` bytes.
 fn transfer(bytes: u8, signed: bool, register: u8, load: bool) -> Option<[OpFn; Isa::COUNT]> {
     fn of<T: Transfer>(load: bool) -> [OpFn; Isa::COUNT] {
-        if load { load_table::table::<T>() } else { store_table::table::<T>() }
+        if load {
+            load_table::table::<T>()
+        } else {
+            store_table::table::<T>()
+        }
     }
-    Some(match (bytes, signed && load && register > bytes, register) {
-        (1, _, 1) => of::<U8U8>(load),
-        (1, false, 2) => of::<U8U16>(load),
-        (1, false, 4) => of::<U8U32>(load),
-        (1, false, 8) => of::<U8U64>(load),
-        (1, true, 2) => of::<S8U16>(load),
-        (1, true, 4) => of::<S8U32>(load),
-        (1, true, 8) => of::<S8U64>(load),
-        (2, _, 2) => of::<U16U16>(load),
-        (2, false, 4) => of::<U16U32>(load),
-        (2, false, 8) => of::<U16U64>(load),
-        (2, true, 4) => of::<S16U32>(load),
-        (2, true, 8) => of::<S16U64>(load),
-        (4, _, 4) => of::<U32U32>(load),
-        (4, false, 8) => of::<U32U64>(load),
-        (4, true, 8) => of::<S32U64>(load),
-        (8, _, 8) => of::<U64U64>(load),
-        _ => return None,
-    })
+    Some(
+        match (bytes, signed && load && register > bytes, register) {
+            (1, _, 1) => of::<U8U8>(load),
+            (1, false, 2) => of::<U8U16>(load),
+            (1, false, 4) => of::<U8U32>(load),
+            (1, false, 8) => of::<U8U64>(load),
+            (1, true, 2) => of::<S8U16>(load),
+            (1, true, 4) => of::<S8U32>(load),
+            (1, true, 8) => of::<S8U64>(load),
+            (2, _, 2) => of::<U16U16>(load),
+            (2, false, 4) => of::<U16U32>(load),
+            (2, false, 8) => of::<U16U64>(load),
+            (2, true, 4) => of::<S16U32>(load),
+            (2, true, 8) => of::<S16U64>(load),
+            (4, _, 4) => of::<U32U32>(load),
+            (4, false, 8) => of::<U32U64>(load),
+            (4, true, 8) => of::<S32U64>(load),
+            (8, _, 8) => of::<U64U64>(load),
+            _ => return None,
+        },
+    )
 }
 
 /// The load of `bytes`, extended to a register of `register` bytes.
@@ -93,7 +99,9 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     };
     // SAFETY: `addresses` tested every element of the access for each running lane, and gives lanes that
     // do not run the address of one that does.
-    let read = |host: u64, index: usize| unsafe { T::load(T::Memory::load(host + (index * element) as u64)) };
+    let read = |host: u64, index: usize| unsafe {
+        T::load(T::Memory::load(host + (index * element) as u64))
+    };
     if access.count == 1 && cx.full && element == size_of::<T::Register>() {
         if let (Tested::Row(host), true) = (tested, op.writes_varying(0)) {
             cx.copy_row_in(op.d[0], host, element);
@@ -116,7 +124,9 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
                     for (lane, value) in values.iter_mut().enumerate() {
                         *value = read(cx.tested(tested, strip * STRIP + lane, size), index);
                     }
-                    target.frame.set_strip(target.offset as usize, strip, values);
+                    target
+                        .frame
+                        .set_strip(target.offset as usize, strip, values);
                 }
             }
         }

@@ -13,7 +13,8 @@ pub(crate) trait Pure {
     /// How many operands it has.
     const ARITY: usize;
 
-    fn lane(a: Self::A, b: Self::B, c: Self::C) -> Self::D;
+    /// The operation on one lane; `imm` is [`Op::imm`].
+    fn lane(a: Self::A, b: Self::B, c: Self::C, imm: u64) -> Self::D;
 }
 
 /// A function over a strip, for what no plain loop gives.
@@ -103,13 +104,34 @@ impl Machine<'_> {
     pub(crate) fn target(&self, op: &Op, destination: usize) -> Target {
         let offset = op.d[destination];
         if !op.writes_varying(destination) {
-            Target { frame: self.frame, offset, varying: false, low: 0, high: 1, blend: false }
+            Target {
+                frame: self.frame,
+                offset,
+                varying: false,
+                low: 0,
+                high: 1,
+                blend: false,
+            }
         } else if self.full {
             let (low, high) = (self.low, self.high);
-            Target { frame: self.frame, offset, varying: true, low, high, blend: false }
+            Target {
+                frame: self.frame,
+                offset,
+                varying: true,
+                low,
+                high,
+                blend: false,
+            }
         } else {
             let (low, high) = (self.low, self.high);
-            Target { frame: self.scratch, offset: 0, varying: true, low, high, blend: true }
+            Target {
+                frame: self.scratch,
+                offset: 0,
+                varying: true,
+                low,
+                high,
+                blend: true,
+            }
         }
     }
 
@@ -121,7 +143,11 @@ impl Machine<'_> {
             let new = self.scratch.strip::<T>(0, strip);
             let mut old = self.frame.strip::<T>(offset as usize, strip);
             for lane in 0..STRIP {
-                old[lane] = if lanes >> lane & 1 != 0 { new[lane] } else { old[lane] };
+                old[lane] = if lanes >> lane & 1 != 0 {
+                    new[lane]
+                } else {
+                    old[lane]
+                };
             }
             self.frame.set_strip(offset as usize, strip, old);
         }
@@ -141,7 +167,7 @@ fn run_pure<P: Pure>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let (a, b, c) = unsafe { (a.read(), b.read(), c.read()) };
         let mut result = [P::D::default(); STRIP];
         for lane in 0..STRIP {
-            result[lane] = P::lane(a[lane], b[lane], c[lane]);
+            result[lane] = P::lane(a[lane], b[lane], c[lane], op.imm);
         }
         // SAFETY: as above.
         unsafe { d.write(result) };
@@ -185,10 +211,14 @@ fn run_strips<P: StripOp>(cx: &mut Machine<'_>, op: &Op) -> Flow {
 pub(crate) unsafe fn run_cold(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let Some(f) = op.cold else { return Flow::Next };
     let frame = cx.frame;
-    // `imm`'s top byte carries the widths of the three sources, two bits each.
+    // Widths of the three sources as powers of two, two bits each.
     let source = |index: usize, lane: usize| {
         let width = 1u8 << (op.width[1] >> (2 * index) & 3);
-        frame.wide(op.s[index] as usize, if op.varies(index) { lane } else { 0 }, width)
+        frame.wide(
+            op.s[index] as usize,
+            if op.varies(index) { lane } else { 0 },
+            width,
+        )
     };
     let value = |lane: usize| f(source(0, lane), source(1, lane), source(2, lane), op.imm);
     let offset = op.d[0] as usize;

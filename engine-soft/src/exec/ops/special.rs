@@ -137,7 +137,9 @@ impl Machine<'_> {
     pub(crate) fn splat<T: Lane>(&mut self, op: &Op, value: T) {
         let target = self.target(op, 0);
         for strip in target.low..target.high {
-            target.frame.set_strip(target.offset as usize, strip, [value; STRIP]);
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, [value; STRIP]);
         }
         if target.blend {
             self.blend::<T>(op.d[0]);
@@ -169,7 +171,12 @@ pub(crate) unsafe fn constant(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn global_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let base = cx.launch.globals.get(op.s[4] as usize).copied().unwrap_or(0);
+    let base = cx
+        .launch
+        .globals
+        .get(op.s[4] as usize)
+        .copied()
+        .unwrap_or(0);
     cx.splat_wide(op, base.wrapping_add(op.imm));
     Flow::Next
 }
@@ -193,7 +200,9 @@ pub(crate) unsafe fn clock(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let now = if op.imm == 0 {
         START.get_or_init(Instant::now).elapsed().as_nanos() as u64
     } else {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64)
     };
     // Two reads by one thread differ, as programs that divide by the difference expect.
     cx.splat_wide(op, now);
@@ -233,7 +242,9 @@ pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
         11 => cx.fill(op, |lane| same(u32::MAX >> (31 - lane_id(lane)))),
         12 => cx.fill(op, |lane| same((1 << lane_id(lane)) - 1)),
         13 => cx.fill(op, |lane| same(u32::MAX << lane_id(lane))),
-        14 => cx.fill(op, |lane| same((u32::MAX << lane_id(lane)) & !(1 << lane_id(lane)))),
+        14 => cx.fill(op, |lane| {
+            same((u32::MAX << lane_id(lane)) & !(1 << lane_id(lane)))
+        }),
         15 => cx.splat_wide(op, same(launch.dynamic_shared)),
         16 => cx.splat_wide(op, same(launch.dynamic_shared + launch.kernel.shared_bytes)),
         17 => cx.splat_wide(op, same(WARP)),
