@@ -1,5 +1,7 @@
 //! Trees made at random, printed, parsed, and compared.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
@@ -73,12 +75,9 @@ fn variable(
                 );
             }
             // What ends in a value that is 0 is the shorter initializer to the parser.
-            while !bytes.is_empty()
-                && bytes[bytes.len() - width.max(bytes.len().min(width))..]
-                    .iter()
-                    .all(|&b| b == 0)
-            {
-                bytes.truncate(bytes.len() - usize::try_from(size).unwrap());
+            let last = usize::try_from(size).unwrap();
+            while bytes.len() >= last && bytes[bytes.len() - last..].iter().all(|&b| b == 0) {
+                bytes.truncate(bytes.len() - last);
             }
             let relocations = if size == 8 && initial {
                 let count = bytes.len() as u64;

@@ -44,9 +44,10 @@ impl Window {
     pub unsafe fn new(base: u64, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
         assert!(base.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE));
         assert!(base.checked_add(len).is_some());
-        let valid = (0..len >> GRANULE_SHIFT)
-            .map(|_| AtomicU8::new(0))
-            .collect();
+        // Zeroed by the allocator, so that the table of a large window that is not used costs no memory.
+        let valid = Box::into_raw(vec![0_u8; (len >> GRANULE_SHIFT) as usize].into_boxed_slice());
+        // SAFETY: the allocation is a boxed slice of u8 that we own, and AtomicU8 has u8's layout.
+        let valid = unsafe { Box::from_raw(valid as *mut [AtomicU8]) };
         Self {
             base,
             len,
@@ -91,6 +92,19 @@ impl Window {
         for granule in &self.valid[range] {
             granule.store(u8::from(valid), Ordering::Relaxed);
         }
+    }
+
+    /// Bytes of the granules that are allocated among those that lie wholly in `[address, address + len)`,
+    /// a range of whole granules inside the window.
+    #[must_use]
+    pub fn valid_bytes(&self, address: u64, len: u64) -> u64 {
+        let first = ((address - self.base) >> GRANULE_SHIFT) as usize;
+        let granules = &self.valid[first..first + (len >> GRANULE_SHIFT) as usize];
+        let count = granules
+            .iter()
+            .filter(|granule| granule.load(Ordering::Relaxed) != 0)
+            .count();
+        (count as u64) << GRANULE_SHIFT
     }
 
     /// Whether every granule of `[first, last]` is valid. The range lies inside the window.
