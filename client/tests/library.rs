@@ -3,21 +3,25 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use cuda_abi::functions::ROWS;
 
-/// Builds beside the test: `target/debug/libcuda.so`.
+/// The library, built as this test was: cargo does not build it for the tests by itself.
 fn library() -> PathBuf {
+    static BUILD: Once = Once::new();
+    BUILD.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "client"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success());
+    });
     let test = std::env::current_exe().expect("a path");
     let target = test.ancestors().nth(2).expect("target/debug/deps");
-    let library = target.join("libcuda.so");
-    assert!(
-        library.is_file(),
-        "{} is built beside the tests",
-        library.display()
-    );
-    library
+    target.join("libcuda.so")
 }
 
 fn output(command: &mut Command) -> String {
