@@ -2,6 +2,7 @@
 
 mod rig;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
@@ -148,8 +149,9 @@ fn what_is_merely_wrong_is_an_error_and_no_more() {
 fn garbage_in_the_shared_memory_ends_only_its_client() {
     let rig = Rig::new(FakeEngine::new());
     let neighbour = rig.attach_with_context();
-    for seed in 1..60 {
-        let client = rig.attach_with_context();
+    let (mut malformed, mut posters) = (0, Vec::new());
+    for seed in 1..200 {
+        let (client, mut child) = rig.attach_process();
         client.round_trip();
         let ring = Mapping::map(&client.memory.ring).unwrap();
         let mut dice = dice(seed);
@@ -175,12 +177,27 @@ fn garbage_in_the_shared_memory_ends_only_its_client() {
         };
         ring.word(0)
             .store(produced, std::sync::atomic::Ordering::Release);
-        let _ = client.end.post(0, 0, &MemFree::default(), &[]);
+        // Rings the server. It may take its time, since its own cursor is wrong too.
+        let (session, client) = (client.session, Arc::new(client));
+        let poster = client.clone();
+        posters.push(std::thread::spawn(move || {
+            let _ = poster.end.post(0, 0, &MemFree::default(), &[]);
+        }));
         std::thread::sleep(Duration::from_millis(3));
-        let session = client.session;
-        drop(client);
-        rig.ending_of(session);
+        // Whether it was found out or the garbage made sense, it ends.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let how = rig.ending_of(session);
+        assert!(
+            matches!(how, Ending::Malformed | Ending::ProcessEnded),
+            "{how:?}"
+        );
+        malformed += usize::from(how == Ending::Malformed);
         works(&neighbour);
+    }
+    assert!(malformed > 100, "most garbage is found out: {malformed}");
+    for poster in posters {
+        poster.join().unwrap();
     }
     assert_eq!(rig.engine.clients(), 1);
 }
