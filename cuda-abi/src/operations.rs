@@ -1,7 +1,7 @@
 //! What travels: the operations that a client asks of its server.
 //!
 //! The driver's functions (`functions`) say what a program sees; many of them come down to the same
-//! request: thirty copy functions are one [`Copy`], nine ways to launch are one [`Launch`]. Each
+//! request: thirty copy functions are one [`struct@Copy`], nine ways to launch are one [`Launch`]. Each
 //! request is a row of [`for_each_operation!`](crate::for_each_operation), and from the row come its
 //! struct, its codec, its [`Opcode`], the method that the server's session must have, and, for rows
 //! of the engine's group, the method that every engine must have. A row without an implementation
@@ -84,7 +84,7 @@ macro_rules! for_each_operation {
     };
 }
 
-/// Where a side of a [`Copy`] lies.
+/// Where a side of a [`struct@Copy`] lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Space {

@@ -146,7 +146,8 @@ pub struct Function<'src> {
     pub registers: Vec<Type>,
     /// The variables of all scopes of the body (`.shared`, `.local`, `.param`, `.const`, `.global`).
     pub variables: Vec<Variable<'src>>,
-    /// For each [`Label`], the index into `body` of the instruction that it stands before.
+    /// For each [`Label`], the index into `body` of the instruction that it stands before; the length
+    /// of `body` for a label at the end. Labels are distinct numbers even where they stand together.
     pub labels: Vec<usize>,
     /// `.branchtargets` and `.calltargets` lists in order of declaration.
     pub targets: Vec<Targets>,
@@ -242,6 +243,9 @@ pub enum Operand<'src> {
     Float32(u32),
     /// A floating-point immediate, as its bits: `0d3FF0…`, or a decimal such as `1.5`.
     Float64(u64),
+    /// An address with coordinates: `[texture, {x, y}]`, `[texture, sampler, {x, y}]` or, of a tensor
+    /// copy, `[map, {x, y}]`: what stands between the brackets, as addresses and a vector.
+    Indexed(Vec<Operand<'src>>),
     /// An integer immediate, sign-extended or zero-extended to 64 bits as it was written.
     Integer(i64),
     /// A label of this function.

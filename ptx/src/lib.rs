@@ -6,3 +6,11 @@
 #![forbid(unsafe_code)]
 
 pub mod ast;
+mod error;
+pub mod image;
+pub mod layout;
+mod lexer;
+mod parser;
+
+pub use error::{Error, ErrorKind};
+pub use parser::{parse, parse_bytes};

@@ -135,10 +135,14 @@ macro_rules! for_each_function {
                 fn cuGetErrorString(error: val(CUresult), text: out(*const c_char));
             /// Finds the entry point of a name at a CUDA version. Form of CUDA 11.3.
             local 5 since 11030 capture allowed survives none =>
-                fn cuGetProcAddress(symbol: cstr(), pointer: out(*mut c_void), driver_version: val(i32), flags: val(u64));
+                fn cuGetProcAddress(
+                    symbol: cstr(), pointer: out(*mut c_void), driver_version: val(i32),
+                    flags: val(u64));
             /// Finds the entry point of a name at a CUDA version. Form of CUDA 12.0.
             local 6 since 12000 capture allowed survives none =>
-                fn cuGetProcAddress_v2(symbol: cstr(), pointer: out(*mut c_void), driver_version: val(i32), flags: val(u64), symbol_found: out(CUdriverProcAddressQueryResult));
+                fn cuGetProcAddress_v2(
+                    symbol: cstr(), pointer: out(*mut c_void), driver_version: val(i32),
+                    flags: val(u64), symbol_found: out(CUdriverProcAddressQueryResult));
             /// Hands out a private table of functions by its UUID, for the CUDA runtime and libraries.
             local 7 since 3000 capture allowed survives none =>
                 fn cuGetExportTable(table: out(*const c_void), id: struct_in(CUuuid));
@@ -151,7 +155,8 @@ macro_rules! for_each_function {
                 fn cuDeviceGetCount(count: out(i32));
             /// Writes the name of a device, cut to the buffer and ended by a zero.
             local 10 since 2000 capture allowed survives none =>
-                fn cuDeviceGetName(name: chars_out(len), len: len(i32, name), device: val(CUdevice));
+                fn cuDeviceGetName(
+                    name: chars_out(len), len: len(i32, name), device: val(CUdevice));
             /// Gives the 16 bytes that name a device for good. Form of CUDA 9.2.
             local 11 since 9020 capture allowed survives none =>
                 fn cuDeviceGetUuid(uuid: struct_out(CUuuid), device: val(CUdevice));
@@ -160,7 +165,8 @@ macro_rules! for_each_function {
                 fn cuDeviceGetUuid_v2(uuid: struct_out(CUuuid), device: val(CUdevice));
             /// Gives the Windows adapter id of a device.
             absent 13 since 10000 capture allowed survives none =>
-                fn cuDeviceGetLuid(luid: opaque(*mut c_char), device_node_mask: out(u32), device: val(CUdevice));
+                fn cuDeviceGetLuid(
+                    luid: opaque(*mut c_char), device_node_mask: out(u32), device: val(CUdevice));
             /// Total memory of a device in bytes, as this client may see it. Form of CUDA 2.0.
             local 14 since 2000 capture allowed survives none =>
                 fn cuDeviceTotalMem(bytes: out(u32), device: val(CUdevice));
@@ -169,25 +175,31 @@ macro_rules! for_each_function {
                 fn cuDeviceTotalMem_v2(bytes: out(usize), device: val(CUdevice));
             /// Gives one number about a device.
             local 16 since 2000 capture allowed survives none =>
-                fn cuDeviceGetAttribute(value: out(i32), attribute: val(CUdevice_attribute), device: val(CUdevice));
+                fn cuDeviceGetAttribute(
+                    value: out(i32), attribute: val(CUdevice_attribute), device: val(CUdevice));
             /// Fills the old structure of device facts.
             local 17 since 2000 capture allowed survives none =>
                 fn cuDeviceGetProperties(properties: struct_out(CUdevprop), device: val(CUdevice));
             /// Gives the major and minor architecture version of a device.
             local 18 since 2000 capture allowed survives none =>
-                fn cuDeviceComputeCapability(major: out(i32), minor: out(i32), device: val(CUdevice));
+                fn cuDeviceComputeCapability(
+                    major: out(i32), minor: out(i32), device: val(CUdevice));
             /// Finds a device by the text of its PCI address.
             local 19 since 4010 capture allowed survives none =>
                 fn cuDeviceGetByPCIBusId(device: out(CUdevice), bus_id: cstr());
             /// Writes the PCI address of a device as text.
             local 20 since 4010 capture allowed survives none =>
-                fn cuDeviceGetPCIBusId(bus_id: chars_out(len), len: len(i32, bus_id), device: val(CUdevice));
+                fn cuDeviceGetPCIBusId(
+                    bus_id: chars_out(len), len: len(i32, bus_id), device: val(CUdevice));
             /// Says whether a device can reach the memory of another.
             local 21 since 4000 capture allowed survives none =>
-                fn cuDeviceCanAccessPeer(can_access_peer: out(i32), device: val(CUdevice), peer_dev: val(CUdevice));
+                fn cuDeviceCanAccessPeer(
+                    can_access_peer: out(i32), device: val(CUdevice), peer_dev: val(CUdevice));
             /// Gives one number about the link between two devices.
             local 22 since 8000 capture allowed survives none =>
-                fn cuDeviceGetP2PAttribute(value: out(i32), attribute: val(CUdevice_P2PAttribute), src_device: val(CUdevice), dst_device: val(CUdevice));
+                fn cuDeviceGetP2PAttribute(
+                    value: out(i32), attribute: val(CUdevice_P2PAttribute),
+                    src_device: val(CUdevice), dst_device: val(CUdevice));
             // Primary contexts.
             /// Takes a share in the primary context of a device, making it at need.
             create 23 since 7000 capture prohibited survives replayed =>
@@ -206,7 +218,8 @@ macro_rules! for_each_function {
                 fn cuDevicePrimaryCtxReset_v2(device: val(CUdevice));
             /// Gives the flags of the primary context, and whether it exists.
             local 28 since 7000 capture allowed survives none =>
-                fn cuDevicePrimaryCtxGetState(device: val(CUdevice), flags: out(u32), active: out(i32));
+                fn cuDevicePrimaryCtxGetState(
+                    device: val(CUdevice), flags: out(u32), active: out(i32));
             /// Sets the flags of the primary context. Form of CUDA 7.0.
             local 29 since 7000 capture prohibited survives replayed =>
                 fn cuDevicePrimaryCtxSetFlags(device: val(CUdevice), flags: val(u32));
@@ -222,10 +235,14 @@ macro_rules! for_each_function {
                 fn cuCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 11.4.
             create 33 since 11040 capture prohibited survives replayed =>
-                fn cuCtxCreate_v3(ctx: new(CUcontext), params_array: list(CUexecAffinityParam, num_params), num_params: len(i32, params_array), flags: val(u32), device: val(CUdevice));
+                fn cuCtxCreate_v3(
+                    ctx: new(CUcontext), params_array: list(CUexecAffinityParam, num_params),
+                    num_params: len(i32, params_array), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 12.5.
             create 34 since 12050 capture prohibited survives replayed =>
-                fn cuCtxCreate_v4(ctx: new(CUcontext), ctx_create_params: struct_in(CUctxCreateParams), flags: val(u32), device: val(CUdevice));
+                fn cuCtxCreate_v4(
+                    ctx: new(CUcontext), ctx_create_params: struct_in(CUctxCreateParams),
+                    flags: val(u32), device: val(CUdevice));
             /// Ends a context and all that was made in it. Form of CUDA 2.0.
             post 35 since 2000 capture prohibited survives replayed =>
                 fn cuCtxDestroy(ctx: val(CUcontext));
@@ -312,7 +329,8 @@ macro_rules! for_each_function {
                 fn cuCtxDisablePeerAccess(peer_context: val(CUcontext));
             /// Gives the multiprocessor share of the current context.
             absent 63 since 11040 capture allowed survives none =>
-                fn cuCtxGetExecAffinity(exec_affinity: struct_out(CUexecAffinityParam), kind: val(CUexecAffinityType));
+                fn cuCtxGetExecAffinity(
+                    exec_affinity: struct_out(CUexecAffinityParam), kind: val(CUexecAffinityType));
             /// Records an event after all work of a context.
             absent 64 since 12050 capture invalidates survives none =>
                 fn cuCtxRecordEvent(ctx: val(CUcontext), event: val(CUevent));
@@ -321,7 +339,9 @@ macro_rules! for_each_function {
                 fn cuCtxWaitEvent(ctx: val(CUcontext), event: val(CUevent));
             /// Gives a resource that a context was made from.
             absent 66 since 12040 capture allowed survives none =>
-                fn cuCtxGetDevResource(ctx: val(CUcontext), result: struct_out(CUdevResource), kind: val(CUdevResourceType));
+                fn cuCtxGetDevResource(
+                    ctx: val(CUcontext), result: struct_out(CUdevResource),
+                    kind: val(CUdevResourceType));
             // Modules.
             /// Loads a module from a file of PTX, a cubin or a fatbin.
             call 67 since 2000 capture prohibited survives replayed =>
@@ -331,7 +351,10 @@ macro_rules! for_each_function {
                 fn cuModuleLoadData(module: new(CUmodule), image: opaque(*const c_void));
             /// Loads a module from memory with compiler options, which can ask for logs.
             call 69 since 2010 capture prohibited survives replayed =>
-                fn cuModuleLoadDataEx(module: new(CUmodule), image: opaque(*const c_void), num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options));
+                fn cuModuleLoadDataEx(
+                    module: new(CUmodule), image: opaque(*const c_void),
+                    num_options: len(u32, options), options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options));
             /// Loads a module from a fatbin in memory.
             call 70 since 2000 capture prohibited survives replayed =>
                 fn cuModuleLoadFatBinary(module: new(CUmodule), image: opaque(*const c_void));
@@ -340,19 +363,24 @@ macro_rules! for_each_function {
                 fn cuModuleUnload(module: val(CUmodule));
             /// Finds a kernel of a module by name.
             local 72 since 2000 capture allowed survives none =>
-                fn cuModuleGetFunction(function: new(CUfunction), module: val(CUmodule), name: cstr());
+                fn cuModuleGetFunction(
+                    function: new(CUfunction), module: val(CUmodule), name: cstr());
             /// Gives address and size of a variable of a module. Form of CUDA 2.0.
             local 73 since 2000 capture allowed survives none =>
-                fn cuModuleGetGlobal(dptr: out(CUdeviceptr_v1), bytes: out(u32), module: val(CUmodule), name: cstr());
+                fn cuModuleGetGlobal(
+                    dptr: out(CUdeviceptr_v1), bytes: out(u32), module: val(CUmodule), name: cstr());
             /// Gives address and size of a variable of a module. Form of CUDA 3.2.
             local 74 since 3020 capture allowed survives none =>
-                fn cuModuleGetGlobal_v2(dptr: out(CUdeviceptr), bytes: out(usize), module: val(CUmodule), name: cstr());
+                fn cuModuleGetGlobal_v2(
+                    dptr: out(CUdeviceptr), bytes: out(usize), module: val(CUmodule), name: cstr());
             /// Counts the kernels of a module.
             local 75 since 12040 capture allowed survives none =>
                 fn cuModuleGetFunctionCount(count: out(u32), module: val(CUmodule));
             /// Lists kernels of a module.
             local 76 since 12040 capture allowed survives none =>
-                fn cuModuleEnumerateFunctions(functions: list_out(CUfunction, num_functions), num_functions: len(u32, functions), module: val(CUmodule));
+                fn cuModuleEnumerateFunctions(
+                    functions: list_out(CUfunction, num_functions),
+                    num_functions: len(u32, functions), module: val(CUmodule));
             /// Says whether modules are loaded at once or at first use.
             local 77 since 11070 capture allowed survives none =>
                 fn cuModuleGetLoadingMode(mode: out(CUmoduleLoadingMode));
@@ -361,14 +389,29 @@ macro_rules! for_each_function {
                 fn cuModuleGetTexRef(tex_ref: out(CUtexref), module: val(CUmodule), name: cstr());
             /// Finds a surface reference of a module by name.
             absent 79 since 3000 capture allowed survives none =>
-                fn cuModuleGetSurfRef(surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
+                fn cuModuleGetSurfRef(
+                    surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
             // Libraries: modules of no particular context.
             /// Loads a library from memory; needs no context.
             call 80 since 12000 capture prohibited survives replayed =>
-                fn cuLibraryLoadData(library: new(CUlibrary), code: opaque(*const c_void), jit_options: list(CUjit_option, num_jit_options), jit_options_values: list(*mut c_void, num_jit_options), num_jit_options: len(u32, jit_options), library_options: list(CUlibraryOption, num_library_options), library_option_values: list(*mut c_void, num_library_options), num_library_options: len(u32, library_options));
+                fn cuLibraryLoadData(
+                    library: new(CUlibrary), code: opaque(*const c_void),
+                    jit_options: list(CUjit_option, num_jit_options),
+                    jit_options_values: list(*mut c_void, num_jit_options),
+                    num_jit_options: len(u32, jit_options),
+                    library_options: list(CUlibraryOption, num_library_options),
+                    library_option_values: list(*mut c_void, num_library_options),
+                    num_library_options: len(u32, library_options));
             /// Loads a library from a file; needs no context.
             call 81 since 12000 capture prohibited survives replayed =>
-                fn cuLibraryLoadFromFile(library: new(CUlibrary), file_name: cstr(), jit_options: list(CUjit_option, num_jit_options), jit_options_values: list(*mut c_void, num_jit_options), num_jit_options: len(u32, jit_options), library_options: list(CUlibraryOption, num_library_options), library_option_values: list(*mut c_void, num_library_options), num_library_options: len(u32, library_options));
+                fn cuLibraryLoadFromFile(
+                    library: new(CUlibrary), file_name: cstr(),
+                    jit_options: list(CUjit_option, num_jit_options),
+                    jit_options_values: list(*mut c_void, num_jit_options),
+                    num_jit_options: len(u32, jit_options),
+                    library_options: list(CUlibraryOption, num_library_options),
+                    library_option_values: list(*mut c_void, num_library_options),
+                    num_library_options: len(u32, library_options));
             /// Unloads a library from all contexts.
             post 82 since 12000 capture prohibited survives replayed =>
                 fn cuLibraryUnload(library: val(CUlibrary));
@@ -380,19 +423,26 @@ macro_rules! for_each_function {
                 fn cuLibraryGetModule(module: new(CUmodule), library: val(CUlibrary));
             /// Gives address and size of a variable of a library in the current context.
             call 85 since 12000 capture allowed survives replayed =>
-                fn cuLibraryGetGlobal(dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary), name: cstr());
+                fn cuLibraryGetGlobal(
+                    dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
+                    name: cstr());
             /// Gives address and size of a managed variable of a library.
             absent 86 since 12000 capture allowed survives none =>
-                fn cuLibraryGetManaged(dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary), name: cstr());
+                fn cuLibraryGetManaged(
+                    dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
+                    name: cstr());
             /// Gives a pointer to a function for host and device.
             absent 87 since 12000 capture allowed survives none =>
-                fn cuLibraryGetUnifiedFunction(fptr: out(*mut c_void), library: val(CUlibrary), symbol: cstr());
+                fn cuLibraryGetUnifiedFunction(
+                    fptr: out(*mut c_void), library: val(CUlibrary), symbol: cstr());
             /// Counts the kernels of a library.
             local 88 since 12040 capture allowed survives none =>
                 fn cuLibraryGetKernelCount(count: out(u32), library: val(CUlibrary));
             /// Lists kernels of a library.
             local 89 since 12040 capture allowed survives none =>
-                fn cuLibraryEnumerateKernels(kernels: list_out(CUkernel, num_kernels), num_kernels: len(u32, kernels), library: val(CUlibrary));
+                fn cuLibraryEnumerateKernels(
+                    kernels: list_out(CUkernel, num_kernels), num_kernels: len(u32, kernels),
+                    library: val(CUlibrary));
             // Kernels of libraries.
             /// Gives the function that a kernel is in the current context.
             call 90 since 12000 capture allowed survives replayed =>
@@ -405,16 +455,23 @@ macro_rules! for_each_function {
                 fn cuKernelGetName(name: out(*const c_char), function: val(CUkernel));
             /// Gives offset and size in bytes of a parameter of a kernel.
             local 93 since 12040 capture allowed survives none =>
-                fn cuKernelGetParamInfo(kernel: val(CUkernel), param_index: val(usize), param_offset: out(usize), param_size: out(usize));
+                fn cuKernelGetParamInfo(
+                    kernel: val(CUkernel), param_index: val(usize), param_offset: out(usize),
+                    param_size: out(usize));
             /// Gives one number about a kernel on a device.
             local 94 since 12000 capture allowed survives none =>
-                fn cuKernelGetAttribute(value: out(i32), attribute: val(CUfunction_attribute), kernel: val(CUkernel), device: val(CUdevice));
+                fn cuKernelGetAttribute(
+                    value: out(i32), attribute: val(CUfunction_attribute), kernel: val(CUkernel),
+                    device: val(CUdevice));
             /// Sets an attribute of a kernel on a device.
             post 95 since 12000 capture allowed survives replayed =>
-                fn cuKernelSetAttribute(attribute: val(CUfunction_attribute), val: val(i32), kernel: val(CUkernel), device: val(CUdevice));
+                fn cuKernelSetAttribute(
+                    attribute: val(CUfunction_attribute), val: val(i32), kernel: val(CUkernel),
+                    device: val(CUdevice));
             /// Sets the cache preference of a kernel on a device; a hint.
             local 96 since 12000 capture allowed survives replayed =>
-                fn cuKernelSetCacheConfig(kernel: val(CUkernel), config: val(CUfunc_cache), device: val(CUdevice));
+                fn cuKernelSetCacheConfig(
+                    kernel: val(CUkernel), config: val(CUfunc_cache), device: val(CUdevice));
             // Functions of modules.
             /// Gives the module of a function.
             local 97 since 11000 capture allowed survives none =>
@@ -424,13 +481,19 @@ macro_rules! for_each_function {
                 fn cuFuncGetName(name: out(*const c_char), function: val(CUfunction));
             /// Gives offset and size in bytes of a parameter of a function.
             local 99 since 12040 capture allowed survives none =>
-                fn cuFuncGetParamInfo(function: val(CUfunction), param_index: val(usize), param_offset: out(usize), param_size: out(usize));
+                fn cuFuncGetParamInfo(
+                    function: val(CUfunction), param_index: val(usize), param_offset: out(usize),
+                    param_size: out(usize));
             /// Gives one number about a function.
             local 100 since 2020 capture allowed survives none =>
-                fn cuFuncGetAttribute(value: out(i32), attribute: val(CUfunction_attribute), function: val(CUfunction));
+                fn cuFuncGetAttribute(
+                    value: out(i32), attribute: val(CUfunction_attribute),
+                    function: val(CUfunction));
             /// Sets an attribute of a function.
             post 101 since 9000 capture allowed survives replayed =>
-                fn cuFuncSetAttribute(function: val(CUfunction), attribute: val(CUfunction_attribute), value: val(i32));
+                fn cuFuncSetAttribute(
+                    function: val(CUfunction), attribute: val(CUfunction_attribute),
+                    value: val(i32));
             /// Sets the cache preference of a function; a hint.
             local 102 since 3000 capture allowed survives replayed =>
                 fn cuFuncSetCacheConfig(function: val(CUfunction), config: val(CUfunc_cache));
@@ -445,7 +508,8 @@ macro_rules! for_each_function {
                 fn cuFuncLoad(function: val(CUfunction));
             /// Sets the block size of the next old-style launch.
             absent 106 since 2000 capture prohibited survives none =>
-                fn cuFuncSetBlockShape(function: val(CUfunction), x: val(i32), y: val(i32), z: val(i32));
+                fn cuFuncSetBlockShape(
+                    function: val(CUfunction), x: val(i32), y: val(i32), z: val(i32));
             /// Sets the dynamic shared memory of the next old-style launch.
             absent 107 since 2000 capture prohibited survives none =>
                 fn cuFuncSetSharedSize(function: val(CUfunction), bytes: val(u32));
@@ -460,57 +524,92 @@ macro_rules! for_each_function {
                 fn cuParamSetf(function: val(CUfunction), offset: val(i32), value: val(f32));
             /// Sets the bytes of a parameter of the next old-style launch.
             absent 111 since 2000 capture prohibited survives none =>
-                fn cuParamSetv(function: val(CUfunction), offset: val(i32), ptr: bytes(bytes), bytes: len(u32, ptr));
+                fn cuParamSetv(
+                    function: val(CUfunction), offset: val(i32), ptr: bytes(bytes),
+                    bytes: len(u32, ptr));
             /// Binds a texture reference to an old-style launch.
             absent 112 since 2000 capture prohibited survives none =>
-                fn cuParamSetTexRef(function: val(CUfunction), texunit: val(i32), tex_ref: val(CUtexref));
+                fn cuParamSetTexRef(
+                    function: val(CUfunction), texunit: val(i32), tex_ref: val(CUtexref));
             // Launches.
             /// Launches a kernel; parameters come as pointers or as one packed buffer.
             post 113 since 4000 twin "_ptsz" 7000 capture node survives none =>
-                fn cuLaunchKernel(function: val(CUfunction), grid_dim_x: val(u32), grid_dim_y: val(u32), grid_dim_z: val(u32), block_dim_x: val(u32), block_dim_y: val(u32), block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream), kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
+                fn cuLaunchKernel(
+                    function: val(CUfunction), grid_dim_x: val(u32), grid_dim_y: val(u32),
+                    grid_dim_z: val(u32), block_dim_x: val(u32), block_dim_y: val(u32),
+                    block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream),
+                    kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel with launch attributes.
             post 114 since 11060 twin "_ptsz" 11060 capture node survives none =>
-                fn cuLaunchKernelEx(config: struct_in(CUlaunchConfig), function: val(CUfunction), kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
+                fn cuLaunchKernelEx(
+                    config: struct_in(CUlaunchConfig), function: val(CUfunction),
+                    kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel all of whose blocks are resident at once.
             post 115 since 9000 twin "_ptsz" 9000 capture node survives none =>
-                fn cuLaunchCooperativeKernel(function: val(CUfunction), grid_dim_x: val(u32), grid_dim_y: val(u32), grid_dim_z: val(u32), block_dim_x: val(u32), block_dim_y: val(u32), block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream), kernel_params: opaque(*mut *mut c_void));
+                fn cuLaunchCooperativeKernel(
+                    function: val(CUfunction), grid_dim_x: val(u32), grid_dim_y: val(u32),
+                    grid_dim_z: val(u32), block_dim_x: val(u32), block_dim_y: val(u32),
+                    block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream),
+                    kernel_params: opaque(*mut *mut c_void));
             /// Launches cooperating kernels on several devices.
             absent 116 since 9000 capture prohibited survives none =>
-                fn cuLaunchCooperativeKernelMultiDevice(launch_params_list: list(CUDA_LAUNCH_PARAMS, num_devices), num_devices: len(u32, launch_params_list), flags: val(u32));
+                fn cuLaunchCooperativeKernelMultiDevice(
+                    launch_params_list: list(CUDA_LAUNCH_PARAMS, num_devices),
+                    num_devices: len(u32, launch_params_list), flags: val(u32));
             /// Calls a host function when the stream has come so far.
             absent 117 since 10000 twin "_ptsz" 10000 capture node survives none =>
-                fn cuLaunchHostFunc(stream: val(CUstream), callback: val(CUhostFn), user_data: opaque(*mut c_void));
+                fn cuLaunchHostFunc(
+                    stream: val(CUstream), callback: val(CUhostFn), user_data: opaque(*mut c_void));
             /// Launches an old-style kernel with one block.
             absent 118 since 2000 capture prohibited survives none =>
                 fn cuLaunch(function: val(CUfunction));
             /// Launches an old-style kernel with a grid of blocks.
             absent 119 since 2000 capture prohibited survives none =>
-                fn cuLaunchGrid(function: val(CUfunction), grid_width: val(i32), grid_height: val(i32));
+                fn cuLaunchGrid(
+                    function: val(CUfunction), grid_width: val(i32), grid_height: val(i32));
             /// Launches an old-style kernel with a grid of blocks in a stream.
             absent 120 since 2000 capture node survives none =>
-                fn cuLaunchGridAsync(function: val(CUfunction), grid_width: val(i32), grid_height: val(i32), stream: val(CUstream));
+                fn cuLaunchGridAsync(
+                    function: val(CUfunction), grid_width: val(i32), grid_height: val(i32),
+                    stream: val(CUstream));
             // Occupancy.
             /// Blocks of a kernel that fit on one multiprocessor.
             local 121 since 6050 capture allowed survives none =>
-                fn cuOccupancyMaxActiveBlocksPerMultiprocessor(num_blocks: out(i32), function: val(CUfunction), block_size: val(i32), dynamic_bytes: val(usize));
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                    num_blocks: out(i32), function: val(CUfunction), block_size: val(i32),
+                    dynamic_bytes: val(usize));
             /// Blocks of a kernel that fit on one multiprocessor, with flags.
             local 122 since 7000 capture allowed survives none =>
-                fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(num_blocks: out(i32), function: val(CUfunction), block_size: val(i32), dynamic_bytes: val(usize), flags: val(u32));
+                fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+                    num_blocks: out(i32), function: val(CUfunction), block_size: val(i32),
+                    dynamic_bytes: val(usize), flags: val(u32));
             /// Proposes a block size for full use of the device.
             local 123 since 6050 capture allowed survives none =>
-                fn cuOccupancyMaxPotentialBlockSize(min_grid_size: out(i32), block_size: out(i32), function: val(CUfunction), dynamic_bytes_of: val(CUoccupancyB2DSize), dynamic_bytes: val(usize), block_size_limit: val(i32));
+                fn cuOccupancyMaxPotentialBlockSize(
+                    min_grid_size: out(i32), block_size: out(i32), function: val(CUfunction),
+                    dynamic_bytes_of: val(CUoccupancyB2DSize), dynamic_bytes: val(usize),
+                    block_size_limit: val(i32));
             /// Proposes a block size for full use of the device, with flags.
             local 124 since 7000 capture allowed survives none =>
-                fn cuOccupancyMaxPotentialBlockSizeWithFlags(min_grid_size: out(i32), block_size: out(i32), function: val(CUfunction), dynamic_bytes_of: val(CUoccupancyB2DSize), dynamic_bytes: val(usize), block_size_limit: val(i32), flags: val(u32));
+                fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+                    min_grid_size: out(i32), block_size: out(i32), function: val(CUfunction),
+                    dynamic_bytes_of: val(CUoccupancyB2DSize), dynamic_bytes: val(usize),
+                    block_size_limit: val(i32), flags: val(u32));
             /// Dynamic shared memory in bytes a block may have with so many blocks on a multiprocessor.
             local 125 since 10020 capture allowed survives none =>
-                fn cuOccupancyAvailableDynamicSMemPerBlock(dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32), block_size: val(i32));
+                fn cuOccupancyAvailableDynamicSMemPerBlock(
+                    dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32),
+                    block_size: val(i32));
             /// Clusters of a launch that fit on the device at once.
             absent 126 since 11070 capture allowed survives none =>
-                fn cuOccupancyMaxActiveClusters(num_clusters: out(i32), function: val(CUfunction), config: struct_in(CUlaunchConfig));
+                fn cuOccupancyMaxActiveClusters(
+                    num_clusters: out(i32), function: val(CUfunction),
+                    config: struct_in(CUlaunchConfig));
             /// The greatest cluster that a launch could have.
             absent 127 since 11070 capture allowed survives none =>
-                fn cuOccupancyMaxPotentialClusterSize(cluster_size: out(i32), function: val(CUfunction), config: struct_in(CUlaunchConfig));
+                fn cuOccupancyMaxPotentialClusterSize(
+                    cluster_size: out(i32), function: val(CUfunction),
+                    config: struct_in(CUlaunchConfig));
             // Memory.
             /// Free and total device memory in bytes, as this client may see them. Form of CUDA 2.0.
             call 128 since 2000 capture allowed survives none =>
@@ -526,10 +625,14 @@ macro_rules! for_each_function {
                 fn cuMemAlloc_v2(dptr: out(CUdeviceptr), byte_count: val(usize));
             /// Allocates rows of device memory at a pitch that suits copies. Form of CUDA 2.0.
             call 132 since 2000 capture prohibited survives yes =>
-                fn cuMemAllocPitch(dptr: out(CUdeviceptr_v1), pitch: out(u32), width: val(u32), height: val(u32), element_size_bytes: val(u32));
+                fn cuMemAllocPitch(
+                    dptr: out(CUdeviceptr_v1), pitch: out(u32), width: val(u32), height: val(u32),
+                    element_size_bytes: val(u32));
             /// Allocates rows of device memory at a pitch that suits copies. Form of CUDA 3.2.
             call 133 since 3020 capture prohibited survives yes =>
-                fn cuMemAllocPitch_v2(dptr: out(CUdeviceptr), pitch: out(usize), width: val(usize), height: val(usize), element_size_bytes: val(u32));
+                fn cuMemAllocPitch_v2(
+                    dptr: out(CUdeviceptr), pitch: out(usize), width: val(usize),
+                    height: val(usize), element_size_bytes: val(u32));
             /// Frees device memory once the work posted before has finished. Form of CUDA 2.0.
             post 134 since 2000 capture prohibited survives yes =>
                 fn cuMemFree(dptr: val(CUdeviceptr_v1));
@@ -538,10 +641,12 @@ macro_rules! for_each_function {
                 fn cuMemFree_v2(dptr: val(CUdeviceptr));
             /// Gives base and size of the allocation that an address lies in. Form of CUDA 2.0.
             local 136 since 2000 capture allowed survives none =>
-                fn cuMemGetAddressRange(base: out(CUdeviceptr_v1), size: out(u32), dptr: val(CUdeviceptr_v1));
+                fn cuMemGetAddressRange(
+                    base: out(CUdeviceptr_v1), size: out(u32), dptr: val(CUdeviceptr_v1));
             /// Gives base and size of the allocation that an address lies in. Form of CUDA 3.2.
             local 137 since 3020 capture allowed survives none =>
-                fn cuMemGetAddressRange_v2(base: out(CUdeviceptr), size: out(usize), dptr: val(CUdeviceptr));
+                fn cuMemGetAddressRange_v2(
+                    base: out(CUdeviceptr), size: out(usize), dptr: val(CUdeviceptr));
             /// Allocates page-locked host memory. Form of CUDA 2.0.
             call 138 since 2000 capture prohibited survives yes =>
                 fn cuMemAllocHost(pointer: out(*mut c_void), byte_count: val(u32));
@@ -550,59 +655,83 @@ macro_rules! for_each_function {
                 fn cuMemAllocHost_v2(pointer: out(*mut c_void), byte_count: val(usize));
             /// Allocates page-locked host memory, with flags.
             call 140 since 2020 capture prohibited survives yes =>
-                fn cuMemHostAlloc(pointer: out(*mut c_void), byte_count: val(usize), flags: val(u32));
+                fn cuMemHostAlloc(
+                    pointer: out(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Frees page-locked host memory.
             post 141 since 2000 capture prohibited survives yes =>
                 fn cuMemFreeHost(pointer: opaque(*mut c_void));
             /// Gives the device address of page-locked host memory. Form of CUDA 2.2.
             local 142 since 2020 capture allowed survives none =>
-                fn cuMemHostGetDevicePointer(dptr: out(CUdeviceptr_v1), pointer: opaque(*mut c_void), flags: val(u32));
+                fn cuMemHostGetDevicePointer(
+                    dptr: out(CUdeviceptr_v1), pointer: opaque(*mut c_void), flags: val(u32));
             /// Gives the device address of page-locked host memory. Form of CUDA 3.2.
             local 143 since 3020 capture allowed survives none =>
-                fn cuMemHostGetDevicePointer_v2(dptr: out(CUdeviceptr), pointer: opaque(*mut c_void), flags: val(u32));
+                fn cuMemHostGetDevicePointer_v2(
+                    dptr: out(CUdeviceptr), pointer: opaque(*mut c_void), flags: val(u32));
             /// Gives the flags that page-locked host memory was allocated with.
             local 144 since 2030 capture allowed survives none =>
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
             absent 145 since 4000 capture prohibited survives yes =>
-                fn cuMemHostRegister(pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
+                fn cuMemHostRegister(
+                    pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
             absent 146 since 6050 capture prohibited survives yes =>
-                fn cuMemHostRegister_v2(pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
+                fn cuMemHostRegister_v2(
+                    pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.
             absent 147 since 4000 capture prohibited survives yes =>
                 fn cuMemHostUnregister(pointer: opaque(*mut c_void));
             /// Gives one fact about an address.
             local 148 since 4000 capture allowed survives none =>
-                fn cuPointerGetAttribute(data: opaque(*mut c_void), attribute: val(CUpointer_attribute), ptr: val(CUdeviceptr));
+                fn cuPointerGetAttribute(
+                    data: opaque(*mut c_void), attribute: val(CUpointer_attribute),
+                    ptr: val(CUdeviceptr));
             /// Gives several facts about an address; unknown addresses are no error.
             local 149 since 7000 capture allowed survives none =>
-                fn cuPointerGetAttributes(num_attributes: len(u32, attributes), attributes: list(CUpointer_attribute, num_attributes), data: list(*mut c_void, num_attributes), ptr: val(CUdeviceptr));
+                fn cuPointerGetAttributes(
+                    num_attributes: len(u32, attributes),
+                    attributes: list(CUpointer_attribute, num_attributes),
+                    data: list(*mut c_void, num_attributes), ptr: val(CUdeviceptr));
             /// Sets an attribute of an allocation.
             absent 150 since 6000 capture allowed survives replayed =>
-                fn cuPointerSetAttribute(value: opaque(*const c_void), attribute: val(CUpointer_attribute), ptr: val(CUdeviceptr));
+                fn cuPointerSetAttribute(
+                    value: opaque(*const c_void), attribute: val(CUpointer_attribute),
+                    ptr: val(CUdeviceptr));
             // Copies.
             /// Copies between two addresses, whatever memory they lie in.
             custom 151 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpy(dst: val(CUdeviceptr), src: val(CUdeviceptr), byte_count: val(usize));
             /// Copies host memory to the device; the source may be reused on return. Form of CUDA 2.0.
             custom 152 since 2000 capture invalidates survives none =>
-                fn cuMemcpyHtoD(dst_device: val(CUdeviceptr_v1), src_host: bytes(byte_count), byte_count: len(u32, src_host));
+                fn cuMemcpyHtoD(
+                    dst_device: val(CUdeviceptr_v1), src_host: bytes(byte_count),
+                    byte_count: len(u32, src_host));
             /// Copies host memory to the device; the source may be reused on return. Form of CUDA 3.2.
             custom 153 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyHtoD_v2(dst_device: val(CUdeviceptr), src_host: bytes(byte_count), byte_count: len(usize, src_host));
+                fn cuMemcpyHtoD_v2(
+                    dst_device: val(CUdeviceptr), src_host: bytes(byte_count),
+                    byte_count: len(usize, src_host));
             /// Copies device memory to the host. Form of CUDA 2.0.
             custom 154 since 2000 capture invalidates survives none =>
-                fn cuMemcpyDtoH(dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr_v1), byte_count: len(u32, dst_host));
+                fn cuMemcpyDtoH(
+                    dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr_v1),
+                    byte_count: len(u32, dst_host));
             /// Copies device memory to the host. Form of CUDA 3.2.
             custom 155 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyDtoH_v2(dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr), byte_count: len(usize, dst_host));
+                fn cuMemcpyDtoH_v2(
+                    dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr),
+                    byte_count: len(usize, dst_host));
             /// Copies device memory to device memory. Form of CUDA 2.0.
             post 156 since 2000 capture invalidates survives none =>
-                fn cuMemcpyDtoD(dst_device: val(CUdeviceptr_v1), src_device: val(CUdeviceptr_v1), byte_count: val(u32));
+                fn cuMemcpyDtoD(
+                    dst_device: val(CUdeviceptr_v1), src_device: val(CUdeviceptr_v1),
+                    byte_count: val(u32));
             /// Copies device memory to device memory. Form of CUDA 3.2.
             post 157 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyDtoD_v2(dst_device: val(CUdeviceptr), src_device: val(CUdeviceptr), byte_count: val(usize));
+                fn cuMemcpyDtoD_v2(
+                    dst_device: val(CUdeviceptr), src_device: val(CUdeviceptr),
+                    byte_count: val(usize));
             /// Copies a rectangle. Form of CUDA 2.0.
             custom 158 since 2000 capture invalidates survives none =>
                 fn cuMemcpy2D(copy: struct_in(CUDA_MEMCPY2D_v1));
@@ -623,25 +752,39 @@ macro_rules! for_each_function {
                 fn cuMemcpy3D_v2(copy: struct_in(CUDA_MEMCPY3D));
             /// Copies between two addresses in a stream, whatever memory they lie in.
             custom 164 since 4000 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyAsync(dst: val(CUdeviceptr), src: val(CUdeviceptr), byte_count: val(usize), stream: val(CUstream));
+                fn cuMemcpyAsync(
+                    dst: val(CUdeviceptr), src: val(CUdeviceptr), byte_count: val(usize),
+                    stream: val(CUstream));
             /// Copies host memory to the device in a stream. Form of CUDA 2.0.
             custom 165 since 2000 capture node survives none =>
-                fn cuMemcpyHtoDAsync(dst_device: val(CUdeviceptr_v1), src_host: bytes(byte_count), byte_count: len(u32, src_host), stream: val(CUstream));
+                fn cuMemcpyHtoDAsync(
+                    dst_device: val(CUdeviceptr_v1), src_host: bytes(byte_count),
+                    byte_count: len(u32, src_host), stream: val(CUstream));
             /// Copies host memory to the device in a stream. Form of CUDA 3.2.
             custom 166 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyHtoDAsync_v2(dst_device: val(CUdeviceptr), src_host: bytes(byte_count), byte_count: len(usize, src_host), stream: val(CUstream));
+                fn cuMemcpyHtoDAsync_v2(
+                    dst_device: val(CUdeviceptr), src_host: bytes(byte_count),
+                    byte_count: len(usize, src_host), stream: val(CUstream));
             /// Copies device memory to the host in a stream. Form of CUDA 2.0.
             custom 167 since 2000 capture node survives none =>
-                fn cuMemcpyDtoHAsync(dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr_v1), byte_count: len(u32, dst_host), stream: val(CUstream));
+                fn cuMemcpyDtoHAsync(
+                    dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr_v1),
+                    byte_count: len(u32, dst_host), stream: val(CUstream));
             /// Copies device memory to the host in a stream. Form of CUDA 3.2.
             custom 168 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyDtoHAsync_v2(dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr), byte_count: len(usize, dst_host), stream: val(CUstream));
+                fn cuMemcpyDtoHAsync_v2(
+                    dst_host: bytes_out(byte_count), src_device: val(CUdeviceptr),
+                    byte_count: len(usize, dst_host), stream: val(CUstream));
             /// Copies device memory to device memory in a stream. Form of CUDA 3.0.
             post 169 since 3000 capture node survives none =>
-                fn cuMemcpyDtoDAsync(dst_device: val(CUdeviceptr_v1), src_device: val(CUdeviceptr_v1), byte_count: val(u32), stream: val(CUstream));
+                fn cuMemcpyDtoDAsync(
+                    dst_device: val(CUdeviceptr_v1), src_device: val(CUdeviceptr_v1),
+                    byte_count: val(u32), stream: val(CUstream));
             /// Copies device memory to device memory in a stream. Form of CUDA 3.2.
             post 170 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyDtoDAsync_v2(dst_device: val(CUdeviceptr), src_device: val(CUdeviceptr), byte_count: val(usize), stream: val(CUstream));
+                fn cuMemcpyDtoDAsync_v2(
+                    dst_device: val(CUdeviceptr), src_device: val(CUdeviceptr),
+                    byte_count: val(usize), stream: val(CUstream));
             /// Copies a rectangle in a stream. Form of CUDA 2.0.
             custom 171 since 2000 capture node survives none =>
                 fn cuMemcpy2DAsync(copy: struct_in(CUDA_MEMCPY2D_v1), stream: val(CUstream));
@@ -656,10 +799,16 @@ macro_rules! for_each_function {
                 fn cuMemcpy3DAsync_v2(copy: struct_in(CUDA_MEMCPY3D), stream: val(CUstream));
             /// Copies between two contexts.
             absent 175 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyPeer(dst_device: val(CUdeviceptr), dst_context: val(CUcontext), src_device: val(CUdeviceptr), src_context: val(CUcontext), byte_count: val(usize));
+                fn cuMemcpyPeer(
+                    dst_device: val(CUdeviceptr), dst_context: val(CUcontext),
+                    src_device: val(CUdeviceptr), src_context: val(CUcontext),
+                    byte_count: val(usize));
             /// Copies between two contexts in a stream.
             absent 176 since 4000 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyPeerAsync(dst_device: val(CUdeviceptr), dst_context: val(CUcontext), src_device: val(CUdeviceptr), src_context: val(CUcontext), byte_count: val(usize), stream: val(CUstream));
+                fn cuMemcpyPeerAsync(
+                    dst_device: val(CUdeviceptr), dst_context: val(CUcontext),
+                    src_device: val(CUdeviceptr), src_context: val(CUcontext),
+                    byte_count: val(usize), stream: val(CUstream));
             /// Copies a box between two contexts.
             absent 177 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpy3DPeer(copy: struct_in(CUDA_MEMCPY3D_PEER));
@@ -668,58 +817,100 @@ macro_rules! for_each_function {
                 fn cuMemcpy3DPeerAsync(copy: struct_in(CUDA_MEMCPY3D_PEER), stream: val(CUstream));
             /// Copies a list of runs in a stream. Form of CUDA 12.8.
             absent 179 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
-                fn cuMemcpyBatchAsync(dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count), sizes: list(usize, count), count: len(usize, dsts), attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs), num_attrs: len(usize, attrs), fail_idx: out(usize), stream: val(CUstream));
+                fn cuMemcpyBatchAsync(
+                    dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count),
+                    sizes: list(usize, count), count: len(usize, dsts),
+                    attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs),
+                    num_attrs: len(usize, attrs), fail_idx: out(usize), stream: val(CUstream));
             /// Copies a list of runs in a stream. Form of CUDA 13.0.
             absent 180 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
-                fn cuMemcpyBatchAsync_v2(dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count), sizes: list(usize, count), count: len(usize, dsts), attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs), num_attrs: len(usize, attrs), stream: val(CUstream));
+                fn cuMemcpyBatchAsync_v2(
+                    dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count),
+                    sizes: list(usize, count), count: len(usize, dsts),
+                    attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs),
+                    num_attrs: len(usize, attrs), stream: val(CUstream));
             /// Copies a list of boxes in a stream. Form of CUDA 12.8.
             absent 181 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
-                fn cuMemcpy3DBatchAsync(num_params: len(usize, op_list), op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), fail_idx: out(usize), flags: val(u64), stream: val(CUstream));
+                fn cuMemcpy3DBatchAsync(
+                    num_params: len(usize, op_list),
+                    op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), fail_idx: out(usize),
+                    flags: val(u64), stream: val(CUstream));
             /// Copies a list of boxes in a stream. Form of CUDA 13.0.
             absent 182 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
-                fn cuMemcpy3DBatchAsync_v2(num_params: len(usize, op_list), op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), flags: val(u64), stream: val(CUstream));
+                fn cuMemcpy3DBatchAsync_v2(
+                    num_params: len(usize, op_list),
+                    op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), flags: val(u64),
+                    stream: val(CUstream));
             /// Copies host memory to an array. Form of CUDA 2.0.
             absent 183 since 2000 capture invalidates survives none =>
-                fn cuMemcpyHtoA(dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count), byte_count: len(u32, src_host));
+                fn cuMemcpyHtoA(
+                    dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count),
+                    byte_count: len(u32, src_host));
             /// Copies host memory to an array. Form of CUDA 3.2.
             absent 184 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyHtoA_v2(dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count), byte_count: len(usize, src_host));
+                fn cuMemcpyHtoA_v2(
+                    dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count),
+                    byte_count: len(usize, src_host));
             /// Copies an array to host memory. Form of CUDA 2.0.
             absent 185 since 2000 capture invalidates survives none =>
-                fn cuMemcpyAtoH(dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32), byte_count: len(u32, dst_host));
+                fn cuMemcpyAtoH(
+                    dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32),
+                    byte_count: len(u32, dst_host));
             /// Copies an array to host memory. Form of CUDA 3.2.
             absent 186 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyAtoH_v2(dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(usize), byte_count: len(usize, dst_host));
+                fn cuMemcpyAtoH_v2(
+                    dst_host: bytes_out(byte_count), src_array: val(CUarray),
+                    src_offset: val(usize), byte_count: len(usize, dst_host));
             /// Copies device memory to an array. Form of CUDA 2.0.
             absent 187 since 2000 capture invalidates survives none =>
-                fn cuMemcpyDtoA(dst_array: val(CUarray), dst_offset: val(u32), src_device: val(CUdeviceptr_v1), byte_count: val(u32));
+                fn cuMemcpyDtoA(
+                    dst_array: val(CUarray), dst_offset: val(u32), src_device: val(CUdeviceptr_v1),
+                    byte_count: val(u32));
             /// Copies device memory to an array. Form of CUDA 3.2.
             absent 188 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyDtoA_v2(dst_array: val(CUarray), dst_offset: val(usize), src_device: val(CUdeviceptr), byte_count: val(usize));
+                fn cuMemcpyDtoA_v2(
+                    dst_array: val(CUarray), dst_offset: val(usize), src_device: val(CUdeviceptr),
+                    byte_count: val(usize));
             /// Copies an array to device memory. Form of CUDA 2.0.
             absent 189 since 2000 capture invalidates survives none =>
-                fn cuMemcpyAtoD(dst_device: val(CUdeviceptr_v1), src_array: val(CUarray), src_offset: val(u32), byte_count: val(u32));
+                fn cuMemcpyAtoD(
+                    dst_device: val(CUdeviceptr_v1), src_array: val(CUarray), src_offset: val(u32),
+                    byte_count: val(u32));
             /// Copies an array to device memory. Form of CUDA 3.2.
             absent 190 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyAtoD_v2(dst_device: val(CUdeviceptr), src_array: val(CUarray), src_offset: val(usize), byte_count: val(usize));
+                fn cuMemcpyAtoD_v2(
+                    dst_device: val(CUdeviceptr), src_array: val(CUarray), src_offset: val(usize),
+                    byte_count: val(usize));
             /// Copies an array to an array. Form of CUDA 2.0.
             absent 191 since 2000 capture invalidates survives none =>
-                fn cuMemcpyAtoA(dst_array: val(CUarray), dst_offset: val(u32), src_array: val(CUarray), src_offset: val(u32), byte_count: val(u32));
+                fn cuMemcpyAtoA(
+                    dst_array: val(CUarray), dst_offset: val(u32), src_array: val(CUarray),
+                    src_offset: val(u32), byte_count: val(u32));
             /// Copies an array to an array. Form of CUDA 3.2.
             absent 192 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemcpyAtoA_v2(dst_array: val(CUarray), dst_offset: val(usize), src_array: val(CUarray), src_offset: val(usize), byte_count: val(usize));
+                fn cuMemcpyAtoA_v2(
+                    dst_array: val(CUarray), dst_offset: val(usize), src_array: val(CUarray),
+                    src_offset: val(usize), byte_count: val(usize));
             /// Copies host memory to an array in a stream. Form of CUDA 2.0.
             absent 193 since 2000 capture node survives none =>
-                fn cuMemcpyHtoAAsync(dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count), byte_count: len(u32, src_host), stream: val(CUstream));
+                fn cuMemcpyHtoAAsync(
+                    dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count),
+                    byte_count: len(u32, src_host), stream: val(CUstream));
             /// Copies host memory to an array in a stream. Form of CUDA 3.2.
             absent 194 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyHtoAAsync_v2(dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count), byte_count: len(usize, src_host), stream: val(CUstream));
+                fn cuMemcpyHtoAAsync_v2(
+                    dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count),
+                    byte_count: len(usize, src_host), stream: val(CUstream));
             /// Copies an array to host memory in a stream. Form of CUDA 2.0.
             absent 195 since 2000 capture node survives none =>
-                fn cuMemcpyAtoHAsync(dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32), byte_count: len(u32, dst_host), stream: val(CUstream));
+                fn cuMemcpyAtoHAsync(
+                    dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32),
+                    byte_count: len(u32, dst_host), stream: val(CUstream));
             /// Copies an array to host memory in a stream. Form of CUDA 3.2.
             absent 196 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemcpyAtoHAsync_v2(dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(usize), byte_count: len(usize, dst_host), stream: val(CUstream));
+                fn cuMemcpyAtoHAsync_v2(
+                    dst_host: bytes_out(byte_count), src_array: val(CUarray),
+                    src_offset: val(usize), byte_count: len(usize, dst_host), stream: val(CUstream));
             // Fills.
             /// Fills device memory with bytes; the host does not wait. Form of CUDA 2.0.
             post 197 since 2000 capture invalidates survives none =>
@@ -729,16 +920,24 @@ macro_rules! for_each_function {
                 fn cuMemsetD8_v2(dst_device: val(CUdeviceptr), value: val(u8), count: val(usize));
             /// Fills rows of device memory with bytes; the host does not wait. Form of CUDA 2.0.
             post 199 since 2000 capture invalidates survives none =>
-                fn cuMemsetD2D8(dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u8), width: val(u32), height: val(u32));
+                fn cuMemsetD2D8(
+                    dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u8),
+                    width: val(u32), height: val(u32));
             /// Fills rows of device memory with bytes; the host does not wait. Form of CUDA 3.2.
             post 200 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemsetD2D8_v2(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u8), width: val(usize), height: val(usize));
+                fn cuMemsetD2D8_v2(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u8),
+                    width: val(usize), height: val(usize));
             /// Fills device memory with bytes in a stream.
             post 201 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD8Async(dst_device: val(CUdeviceptr), value: val(u8), count: val(usize), stream: val(CUstream));
+                fn cuMemsetD8Async(
+                    dst_device: val(CUdeviceptr), value: val(u8), count: val(usize),
+                    stream: val(CUstream));
             /// Fills rows of device memory with bytes in a stream.
             post 202 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD2D8Async(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u8), width: val(usize), height: val(usize), stream: val(CUstream));
+                fn cuMemsetD2D8Async(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u8),
+                    width: val(usize), height: val(usize), stream: val(CUstream));
             /// Fills device memory with 16-bit values; the host does not wait. Form of CUDA 2.0.
             post 203 since 2000 capture invalidates survives none =>
                 fn cuMemsetD16(dst_device: val(CUdeviceptr_v1), value: val(u16), count: val(u32));
@@ -747,16 +946,24 @@ macro_rules! for_each_function {
                 fn cuMemsetD16_v2(dst_device: val(CUdeviceptr), value: val(u16), count: val(usize));
             /// Fills rows of device memory with 16-bit values; the host does not wait. Form of CUDA 2.0.
             post 205 since 2000 capture invalidates survives none =>
-                fn cuMemsetD2D16(dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u16), width: val(u32), height: val(u32));
+                fn cuMemsetD2D16(
+                    dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u16),
+                    width: val(u32), height: val(u32));
             /// Fills rows of device memory with 16-bit values; the host does not wait. Form of CUDA 3.2.
             post 206 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemsetD2D16_v2(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u16), width: val(usize), height: val(usize));
+                fn cuMemsetD2D16_v2(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u16),
+                    width: val(usize), height: val(usize));
             /// Fills device memory with 16-bit values in a stream.
             post 207 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD16Async(dst_device: val(CUdeviceptr), value: val(u16), count: val(usize), stream: val(CUstream));
+                fn cuMemsetD16Async(
+                    dst_device: val(CUdeviceptr), value: val(u16), count: val(usize),
+                    stream: val(CUstream));
             /// Fills rows of device memory with 16-bit values in a stream.
             post 208 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD2D16Async(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u16), width: val(usize), height: val(usize), stream: val(CUstream));
+                fn cuMemsetD2D16Async(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u16),
+                    width: val(usize), height: val(usize), stream: val(CUstream));
             /// Fills device memory with 32-bit values; the host does not wait. Form of CUDA 2.0.
             post 209 since 2000 capture invalidates survives none =>
                 fn cuMemsetD32(dst_device: val(CUdeviceptr_v1), value: val(u32), count: val(u32));
@@ -765,23 +972,32 @@ macro_rules! for_each_function {
                 fn cuMemsetD32_v2(dst_device: val(CUdeviceptr), value: val(u32), count: val(usize));
             /// Fills rows of device memory with 32-bit values; the host does not wait. Form of CUDA 2.0.
             post 211 since 2000 capture invalidates survives none =>
-                fn cuMemsetD2D32(dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u32), width: val(u32), height: val(u32));
+                fn cuMemsetD2D32(
+                    dst_device: val(CUdeviceptr_v1), dst_pitch: val(u32), value: val(u32),
+                    width: val(u32), height: val(u32));
             /// Fills rows of device memory with 32-bit values; the host does not wait. Form of CUDA 3.2.
             post 212 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
-                fn cuMemsetD2D32_v2(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u32), width: val(usize), height: val(usize));
+                fn cuMemsetD2D32_v2(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u32),
+                    width: val(usize), height: val(usize));
             /// Fills device memory with 32-bit values in a stream.
             post 213 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD32Async(dst_device: val(CUdeviceptr), value: val(u32), count: val(usize), stream: val(CUstream));
+                fn cuMemsetD32Async(
+                    dst_device: val(CUdeviceptr), value: val(u32), count: val(usize),
+                    stream: val(CUstream));
             /// Fills rows of device memory with 32-bit values in a stream.
             post 214 since 3020 twin "_ptsz" 7000 capture node survives none =>
-                fn cuMemsetD2D32Async(dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u32), width: val(usize), height: val(usize), stream: val(CUstream));
+                fn cuMemsetD2D32Async(
+                    dst_device: val(CUdeviceptr), dst_pitch: val(usize), value: val(u32),
+                    width: val(usize), height: val(usize), stream: val(CUstream));
             // Streams.
             /// Makes a stream.
             create 215 since 2000 capture allowed survives replayed =>
                 fn cuStreamCreate(stream: new(CUstream), flags: val(u32));
             /// Makes a stream with a priority.
             create 216 since 5050 capture allowed survives replayed =>
-                fn cuStreamCreateWithPriority(stream: new(CUstream), flags: val(u32), priority: val(i32));
+                fn cuStreamCreateWithPriority(
+                    stream: new(CUstream), flags: val(u32), priority: val(i32));
             /// Ends a stream; its work runs to the end first. Form of CUDA 2.0.
             post 217 since 2000 capture invalidates survives replayed =>
                 fn cuStreamDestroy(stream: val(CUstream));
@@ -811,68 +1027,96 @@ macro_rules! for_each_function {
                 fn cuStreamGetCtx(stream: val(CUstream), ctx: out(CUcontext));
             /// Gives the context of a stream. Form of CUDA 12.5.
             local 226 since 12050 twin "_ptsz" 12050 capture allowed survives none =>
-                fn cuStreamGetCtx_v2(stream: val(CUstream), ctx: out(CUcontext), green_ctx: out(CUgreenCtx));
+                fn cuStreamGetCtx_v2(
+                    stream: val(CUstream), ctx: out(CUcontext), green_ctx: out(CUgreenCtx));
             /// Gives the device of a stream.
             local 227 since 12080 twin "_ptsz" 12080 capture allowed survives none =>
                 fn cuStreamGetDevice(stream: val(CUstream), device: out(CUdevice));
             /// Calls a host function with the status of the stream when it has come so far.
             absent 228 since 5000 twin "_ptsz" 7000 capture invalidates survives none =>
-                fn cuStreamAddCallback(stream: val(CUstream), callback: val(CUstreamCallback), user_data: opaque(*mut c_void), flags: val(u32));
+                fn cuStreamAddCallback(
+                    stream: val(CUstream), callback: val(CUstreamCallback),
+                    user_data: opaque(*mut c_void), flags: val(u32));
             /// Ties managed memory to a stream.
             absent 229 since 6000 twin "_ptsz" 7000 capture prohibited survives replayed =>
-                fn cuStreamAttachMemAsync(stream: val(CUstream), dptr: val(CUdeviceptr), length: val(usize), flags: val(u32));
+                fn cuStreamAttachMemAsync(
+                    stream: val(CUstream), dptr: val(CUdeviceptr), length: val(usize),
+                    flags: val(u32));
             /// Gives a stream the attributes of another.
             absent 230 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
                 fn cuStreamCopyAttributes(dst_stream: val(CUstream), src_stream: val(CUstream));
             /// Gives an attribute of a stream.
             absent 231 since 11000 twin "_ptsz" 11000 capture allowed survives none =>
-                fn cuStreamGetAttribute(stream: val(CUstream), attribute: val(CUstreamAttrID), value: struct_out(CUstreamAttrValue));
+                fn cuStreamGetAttribute(
+                    stream: val(CUstream), attribute: val(CUstreamAttrID),
+                    value: struct_out(CUstreamAttrValue));
             /// Sets an attribute of a stream.
             absent 232 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
-                fn cuStreamSetAttribute(stream: val(CUstream), attribute: val(CUstreamAttrID), param: struct_in(CUstreamAttrValue));
+                fn cuStreamSetAttribute(
+                    stream: val(CUstream), attribute: val(CUstreamAttrID),
+                    param: struct_in(CUstreamAttrValue));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 8.0.
             absent 233 since 8000 twin "_ptsz" 8000 capture node survives none =>
-                fn cuStreamWaitValue32(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
+                fn cuStreamWaitValue32(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 11.7.
             absent 234 since 11070 twin "_ptsz" 11070 capture node survives none =>
-                fn cuStreamWaitValue32_v2(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
+                fn cuStreamWaitValue32_v2(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 9.0.
             absent 235 since 9000 twin "_ptsz" 9000 capture node survives none =>
-                fn cuStreamWaitValue64(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
+                fn cuStreamWaitValue64(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 11.7.
             absent 236 since 11070 twin "_ptsz" 11070 capture node survives none =>
-                fn cuStreamWaitValue64_v2(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
+                fn cuStreamWaitValue64_v2(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 8.0.
             absent 237 since 8000 twin "_ptsz" 8000 capture node survives none =>
-                fn cuStreamWriteValue32(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
+                fn cuStreamWriteValue32(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 11.7.
             absent 238 since 11070 twin "_ptsz" 11070 capture node survives none =>
-                fn cuStreamWriteValue32_v2(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
+                fn cuStreamWriteValue32_v2(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 9.0.
             absent 239 since 9000 twin "_ptsz" 9000 capture node survives none =>
-                fn cuStreamWriteValue64(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
+                fn cuStreamWriteValue64(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 11.7.
             absent 240 since 11070 twin "_ptsz" 11070 capture node survives none =>
-                fn cuStreamWriteValue64_v2(stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
+                fn cuStreamWriteValue64_v2(
+                    stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 8.0.
             absent 241 since 8000 twin "_ptsz" 8000 capture node survives none =>
-                fn cuStreamBatchMemOp(stream: val(CUstream), count: len(u32, param_array), param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
+                fn cuStreamBatchMemOp(
+                    stream: val(CUstream), count: len(u32, param_array),
+                    param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 11.7.
             absent 242 since 11070 twin "_ptsz" 11070 capture node survives none =>
-                fn cuStreamBatchMemOp_v2(stream: val(CUstream), count: len(u32, param_array), param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
+                fn cuStreamBatchMemOp_v2(
+                    stream: val(CUstream), count: len(u32, param_array),
+                    param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
             // Stream capture.
             /// Says whether a stream is being captured.
             local 243 since 10000 twin "_ptsz" 10000 capture allowed survives none =>
                 fn cuStreamIsCapturing(stream: val(CUstream), status: out(CUstreamCaptureStatus));
             /// Gives the state of the capture of a stream. Form of CUDA 10.1.
             local 244 since 10010 twin "_ptsz" 10010 capture allowed survives none =>
-                fn cuStreamGetCaptureInfo(stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64));
+                fn cuStreamGetCaptureInfo(
+                    stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64));
             /// Gives the state of the capture of a stream. Form of CUDA 11.3.
             local 245 since 11030 twin "_ptsz" 11030 capture allowed survives none =>
-                fn cuStreamGetCaptureInfo_v2(stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64), graph: out(CUgraph), dependencies: out(*const CUgraphNode), num_dependencies: out(usize));
+                fn cuStreamGetCaptureInfo_v2(
+                    stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64),
+                    graph: out(CUgraph), dependencies: out(*const CUgraphNode),
+                    num_dependencies: out(usize));
             /// Gives the state of the capture of a stream. Form of CUDA 12.3.
             local 246 since 12030 twin "_ptsz" 12030 capture allowed survives none =>
-                fn cuStreamGetCaptureInfo_v3(stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64), graph: out(CUgraph), dependencies: out(*const CUgraphNode), edge_data: out(*const CUgraphEdgeData), num_dependencies: out(usize));
+                fn cuStreamGetCaptureInfo_v3(
+                    stream: val(CUstream), status: out(CUstreamCaptureStatus), id: out(u64),
+                    graph: out(CUgraph), dependencies: out(*const CUgraphNode),
+                    edge_data: out(*const CUgraphEdgeData), num_dependencies: out(usize));
             /// Swaps the capture mode of the calling thread with the one given.
             local 247 since 10010 capture allowed survives none =>
                 fn cuThreadExchangeStreamCaptureMode(mode: inout(CUstreamCaptureMode));
@@ -884,16 +1128,25 @@ macro_rules! for_each_function {
                 fn cuStreamBeginCapture_v2(stream: val(CUstream), mode: val(CUstreamCaptureMode));
             /// Begins to capture a stream into a given graph.
             absent 250 since 12030 twin "_ptsz" 12030 capture invalidates survives replayed =>
-                fn cuStreamBeginCaptureToGraph(stream: val(CUstream), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), dependency_data: list(CUgraphEdgeData, num_dependencies), num_dependencies: len(usize, dependencies), mode: val(CUstreamCaptureMode));
+                fn cuStreamBeginCaptureToGraph(
+                    stream: val(CUstream), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    dependency_data: list(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: len(usize, dependencies), mode: val(CUstreamCaptureMode));
             /// Ends a capture and gives the graph.
             absent 251 since 10000 twin "_ptsz" 10000 capture allowed survives replayed =>
                 fn cuStreamEndCapture(stream: val(CUstream), graph: new(CUgraph));
             /// Changes what the next captured node of a stream depends on. Form of CUDA 11.3.
             absent 252 since 11030 twin "_ptsz" 11030 capture allowed survives replayed =>
-                fn cuStreamUpdateCaptureDependencies(stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), flags: val(u32));
+                fn cuStreamUpdateCaptureDependencies(
+                    stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies), flags: val(u32));
             /// Changes what the next captured node of a stream depends on. Form of CUDA 12.3.
             absent 253 since 12030 twin "_ptsz" 12030 capture allowed survives replayed =>
-                fn cuStreamUpdateCaptureDependencies_v2(stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies), dependency_data: list(CUgraphEdgeData, num_dependencies), num_dependencies: len(usize, dependencies), flags: val(u32));
+                fn cuStreamUpdateCaptureDependencies_v2(
+                    stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies),
+                    dependency_data: list(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: len(usize, dependencies), flags: val(u32));
             // Events.
             /// Makes an event.
             local 254 since 2000 capture allowed survives replayed =>
@@ -909,7 +1162,8 @@ macro_rules! for_each_function {
                 fn cuEventRecord(event: val(CUevent), stream: val(CUstream));
             /// Notes how far a stream has come, with flags.
             post 258 since 11010 twin "_ptsz" 11010 capture node survives none =>
-                fn cuEventRecordWithFlags(event: val(CUevent), stream: val(CUstream), flags: val(u32));
+                fn cuEventRecordWithFlags(
+                    event: val(CUevent), stream: val(CUstream), flags: val(u32));
             /// Says whether the work before an event has finished (NOT_READY if not).
             local 259 since 2000 capture invalidates survives none =>
                 fn cuEventQuery(event: val(CUevent));
@@ -918,10 +1172,12 @@ macro_rules! for_each_function {
                 fn cuEventSynchronize(event: val(CUevent));
             /// Milliseconds between two events. Form of CUDA 2.0.
             local 261 since 2000 capture allowed survives none =>
-                fn cuEventElapsedTime(milliseconds: out(f32), start: val(CUevent), end: val(CUevent));
+                fn cuEventElapsedTime(
+                    milliseconds: out(f32), start: val(CUevent), end: val(CUevent));
             /// Milliseconds between two events. Form of CUDA 12.8.
             local 262 since 12080 capture allowed survives none =>
-                fn cuEventElapsedTime_v2(milliseconds: out(f32), start: val(CUevent), end: val(CUevent));
+                fn cuEventElapsedTime_v2(
+                    milliseconds: out(f32), start: val(CUevent), end: val(CUevent));
             // Profiler.
             /// Marks the beginning of what a profiler is to see; does nothing here.
             local 263 since 4000 capture allowed survives none =>
@@ -931,29 +1187,49 @@ macro_rules! for_each_function {
                 fn cuProfilerStop();
             /// Sets up the profiler of old drivers.
             absent 265 since 4000 capture allowed survives none =>
-                fn cuProfilerInitialize(config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
+                fn cuProfilerInitialize(
+                    config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
             // Linker.
             /// Adds an image in memory to a link. Form of CUDA 5.5.
             absent 266 since 5050 capture allowed survives replayed =>
-                fn cuLinkAddData(state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size), size: len(usize, data), name: cstr(), num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options));
+                fn cuLinkAddData(
+                    state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
+                    size: len(usize, data), name: cstr(), num_options: len(u32, options),
+                    options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
             absent 267 since 6050 capture allowed survives replayed =>
-                fn cuLinkAddData_v2(state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size), size: len(usize, data), name: cstr(), num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options));
+                fn cuLinkAddData_v2(
+                    state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
+                    size: len(usize, data), name: cstr(), num_options: len(u32, options),
+                    options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 5.5.
             absent 268 since 5050 capture allowed survives replayed =>
-                fn cuLinkAddFile(state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(), num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options));
+                fn cuLinkAddFile(
+                    state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
+                    num_options: len(u32, options), options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
             absent 269 since 6050 capture allowed survives replayed =>
-                fn cuLinkAddFile_v2(state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(), num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options));
+                fn cuLinkAddFile_v2(
+                    state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
+                    num_options: len(u32, options), options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options));
             /// Ends a link and gives the image.
             absent 270 since 5050 capture allowed survives replayed =>
-                fn cuLinkComplete(state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
+                fn cuLinkComplete(
+                    state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
             /// Begins to link device code. Form of CUDA 5.5.
             absent 271 since 5050 capture prohibited survives replayed =>
-                fn cuLinkCreate(num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
+                fn cuLinkCreate(
+                    num_options: len(u32, options), options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Begins to link device code. Form of CUDA 6.5.
             absent 272 since 6050 capture prohibited survives replayed =>
-                fn cuLinkCreate_v2(num_options: len(u32, options), options: list(CUjit_option, num_options), option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
+                fn cuLinkCreate_v2(
+                    num_options: len(u32, options), options: list(CUjit_option, num_options),
+                    option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Forgets a link and its image.
             absent 273 since 5050 capture prohibited survives replayed =>
                 fn cuLinkDestroy(state: val(CUlinkState));
@@ -969,77 +1245,113 @@ macro_rules! for_each_function {
                 fn cuDeviceSetMemPool(device: val(CUdevice), pool: val(CUmemoryPool));
             /// Allocates device memory in the order of a stream.
             absent 277 since 11020 twin "_ptsz" 11020 capture node survives yes =>
-                fn cuMemAllocAsync(dptr: out(CUdeviceptr), byte_count: val(usize), stream: val(CUstream));
+                fn cuMemAllocAsync(
+                    dptr: out(CUdeviceptr), byte_count: val(usize), stream: val(CUstream));
             /// Allocates from a pool in the order of a stream.
             absent 278 since 11020 twin "_ptsz" 11020 capture node survives yes =>
-                fn cuMemAllocFromPoolAsync(dptr: out(CUdeviceptr), byte_count: val(usize), pool: val(CUmemoryPool), stream: val(CUstream));
+                fn cuMemAllocFromPoolAsync(
+                    dptr: out(CUdeviceptr), byte_count: val(usize), pool: val(CUmemoryPool),
+                    stream: val(CUstream));
             /// Frees device memory in the order of a stream.
             absent 279 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemFreeAsync(dptr: val(CUdeviceptr), stream: val(CUstream));
-            /// Reads default mem pool of the memory interface.
+            /// Gives the pool that a place began with.
             absent 280 since 13000 capture allowed survives none =>
-                fn cuMemGetDefaultMemPool(pool: out(CUmemoryPool), location: struct_in(CUmemLocation), kind: val(CUmemAllocationType));
-            /// Reads mem pool of the memory interface.
+                fn cuMemGetDefaultMemPool(
+                    pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
+                    kind: val(CUmemAllocationType));
+            /// Gives the current pool of a place.
             absent 281 since 13000 capture allowed survives none =>
-                fn cuMemGetMemPool(pool: out(CUmemoryPool), location: struct_in(CUmemLocation), kind: val(CUmemAllocationType));
+                fn cuMemGetMemPool(
+                    pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
+                    kind: val(CUmemAllocationType));
             /// Makes a memory pool.
             absent 282 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
             absent 283 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolDestroy(pool: val(CUmemoryPool));
-            /// Exports pointer of the memory pool interface.
+            /// Makes a token with which another process finds an allocation of a shared pool.
             absent 284 since 11020 capture prohibited survives none =>
-                fn cuMemPoolExportPointer(share_data: struct_out(CUmemPoolPtrExportData), ptr: val(CUdeviceptr));
-            /// Exports to shareable handle of the memory pool interface.
+                fn cuMemPoolExportPointer(
+                    share_data: struct_out(CUmemPoolPtrExportData), ptr: val(CUdeviceptr));
+            /// Exports a memory pool as a handle for other processes.
             absent 285 since 11020 capture prohibited survives none =>
-                fn cuMemPoolExportToShareableHandle(handle: opaque(*mut c_void), pool: val(CUmemoryPool), handle_type: val(CUmemAllocationHandleType), flags: val(u64));
-            /// Reads access of the memory pool interface.
+                fn cuMemPoolExportToShareableHandle(
+                    handle: opaque(*mut c_void), pool: val(CUmemoryPool),
+                    handle_type: val(CUmemAllocationHandleType), flags: val(u64));
+            /// Says how a place may reach the memory of a pool.
             absent 286 since 11020 capture allowed survives none =>
-                fn cuMemPoolGetAccess(flags: out(CUmemAccess_flags), mem_pool: val(CUmemoryPool), location: struct_in(CUmemLocation));
-            /// Reads attribute of the memory pool interface.
+                fn cuMemPoolGetAccess(
+                    flags: out(CUmemAccess_flags), mem_pool: val(CUmemoryPool),
+                    location: struct_in(CUmemLocation));
+            /// Gives a setting or a count of a memory pool.
             absent 287 since 11020 capture allowed survives none =>
-                fn cuMemPoolGetAttribute(pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute), value: opaque(*mut c_void));
-            /// Imports from shareable handle of the memory pool interface.
+                fn cuMemPoolGetAttribute(
+                    pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute),
+                    value: opaque(*mut c_void));
+            /// Takes a memory pool from a handle of another process.
             absent 288 since 11020 capture prohibited survives replayed =>
-                fn cuMemPoolImportFromShareableHandle(pool: new(CUmemoryPool), handle: opaque(*mut c_void), handle_type: val(CUmemAllocationHandleType), flags: val(u64));
-            /// Imports pointer of the memory pool interface.
+                fn cuMemPoolImportFromShareableHandle(
+                    pool: new(CUmemoryPool), handle: opaque(*mut c_void),
+                    handle_type: val(CUmemAllocationHandleType), flags: val(u64));
+            /// Finds an allocation of a shared pool by its token.
             absent 289 since 11020 capture prohibited survives replayed =>
-                fn cuMemPoolImportPointer(ptr: out(CUdeviceptr), pool: val(CUmemoryPool), share_data: struct_in(CUmemPoolPtrExportData));
-            /// Sets access of the memory pool interface.
+                fn cuMemPoolImportPointer(
+                    ptr: out(CUdeviceptr), pool: val(CUmemoryPool),
+                    share_data: struct_in(CUmemPoolPtrExportData));
+            /// Says which places may reach the memory of a pool, and how.
             absent 290 since 11020 capture prohibited survives replayed =>
-                fn cuMemPoolSetAccess(pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count), count: len(usize, map));
-            /// Sets attribute of the memory pool interface.
+                fn cuMemPoolSetAccess(
+                    pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
+                    count: len(usize, map));
+            /// Changes a setting of a memory pool.
             absent 291 since 11020 capture allowed survives replayed =>
-                fn cuMemPoolSetAttribute(pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute), value: opaque(*mut c_void));
+                fn cuMemPoolSetAttribute(
+                    pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute),
+                    value: opaque(*mut c_void));
             /// Gives unused memory of a pool back, down to a size.
             absent 292 since 11020 capture prohibited survives none =>
                 fn cuMemPoolTrimTo(pool: val(CUmemoryPool), min_bytes_to_keep: val(usize));
-            /// Sets mem pool of the memory interface.
+            /// Sets the current pool of a place.
             absent 293 since 13000 capture allowed survives replayed =>
-                fn cuMemSetMemPool(location: struct_in(CUmemLocation), kind: val(CUmemAllocationType), pool: val(CUmemoryPool));
+                fn cuMemSetMemPool(
+                    location: struct_in(CUmemLocation), kind: val(CUmemAllocationType),
+                    pool: val(CUmemoryPool));
             // Virtual memory.
             /// Gives a range of device addresses back.
             absent 294 since 10020 capture prohibited survives yes =>
                 fn cuMemAddressFree(ptr: val(CUdeviceptr), size: val(usize));
             /// Reserves a range of device addresses.
             absent 295 since 10020 capture prohibited survives yes =>
-                fn cuMemAddressReserve(ptr: out(CUdeviceptr), size: val(usize), alignment: val(usize), addr: val(CUdeviceptr), flags: val(u64));
+                fn cuMemAddressReserve(
+                    ptr: out(CUdeviceptr), size: val(usize), alignment: val(usize),
+                    addr: val(CUdeviceptr), flags: val(u64));
             /// Allocates physical memory without an address.
             absent 296 since 10020 capture prohibited survives yes =>
-                fn cuMemCreate(handle: new(CUmemGenericAllocationHandle), size: val(usize), properties: struct_in(CUmemAllocationProp), flags: val(u64));
+                fn cuMemCreate(
+                    handle: new(CUmemGenericAllocationHandle), size: val(usize),
+                    properties: struct_in(CUmemAllocationProp), flags: val(u64));
             /// Exports physical memory as a handle for other processes.
             absent 297 since 10020 capture prohibited survives none =>
-                fn cuMemExportToShareableHandle(shareable_handle: opaque(*mut c_void), handle: val(CUmemGenericAllocationHandle), handle_type: val(CUmemAllocationHandleType), flags: val(u64));
+                fn cuMemExportToShareableHandle(
+                    shareable_handle: opaque(*mut c_void),
+                    handle: val(CUmemGenericAllocationHandle),
+                    handle_type: val(CUmemAllocationHandleType), flags: val(u64));
             /// Says how a location may reach an address.
             absent 298 since 10020 capture allowed survives none =>
-                fn cuMemGetAccess(flags: out(u64), location: struct_in(CUmemLocation), ptr: val(CUdeviceptr));
+                fn cuMemGetAccess(
+                    flags: out(u64), location: struct_in(CUmemLocation), ptr: val(CUdeviceptr));
             /// Gives the unit of physical allocations.
             absent 299 since 10020 capture allowed survives none =>
-                fn cuMemGetAllocationGranularity(granularity: out(usize), properties: struct_in(CUmemAllocationProp), option: val(CUmemAllocationGranularity_flags));
+                fn cuMemGetAllocationGranularity(
+                    granularity: out(usize), properties: struct_in(CUmemAllocationProp),
+                    option: val(CUmemAllocationGranularity_flags));
             /// Gives how physical memory was allocated.
             absent 300 since 10020 capture allowed survives none =>
-                fn cuMemGetAllocationPropertiesFromHandle(properties: struct_out(CUmemAllocationProp), handle: val(CUmemGenericAllocationHandle));
+                fn cuMemGetAllocationPropertiesFromHandle(
+                    properties: struct_out(CUmemAllocationProp),
+                    handle: val(CUmemGenericAllocationHandle));
             /// Not in the public headers; its parameters are not known.
             absent 301 since 0 capture allowed survives none =>
                 fn cuMemGetAttribute();
@@ -1048,78 +1360,131 @@ macro_rules! for_each_function {
                 fn cuMemGetAttribute_v2();
             /// Exports an address range as a handle, such as a dma-buf.
             absent 303 since 11070 capture allowed survives none =>
-                fn cuMemGetHandleForAddressRange(handle: opaque(*mut c_void), dptr: val(CUdeviceptr), size: val(usize), handle_type: val(CUmemRangeHandleType), flags: val(u64));
+                fn cuMemGetHandleForAddressRange(
+                    handle: opaque(*mut c_void), dptr: val(CUdeviceptr), size: val(usize),
+                    handle_type: val(CUmemRangeHandleType), flags: val(u64));
             /// Takes physical memory from a handle of another process.
             absent 304 since 10020 capture prohibited survives yes =>
-                fn cuMemImportFromShareableHandle(handle: new(CUmemGenericAllocationHandle), os_handle: opaque(*mut c_void), sh_handle_type: val(CUmemAllocationHandleType));
+                fn cuMemImportFromShareableHandle(
+                    handle: new(CUmemGenericAllocationHandle), os_handle: opaque(*mut c_void),
+                    sh_handle_type: val(CUmemAllocationHandleType));
             /// Puts physical memory at reserved addresses.
             absent 305 since 10020 capture prohibited survives yes =>
-                fn cuMemMap(ptr: val(CUdeviceptr), size: val(usize), offset: val(usize), handle: val(CUmemGenericAllocationHandle), flags: val(u64));
+                fn cuMemMap(
+                    ptr: val(CUdeviceptr), size: val(usize), offset: val(usize),
+                    handle: val(CUmemGenericAllocationHandle), flags: val(u64));
             /// Maps parts of sparse arrays in a stream.
             absent 306 since 11010 twin "_ptsz" 11010 capture prohibited survives lost =>
-                fn cuMemMapArrayAsync(map_info_list: list(CUarrayMapInfo, count), count: len(u32, map_info_list), stream: val(CUstream));
+                fn cuMemMapArrayAsync(
+                    map_info_list: list(CUarrayMapInfo, count), count: len(u32, map_info_list),
+                    stream: val(CUstream));
             /// Gives a share in physical memory back.
             absent 307 since 10020 capture prohibited survives yes =>
                 fn cuMemRelease(handle: val(CUmemGenericAllocationHandle));
             /// Takes a share in the physical memory at an address.
             absent 308 since 11000 capture prohibited survives yes =>
-                fn cuMemRetainAllocationHandle(handle: out(CUmemGenericAllocationHandle), addr: opaque(*mut c_void));
+                fn cuMemRetainAllocationHandle(
+                    handle: out(CUmemGenericAllocationHandle), addr: opaque(*mut c_void));
             /// Says which devices may reach a range, and how.
             absent 309 since 10020 capture prohibited survives yes =>
-                fn cuMemSetAccess(ptr: val(CUdeviceptr), size: val(usize), desc: list(CUmemAccessDesc, count), count: len(usize, desc));
+                fn cuMemSetAccess(
+                    ptr: val(CUdeviceptr), size: val(usize), desc: list(CUmemAccessDesc, count),
+                    count: len(usize, desc));
             /// Takes physical memory from its addresses.
             absent 310 since 10020 capture prohibited survives yes =>
                 fn cuMemUnmap(ptr: val(CUdeviceptr), size: val(usize));
             // Managed memory.
             /// Advises on the use of managed memory. Form of CUDA 8.0.
             absent 311 since 8000 capture allowed survives none =>
-                fn cuMemAdvise(dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise), device: val(CUdevice));
+                fn cuMemAdvise(
+                    dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise),
+                    device: val(CUdevice));
             /// Advises on the use of managed memory. Form of CUDA 12.2.
             absent 312 since 12020 capture allowed survives none =>
-                fn cuMemAdvise_v2(dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise), location: val(CUmemLocation));
+                fn cuMemAdvise_v2(
+                    dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise),
+                    location: val(CUmemLocation));
             /// Allocates memory that host and device share.
             absent 313 since 6000 capture prohibited survives yes =>
-                fn cuMemAllocManaged(dptr: out(CUdeviceptr), byte_count: val(usize), flags: val(u32));
-            /// Discard and prefetch batch async, of the memory interface.
+                fn cuMemAllocManaged(
+                    dptr: out(CUdeviceptr), byte_count: val(usize), flags: val(u32));
+            /// Drops the contents of managed ranges and moves them, in a stream.
             absent 314 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
-                fn cuMemDiscardAndPrefetchBatchAsync(dptrs: list(CUdeviceptr, count), sizes: list(usize, count), count: len(usize, dptrs), prefetch_locs: list(CUmemLocation, num_prefetch_locs), prefetch_loc_idxs: list(usize, num_prefetch_locs), num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64), stream: val(CUstream));
-            /// Discard batch async, of the memory interface.
+                fn cuMemDiscardAndPrefetchBatchAsync(
+                    dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
+                    count: len(usize, dptrs),
+                    prefetch_locs: list(CUmemLocation, num_prefetch_locs),
+                    prefetch_loc_idxs: list(usize, num_prefetch_locs),
+                    num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64),
+                    stream: val(CUstream));
+            /// Drops the contents of managed ranges, in a stream.
             absent 315 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
-                fn cuMemDiscardBatchAsync(dptrs: list(CUdeviceptr, count), sizes: list(usize, count), count: len(usize, dptrs), flags: val(u64), stream: val(CUstream));
+                fn cuMemDiscardBatchAsync(
+                    dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
+                    count: len(usize, dptrs), flags: val(u64), stream: val(CUstream));
             /// Moves managed memory ahead of its use, in a stream. Form of CUDA 8.0.
             absent 316 since 8000 twin "_ptsz" 8000 capture node survives none =>
-                fn cuMemPrefetchAsync(dev_ptr: val(CUdeviceptr), count: val(usize), dst_device: val(CUdevice), stream: val(CUstream));
+                fn cuMemPrefetchAsync(
+                    dev_ptr: val(CUdeviceptr), count: val(usize), dst_device: val(CUdevice),
+                    stream: val(CUstream));
             /// Moves managed memory ahead of its use, in a stream. Form of CUDA 12.2.
             absent 317 since 12020 twin "_ptsz" 12020 capture node survives none =>
-                fn cuMemPrefetchAsync_v2(dev_ptr: val(CUdeviceptr), count: val(usize), location: val(CUmemLocation), flags: val(u32), stream: val(CUstream));
-            /// Prefetch batch async, of the memory interface.
+                fn cuMemPrefetchAsync_v2(
+                    dev_ptr: val(CUdeviceptr), count: val(usize), location: val(CUmemLocation),
+                    flags: val(u32), stream: val(CUstream));
+            /// Moves managed ranges ahead of their use, in a stream.
             absent 318 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
-                fn cuMemPrefetchBatchAsync(dptrs: list(CUdeviceptr, count), sizes: list(usize, count), count: len(usize, dptrs), prefetch_locs: list(CUmemLocation, num_prefetch_locs), prefetch_loc_idxs: list(usize, num_prefetch_locs), num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64), stream: val(CUstream));
-            /// Reads range attribute of the memory interface.
+                fn cuMemPrefetchBatchAsync(
+                    dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
+                    count: len(usize, dptrs),
+                    prefetch_locs: list(CUmemLocation, num_prefetch_locs),
+                    prefetch_loc_idxs: list(usize, num_prefetch_locs),
+                    num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64),
+                    stream: val(CUstream));
+            /// Gives one fact about a managed range.
             absent 319 since 8000 capture allowed survives none =>
-                fn cuMemRangeGetAttribute(data: bytes_out(data_size), data_size: len(usize, data), attribute: val(CUmem_range_attribute), dev_ptr: val(CUdeviceptr), count: val(usize));
-            /// Reads range attributes of the memory interface.
+                fn cuMemRangeGetAttribute(
+                    data: bytes_out(data_size), data_size: len(usize, data),
+                    attribute: val(CUmem_range_attribute), dev_ptr: val(CUdeviceptr),
+                    count: val(usize));
+            /// Gives several facts about a managed range.
             absent 320 since 8000 capture allowed survives none =>
-                fn cuMemRangeGetAttributes(data: list(*mut c_void, num_attributes), data_sizes: list(usize, num_attributes), attributes: list(CUmem_range_attribute, num_attributes), num_attributes: len(usize, data), dev_ptr: val(CUdeviceptr), count: val(usize));
+                fn cuMemRangeGetAttributes(
+                    data: list(*mut c_void, num_attributes),
+                    data_sizes: list(usize, num_attributes),
+                    attributes: list(CUmem_range_attribute, num_attributes),
+                    num_attributes: len(usize, data), dev_ptr: val(CUdeviceptr), count: val(usize));
             // Multicast objects.
-            /// Adds device of the multicast object interface.
+            /// Adds a device to a multicast object.
             absent 321 since 12010 capture allowed survives replayed =>
-                fn cuMulticastAddDevice(mc_handle: val(CUmemGenericAllocationHandle), device: val(CUdevice));
-            /// Bind addr, of the multicast object interface.
+                fn cuMulticastAddDevice(
+                    mc_handle: val(CUmemGenericAllocationHandle), device: val(CUdevice));
+            /// Binds mapped memory to a multicast object.
             absent 322 since 12010 capture prohibited survives replayed =>
-                fn cuMulticastBindAddr(mc_handle: val(CUmemGenericAllocationHandle), mc_offset: val(usize), memptr: val(CUdeviceptr), size: val(usize), flags: val(u64));
-            /// Bind mem, of the multicast object interface.
+                fn cuMulticastBindAddr(
+                    mc_handle: val(CUmemGenericAllocationHandle), mc_offset: val(usize),
+                    memptr: val(CUdeviceptr), size: val(usize), flags: val(u64));
+            /// Binds physical memory to a multicast object.
             absent 323 since 12010 capture prohibited survives replayed =>
-                fn cuMulticastBindMem(mc_handle: val(CUmemGenericAllocationHandle), mc_offset: val(usize), mem_handle: val(CUmemGenericAllocationHandle), mem_offset: val(usize), size: val(usize), flags: val(u64));
-            /// Makes something of the multicast object interface.
+                fn cuMulticastBindMem(
+                    mc_handle: val(CUmemGenericAllocationHandle), mc_offset: val(usize),
+                    mem_handle: val(CUmemGenericAllocationHandle), mem_offset: val(usize),
+                    size: val(usize), flags: val(u64));
+            /// Makes a multicast object.
             absent 324 since 12010 capture prohibited survives replayed =>
-                fn cuMulticastCreate(mc_handle: new(CUmemGenericAllocationHandle), properties: struct_in(CUmulticastObjectProp));
-            /// Reads granularity of the multicast object interface.
+                fn cuMulticastCreate(
+                    mc_handle: new(CUmemGenericAllocationHandle),
+                    properties: struct_in(CUmulticastObjectProp));
+            /// Gives the unit of multicast sizes.
             absent 325 since 12010 capture allowed survives none =>
-                fn cuMulticastGetGranularity(granularity: out(usize), properties: struct_in(CUmulticastObjectProp), option: val(CUmulticastGranularity_flags));
-            /// Unbind, of the multicast object interface.
+                fn cuMulticastGetGranularity(
+                    granularity: out(usize), properties: struct_in(CUmulticastObjectProp),
+                    option: val(CUmulticastGranularity_flags));
+            /// Takes memory from a multicast object.
             absent 326 since 12010 capture prohibited survives replayed =>
-                fn cuMulticastUnbind(mc_handle: val(CUmemGenericAllocationHandle), device: val(CUdevice), mc_offset: val(usize), size: val(usize));
+                fn cuMulticastUnbind(
+                    mc_handle: val(CUmemGenericAllocationHandle), device: val(CUdevice),
+                    mc_offset: val(usize), size: val(usize));
             // Between processes.
             /// Closes an allocation of another process.
             absent 327 since 4010 capture prohibited survives yes =>
@@ -1135,752 +1500,1103 @@ macro_rules! for_each_function {
                 fn cuIpcOpenEventHandle(event: new(CUevent), handle: val(CUipcEventHandle));
             /// Opens an allocation of another process. Form of CUDA 4.1.
             absent 331 since 4010 capture prohibited survives yes =>
-                fn cuIpcOpenMemHandle(dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
+                fn cuIpcOpenMemHandle(
+                    dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
             /// Opens an allocation of another process. Form of CUDA 11.0.
             absent 332 since 11000 capture prohibited survives yes =>
-                fn cuIpcOpenMemHandle_v2(dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
+                fn cuIpcOpenMemHandle_v2(
+                    dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
             // Other memory functions.
             /// Makes writes of other PCI devices visible.
             absent 333 since 11030 capture allowed survives none =>
-                fn cuFlushGPUDirectRDMAWrites(target: val(CUflushGPUDirectRDMAWritesTarget), scope: val(CUflushGPUDirectRDMAWritesScope));
-            /// Batch decompress async, of the memory interface.
+                fn cuFlushGPUDirectRDMAWrites(
+                    target: val(CUflushGPUDirectRDMAWritesTarget),
+                    scope: val(CUflushGPUDirectRDMAWritesScope));
+            /// Decompresses a list of buffers in a stream.
             absent 334 since 12060 twin "_ptsz" 12060 capture node survives none =>
-                fn cuMemBatchDecompressAsync(params_array: list(CUmemDecompressParams, count), count: len(usize, params_array), flags: val(u32), error_index: out(usize), stream: val(CUstream));
+                fn cuMemBatchDecompressAsync(
+                    params_array: list(CUmemDecompressParams, count),
+                    count: len(usize, params_array), flags: val(u32), error_index: out(usize),
+                    stream: val(CUstream));
             // Graphs.
-            /// Reads ice graph mem attribute of the device resource interface.
+            /// Gives a count about the memory that graphs hold on a device.
             absent 335 since 11040 capture allowed survives none =>
-                fn cuDeviceGetGraphMemAttribute(device: val(CUdevice), attribute: val(CUgraphMem_attribute), value: opaque(*mut c_void));
-            /// Ice graph mem trim, of the device resource interface.
+                fn cuDeviceGetGraphMemAttribute(
+                    device: val(CUdevice), attribute: val(CUgraphMem_attribute),
+                    value: opaque(*mut c_void));
+            /// Gives unused memory of graphs on a device back.
             absent 336 since 11040 capture prohibited survives none =>
                 fn cuDeviceGraphMemTrim(device: val(CUdevice));
-            /// Sets ice graph mem attribute of the device resource interface.
+            /// Resets a count about the memory that graphs hold on a device.
             absent 337 since 11040 capture allowed survives replayed =>
-                fn cuDeviceSetGraphMemAttribute(device: val(CUdevice), attribute: val(CUgraphMem_attribute), value: opaque(*mut c_void));
-            /// Adds batch mem op node of the graph interface.
+                fn cuDeviceSetGraphMemAttribute(
+                    device: val(CUdevice), attribute: val(CUgraphMem_attribute),
+                    value: opaque(*mut c_void));
+            /// Adds a node of waits and writes on memory to a graph.
             absent 338 since 11070 capture allowed survives replayed =>
-                fn cuGraphAddBatchMemOpNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
-            /// Adds child graph node of the graph interface.
+                fn cuGraphAddBatchMemOpNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+            /// Adds a node that holds a copy of another graph.
             absent 339 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddChildGraphNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), child_graph: val(CUgraph));
-            /// Adds dependencies of the graph interface. Form of CUDA 10.0.
+                fn cuGraphAddChildGraphNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies), child_graph: val(CUgraph));
+            /// Adds edges between nodes of a graph. Form of CUDA 10.0.
             absent 340 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddDependencies(graph: val(CUgraph), from: list(CUgraphNode, num_dependencies), to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
-            /// Adds dependencies of the graph interface. Form of CUDA 12.3.
+                fn cuGraphAddDependencies(
+                    graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
+                    to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
+            /// Adds edges between nodes of a graph. Form of CUDA 12.3.
             absent 341 since 12030 capture allowed survives replayed =>
-                fn cuGraphAddDependencies_v2(graph: val(CUgraph), from: list(CUgraphNode, num_dependencies), to: list(CUgraphNode, num_dependencies), edge_data: list(CUgraphEdgeData, num_dependencies), num_dependencies: len(usize, from));
-            /// Adds empty node of the graph interface.
+                fn cuGraphAddDependencies_v2(
+                    graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
+                    to: list(CUgraphNode, num_dependencies),
+                    edge_data: list(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: len(usize, from));
+            /// Adds a node that does nothing to a graph.
             absent 342 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddEmptyNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies));
-            /// Adds event record node of the graph interface.
+                fn cuGraphAddEmptyNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies));
+            /// Adds a node that records an event to a graph.
             absent 343 since 11010 capture allowed survives replayed =>
-                fn cuGraphAddEventRecordNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), event: val(CUevent));
-            /// Adds event wait node of the graph interface.
+                fn cuGraphAddEventRecordNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies), event: val(CUevent));
+            /// Adds a node that waits for an event to a graph.
             absent 344 since 11010 capture allowed survives replayed =>
-                fn cuGraphAddEventWaitNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), event: val(CUevent));
-            /// Adds external semaphores signal node of the graph interface.
+                fn cuGraphAddEventWaitNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies), event: val(CUevent));
+            /// Adds a node that signals external semaphores to a graph.
             absent 345 since 11020 capture allowed survives replayed =>
-                fn cuGraphAddExternalSemaphoresSignalNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
-            /// Adds external semaphores wait node of the graph interface.
+                fn cuGraphAddExternalSemaphoresSignalNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
+            /// Adds a node that waits for external semaphores to a graph.
             absent 346 since 11020 capture allowed survives replayed =>
-                fn cuGraphAddExternalSemaphoresWaitNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
-            /// Adds host node of the graph interface.
+                fn cuGraphAddExternalSemaphoresWaitNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
+            /// Adds a node that calls a host function to a graph.
             absent 347 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddHostNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_HOST_NODE_PARAMS));
-            /// Adds kernel node of the graph interface. Form of CUDA 10.0.
+                fn cuGraphAddHostNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_HOST_NODE_PARAMS));
+            /// Adds a kernel launch to a graph. Form of CUDA 10.0.
             absent 348 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddKernelNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
-            /// Adds kernel node of the graph interface. Form of CUDA 12.0.
+                fn cuGraphAddKernelNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
+            /// Adds a kernel launch to a graph. Form of CUDA 12.0.
             absent 349 since 12000 capture allowed survives replayed =>
-                fn cuGraphAddKernelNode_v2(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
-            /// Adds mem alloc node of the graph interface.
+                fn cuGraphAddKernelNode_v2(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
+            /// Adds an allocation to a graph and gives its address.
             absent 350 since 11040 capture allowed survives replayed =>
-                fn cuGraphAddMemAllocNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: inout(CUDA_MEM_ALLOC_NODE_PARAMS));
-            /// Adds mem free node of the graph interface.
+                fn cuGraphAddMemAllocNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: inout(CUDA_MEM_ALLOC_NODE_PARAMS));
+            /// Adds the freeing of an allocation to a graph.
             absent 351 since 11040 capture allowed survives replayed =>
-                fn cuGraphAddMemFreeNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), dptr: val(CUdeviceptr));
-            /// Adds memcpy node of the graph interface.
+                fn cuGraphAddMemFreeNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies), dptr: val(CUdeviceptr));
+            /// Adds a copy to a graph.
             absent 352 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddMemcpyNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
-            /// Adds memset node of the graph interface.
+                fn cuGraphAddMemcpyNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
+            /// Adds a fill to a graph.
             absent 353 since 10000 capture allowed survives replayed =>
-                fn cuGraphAddMemsetNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
-            /// Adds node of the graph interface. Form of CUDA 12.2.
+                fn cuGraphAddMemsetNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
+            /// Adds a node of any kind to a graph. Form of CUDA 12.2.
             absent 354 since 12020 capture allowed survives replayed =>
-                fn cuGraphAddNode(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, dependencies), node_params: inout(CUgraphNodeParams));
-            /// Adds node of the graph interface. Form of CUDA 12.3.
+                fn cuGraphAddNode(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: inout(CUgraphNodeParams));
+            /// Adds a node of any kind to a graph. Form of CUDA 12.3.
             absent 355 since 12030 capture allowed survives replayed =>
-                fn cuGraphAddNode_v2(graph_node: out(CUgraphNode), graph: val(CUgraph), dependencies: list(CUgraphNode, num_dependencies), dependency_data: list(CUgraphEdgeData, num_dependencies), num_dependencies: len(usize, dependencies), node_params: inout(CUgraphNodeParams));
-            /// Reads batch mem op node params of the graph interface.
+                fn cuGraphAddNode_v2(
+                    graph_node: out(CUgraphNode), graph: val(CUgraph),
+                    dependencies: list(CUgraphNode, num_dependencies),
+                    dependency_data: list(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: len(usize, dependencies),
+                    node_params: inout(CUgraphNodeParams));
+            /// Gives the operations of a node of waits and writes.
             absent 356 since 11070 capture allowed survives none =>
-                fn cuGraphBatchMemOpNodeGetParams(node: val(CUgraphNode), node_params: struct_out(CUDA_BATCH_MEM_OP_NODE_PARAMS));
-            /// Sets batch mem op node params of the graph interface.
+                fn cuGraphBatchMemOpNodeGetParams(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+            /// Sets the operations of a node of waits and writes.
             absent 357 since 11070 capture allowed survives replayed =>
-                fn cuGraphBatchMemOpNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
-            /// Reads child graph node graph of the graph interface.
+                fn cuGraphBatchMemOpNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+            /// Gives the graph inside a child graph node.
             absent 358 since 10000 capture allowed survives none =>
                 fn cuGraphChildGraphNodeGetGraph(node: val(CUgraphNode), graph: out(CUgraph));
             /// Copies a graph.
             absent 359 since 10000 capture allowed survives replayed =>
                 fn cuGraphClone(graph_clone: new(CUgraph), original_graph: val(CUgraph));
-            /// Makes conditional handle of the graph interface.
+            /// Makes the condition of a conditional node.
             absent 360 since 12030 capture allowed survives replayed =>
-                fn cuGraphConditionalHandleCreate(handle: new(CUgraphConditionalHandle), graph: val(CUgraph), ctx: val(CUcontext), default_launch_value: val(u32), flags: val(u32));
+                fn cuGraphConditionalHandleCreate(
+                    handle: new(CUgraphConditionalHandle), graph: val(CUgraph),
+                    ctx: val(CUcontext), default_launch_value: val(u32), flags: val(u32));
             /// Makes an empty graph.
             absent 361 since 10000 capture allowed survives replayed =>
                 fn cuGraphCreate(graph: new(CUgraph), flags: val(u32));
-            /// Debug dot print, of the graph interface.
+            /// Writes a graph to a file in the DOT language.
             absent 362 since 11030 capture allowed survives none =>
                 fn cuGraphDebugDotPrint(graph: val(CUgraph), path: cstr(), flags: val(u32));
             /// Ends a graph.
             absent 363 since 10000 capture allowed survives replayed =>
                 fn cuGraphDestroy(graph: val(CUgraph));
-            /// Ends node of the graph interface.
+            /// Takes a node out of its graph.
             absent 364 since 10000 capture allowed survives replayed =>
                 fn cuGraphDestroyNode(node: val(CUgraphNode));
-            /// Reads event record node event of the graph interface.
+            /// Gives the event of an event record node.
             absent 365 since 11010 capture allowed survives none =>
                 fn cuGraphEventRecordNodeGetEvent(node: val(CUgraphNode), event: out(CUevent));
-            /// Sets event record node event of the graph interface.
+            /// Sets the event of an event record node.
             absent 366 since 11010 capture allowed survives replayed =>
                 fn cuGraphEventRecordNodeSetEvent(node: val(CUgraphNode), event: val(CUevent));
-            /// Reads event wait node event of the graph interface.
+            /// Gives the event of an event wait node.
             absent 367 since 11010 capture allowed survives none =>
                 fn cuGraphEventWaitNodeGetEvent(node: val(CUgraphNode), event: out(CUevent));
-            /// Sets event wait node event of the graph interface.
+            /// Sets the event of an event wait node.
             absent 368 since 11010 capture allowed survives replayed =>
                 fn cuGraphEventWaitNodeSetEvent(node: val(CUgraphNode), event: val(CUevent));
-            /// Sets batch mem op node params of the instantiated graph interface.
+            /// Sets the operations of a node of waits and writes, in an executable graph.
             absent 369 since 11070 capture allowed survives replayed =>
-                fn cuGraphExecBatchMemOpNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
-            /// Sets child graph node params of the instantiated graph interface.
+                fn cuGraphExecBatchMemOpNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
+            /// Sets parameters inside a child graph node, in an executable graph.
             absent 370 since 11010 capture allowed survives replayed =>
-                fn cuGraphExecChildGraphNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), child_graph: val(CUgraph));
+                fn cuGraphExecChildGraphNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode), child_graph: val(CUgraph));
             /// Ends an executable graph.
             absent 371 since 10000 capture allowed survives replayed =>
                 fn cuGraphExecDestroy(graph_exec: val(CUgraphExec));
-            /// Sets event record node event of the instantiated graph interface.
+            /// Sets the event of an event record node, in an executable graph.
             absent 372 since 11010 capture allowed survives replayed =>
-                fn cuGraphExecEventRecordNodeSetEvent(graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
-            /// Sets event wait node event of the instantiated graph interface.
+                fn cuGraphExecEventRecordNodeSetEvent(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
+            /// Sets the event of an event wait node, in an executable graph.
             absent 373 since 11010 capture allowed survives replayed =>
-                fn cuGraphExecEventWaitNodeSetEvent(graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
-            /// Sets external semaphores signal node params of the instantiated graph interface.
+                fn cuGraphExecEventWaitNodeSetEvent(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
+            /// Sets what a signal node signals, in an executable graph.
             absent 374 since 11020 capture allowed survives replayed =>
-                fn cuGraphExecExternalSemaphoresSignalNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
-            /// Sets external semaphores wait node params of the instantiated graph interface.
+                fn cuGraphExecExternalSemaphoresSignalNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
+            /// Sets what a wait node waits for, in an executable graph.
             absent 375 since 11020 capture allowed survives replayed =>
-                fn cuGraphExecExternalSemaphoresWaitNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
-            /// Reads flags of the instantiated graph interface.
+                fn cuGraphExecExternalSemaphoresWaitNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
+            /// Gives the flags that an executable graph was made with.
             absent 376 since 12000 capture allowed survives none =>
                 fn cuGraphExecGetFlags(graph_exec: val(CUgraphExec), flags: out(u64));
-            /// Sets host node params of the instantiated graph interface.
+            /// Sets the function of a host node, in an executable graph.
             absent 377 since 10020 capture allowed survives replayed =>
-                fn cuGraphExecHostNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_HOST_NODE_PARAMS));
-            /// Sets kernel node params of the instantiated graph interface. Form of CUDA 10.1.
+                fn cuGraphExecHostNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_HOST_NODE_PARAMS));
+            /// Sets the launch of a kernel node, in an executable graph. Form of CUDA 10.1.
             absent 378 since 10010 capture allowed survives replayed =>
-                fn cuGraphExecKernelNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
-            /// Sets kernel node params of the instantiated graph interface. Form of CUDA 12.0.
+                fn cuGraphExecKernelNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
+            /// Sets the launch of a kernel node, in an executable graph. Form of CUDA 12.0.
             absent 379 since 12000 capture allowed survives replayed =>
-                fn cuGraphExecKernelNodeSetParams_v2(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
-            /// Sets memcpy node params of the instantiated graph interface.
+                fn cuGraphExecKernelNodeSetParams_v2(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
+            /// Sets the copy of a copy node, in an executable graph.
             absent 380 since 10020 capture allowed survives replayed =>
-                fn cuGraphExecMemcpyNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
-            /// Sets memset node params of the instantiated graph interface.
+                fn cuGraphExecMemcpyNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
+            /// Sets the fill of a fill node, in an executable graph.
             absent 381 since 10020 capture allowed survives replayed =>
-                fn cuGraphExecMemsetNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
-            /// Sets node params of the instantiated graph interface.
+                fn cuGraphExecMemsetNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
+            /// Sets the parameters of a node of any kind, in an executable graph.
             absent 382 since 12020 capture allowed survives replayed =>
-                fn cuGraphExecNodeSetParams(graph_exec: val(CUgraphExec), node: val(CUgraphNode), node_params: struct_in(CUgraphNodeParams));
+                fn cuGraphExecNodeSetParams(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode),
+                    node_params: struct_in(CUgraphNodeParams));
             /// Gives an executable graph the parameters of another graph. Form of CUDA 10.2.
             absent 383 since 10020 capture allowed survives replayed =>
-                fn cuGraphExecUpdate(graph_exec: val(CUgraphExec), graph: val(CUgraph), error_node: out(CUgraphNode), update_result: out(CUgraphExecUpdateResult));
+                fn cuGraphExecUpdate(
+                    graph_exec: val(CUgraphExec), graph: val(CUgraph),
+                    error_node: out(CUgraphNode), update_result: out(CUgraphExecUpdateResult));
             /// Gives an executable graph the parameters of another graph. Form of CUDA 12.0.
             absent 384 since 12000 capture allowed survives replayed =>
-                fn cuGraphExecUpdate_v2(graph_exec: val(CUgraphExec), graph: val(CUgraph), result_info: struct_out(CUgraphExecUpdateResultInfo));
-            /// Reads external semaphores signal node params of the graph interface.
+                fn cuGraphExecUpdate_v2(
+                    graph_exec: val(CUgraphExec), graph: val(CUgraph),
+                    result_info: struct_out(CUgraphExecUpdateResultInfo));
+            /// Gives what a signal node signals.
             absent 385 since 11020 capture allowed survives none =>
-                fn cuGraphExternalSemaphoresSignalNodeGetParams(node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
-            /// Sets external semaphores signal node params of the graph interface.
+                fn cuGraphExternalSemaphoresSignalNodeGetParams(
+                    node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
+            /// Sets what a signal node signals.
             absent 386 since 11020 capture allowed survives replayed =>
-                fn cuGraphExternalSemaphoresSignalNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
-            /// Reads external semaphores wait node params of the graph interface.
+                fn cuGraphExternalSemaphoresSignalNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_SIGNAL_NODE_PARAMS));
+            /// Gives what a wait node waits for.
             absent 387 since 11020 capture allowed survives none =>
-                fn cuGraphExternalSemaphoresWaitNodeGetParams(node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
-            /// Sets external semaphores wait node params of the graph interface.
+                fn cuGraphExternalSemaphoresWaitNodeGetParams(
+                    node: val(CUgraphNode), params: struct_out(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
+            /// Sets what a wait node waits for.
             absent 388 since 11020 capture allowed survives replayed =>
-                fn cuGraphExternalSemaphoresWaitNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
-            /// Reads edges of the graph interface. Form of CUDA 10.0.
+                fn cuGraphExternalSemaphoresWaitNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
+            /// Lists the edges of a graph. Form of CUDA 10.0.
             absent 389 since 10000 capture allowed survives none =>
-                fn cuGraphGetEdges(graph: val(CUgraph), from: list_out(CUgraphNode, num_edges), to: list_out(CUgraphNode, num_edges), num_edges: inout(usize));
-            /// Reads edges of the graph interface. Form of CUDA 12.3.
+                fn cuGraphGetEdges(
+                    graph: val(CUgraph), from: list_out(CUgraphNode, num_edges),
+                    to: list_out(CUgraphNode, num_edges), num_edges: inout(usize));
+            /// Lists the edges of a graph. Form of CUDA 12.3.
             absent 390 since 12030 capture allowed survives none =>
-                fn cuGraphGetEdges_v2(graph: val(CUgraph), from: list_out(CUgraphNode, num_edges), to: list_out(CUgraphNode, num_edges), edge_data: list_out(CUgraphEdgeData, num_edges), num_edges: inout(usize));
-            /// Reads nodes of the graph interface.
+                fn cuGraphGetEdges_v2(
+                    graph: val(CUgraph), from: list_out(CUgraphNode, num_edges),
+                    to: list_out(CUgraphNode, num_edges),
+                    edge_data: list_out(CUgraphEdgeData, num_edges), num_edges: inout(usize));
+            /// Lists the nodes of a graph.
             absent 391 since 10000 capture allowed survives none =>
-                fn cuGraphGetNodes(graph: val(CUgraph), nodes: list_out(CUgraphNode, num_nodes), num_nodes: inout(usize));
-            /// Reads root nodes of the graph interface.
+                fn cuGraphGetNodes(
+                    graph: val(CUgraph), nodes: list_out(CUgraphNode, num_nodes),
+                    num_nodes: inout(usize));
+            /// Lists the nodes of a graph that depend on none.
             absent 392 since 10000 capture allowed survives none =>
-                fn cuGraphGetRootNodes(graph: val(CUgraph), root_nodes: list_out(CUgraphNode, num_root_nodes), num_root_nodes: inout(usize));
-            /// Reads host node params of the graph interface.
+                fn cuGraphGetRootNodes(
+                    graph: val(CUgraph), root_nodes: list_out(CUgraphNode, num_root_nodes),
+                    num_root_nodes: inout(usize));
+            /// Gives the function of a host node.
             absent 393 since 10000 capture allowed survives none =>
-                fn cuGraphHostNodeGetParams(node: val(CUgraphNode), node_params: struct_out(CUDA_HOST_NODE_PARAMS));
-            /// Sets host node params of the graph interface.
+                fn cuGraphHostNodeGetParams(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_HOST_NODE_PARAMS));
+            /// Sets the function of a host node.
             absent 394 since 10000 capture allowed survives replayed =>
-                fn cuGraphHostNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_HOST_NODE_PARAMS));
+                fn cuGraphHostNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_HOST_NODE_PARAMS));
             /// Makes an executable graph; a log says what is wrong with it. Form of CUDA 10.0.
             absent 395 since 10000 capture allowed survives replayed =>
-                fn cuGraphInstantiate(graph_exec: new(CUgraphExec), graph: val(CUgraph), error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size), buffer_size: len(usize, log_buffer));
+                fn cuGraphInstantiate(
+                    graph_exec: new(CUgraphExec), graph: val(CUgraph),
+                    error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size),
+                    buffer_size: len(usize, log_buffer));
             /// Makes an executable graph; a log says what is wrong with it. Form of CUDA 11.0.
             absent 396 since 11000 capture allowed survives replayed =>
-                fn cuGraphInstantiate_v2(graph_exec: new(CUgraphExec), graph: val(CUgraph), error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size), buffer_size: len(usize, log_buffer));
+                fn cuGraphInstantiate_v2(
+                    graph_exec: new(CUgraphExec), graph: val(CUgraph),
+                    error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size),
+                    buffer_size: len(usize, log_buffer));
             /// Makes an executable graph, with flags.
             absent 397 since 11040 capture allowed survives replayed =>
-                fn cuGraphInstantiateWithFlags(graph_exec: new(CUgraphExec), graph: val(CUgraph), flags: val(u64));
+                fn cuGraphInstantiateWithFlags(
+                    graph_exec: new(CUgraphExec), graph: val(CUgraph), flags: val(u64));
             /// Makes an executable graph, with parameters.
             absent 398 since 12000 twin "_ptsz" 12000 capture allowed survives replayed =>
-                fn cuGraphInstantiateWithParams(graph_exec: new(CUgraphExec), graph: val(CUgraph), instantiate_params: inout(CUDA_GRAPH_INSTANTIATE_PARAMS));
-            /// Kernel node copy attributes, of the graph interface.
+                fn cuGraphInstantiateWithParams(
+                    graph_exec: new(CUgraphExec), graph: val(CUgraph),
+                    instantiate_params: inout(CUDA_GRAPH_INSTANTIATE_PARAMS));
+            /// Gives a kernel node the attributes of another.
             absent 399 since 11000 capture allowed survives none =>
                 fn cuGraphKernelNodeCopyAttributes(dst: val(CUgraphNode), src: val(CUgraphNode));
-            /// Reads kernel node attribute of the graph interface.
+            /// Gives an attribute of a kernel node.
             absent 400 since 11000 capture allowed survives none =>
-                fn cuGraphKernelNodeGetAttribute(node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID), value: struct_out(CUkernelNodeAttrValue));
-            /// Reads kernel node params of the graph interface. Form of CUDA 10.0.
+                fn cuGraphKernelNodeGetAttribute(
+                    node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID),
+                    value: struct_out(CUkernelNodeAttrValue));
+            /// Gives the launch of a kernel node. Form of CUDA 10.0.
             absent 401 since 10000 capture allowed survives none =>
-                fn cuGraphKernelNodeGetParams(node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS_v1));
-            /// Reads kernel node params of the graph interface. Form of CUDA 12.0.
+                fn cuGraphKernelNodeGetParams(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS_v1));
+            /// Gives the launch of a kernel node. Form of CUDA 12.0.
             absent 402 since 12000 capture allowed survives none =>
-                fn cuGraphKernelNodeGetParams_v2(node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS));
-            /// Sets kernel node attribute of the graph interface.
+                fn cuGraphKernelNodeGetParams_v2(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS));
+            /// Sets an attribute of a kernel node.
             absent 403 since 11000 capture allowed survives replayed =>
-                fn cuGraphKernelNodeSetAttribute(node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID), value: struct_in(CUkernelNodeAttrValue));
-            /// Sets kernel node params of the graph interface. Form of CUDA 10.0.
+                fn cuGraphKernelNodeSetAttribute(
+                    node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID),
+                    value: struct_in(CUkernelNodeAttrValue));
+            /// Sets the launch of a kernel node. Form of CUDA 10.0.
             absent 404 since 10000 capture allowed survives replayed =>
-                fn cuGraphKernelNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
-            /// Sets kernel node params of the graph interface. Form of CUDA 12.0.
+                fn cuGraphKernelNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
+            /// Sets the launch of a kernel node. Form of CUDA 12.0.
             absent 405 since 12000 capture allowed survives replayed =>
-                fn cuGraphKernelNodeSetParams_v2(node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
+                fn cuGraphKernelNodeSetParams_v2(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
             /// Runs an executable graph in a stream.
             absent 406 since 10000 twin "_ptsz" 10000 capture node survives none =>
                 fn cuGraphLaunch(graph: val(CUgraphExec), stream: val(CUstream));
-            /// Reads mem alloc node params of the graph interface.
+            /// Gives what an allocation node allocates.
             absent 407 since 11040 capture allowed survives none =>
-                fn cuGraphMemAllocNodeGetParams(node: val(CUgraphNode), params: struct_out(CUDA_MEM_ALLOC_NODE_PARAMS));
-            /// Reads mem free node params of the graph interface.
+                fn cuGraphMemAllocNodeGetParams(
+                    node: val(CUgraphNode), params: struct_out(CUDA_MEM_ALLOC_NODE_PARAMS));
+            /// Gives the address that a free node frees.
             absent 408 since 11040 capture allowed survives none =>
                 fn cuGraphMemFreeNodeGetParams(node: val(CUgraphNode), dptr: out(CUdeviceptr));
-            /// Reads memcpy node params of the graph interface.
+            /// Gives the copy of a copy node.
             absent 409 since 10000 capture allowed survives none =>
-                fn cuGraphMemcpyNodeGetParams(node: val(CUgraphNode), node_params: struct_out(CUDA_MEMCPY3D));
-            /// Sets memcpy node params of the graph interface.
+                fn cuGraphMemcpyNodeGetParams(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_MEMCPY3D));
+            /// Sets the copy of a copy node.
             absent 410 since 10000 capture allowed survives replayed =>
-                fn cuGraphMemcpyNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_MEMCPY3D));
-            /// Reads memset node params of the graph interface.
+                fn cuGraphMemcpyNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_MEMCPY3D));
+            /// Gives the fill of a fill node.
             absent 411 since 10000 capture allowed survives none =>
-                fn cuGraphMemsetNodeGetParams(node: val(CUgraphNode), node_params: struct_out(CUDA_MEMSET_NODE_PARAMS));
-            /// Sets memset node params of the graph interface.
+                fn cuGraphMemsetNodeGetParams(
+                    node: val(CUgraphNode), node_params: struct_out(CUDA_MEMSET_NODE_PARAMS));
+            /// Sets the fill of a fill node.
             absent 412 since 10000 capture allowed survives replayed =>
-                fn cuGraphMemsetNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUDA_MEMSET_NODE_PARAMS));
-            /// Node find in clone, of the graph interface.
+                fn cuGraphMemsetNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUDA_MEMSET_NODE_PARAMS));
+            /// Finds the copy of a node in a copied graph.
             absent 413 since 10000 capture allowed survives replayed =>
-                fn cuGraphNodeFindInClone(node: out(CUgraphNode), original_node: val(CUgraphNode), cloned_graph: val(CUgraph));
-            /// Reads node dependencies of the graph interface. Form of CUDA 10.0.
+                fn cuGraphNodeFindInClone(
+                    node: out(CUgraphNode), original_node: val(CUgraphNode),
+                    cloned_graph: val(CUgraph));
+            /// Lists what a node depends on. Form of CUDA 10.0.
             absent 414 since 10000 capture allowed survives none =>
-                fn cuGraphNodeGetDependencies(node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies), num_dependencies: inout(usize));
-            /// Reads node dependencies of the graph interface. Form of CUDA 12.3.
+                fn cuGraphNodeGetDependencies(
+                    node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies),
+                    num_dependencies: inout(usize));
+            /// Lists what a node depends on. Form of CUDA 12.3.
             absent 415 since 12030 capture allowed survives none =>
-                fn cuGraphNodeGetDependencies_v2(node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies), edge_data: list_out(CUgraphEdgeData, num_dependencies), num_dependencies: inout(usize));
-            /// Reads node dependent nodes of the graph interface. Form of CUDA 10.0.
+                fn cuGraphNodeGetDependencies_v2(
+                    node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies),
+                    edge_data: list_out(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: inout(usize));
+            /// Lists what depends on a node. Form of CUDA 10.0.
             absent 416 since 10000 capture allowed survives none =>
-                fn cuGraphNodeGetDependentNodes(node: val(CUgraphNode), dependent_nodes: list_out(CUgraphNode, num_dependent_nodes), num_dependent_nodes: inout(usize));
-            /// Reads node dependent nodes of the graph interface. Form of CUDA 12.3.
+                fn cuGraphNodeGetDependentNodes(
+                    node: val(CUgraphNode),
+                    dependent_nodes: list_out(CUgraphNode, num_dependent_nodes),
+                    num_dependent_nodes: inout(usize));
+            /// Lists what depends on a node. Form of CUDA 12.3.
             absent 417 since 12030 capture allowed survives none =>
-                fn cuGraphNodeGetDependentNodes_v2(node: val(CUgraphNode), dependent_nodes: list_out(CUgraphNode, num_dependent_nodes), edge_data: list_out(CUgraphEdgeData, num_dependent_nodes), num_dependent_nodes: inout(usize));
-            /// Reads node enabled of the graph interface.
+                fn cuGraphNodeGetDependentNodes_v2(
+                    node: val(CUgraphNode),
+                    dependent_nodes: list_out(CUgraphNode, num_dependent_nodes),
+                    edge_data: list_out(CUgraphEdgeData, num_dependent_nodes),
+                    num_dependent_nodes: inout(usize));
+            /// Says whether a node of an executable graph is enabled.
             absent 418 since 11060 capture allowed survives none =>
-                fn cuGraphNodeGetEnabled(graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: out(u32));
-            /// Reads node type of the graph interface.
+                fn cuGraphNodeGetEnabled(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: out(u32));
+            /// Gives the kind of a node.
             absent 419 since 10000 capture allowed survives none =>
                 fn cuGraphNodeGetType(node: val(CUgraphNode), kind: out(CUgraphNodeType));
-            /// Sets node enabled of the graph interface.
+            /// Enables or disables a node of an executable graph.
             absent 420 since 11060 capture allowed survives replayed =>
-                fn cuGraphNodeSetEnabled(graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: val(u32));
-            /// Sets node params of the graph interface.
+                fn cuGraphNodeSetEnabled(
+                    graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: val(u32));
+            /// Sets the parameters of a node of any kind.
             absent 421 since 12020 capture allowed survives replayed =>
-                fn cuGraphNodeSetParams(node: val(CUgraphNode), node_params: struct_in(CUgraphNodeParams));
-            /// Release user object, of the graph interface.
+                fn cuGraphNodeSetParams(
+                    node: val(CUgraphNode), node_params: struct_in(CUgraphNodeParams));
+            /// Gives shares that a graph has in a user object back.
             absent 422 since 11030 capture allowed survives replayed =>
-                fn cuGraphReleaseUserObject(graph: val(CUgraph), object: val(CUuserObject), count: val(u32));
-            /// Removes dependencies of the graph interface. Form of CUDA 10.0.
+                fn cuGraphReleaseUserObject(
+                    graph: val(CUgraph), object: val(CUuserObject), count: val(u32));
+            /// Takes edges between nodes out of a graph. Form of CUDA 10.0.
             absent 423 since 10000 capture allowed survives replayed =>
-                fn cuGraphRemoveDependencies(graph: val(CUgraph), from: list(CUgraphNode, num_dependencies), to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
-            /// Removes dependencies of the graph interface. Form of CUDA 12.3.
+                fn cuGraphRemoveDependencies(
+                    graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
+                    to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
+            /// Takes edges between nodes out of a graph. Form of CUDA 12.3.
             absent 424 since 12030 capture allowed survives replayed =>
-                fn cuGraphRemoveDependencies_v2(graph: val(CUgraph), from: list(CUgraphNode, num_dependencies), to: list(CUgraphNode, num_dependencies), edge_data: list(CUgraphEdgeData, num_dependencies), num_dependencies: len(usize, from));
-            /// Retain user object, of the graph interface.
+                fn cuGraphRemoveDependencies_v2(
+                    graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
+                    to: list(CUgraphNode, num_dependencies),
+                    edge_data: list(CUgraphEdgeData, num_dependencies),
+                    num_dependencies: len(usize, from));
+            /// Gives a graph shares in a user object.
             absent 425 since 11030 capture allowed survives replayed =>
-                fn cuGraphRetainUserObject(graph: val(CUgraph), object: val(CUuserObject), count: val(u32), flags: val(u32));
+                fn cuGraphRetainUserObject(
+                    graph: val(CUgraph), object: val(CUuserObject), count: val(u32),
+                    flags: val(u32));
             /// Readies an executable graph on the device, in a stream.
             absent 426 since 11010 twin "_ptsz" 11010 capture prohibited survives none =>
                 fn cuGraphUpload(graph: val(CUgraphExec), stream: val(CUstream));
             // User objects.
-            /// Makes something of the user object interface.
+            /// Makes an object that graphs can hold, with the host function that ends it.
             absent 427 since 11030 capture allowed survives replayed =>
-                fn cuUserObjectCreate(object: new(CUuserObject), ptr: opaque(*mut c_void), destroy: val(CUhostFn), initial_refcount: val(u32), flags: val(u32));
-            /// Release, of the user object interface.
+                fn cuUserObjectCreate(
+                    object: new(CUuserObject), ptr: opaque(*mut c_void), destroy: val(CUhostFn),
+                    initial_refcount: val(u32), flags: val(u32));
+            /// Gives shares in a user object back.
             absent 428 since 11030 capture allowed survives replayed =>
                 fn cuUserObjectRelease(object: val(CUuserObject), count: val(u32));
-            /// Retain, of the user object interface.
+            /// Takes more shares in a user object.
             absent 429 since 11030 capture allowed survives replayed =>
                 fn cuUserObjectRetain(object: val(CUuserObject), count: val(u32));
             // Arrays.
             /// Makes an array of up to three dimensions. Form of CUDA 2.0.
             absent 430 since 2000 capture prohibited survives lost =>
-                fn cuArray3DCreate(handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR_v1));
+                fn cuArray3DCreate(
+                    handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR_v1));
             /// Makes an array of up to three dimensions. Form of CUDA 3.2.
             absent 431 since 3020 capture prohibited survives lost =>
-                fn cuArray3DCreate_v2(handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR));
-            /// Reads 3D descriptor of the array interface. Form of CUDA 2.0.
+                fn cuArray3DCreate_v2(
+                    handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR));
+            /// Gives format and size of an array of up to three dimensions. Form of CUDA 2.0.
             absent 432 since 2000 capture allowed survives none =>
-                fn cuArray3DGetDescriptor(array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR_v1), array: val(CUarray));
-            /// Reads 3D descriptor of the array interface. Form of CUDA 3.2.
+                fn cuArray3DGetDescriptor(
+                    array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR_v1), array: val(CUarray));
+            /// Gives format and size of an array of up to three dimensions. Form of CUDA 3.2.
             absent 433 since 3020 capture allowed survives none =>
-                fn cuArray3DGetDescriptor_v2(array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR), array: val(CUarray));
+                fn cuArray3DGetDescriptor_v2(
+                    array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR), array: val(CUarray));
             /// Makes an array of one or two dimensions. Form of CUDA 2.0.
             absent 434 since 2000 capture prohibited survives lost =>
-                fn cuArrayCreate(handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR_v1));
+                fn cuArrayCreate(
+                    handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR_v1));
             /// Makes an array of one or two dimensions. Form of CUDA 3.2.
             absent 435 since 3020 capture prohibited survives lost =>
-                fn cuArrayCreate_v2(handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR));
+                fn cuArrayCreate_v2(
+                    handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR));
             /// Ends an array.
             absent 436 since 2000 capture prohibited survives lost =>
                 fn cuArrayDestroy(array: val(CUarray));
-            /// Reads descriptor of the array interface. Form of CUDA 2.0.
+            /// Gives format and size of an array of one or two dimensions. Form of CUDA 2.0.
             absent 437 since 2000 capture allowed survives none =>
-                fn cuArrayGetDescriptor(array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR_v1), array: val(CUarray));
-            /// Reads descriptor of the array interface. Form of CUDA 3.2.
+                fn cuArrayGetDescriptor(
+                    array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR_v1), array: val(CUarray));
+            /// Gives format and size of an array of one or two dimensions. Form of CUDA 3.2.
             absent 438 since 3020 capture allowed survives none =>
-                fn cuArrayGetDescriptor_v2(array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR), array: val(CUarray));
-            /// Reads memory requirements of the array interface.
+                fn cuArrayGetDescriptor_v2(
+                    array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR), array: val(CUarray));
+            /// Gives the size and alignment of memory that an array needs.
             absent 439 since 11060 capture allowed survives none =>
-                fn cuArrayGetMemoryRequirements(memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS), array: val(CUarray), device: val(CUdevice));
-            /// Reads plane of the array interface.
+                fn cuArrayGetMemoryRequirements(
+                    memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS),
+                    array: val(CUarray), device: val(CUdevice));
+            /// Gives a plane of an array of several planes.
             absent 440 since 11020 capture allowed survives none =>
-                fn cuArrayGetPlane(plane_array: out(CUarray), array: val(CUarray), plane_idx: val(u32));
-            /// Reads sparse properties of the array interface.
+                fn cuArrayGetPlane(
+                    plane_array: out(CUarray), array: val(CUarray), plane_idx: val(u32));
+            /// Gives the layout of a sparse array.
             absent 441 since 11010 capture allowed survives none =>
-                fn cuArrayGetSparseProperties(sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES), array: val(CUarray));
-            /// Makes something of the mipmapped array interface.
+                fn cuArrayGetSparseProperties(
+                    sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
+                    array: val(CUarray));
+            /// Makes an array with mipmap levels.
             absent 442 since 5000 capture prohibited survives lost =>
-                fn cuMipmappedArrayCreate(handle: new(CUmipmappedArray), mipmapped_array_desc: struct_in(CUDA_ARRAY3D_DESCRIPTOR), num_mipmap_levels: val(u32));
-            /// Ends something of the mipmapped array interface.
+                fn cuMipmappedArrayCreate(
+                    handle: new(CUmipmappedArray),
+                    mipmapped_array_desc: struct_in(CUDA_ARRAY3D_DESCRIPTOR),
+                    num_mipmap_levels: val(u32));
+            /// Ends an array with mipmap levels.
             absent 443 since 5000 capture prohibited survives lost =>
                 fn cuMipmappedArrayDestroy(mipmapped_array: val(CUmipmappedArray));
-            /// Reads level of the mipmapped array interface.
+            /// Gives a level of an array with mipmap levels.
             absent 444 since 5000 capture allowed survives none =>
-                fn cuMipmappedArrayGetLevel(level_array: out(CUarray), mipmapped_array: val(CUmipmappedArray), level: val(u32));
-            /// Reads memory requirements of the mipmapped array interface.
+                fn cuMipmappedArrayGetLevel(
+                    level_array: out(CUarray), mipmapped_array: val(CUmipmappedArray),
+                    level: val(u32));
+            /// Gives the size and alignment of memory that an array with mipmap levels needs.
             absent 445 since 11060 capture allowed survives none =>
-                fn cuMipmappedArrayGetMemoryRequirements(memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS), mipmap: val(CUmipmappedArray), device: val(CUdevice));
-            /// Reads sparse properties of the mipmapped array interface.
+                fn cuMipmappedArrayGetMemoryRequirements(
+                    memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS),
+                    mipmap: val(CUmipmappedArray), device: val(CUdevice));
+            /// Gives the layout of a sparse array with mipmap levels.
             absent 446 since 11010 capture allowed survives none =>
-                fn cuMipmappedArrayGetSparseProperties(sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES), mipmap: val(CUmipmappedArray));
+                fn cuMipmappedArrayGetSparseProperties(
+                    sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
+                    mipmap: val(CUmipmappedArray));
             // Texture and surface objects.
-            /// Makes something of the surface object interface.
+            /// Makes a surface object.
             absent 447 since 5000 capture prohibited survives replayed =>
-                fn cuSurfObjectCreate(surf_object: new(CUsurfObject), res_desc: struct_in(CUDA_RESOURCE_DESC));
-            /// Ends something of the surface object interface.
+                fn cuSurfObjectCreate(
+                    surf_object: new(CUsurfObject), res_desc: struct_in(CUDA_RESOURCE_DESC));
+            /// Ends a surface object.
             absent 448 since 5000 capture prohibited survives replayed =>
                 fn cuSurfObjectDestroy(surf_object: val(CUsurfObject));
-            /// Reads resource desc of the surface object interface.
+            /// Gives what a surface object was made of.
             absent 449 since 5000 capture allowed survives none =>
-                fn cuSurfObjectGetResourceDesc(res_desc: struct_out(CUDA_RESOURCE_DESC), surf_object: val(CUsurfObject));
-            /// Makes something of the texture object interface.
+                fn cuSurfObjectGetResourceDesc(
+                    res_desc: struct_out(CUDA_RESOURCE_DESC), surf_object: val(CUsurfObject));
+            /// Makes a texture object.
             absent 450 since 5000 capture prohibited survives replayed =>
-                fn cuTexObjectCreate(tex_object: new(CUtexObject), res_desc: struct_in(CUDA_RESOURCE_DESC), tex_desc: struct_in(CUDA_TEXTURE_DESC), res_view_desc: struct_in(CUDA_RESOURCE_VIEW_DESC));
-            /// Ends something of the texture object interface.
+                fn cuTexObjectCreate(
+                    tex_object: new(CUtexObject), res_desc: struct_in(CUDA_RESOURCE_DESC),
+                    tex_desc: struct_in(CUDA_TEXTURE_DESC),
+                    res_view_desc: struct_in(CUDA_RESOURCE_VIEW_DESC));
+            /// Ends a texture object.
             absent 451 since 5000 capture prohibited survives replayed =>
                 fn cuTexObjectDestroy(tex_object: val(CUtexObject));
-            /// Reads resource desc of the texture object interface.
+            /// Gives what a texture object was made of.
             absent 452 since 5000 capture allowed survives none =>
-                fn cuTexObjectGetResourceDesc(res_desc: struct_out(CUDA_RESOURCE_DESC), tex_object: val(CUtexObject));
-            /// Reads resource view desc of the texture object interface.
+                fn cuTexObjectGetResourceDesc(
+                    res_desc: struct_out(CUDA_RESOURCE_DESC), tex_object: val(CUtexObject));
+            /// Gives how a texture object sees its resource.
             absent 453 since 5000 capture allowed survives none =>
-                fn cuTexObjectGetResourceViewDesc(res_view_desc: struct_out(CUDA_RESOURCE_VIEW_DESC), tex_object: val(CUtexObject));
-            /// Reads texture desc of the texture object interface.
+                fn cuTexObjectGetResourceViewDesc(
+                    res_view_desc: struct_out(CUDA_RESOURCE_VIEW_DESC),
+                    tex_object: val(CUtexObject));
+            /// Gives how a texture object is read.
             absent 454 since 5000 capture allowed survives none =>
-                fn cuTexObjectGetTextureDesc(tex_desc: struct_out(CUDA_TEXTURE_DESC), tex_object: val(CUtexObject));
+                fn cuTexObjectGetTextureDesc(
+                    tex_desc: struct_out(CUDA_TEXTURE_DESC), tex_object: val(CUtexObject));
             // Texture and surface references.
-            /// Reads array of the surface reference interface.
+            /// Gives the array of a surface reference.
             absent 455 since 3000 capture allowed survives none =>
                 fn cuSurfRefGetArray(array: out(CUarray), surf_ref: val(CUsurfref));
-            /// Sets array of the surface reference interface.
+            /// Sets the array of a surface reference.
             absent 456 since 3000 capture allowed survives replayed =>
-                fn cuSurfRefSetArray(surf_ref: val(CUsurfref), array: val(CUarray), flags: val(u32));
-            /// Makes something of the texture reference interface.
+                fn cuSurfRefSetArray(
+                    surf_ref: val(CUsurfref), array: val(CUarray), flags: val(u32));
+            /// Makes a texture reference.
             absent 457 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefCreate(tex_ref: new(CUtexref));
-            /// Ends something of the texture reference interface.
+            /// Ends a texture reference.
             absent 458 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefDestroy(tex_ref: val(CUtexref));
-            /// Reads address of the texture reference interface. Form of CUDA 2.0.
+            /// Gives the address of a texture reference. Form of CUDA 2.0.
             absent 459 since 2000 capture allowed survives none =>
                 fn cuTexRefGetAddress(dptr: out(CUdeviceptr_v1), tex_ref: val(CUtexref));
-            /// Reads address of the texture reference interface. Form of CUDA 3.2.
+            /// Gives the address of a texture reference. Form of CUDA 3.2.
             absent 460 since 3020 capture allowed survives none =>
                 fn cuTexRefGetAddress_v2(dptr: out(CUdeviceptr), tex_ref: val(CUtexref));
-            /// Reads address mode of the texture reference interface.
+            /// Gives what a texture reference does beyond an edge.
             absent 461 since 2000 capture allowed survives none =>
-                fn cuTexRefGetAddressMode(mode: out(CUaddress_mode), tex_ref: val(CUtexref), dim: val(i32));
-            /// Reads array of the texture reference interface.
+                fn cuTexRefGetAddressMode(
+                    mode: out(CUaddress_mode), tex_ref: val(CUtexref), dim: val(i32));
+            /// Gives the array of a texture reference.
             absent 462 since 2000 capture allowed survives none =>
                 fn cuTexRefGetArray(array: out(CUarray), tex_ref: val(CUtexref));
-            /// Reads border color of the texture reference interface.
+            /// Gives the border colour of a texture reference.
             absent 463 since 8000 capture allowed survives none =>
                 fn cuTexRefGetBorderColor(border_color: out(f32), tex_ref: val(CUtexref));
-            /// Reads filter mode of the texture reference interface.
+            /// Gives how a texture reference interpolates.
             absent 464 since 2000 capture allowed survives none =>
                 fn cuTexRefGetFilterMode(mode: out(CUfilter_mode), tex_ref: val(CUtexref));
-            /// Reads flags of the texture reference interface.
+            /// Gives the flags of a texture reference.
             absent 465 since 2000 capture allowed survives none =>
                 fn cuTexRefGetFlags(flags: out(u32), tex_ref: val(CUtexref));
-            /// Reads format of the texture reference interface.
+            /// Gives the element format of a texture reference.
             absent 466 since 2000 capture allowed survives none =>
-                fn cuTexRefGetFormat(format: out(CUarray_format), num_channels: out(i32), tex_ref: val(CUtexref));
-            /// Reads max anisotropy of the texture reference interface.
+                fn cuTexRefGetFormat(
+                    format: out(CUarray_format), num_channels: out(i32), tex_ref: val(CUtexref));
+            /// Gives the greatest anisotropy of a texture reference.
             absent 467 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMaxAnisotropy(max_anisotropy: out(i32), tex_ref: val(CUtexref));
-            /// Reads mipmap filter mode of the texture reference interface.
+            /// Gives how a texture reference interpolates between mipmap levels.
             absent 468 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmapFilterMode(mode: out(CUfilter_mode), tex_ref: val(CUtexref));
-            /// Reads mipmap level bias of the texture reference interface.
+            /// Gives the bias of the mipmap level of a texture reference.
             absent 469 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmapLevelBias(bias: out(f32), tex_ref: val(CUtexref));
-            /// Reads mipmap level clamp of the texture reference interface.
+            /// Gives the range of mipmap levels of a texture reference.
             absent 470 since 5000 capture allowed survives none =>
-                fn cuTexRefGetMipmapLevelClamp(min_mipmap_level_clamp: out(f32), max_mipmap_level_clamp: out(f32), tex_ref: val(CUtexref));
-            /// Reads mipmapped array of the texture reference interface.
+                fn cuTexRefGetMipmapLevelClamp(
+                    min_mipmap_level_clamp: out(f32), max_mipmap_level_clamp: out(f32),
+                    tex_ref: val(CUtexref));
+            /// Gives the array with mipmap levels of a texture reference.
             absent 471 since 5000 capture allowed survives none =>
-                fn cuTexRefGetMipmappedArray(mipmapped_array: out(CUmipmappedArray), tex_ref: val(CUtexref));
-            /// Sets address of the texture reference interface. Form of CUDA 2.0.
+                fn cuTexRefGetMipmappedArray(
+                    mipmapped_array: out(CUmipmappedArray), tex_ref: val(CUtexref));
+            /// Sets the linear memory of a texture reference. Form of CUDA 2.0.
             absent 472 since 2000 capture allowed survives replayed =>
-                fn cuTexRefSetAddress(byte_offset: out(u32), tex_ref: val(CUtexref), dptr: val(CUdeviceptr_v1), bytes: val(u32));
-            /// Sets address of the texture reference interface. Form of CUDA 3.2.
+                fn cuTexRefSetAddress(
+                    byte_offset: out(u32), tex_ref: val(CUtexref), dptr: val(CUdeviceptr_v1),
+                    bytes: val(u32));
+            /// Sets the linear memory of a texture reference. Form of CUDA 3.2.
             absent 473 since 3020 capture allowed survives replayed =>
-                fn cuTexRefSetAddress_v2(byte_offset: out(usize), tex_ref: val(CUtexref), dptr: val(CUdeviceptr), bytes: val(usize));
-            /// Sets address 2D of the texture reference interface. Form of CUDA 2.2.
+                fn cuTexRefSetAddress_v2(
+                    byte_offset: out(usize), tex_ref: val(CUtexref), dptr: val(CUdeviceptr),
+                    bytes: val(usize));
+            /// Sets the pitched memory of a texture reference. Form of CUDA 2.2.
             absent 474 since 2020 capture allowed survives replayed =>
-                fn cuTexRefSetAddress2D(tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR_v1), dptr: val(CUdeviceptr_v1), pitch: val(u32));
-            /// Sets address 2D of the texture reference interface. Form of CUDA 3.2.
+                fn cuTexRefSetAddress2D(
+                    tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR_v1),
+                    dptr: val(CUdeviceptr_v1), pitch: val(u32));
+            /// Sets the pitched memory of a texture reference. Form of CUDA 3.2.
             absent 475 since 3020 capture allowed survives replayed =>
-                fn cuTexRefSetAddress2D_v2(tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR), dptr: val(CUdeviceptr), pitch: val(usize));
-            /// Sets address 2D of the texture reference interface. Form of CUDA 4.1.
+                fn cuTexRefSetAddress2D_v2(
+                    tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR),
+                    dptr: val(CUdeviceptr), pitch: val(usize));
+            /// Sets the pitched memory of a texture reference. Form of CUDA 4.1.
             absent 476 since 4010 capture allowed survives replayed =>
-                fn cuTexRefSetAddress2D_v3(tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR), dptr: val(CUdeviceptr), pitch: val(usize));
-            /// Sets address mode of the texture reference interface.
+                fn cuTexRefSetAddress2D_v3(
+                    tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR),
+                    dptr: val(CUdeviceptr), pitch: val(usize));
+            /// Sets what a texture reference does beyond an edge.
             absent 477 since 2000 capture allowed survives replayed =>
-                fn cuTexRefSetAddressMode(tex_ref: val(CUtexref), dim: val(i32), mode: val(CUaddress_mode));
-            /// Sets array of the texture reference interface.
+                fn cuTexRefSetAddressMode(
+                    tex_ref: val(CUtexref), dim: val(i32), mode: val(CUaddress_mode));
+            /// Sets the array of a texture reference.
             absent 478 since 2000 capture allowed survives replayed =>
                 fn cuTexRefSetArray(tex_ref: val(CUtexref), array: val(CUarray), flags: val(u32));
-            /// Sets border color of the texture reference interface.
+            /// Sets the border colour of a texture reference.
             absent 479 since 8000 capture allowed survives replayed =>
                 fn cuTexRefSetBorderColor(tex_ref: val(CUtexref), border_color: out(f32));
-            /// Sets filter mode of the texture reference interface.
+            /// Sets how a texture reference interpolates.
             absent 480 since 2000 capture allowed survives replayed =>
                 fn cuTexRefSetFilterMode(tex_ref: val(CUtexref), mode: val(CUfilter_mode));
-            /// Sets flags of the texture reference interface.
+            /// Sets the flags of a texture reference.
             absent 481 since 2000 capture allowed survives replayed =>
                 fn cuTexRefSetFlags(tex_ref: val(CUtexref), flags: val(u32));
-            /// Sets format of the texture reference interface.
+            /// Sets the element format of a texture reference.
             absent 482 since 2000 capture allowed survives replayed =>
-                fn cuTexRefSetFormat(tex_ref: val(CUtexref), format: val(CUarray_format), num_packed_components: val(i32));
-            /// Sets max anisotropy of the texture reference interface.
+                fn cuTexRefSetFormat(
+                    tex_ref: val(CUtexref), format: val(CUarray_format),
+                    num_packed_components: val(i32));
+            /// Sets the greatest anisotropy of a texture reference.
             absent 483 since 5000 capture allowed survives replayed =>
                 fn cuTexRefSetMaxAnisotropy(tex_ref: val(CUtexref), max_anisotropy: val(u32));
-            /// Sets mipmap filter mode of the texture reference interface.
+            /// Sets how a texture reference interpolates between mipmap levels.
             absent 484 since 5000 capture allowed survives replayed =>
                 fn cuTexRefSetMipmapFilterMode(tex_ref: val(CUtexref), mode: val(CUfilter_mode));
-            /// Sets mipmap level bias of the texture reference interface.
+            /// Sets the bias of the mipmap level of a texture reference.
             absent 485 since 5000 capture allowed survives replayed =>
                 fn cuTexRefSetMipmapLevelBias(tex_ref: val(CUtexref), bias: val(f32));
-            /// Sets mipmap level clamp of the texture reference interface.
+            /// Sets the range of mipmap levels of a texture reference.
             absent 486 since 5000 capture allowed survives replayed =>
-                fn cuTexRefSetMipmapLevelClamp(tex_ref: val(CUtexref), min_mipmap_level_clamp: val(f32), max_mipmap_level_clamp: val(f32));
-            /// Sets mipmapped array of the texture reference interface.
+                fn cuTexRefSetMipmapLevelClamp(
+                    tex_ref: val(CUtexref), min_mipmap_level_clamp: val(f32),
+                    max_mipmap_level_clamp: val(f32));
+            /// Sets the array with mipmap levels of a texture reference.
             absent 487 since 5000 capture allowed survives replayed =>
-                fn cuTexRefSetMipmappedArray(tex_ref: val(CUtexref), mipmapped_array: val(CUmipmappedArray), flags: val(u32));
+                fn cuTexRefSetMipmappedArray(
+                    tex_ref: val(CUtexref), mipmapped_array: val(CUmipmappedArray), flags: val(u32));
             // Tensor maps.
             /// Encodes the descriptor of im2col tensor copies.
             absent 488 since 12000 capture allowed survives none =>
-                fn cuTensorMapEncodeIm2col(tensor_map: struct_out(CUtensorMap), tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim), global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank), global_strides: list(u64, tensor_rank), pixel_box_lower_corner: list(i32, tensor_rank), pixel_box_upper_corner: list(i32, tensor_rank), channels_per_pixel: val(u32), pixels_per_column: val(u32), element_strides: list(u32, tensor_rank), interleave: val(CUtensorMapInterleave), swizzle: val(CUtensorMapSwizzle), l2_promotion: val(CUtensorMapL2promotion), oob_fill: val(CUtensorMapFloatOOBfill));
+                fn cuTensorMapEncodeIm2col(
+                    tensor_map: struct_out(CUtensorMap),
+                    tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
+                    global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank),
+                    global_strides: list(u64, tensor_rank),
+                    pixel_box_lower_corner: list(i32, tensor_rank),
+                    pixel_box_upper_corner: list(i32, tensor_rank), channels_per_pixel: val(u32),
+                    pixels_per_column: val(u32), element_strides: list(u32, tensor_rank),
+                    interleave: val(CUtensorMapInterleave), swizzle: val(CUtensorMapSwizzle),
+                    l2_promotion: val(CUtensorMapL2promotion),
+                    oob_fill: val(CUtensorMapFloatOOBfill));
             /// Encodes the descriptor of wide im2col tensor copies.
             absent 489 since 12080 capture allowed survives none =>
-                fn cuTensorMapEncodeIm2colWide(tensor_map: struct_out(CUtensorMap), tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim), global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank), global_strides: list(u64, tensor_rank), pixel_box_lower_corner_width: val(i32), pixel_box_upper_corner_width: val(i32), channels_per_pixel: val(u32), pixels_per_column: val(u32), element_strides: list(u32, tensor_rank), interleave: val(CUtensorMapInterleave), mode: val(CUtensorMapIm2ColWideMode), swizzle: val(CUtensorMapSwizzle), l2_promotion: val(CUtensorMapL2promotion), oob_fill: val(CUtensorMapFloatOOBfill));
+                fn cuTensorMapEncodeIm2colWide(
+                    tensor_map: struct_out(CUtensorMap),
+                    tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
+                    global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank),
+                    global_strides: list(u64, tensor_rank), pixel_box_lower_corner_width: val(i32),
+                    pixel_box_upper_corner_width: val(i32), channels_per_pixel: val(u32),
+                    pixels_per_column: val(u32), element_strides: list(u32, tensor_rank),
+                    interleave: val(CUtensorMapInterleave), mode: val(CUtensorMapIm2ColWideMode),
+                    swizzle: val(CUtensorMapSwizzle), l2_promotion: val(CUtensorMapL2promotion),
+                    oob_fill: val(CUtensorMapFloatOOBfill));
             /// Encodes the descriptor of tiled tensor copies.
             absent 490 since 12000 capture allowed survives none =>
-                fn cuTensorMapEncodeTiled(tensor_map: struct_out(CUtensorMap), tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim), global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank), global_strides: list(u64, tensor_rank), box_dim: list(u32, tensor_rank), element_strides: list(u32, tensor_rank), interleave: val(CUtensorMapInterleave), swizzle: val(CUtensorMapSwizzle), l2_promotion: val(CUtensorMapL2promotion), oob_fill: val(CUtensorMapFloatOOBfill));
+                fn cuTensorMapEncodeTiled(
+                    tensor_map: struct_out(CUtensorMap),
+                    tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
+                    global_address: opaque(*mut c_void), global_dim: list(u64, tensor_rank),
+                    global_strides: list(u64, tensor_rank), box_dim: list(u32, tensor_rank),
+                    element_strides: list(u32, tensor_rank),
+                    interleave: val(CUtensorMapInterleave), swizzle: val(CUtensorMapSwizzle),
+                    l2_promotion: val(CUtensorMapL2promotion),
+                    oob_fill: val(CUtensorMapFloatOOBfill));
             /// Puts another address into a tensor copy descriptor.
             absent 491 since 12000 capture allowed survives none =>
-                fn cuTensorMapReplaceAddress(tensor_map: inout(CUtensorMap), global_address: opaque(*mut c_void));
+                fn cuTensorMapReplaceAddress(
+                    tensor_map: inout(CUtensorMap), global_address: opaque(*mut c_void));
             // Memory and semaphores of other interfaces.
-            /// Ends external memory of the driver interface.
+            /// Lets memory of another interface go.
             absent 492 since 10000 capture prohibited survives replayed =>
                 fn cuDestroyExternalMemory(ext_mem: val(CUexternalMemory));
-            /// Ends external semaphore of the driver interface.
+            /// Lets a semaphore of another interface go.
             absent 493 since 10000 capture prohibited survives replayed =>
                 fn cuDestroyExternalSemaphore(ext_sem: val(CUexternalSemaphore));
-            /// Reads mapped buffer of the external memory interface.
+            /// Gives the device address of memory of another interface.
             absent 494 since 10000 capture prohibited survives none =>
-                fn cuExternalMemoryGetMappedBuffer(dev_ptr: out(CUdeviceptr), ext_mem: val(CUexternalMemory), buffer_desc: struct_in(CUDA_EXTERNAL_MEMORY_BUFFER_DESC));
-            /// Reads mapped mipmapped array of the external memory interface.
+                fn cuExternalMemoryGetMappedBuffer(
+                    dev_ptr: out(CUdeviceptr), ext_mem: val(CUexternalMemory),
+                    buffer_desc: struct_in(CUDA_EXTERNAL_MEMORY_BUFFER_DESC));
+            /// Gives memory of another interface as an array with mipmap levels.
             absent 495 since 10000 capture prohibited survives none =>
-                fn cuExternalMemoryGetMappedMipmappedArray(mipmap: out(CUmipmappedArray), ext_mem: val(CUexternalMemory), mipmap_desc: struct_in(CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC));
-            /// Imports external memory of the driver interface.
+                fn cuExternalMemoryGetMappedMipmappedArray(
+                    mipmap: out(CUmipmappedArray), ext_mem: val(CUexternalMemory),
+                    mipmap_desc: struct_in(CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC));
+            /// Takes memory of another interface.
             absent 496 since 10000 capture prohibited survives replayed =>
-                fn cuImportExternalMemory(memory: new(CUexternalMemory), mem_handle_desc: struct_in(CUDA_EXTERNAL_MEMORY_HANDLE_DESC));
-            /// Imports external semaphore of the driver interface.
+                fn cuImportExternalMemory(
+                    memory: new(CUexternalMemory),
+                    mem_handle_desc: struct_in(CUDA_EXTERNAL_MEMORY_HANDLE_DESC));
+            /// Takes a semaphore of another interface.
             absent 497 since 10000 capture prohibited survives replayed =>
-                fn cuImportExternalSemaphore(semaphore: new(CUexternalSemaphore), sem_handle_desc: struct_in(CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC));
-            /// Signal external semaphores async, of the driver interface.
+                fn cuImportExternalSemaphore(
+                    semaphore: new(CUexternalSemaphore),
+                    sem_handle_desc: struct_in(CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC));
+            /// Signals external semaphores in a stream.
             absent 498 since 10000 twin "_ptsz" 10000 capture node survives none =>
-                fn cuSignalExternalSemaphoresAsync(ext_sem_array: list(CUexternalSemaphore, num_ext_sems), params_array: list(CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems), num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
-            /// Wait external semaphores async, of the driver interface.
+                fn cuSignalExternalSemaphoresAsync(
+                    ext_sem_array: list(CUexternalSemaphore, num_ext_sems),
+                    params_array: list(CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS, num_ext_sems),
+                    num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
+            /// Makes a stream wait for external semaphores.
             absent 499 since 10000 twin "_ptsz" 10000 capture node survives none =>
-                fn cuWaitExternalSemaphoresAsync(ext_sem_array: list(CUexternalSemaphore, num_ext_sems), params_array: list(CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems), num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
+                fn cuWaitExternalSemaphoresAsync(
+                    ext_sem_array: list(CUexternalSemaphore, num_ext_sems),
+                    params_array: list(CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS, num_ext_sems),
+                    num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
             // Green contexts and device resources.
             /// Gives the context of a green context.
             absent 500 since 12040 capture allowed survives none =>
                 fn cuCtxFromGreenCtx(context: out(CUcontext), ctx: val(CUgreenCtx));
             /// Makes a descriptor of device resources.
             absent 501 since 12040 capture allowed survives none =>
-                fn cuDevResourceGenerateDesc(desc: out(CUdevResourceDesc), resources: list(CUdevResource, nb_resources), nb_resources: len(u32, resources));
+                fn cuDevResourceGenerateDesc(
+                    desc: out(CUdevResourceDesc), resources: list(CUdevResource, nb_resources),
+                    nb_resources: len(u32, resources));
             /// Splits multiprocessors into groups.
             absent 502 since 12040 capture allowed survives none =>
-                fn cuDevSmResourceSplitByCount(result: list_out(CUdevResource, nb_groups), nb_groups: inout(u32), input: struct_in(CUdevResource), remaining: struct_out(CUdevResource), use_flags: val(u32), min_count: val(u32));
+                fn cuDevSmResourceSplitByCount(
+                    result: list_out(CUdevResource, nb_groups), nb_groups: inout(u32),
+                    input: struct_in(CUdevResource), remaining: struct_out(CUdevResource),
+                    use_flags: val(u32), min_count: val(u32));
             /// Gives a resource of a device.
             absent 503 since 12040 capture allowed survives none =>
-                fn cuDeviceGetDevResource(device: val(CUdevice), result: struct_out(CUdevResource), kind: val(CUdevResourceType));
+                fn cuDeviceGetDevResource(
+                    device: val(CUdevice), result: struct_out(CUdevResource),
+                    kind: val(CUdevResourceType));
             /// Makes a green context: a context with a share of the multiprocessors.
             absent 504 since 12040 capture prohibited survives replayed =>
-                fn cuGreenCtxCreate(ctx: new(CUgreenCtx), desc: val(CUdevResourceDesc), device: val(CUdevice), flags: val(u32));
+                fn cuGreenCtxCreate(
+                    ctx: new(CUgreenCtx), desc: val(CUdevResourceDesc), device: val(CUdevice),
+                    flags: val(u32));
             /// Ends a green context.
             absent 505 since 12040 capture prohibited survives replayed =>
                 fn cuGreenCtxDestroy(ctx: val(CUgreenCtx));
             /// Gives a resource of a green context.
             absent 506 since 12040 capture allowed survives none =>
-                fn cuGreenCtxGetDevResource(ctx: val(CUgreenCtx), result: struct_out(CUdevResource), kind: val(CUdevResourceType));
+                fn cuGreenCtxGetDevResource(
+                    ctx: val(CUgreenCtx), result: struct_out(CUdevResource),
+                    kind: val(CUdevResourceType));
             /// Gives the number of a green context.
             absent 507 since 12090 capture allowed survives none =>
                 fn cuGreenCtxGetId(green_ctx: val(CUgreenCtx), green_ctx_id: out(u64));
-            /// Record event, of the green context interface.
+            /// Records an event after all work of a green context.
             absent 508 since 12040 capture prohibited survives none =>
                 fn cuGreenCtxRecordEvent(ctx: val(CUgreenCtx), event: val(CUevent));
             /// Makes a stream of a green context.
             absent 509 since 12050 capture prohibited survives replayed =>
-                fn cuGreenCtxStreamCreate(stream: new(CUstream), green_ctx: val(CUgreenCtx), flags: val(u32), priority: val(i32));
-            /// Wait event, of the green context interface.
+                fn cuGreenCtxStreamCreate(
+                    stream: new(CUstream), green_ctx: val(CUgreenCtx), flags: val(u32),
+                    priority: val(i32));
+            /// Makes all later work of a green context wait for an event.
             absent 510 since 12040 capture prohibited survives none =>
                 fn cuGreenCtxWaitEvent(ctx: val(CUgreenCtx), event: val(CUevent));
             /// Gives the green context of a stream.
             absent 511 since 12040 capture allowed survives none =>
                 fn cuStreamGetGreenCtx(stream: val(CUstream), ctx: out(CUgreenCtx));
             // Graphics resources.
-            /// Registers EGL image of the graphics resource interface.
+            /// Registers an EGL image.
             absent 512 since 7000 capture prohibited survives replayed =>
-                fn cuGraphicsEGLRegisterImage(cuda_resource: new(CUgraphicsResource), image: val(EGLImageKHR), flags: val(u32));
-            /// Registers GL buffer of the graphics resource interface.
+                fn cuGraphicsEGLRegisterImage(
+                    cuda_resource: new(CUgraphicsResource), image: val(EGLImageKHR),
+                    flags: val(u32));
+            /// Registers an OpenGL buffer.
             absent 513 since 3000 capture prohibited survives replayed =>
-                fn cuGraphicsGLRegisterBuffer(cuda_resource: new(CUgraphicsResource), buffer: val(u32), flags: val(u32));
-            /// Registers GL image of the graphics resource interface.
+                fn cuGraphicsGLRegisterBuffer(
+                    cuda_resource: new(CUgraphicsResource), buffer: val(u32), flags: val(u32));
+            /// Registers an OpenGL image.
             absent 514 since 3000 capture prohibited survives replayed =>
-                fn cuGraphicsGLRegisterImage(cuda_resource: new(CUgraphicsResource), image: val(u32), target: val(u32), flags: val(u32));
-            /// Maps resources of the graphics resource interface.
+                fn cuGraphicsGLRegisterImage(
+                    cuda_resource: new(CUgraphicsResource), image: val(u32), target: val(u32),
+                    flags: val(u32));
+            /// Maps graphics resources, in a stream.
             absent 515 since 3000 twin "_ptsz" 7000 capture prohibited survives none =>
-                fn cuGraphicsMapResources(count: len(u32, resources), resources: list(CUgraphicsResource, count), stream: val(CUstream));
-            /// Reads resource mapped egl frame of the graphics resource interface.
+                fn cuGraphicsMapResources(
+                    count: len(u32, resources), resources: list(CUgraphicsResource, count),
+                    stream: val(CUstream));
+            /// Gives the frame of a mapped EGL resource.
             absent 516 since 7000 capture prohibited survives none =>
-                fn cuGraphicsResourceGetMappedEglFrame(egl_frame: struct_out(CUeglFrame), resource: val(CUgraphicsResource), index: val(u32), mip_level: val(u32));
-            /// Reads resource mapped mipmapped array of the graphics resource interface.
+                fn cuGraphicsResourceGetMappedEglFrame(
+                    egl_frame: struct_out(CUeglFrame), resource: val(CUgraphicsResource),
+                    index: val(u32), mip_level: val(u32));
+            /// Gives the array with mipmap levels of a mapped graphics resource.
             absent 517 since 5000 capture prohibited survives none =>
-                fn cuGraphicsResourceGetMappedMipmappedArray(mipmapped_array: out(CUmipmappedArray), resource: val(CUgraphicsResource));
-            /// Reads resource mapped pointer of the graphics resource interface. Form of CUDA 3.0.
+                fn cuGraphicsResourceGetMappedMipmappedArray(
+                    mipmapped_array: out(CUmipmappedArray), resource: val(CUgraphicsResource));
+            /// Gives address and size of a mapped graphics resource. Form of CUDA 3.0.
             absent 518 since 3000 capture prohibited survives none =>
-                fn cuGraphicsResourceGetMappedPointer(dev_ptr: out(CUdeviceptr_v1), size: out(u32), resource: val(CUgraphicsResource));
-            /// Reads resource mapped pointer of the graphics resource interface. Form of CUDA 3.2.
+                fn cuGraphicsResourceGetMappedPointer(
+                    dev_ptr: out(CUdeviceptr_v1), size: out(u32), resource: val(CUgraphicsResource));
+            /// Gives address and size of a mapped graphics resource. Form of CUDA 3.2.
             absent 519 since 3020 capture prohibited survives none =>
-                fn cuGraphicsResourceGetMappedPointer_v2(dev_ptr: out(CUdeviceptr), size: out(usize), resource: val(CUgraphicsResource));
-            /// Sets resource map flags of the graphics resource interface. Form of CUDA 3.0.
+                fn cuGraphicsResourceGetMappedPointer_v2(
+                    dev_ptr: out(CUdeviceptr), size: out(usize), resource: val(CUgraphicsResource));
+            /// Sets how a graphics resource will be mapped. Form of CUDA 3.0.
             absent 520 since 3000 capture prohibited survives replayed =>
-                fn cuGraphicsResourceSetMapFlags(resource: val(CUgraphicsResource), flags: val(u32));
-            /// Sets resource map flags of the graphics resource interface. Form of CUDA 6.5.
+                fn cuGraphicsResourceSetMapFlags(
+                    resource: val(CUgraphicsResource), flags: val(u32));
+            /// Sets how a graphics resource will be mapped. Form of CUDA 6.5.
             absent 521 since 6050 capture prohibited survives replayed =>
-                fn cuGraphicsResourceSetMapFlags_v2(resource: val(CUgraphicsResource), flags: val(u32));
-            /// Reads sub resource mapped array of the graphics resource interface.
+                fn cuGraphicsResourceSetMapFlags_v2(
+                    resource: val(CUgraphicsResource), flags: val(u32));
+            /// Gives an array of a mapped graphics resource.
             absent 522 since 3000 capture prohibited survives none =>
-                fn cuGraphicsSubResourceGetMappedArray(array: out(CUarray), resource: val(CUgraphicsResource), array_index: val(u32), mip_level: val(u32));
-            /// Unmaps resources of the graphics resource interface.
+                fn cuGraphicsSubResourceGetMappedArray(
+                    array: out(CUarray), resource: val(CUgraphicsResource), array_index: val(u32),
+                    mip_level: val(u32));
+            /// Unmaps graphics resources, in a stream.
             absent 523 since 3000 twin "_ptsz" 7000 capture prohibited survives none =>
-                fn cuGraphicsUnmapResources(count: len(u32, resources), resources: list(CUgraphicsResource, count), stream: val(CUstream));
-            /// Unregisters resource of the graphics resource interface.
+                fn cuGraphicsUnmapResources(
+                    count: len(u32, resources), resources: list(CUgraphicsResource, count),
+                    stream: val(CUstream));
+            /// Ends the registration of a graphics resource.
             absent 524 since 3000 capture prohibited survives none =>
                 fn cuGraphicsUnregisterResource(resource: val(CUgraphicsResource));
-            /// Registers VDPAU output surface of the graphics resource interface.
+            /// Registers a VDPAU output surface.
             absent 525 since 3010 capture prohibited survives replayed =>
-                fn cuGraphicsVDPAURegisterOutputSurface(cuda_resource: new(CUgraphicsResource), vdp_surface: val(u32), flags: val(u32));
-            /// Registers VDPAU video surface of the graphics resource interface.
+                fn cuGraphicsVDPAURegisterOutputSurface(
+                    cuda_resource: new(CUgraphicsResource), vdp_surface: val(u32), flags: val(u32));
+            /// Registers a VDPAU video surface.
             absent 526 since 3010 capture prohibited survives replayed =>
-                fn cuGraphicsVDPAURegisterVideoSurface(cuda_resource: new(CUgraphicsResource), vdp_surface: val(u32), flags: val(u32));
+                fn cuGraphicsVDPAURegisterVideoSurface(
+                    cuda_resource: new(CUgraphicsResource), vdp_surface: val(u32), flags: val(u32));
             // OpenGL.
-            /// Makes ctx of the OpenGL interface. Form of CUDA 2.0.
+            /// Makes a context that works with OpenGL. Form of CUDA 2.0.
             absent 527 since 2000 capture prohibited survives replayed =>
                 fn cuGLCtxCreate(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
-            /// Makes ctx of the OpenGL interface. Form of CUDA 3.2.
+            /// Makes a context that works with OpenGL. Form of CUDA 3.2.
             absent 528 since 3020 capture prohibited survives replayed =>
                 fn cuGLCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
-            /// Reads devices of the OpenGL interface. Form of CUDA 4.1.
+            /// Lists the devices that the OpenGL context uses. Form of CUDA 4.1.
             absent 529 since 4010 capture allowed survives none =>
-                fn cuGLGetDevices(found: out(u32), cuda_devices: list_out(CUdevice, cuda_device_count), cuda_device_count: len(u32, cuda_devices), device_list: val(CUGLDeviceList));
-            /// Reads devices of the OpenGL interface. Form of CUDA 6.5.
+                fn cuGLGetDevices(
+                    found: out(u32), cuda_devices: list_out(CUdevice, cuda_device_count),
+                    cuda_device_count: len(u32, cuda_devices), device_list: val(CUGLDeviceList));
+            /// Lists the devices that the OpenGL context uses. Form of CUDA 6.5.
             absent 530 since 6050 capture allowed survives none =>
-                fn cuGLGetDevices_v2(found: out(u32), cuda_devices: list_out(CUdevice, cuda_device_count), cuda_device_count: len(u32, cuda_devices), device_list: val(CUGLDeviceList));
-            /// Init, of the OpenGL interface.
+                fn cuGLGetDevices_v2(
+                    found: out(u32), cuda_devices: list_out(CUdevice, cuda_device_count),
+                    cuda_device_count: len(u32, cuda_devices), device_list: val(CUGLDeviceList));
+            /// Readies the old OpenGL functions.
             absent 531 since 2000 capture prohibited survives none =>
                 fn cuGLInit();
-            /// Maps buffer object of the OpenGL interface. Form of CUDA 2.0.
+            /// Maps an OpenGL buffer. Form of CUDA 2.0.
             absent 532 since 2000 capture prohibited survives none =>
                 fn cuGLMapBufferObject(dptr: out(CUdeviceptr_v1), size: out(u32), buffer: val(u32));
-            /// Maps buffer object of the OpenGL interface. Form of CUDA 3.2.
+            /// Maps an OpenGL buffer. Form of CUDA 3.2.
             absent 533 since 3020 twin "_ptds" 7000 capture prohibited survives none =>
-                fn cuGLMapBufferObject_v2(dptr: out(CUdeviceptr), size: out(usize), buffer: val(u32));
-            /// Maps buffer object async of the OpenGL interface. Form of CUDA 2.3.
+                fn cuGLMapBufferObject_v2(
+                    dptr: out(CUdeviceptr), size: out(usize), buffer: val(u32));
+            /// Maps an OpenGL buffer, in a stream. Form of CUDA 2.3.
             absent 534 since 2030 capture prohibited survives none =>
-                fn cuGLMapBufferObjectAsync(dptr: out(CUdeviceptr_v1), size: out(u32), buffer: val(u32), stream: val(CUstream));
-            /// Maps buffer object async of the OpenGL interface. Form of CUDA 3.2.
+                fn cuGLMapBufferObjectAsync(
+                    dptr: out(CUdeviceptr_v1), size: out(u32), buffer: val(u32),
+                    stream: val(CUstream));
+            /// Maps an OpenGL buffer, in a stream. Form of CUDA 3.2.
             absent 535 since 3020 twin "_ptsz" 7000 capture prohibited survives none =>
-                fn cuGLMapBufferObjectAsync_v2(dptr: out(CUdeviceptr), size: out(usize), buffer: val(u32), stream: val(CUstream));
-            /// Registers buffer object of the OpenGL interface.
+                fn cuGLMapBufferObjectAsync_v2(
+                    dptr: out(CUdeviceptr), size: out(usize), buffer: val(u32),
+                    stream: val(CUstream));
+            /// Registers an OpenGL buffer, the old way.
             absent 536 since 2000 capture prohibited survives replayed =>
                 fn cuGLRegisterBufferObject(buffer: val(u32));
-            /// Sets buffer object map flags of the OpenGL interface.
+            /// Sets how an OpenGL buffer will be mapped.
             absent 537 since 2030 capture prohibited survives replayed =>
                 fn cuGLSetBufferObjectMapFlags(buffer: val(u32), flags: val(u32));
-            /// Unmaps buffer object of the OpenGL interface.
+            /// Unmaps an OpenGL buffer.
             absent 538 since 2000 capture prohibited survives none =>
                 fn cuGLUnmapBufferObject(buffer: val(u32));
-            /// Unmaps buffer object async of the OpenGL interface.
+            /// Unmaps an OpenGL buffer, in a stream.
             absent 539 since 2030 capture prohibited survives none =>
                 fn cuGLUnmapBufferObjectAsync(buffer: val(u32), stream: val(CUstream));
-            /// Unregisters buffer object of the OpenGL interface.
+            /// Ends the registration of an OpenGL buffer.
             absent 540 since 2000 capture prohibited survives none =>
                 fn cuGLUnregisterBufferObject(buffer: val(u32));
             // EGL.
             /// Not in the public headers; its parameters are not known.
             absent 541 since 0 capture prohibited survives none =>
                 fn cuEGLApiInit();
-            /// Consumer acquire frame, of the EGL stream interface.
+            /// Takes a frame from an EGL stream.
             absent 542 since 7000 capture allowed survives none =>
-                fn cuEGLStreamConsumerAcquireFrame(conn: inout(CUeglStreamConnection), cuda_resource: out(CUgraphicsResource), stream: out(CUstream), timeout: val(u32));
-            /// Consumer connect, of the EGL stream interface.
+                fn cuEGLStreamConsumerAcquireFrame(
+                    conn: inout(CUeglStreamConnection), cuda_resource: out(CUgraphicsResource),
+                    stream: out(CUstream), timeout: val(u32));
+            /// Connects to an EGL stream to take frames.
             absent 543 since 7000 capture allowed survives none =>
-                fn cuEGLStreamConsumerConnect(conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR));
-            /// Consumer connect with flags, of the EGL stream interface.
+                fn cuEGLStreamConsumerConnect(
+                    conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR));
+            /// Connects to an EGL stream to take frames, with flags.
             absent 544 since 8000 capture allowed survives none =>
-                fn cuEGLStreamConsumerConnectWithFlags(conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR), flags: val(u32));
-            /// Consumer disconnect, of the EGL stream interface.
+                fn cuEGLStreamConsumerConnectWithFlags(
+                    conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR), flags: val(u32));
+            /// Ends the taking of frames from an EGL stream.
             absent 545 since 7000 capture allowed survives none =>
                 fn cuEGLStreamConsumerDisconnect(conn: inout(CUeglStreamConnection));
-            /// Consumer release frame, of the EGL stream interface.
+            /// Gives a frame back to an EGL stream.
             absent 546 since 7000 capture prohibited survives replayed =>
-                fn cuEGLStreamConsumerReleaseFrame(conn: inout(CUeglStreamConnection), cuda_resource: val(CUgraphicsResource), stream: out(CUstream));
-            /// Producer connect, of the EGL stream interface.
+                fn cuEGLStreamConsumerReleaseFrame(
+                    conn: inout(CUeglStreamConnection), cuda_resource: val(CUgraphicsResource),
+                    stream: out(CUstream));
+            /// Connects to an EGL stream to give frames.
             absent 547 since 7000 capture allowed survives none =>
-                fn cuEGLStreamProducerConnect(conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR), width: val(i32), height: val(i32));
-            /// Producer disconnect, of the EGL stream interface.
+                fn cuEGLStreamProducerConnect(
+                    conn: inout(CUeglStreamConnection), stream: val(EGLStreamKHR), width: val(i32),
+                    height: val(i32));
+            /// Ends the giving of frames to an EGL stream.
             absent 548 since 7000 capture allowed survives none =>
                 fn cuEGLStreamProducerDisconnect(conn: inout(CUeglStreamConnection));
-            /// Producer present frame, of the EGL stream interface.
+            /// Gives a frame to an EGL stream.
             absent 549 since 7000 capture allowed survives none =>
-                fn cuEGLStreamProducerPresentFrame(conn: inout(CUeglStreamConnection), eglframe: val(CUeglFrame), stream: out(CUstream));
-            /// Producer return frame, of the EGL stream interface.
+                fn cuEGLStreamProducerPresentFrame(
+                    conn: inout(CUeglStreamConnection), eglframe: val(CUeglFrame),
+                    stream: out(CUstream));
+            /// Takes back a frame that an EGL stream is done with.
             absent 550 since 7000 capture allowed survives none =>
-                fn cuEGLStreamProducerReturnFrame(conn: inout(CUeglStreamConnection), eglframe: struct_in(CUeglFrame), stream: out(CUstream));
+                fn cuEGLStreamProducerReturnFrame(
+                    conn: inout(CUeglStreamConnection), eglframe: struct_in(CUeglFrame),
+                    stream: out(CUstream));
             // VDPAU.
-            /// Makes ctx of the VDPAU interface. Form of CUDA 3.1.
+            /// Makes a context that works with VDPAU. Form of CUDA 3.1.
             absent 551 since 3010 capture prohibited survives replayed =>
-                fn cuVDPAUCtxCreate(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice), vdp_device: val(u32), vdp_get_proc_address: opaque(*mut c_void));
-            /// Makes ctx of the VDPAU interface. Form of CUDA 3.2.
+                fn cuVDPAUCtxCreate(
+                    ctx: new(CUcontext), flags: val(u32), device: val(CUdevice),
+                    vdp_device: val(u32), vdp_get_proc_address: opaque(*mut c_void));
+            /// Makes a context that works with VDPAU. Form of CUDA 3.2.
             absent 552 since 3020 capture prohibited survives replayed =>
-                fn cuVDPAUCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice), vdp_device: val(u32), vdp_get_proc_address: opaque(*mut c_void));
-            /// Reads device of the VDPAU interface.
+                fn cuVDPAUCtxCreate_v2(
+                    ctx: new(CUcontext), flags: val(u32), device: val(CUdevice),
+                    vdp_device: val(u32), vdp_get_proc_address: opaque(*mut c_void));
+            /// Gives the device of a VDPAU device.
             absent 553 since 3010 capture allowed survives none =>
-                fn cuVDPAUGetDevice(device: out(CUdevice), vdp_device: val(u32), vdp_get_proc_address: opaque(*mut c_void));
+                fn cuVDPAUGetDevice(
+                    device: out(CUdevice), vdp_device: val(u32),
+                    vdp_get_proc_address: opaque(*mut c_void));
             // Other device functions.
-            /// Reads ice exec affinity support of the device resource interface.
+            /// Says whether contexts of a device can have an execution affinity.
             absent 554 since 11040 capture allowed survives none =>
-                fn cuDeviceGetExecAffinitySupport(value: out(i32), kind: val(CUexecAffinityType), device: val(CUdevice));
-            /// Reads ice host atomic capabilities of the device resource interface.
+                fn cuDeviceGetExecAffinitySupport(
+                    value: out(i32), kind: val(CUexecAffinityType), device: val(CUdevice));
+            /// Says which atomic operations a device can do on host memory.
             absent 555 since 13000 capture allowed survives none =>
-                fn cuDeviceGetHostAtomicCapabilities(capabilities: list_out(u32, count), operations: list(CUatomicOperation, count), count: len(u32, capabilities), device: val(CUdevice));
-            /// Reads ice nv sci sync attributes of the device resource interface.
+                fn cuDeviceGetHostAtomicCapabilities(
+                    capabilities: list_out(u32, count), operations: list(CUatomicOperation, count),
+                    count: len(u32, capabilities), device: val(CUdevice));
+            /// Fills the NvSciSync attributes of a device.
             absent 556 since 10020 capture allowed survives none =>
-                fn cuDeviceGetNvSciSyncAttributes(nv_sci_sync_attr_list: opaque(*mut c_void), device: val(CUdevice), flags: val(i32));
-            /// Reads ice P2P atomic capabilities of the device resource interface.
+                fn cuDeviceGetNvSciSyncAttributes(
+                    nv_sci_sync_attr_list: opaque(*mut c_void), device: val(CUdevice),
+                    flags: val(i32));
+            /// Says which atomic operations a device can do on the memory of another.
             absent 557 since 13000 capture allowed survives none =>
-                fn cuDeviceGetP2PAtomicCapabilities(capabilities: list_out(u32, count), operations: list(CUatomicOperation, count), count: len(u32, capabilities), src_device: val(CUdevice), dst_device: val(CUdevice));
-            /// Reads ice texture 1D linear max width of the device resource interface.
+                fn cuDeviceGetP2PAtomicCapabilities(
+                    capabilities: list_out(u32, count), operations: list(CUatomicOperation, count),
+                    count: len(u32, capabilities), src_device: val(CUdevice),
+                    dst_device: val(CUdevice));
+            /// Gives how many elements a linear texture may have.
             absent 558 since 11010 capture allowed survives none =>
-                fn cuDeviceGetTexture1DLinearMaxWidth(max_width_in_elements: out(usize), format: val(CUarray_format), num_channels: val(u32), device: val(CUdevice));
-            /// Registers ice async notification of the device resource interface.
+                fn cuDeviceGetTexture1DLinearMaxWidth(
+                    max_width_in_elements: out(usize), format: val(CUarray_format),
+                    num_channels: val(u32), device: val(CUdevice));
+            /// Asks to be called when something happens to a device.
             absent 559 since 12040 capture prohibited survives replayed =>
-                fn cuDeviceRegisterAsyncNotification(device: val(CUdevice), callback_func: val(CUasyncCallback), user_data: opaque(*mut c_void), callback: new(CUasyncCallbackHandle));
-            /// Unregisters ice async notification of the device resource interface.
+                fn cuDeviceRegisterAsyncNotification(
+                    device: val(CUdevice), callback_func: val(CUasyncCallback),
+                    user_data: opaque(*mut c_void), callback: new(CUasyncCallbackHandle));
+            /// Ends what cuDeviceRegisterAsyncNotification asked.
             absent 560 since 12040 capture prohibited survives none =>
-                fn cuDeviceUnregisterAsyncNotification(device: val(CUdevice), callback: val(CUasyncCallbackHandle));
+                fn cuDeviceUnregisterAsyncNotification(
+                    device: val(CUdevice), callback: val(CUasyncCallbackHandle));
             // Checkpoints, core dumps, logs.
-            /// Process checkpoint, of the checkpoint interface.
+            /// Moves the device state of a locked process to host memory.
             absent 561 since 12080 capture allowed survives none =>
-                fn cuCheckpointProcessCheckpoint(pid: val(i32), args: struct_in(CUcheckpointCheckpointArgs));
-            /// Reads process restore thread id of the checkpoint interface.
+                fn cuCheckpointProcessCheckpoint(
+                    pid: val(i32), args: struct_in(CUcheckpointCheckpointArgs));
+            /// Gives the thread of a process that restores it.
             absent 562 since 12080 capture allowed survives none =>
                 fn cuCheckpointProcessGetRestoreThreadId(pid: val(i32), tid: out(i32));
-            /// Reads process state of the checkpoint interface.
+            /// Gives how far the checkpoint of a process is.
             absent 563 since 12080 capture allowed survives none =>
                 fn cuCheckpointProcessGetState(pid: val(i32), state: out(CUprocessState));
-            /// Process lock, of the checkpoint interface.
+            /// Makes the driver calls of a process wait.
             absent 564 since 12080 capture allowed survives none =>
                 fn cuCheckpointProcessLock(pid: val(i32), args: struct_in(CUcheckpointLockArgs));
-            /// Process restore, of the checkpoint interface.
+            /// Moves the device state of a process back to devices.
             absent 565 since 12080 capture allowed survives none =>
-                fn cuCheckpointProcessRestore(pid: val(i32), args: struct_in(CUcheckpointRestoreArgs));
-            /// Process unlock, of the checkpoint interface.
+                fn cuCheckpointProcessRestore(
+                    pid: val(i32), args: struct_in(CUcheckpointRestoreArgs));
+            /// Lets the driver calls of a process go on.
             absent 566 since 12080 capture allowed survives none =>
-                fn cuCheckpointProcessUnlock(pid: val(i32), args: struct_in(CUcheckpointUnlockArgs));
-            /// Reads attribute of the core dump interface.
+                fn cuCheckpointProcessUnlock(
+                    pid: val(i32), args: struct_in(CUcheckpointUnlockArgs));
+            /// Gives a setting of core dumps of the current context.
             absent 567 since 12010 capture allowed survives none =>
-                fn cuCoredumpGetAttribute(setting: val(CUcoredumpSettings), value: bytes_out(size), size: inout(usize));
-            /// Reads attribute global of the core dump interface.
+                fn cuCoredumpGetAttribute(
+                    setting: val(CUcoredumpSettings), value: bytes_out(size), size: inout(usize));
+            /// Gives a setting of core dumps of the process.
             absent 568 since 12010 capture allowed survives none =>
-                fn cuCoredumpGetAttributeGlobal(setting: val(CUcoredumpSettings), value: bytes_out(size), size: inout(usize));
-            /// Sets attribute of the core dump interface.
+                fn cuCoredumpGetAttributeGlobal(
+                    setting: val(CUcoredumpSettings), value: bytes_out(size), size: inout(usize));
+            /// Changes a setting of core dumps of the current context.
             absent 569 since 12010 capture allowed survives none =>
-                fn cuCoredumpSetAttribute(setting: val(CUcoredumpSettings), value: bytes(size), size: inout(usize));
-            /// Sets attribute global of the core dump interface.
+                fn cuCoredumpSetAttribute(
+                    setting: val(CUcoredumpSettings), value: bytes(size), size: inout(usize));
+            /// Changes a setting of core dumps of the process.
             absent 570 since 12010 capture allowed survives none =>
-                fn cuCoredumpSetAttributeGlobal(setting: val(CUcoredumpSettings), value: bytes(size), size: inout(usize));
-            /// Current, of the driver log interface.
+                fn cuCoredumpSetAttributeGlobal(
+                    setting: val(CUcoredumpSettings), value: bytes(size), size: inout(usize));
+            /// Gives the present end of the driver's log.
             absent 571 since 12090 capture allowed survives none =>
                 fn cuLogsCurrent(iterator: out(CUlogIterator), flags: val(u32));
-            /// Dump to file, of the driver log interface.
+            /// Writes the driver's log from a place on to a file.
             absent 572 since 12090 capture allowed survives none =>
-                fn cuLogsDumpToFile(iterator: inout(CUlogIterator), path_to_file: cstr(), flags: val(u32));
-            /// Dump to memory, of the driver log interface.
+                fn cuLogsDumpToFile(
+                    iterator: inout(CUlogIterator), path_to_file: cstr(), flags: val(u32));
+            /// Writes the driver's log from a place on to memory.
             absent 573 since 12090 capture allowed survives none =>
-                fn cuLogsDumpToMemory(iterator: inout(CUlogIterator), buffer: chars_out(size), size: inout(usize), flags: val(u32));
-            /// Registers callback of the driver log interface.
+                fn cuLogsDumpToMemory(
+                    iterator: inout(CUlogIterator), buffer: chars_out(size), size: inout(usize),
+                    flags: val(u32));
+            /// Asks to be called with each line of the driver's log.
             absent 574 since 12090 capture allowed survives none =>
-                fn cuLogsRegisterCallback(callback_func: val(CUlogsCallback), user_data: opaque(*mut c_void), callback: new(CUlogsCallbackHandle));
-            /// Unregisters callback of the driver log interface.
+                fn cuLogsRegisterCallback(
+                    callback_func: val(CUlogsCallback), user_data: opaque(*mut c_void),
+                    callback: new(CUlogsCallbackHandle));
+            /// Ends what cuLogsRegisterCallback asked.
             absent 575 since 12090 capture allowed survives none =>
                 fn cuLogsUnregisterCallback(callback: val(CUlogsCallbackHandle));
         }

@@ -11,7 +11,7 @@ use tests::cuda::{Address, Code, Driver, Handle};
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
 /// The default stream.
-const NULL: Handle = std::ptr::null_mut();
+const NULL: Handle = 0;
 
 const CU_STREAM_NON_BLOCKING: u32 = 1;
 
@@ -39,6 +39,7 @@ fn main() {
         "memory" => memory(),
         "absent" => absent(),
         "events" => events(),
+        "image" => image(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
     match result {
@@ -210,8 +211,8 @@ fn threads() -> Result<(), Code> {
             move || {
                 driver.enter()?;
                 let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
-                driver.launch(functions[1] as Handle, 1, 1, stream, &[mine, 1])?;
-                driver.launch(functions[0] as Handle, 1, 1, stream, &[theirs, 1])?;
+                driver.launch(functions[1], 1, 1, stream, &[mine, 1])?;
+                driver.launch(functions[0], 1, 1, stream, &[theirs, 1])?;
                 // SAFETY: a stream of this thread's own.
                 unsafe { driver.stream_synchronize(stream) }
             }
@@ -366,6 +367,21 @@ fn absent() -> Result<(), Code> {
     };
     assert_eq!(status, NOT_SUPPORTED);
     driver.synchronize()
+}
+
+/// Loads an image from a file and says what the loader said.
+fn image(path: &str) -> Result<(), Code> {
+    let mut bytes = std::fs::read(path).expect("a file");
+    // A container says its own length, and a damaged one may say too much: what follows is readable.
+    bytes.resize(bytes.len() + (1 << 20), 0);
+    let driver = Driver::ready();
+    driver
+        .module_with_log(&bytes)
+        .map(|_| ())
+        .map_err(|(code, log)| {
+            say(log.trim_end());
+            code
+        })
 }
 
 /// Order between streams by events, and their times.

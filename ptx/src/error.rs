@@ -1,0 +1,73 @@
+//! Why a PTX text was refused, and on which line.
+
+use thiserror::Error;
+
+/// A refusal of a PTX text.
+///
+/// It reads `line 12: unknown symbol 'x'`, which is what a JIT log shows to the programmer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {kind}")]
+pub struct Error {
+    /// The line in the source, from 1.
+    pub line: u32,
+    /// What is wrong there.
+    pub kind: ErrorKind,
+}
+
+/// What is wrong with a PTX text.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A name is declared twice where it may be once.
+    #[error("duplicate definition of '{0}'")]
+    Duplicate(String),
+    /// The text has no `.version` or no `.target` where one must stand.
+    #[error("missing {0} directive")]
+    Missing(&'static str),
+    /// The bytes are not UTF-8, so they are no PTX.
+    #[error("the text is not UTF-8")]
+    NotText,
+    /// Something else was expected here.
+    #[error("syntax error near '{found}': expected {expected}")]
+    Syntax {
+        /// What would have been right.
+        expected: String,
+        /// What stands there, shortened.
+        found: String,
+    },
+    /// The text asks for more than this parser holds: nesting, registers, sizes.
+    #[error("too large: {0}")]
+    TooLarge(&'static str),
+    /// A name that nothing declares.
+    #[error("unknown symbol '{0}'")]
+    UnknownSymbol(String),
+    /// Valid PTX which OpenMPS does not take.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// A value that makes no sense where it stands.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl ErrorKind {
+    pub(crate) fn duplicate(name: &str) -> Self {
+        Self::Duplicate(shorten(name))
+    }
+
+    pub(crate) fn unknown(name: &str) -> Self {
+        Self::UnknownSymbol(shorten(name))
+    }
+
+    pub(crate) fn unsupported(what: &str) -> Self {
+        Self::Unsupported(shorten(what))
+    }
+}
+
+/// The first characters of a word: the source is a client's, and messages travel into logs.
+pub(crate) fn shorten(word: &str) -> String {
+    const LONGEST: usize = 160;
+    match word.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &word[..end]),
+        None => word.to_owned(),
+    }
+}
