@@ -1,5 +1,7 @@
 //! Clients that break rules, die, or hit a defect: each is its own problem and nobody else's.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod rig;
 
 use std::sync::Arc;
@@ -46,13 +48,13 @@ fn whoever_breaks_a_rule_is_disconnected_and_named() {
             let _ = client.end.post(u32::MAX, 1, &EventRecord::default(), &[]);
         }),
         ("made in a slot that is not free", |client| {
-            client.context(0)
+            client.context(0);
         }),
         ("made in a slot that is not free", |client| {
-            client.context(1 << 20)
+            client.context(1 << 20);
         }),
         ("made in a slot that is not free", |client| {
-            client.stream(3, 0)
+            client.stream(3, 0);
         }),
         ("operations unfinished", |client| {
             client.stream(40, 0);
@@ -162,7 +164,7 @@ fn garbage_in_the_shared_memory_ends_only_its_client() {
             // Headers that are nearly right go deepest.
             let value = match dice() % 4 {
                 0 => dice(),
-                1 => (dice() % 50) << 32 | (dice() % 30) << 56 | dice() % 300,
+                1 => ((dice() % 50) << 32) | ((dice() % 30) << 56) | (dice() % 300),
                 2 => dice() % 4200,
                 _ => 1,
             };

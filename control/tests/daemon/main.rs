@@ -1,6 +1,8 @@
 //! The daemon as a process: this very program, which behaves as the daemon, the command client or a
 //! server when it is invoked under their names, and runs the tests otherwise.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "../../../server/tests/rig/engine.rs"]
 #[allow(dead_code, reason = "the server's tests use more of it")]
 mod fake;
