@@ -1,1 +1,36 @@
 //! libcuda.so.1: the client runtime.
+//!
+//! From the program's side inwards:
+//!
+//! * [`exports`]: the C entry points, made from the table; nothing but shells;
+//! * [`params`]: the program's pointers, checked once and then carried as what they are;
+//! * [`api`]: one function for each built entry point, by family: arguments in, errors out;
+//! * [`context`], [`stream`], [`event`], [`module`], [`function`], [`memory`]: the objects that the
+//!   program's handles name, in tables ([`slots`], [`handle`]) that are read without a lock;
+//! * [`launch`], [`copy`], [`image`], [`occupancy`]: what takes more than passing on;
+//! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it.
+//!
+//! The library is a guest in somebody else's process: it prints nothing, keeps no thread, changes no
+//! signal, and turns its own panics into errors.
+
+mod absent;
+mod api;
+mod attach;
+mod context;
+mod copy;
+mod event;
+mod exports;
+mod function;
+mod handle;
+mod image;
+mod launch;
+mod log;
+mod memory;
+mod module;
+mod occupancy;
+mod params;
+mod session;
+mod slots;
+mod staging;
+mod stream;
+mod visible;

@@ -1,1 +1,102 @@
 //! The control daemon: commands, registry, spawning, logs.
+//!
+//! It holds no CUDA, so that no fault of a device or an engine can reach it, and is the one place
+//! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
+//!
+//! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names;
+//! * `daemon`: the event loop; `connections`: those who have not said what they want;
+//!   `admission`: clients; `servers`: server processes; `registry`: what is known of both;
+//! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
+//! * `ask`: the other end of a command; `server_process`: what a server is started with.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod arguments;
+mod ask;
+mod commands;
+mod connections;
+mod daemon;
+pub mod directories;
+mod instance;
+pub mod log;
+pub mod placement;
+mod registry;
+pub mod server_process;
+mod servers;
+mod settings;
+mod start;
+
+use std::process::{Command, ExitCode};
+
+pub use ask::{AskError, NO_DAEMON, ask};
+pub use directories::Directories;
+
+use arguments::Action;
+
+/// The version of the driver API that is offered, as NVIDIA's programs print it.
+pub const BINARY_VERSION: u32 = 13000;
+
+/// Does what the arguments (without the program's name) say: be the daemon, start one, or send it
+/// commands.
+///
+/// `start_server` gives the command that runs this program as a server, without arguments of its
+/// own: its name will be [`server_process::SERVER_NAME`], and it is to call
+/// [`server_process::adopt`].
+#[must_use]
+pub fn main(arguments: &[String], start_server: fn() -> Command) -> ExitCode {
+    let socket = match Directories::from_environment() {
+        Ok(directories) => directories.control_socket(),
+        Err(line) => {
+            eprintln!("{line}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match arguments::parse(arguments) {
+        Action::Help => {
+            print!("{}", usage());
+            ExitCode::SUCCESS
+        }
+        Action::Version => {
+            println!("OpenMPS control. Binary version: {BINARY_VERSION}");
+            ExitCode::SUCCESS
+        }
+        Action::Daemon(options) => start::daemon(options, start_server),
+        Action::Command(line) => ask::command(&socket, &line),
+        Action::Lines => ask::lines(&socket),
+        Action::Refused(why) => {
+            eprintln!("{why}");
+            eprint!("{}", usage());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// How a server is started when nothing else is known: this program, run again.
+#[must_use]
+pub fn this_program() -> Command {
+    Command::new("/proc/self/exe")
+}
+
+fn usage() -> String {
+    use std::fmt::Write;
+    let mut text = String::from(
+        "nvidia-cuda-mps-control [options] [command]\n\
+         The OpenMPS control daemon, and the program that commands it. Without options and command,\n\
+         commands are read from standard input, one to a line.\n\
+         \n\
+         Options:\n\
+         \x20 -h, --help                 print this text\n\
+         \x20 -v                         print the version\n\
+         \x20 -d, --daemon               start the daemon in the background\n\
+         \x20 -f, --forground            be the daemon, in the foreground\n\
+         \x20 -M, --multiuser-server     taken; users are always served at once, each by a server of its own\n\
+         \x20 -q, --ready-devices        taken; nothing needs to be prepared\n\
+         \n\
+         Commands:\n",
+    );
+    for command in commands::COMMANDS {
+        let _ = writeln!(text, "  {} {}", command.name, command.usage);
+        let _ = writeln!(text, "                             {}", command.what);
+    }
+    text
+}

@@ -6,6 +6,7 @@ pub mod descriptor;
 pub mod errors;
 pub mod facts;
 pub mod functions;
+pub mod limits;
 pub mod operations;
 pub mod proc_address;
 pub mod types;

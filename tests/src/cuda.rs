@@ -171,14 +171,15 @@ impl Driver {
         unsafe { self.copy_to_host(to.as_mut_ptr().cast(), from, size_of_val(to)) }
     }
 
-    /// Loads PTX text, or any image if it holds no zero byte.
-    pub fn module(&self, image: &str) -> Result<Handle, Code> {
-        let image = CString::new(image).expect("no zero byte");
-        self.module_with_log(&image).map_err(|(code, _)| code)
+    /// Loads PTX text.
+    pub fn module(&self, text: &str) -> Result<Handle, Code> {
+        let image = CString::new(text).expect("no zero byte");
+        self.module_with_log(image.as_bytes_with_nul())
+            .map_err(|(code, _)| code)
     }
 
-    /// Loads PTX text, and gives the error log where that fails.
-    pub fn module_with_log(&self, image: &CStr) -> Result<Handle, (Code, String)> {
+    /// Loads an image, and gives the error log where that fails. Text ends with a zero byte.
+    pub fn module_with_log(&self, image: &[u8]) -> Result<Handle, (Code, String)> {
         let mut module = ptr::null_mut();
         let mut log = vec![0u8; 4096];
         // CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
@@ -187,7 +188,7 @@ impl Driver {
             log.as_mut_ptr().cast::<c_void>(),
             ptr::without_provenance_mut(log.len()),
         ];
-        // SAFETY: the image ends with a zero byte, and the log's size is its own.
+        // SAFETY: the image says where it ends, within its bytes; the log's size is its own.
         unsafe {
             self.module_load_data_ex(
                 &raw mut module,

@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-nvidia", &["cuda-abi", "engine", "ptx"]),
     ("client", &["cuda-abi", "transport"]),
     ("server", &["cuda-abi", "engine", "transport"]),
-    ("control", &["transport"]),
+    ("control", &["cuda-abi", "engine", "transport"]),
     (
         "openmps",
         &[

@@ -2,7 +2,9 @@
 
 use super::scope::{Item, Scopes};
 use super::{Global, Parser};
-use crate::ast::{Function, Guard, Instruction, Linkage, Register, Space, Symbol, Targets, Type};
+use crate::ast::{
+    Function, Guard, Instruction, Linkage, Operand, Register, Space, Symbol, Targets, Type,
+};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
 
@@ -13,6 +15,9 @@ pub(super) struct Body<'p, 'src> {
     pub(super) function: Function<'src>,
     pub(super) scopes: Scopes<'src>,
     instructions: Vec<Instruction<'src>>,
+    /// Of the instruction being read: kept, so that each instruction allocates exactly what it has.
+    modifiers: Vec<&'src str>,
+    operands: Vec<Operand<'src>>,
     /// The function's index in the module.
     index: usize,
 }
@@ -30,6 +35,8 @@ impl<'p, 'src> Body<'p, 'src> {
             function,
             scopes,
             instructions: Vec::new(),
+            modifiers: Vec::new(),
+            operands: Vec::new(),
             index,
         };
         let outermost = body.scopes.depth();
@@ -275,21 +282,22 @@ impl<'p, 'src> Body<'p, 'src> {
         opcode: &'src str,
         line: u32,
     ) -> Result<(), Error> {
-        let mut modifiers = Vec::new();
         while let Token::Dot(modifier) = self.parser.token {
-            modifiers.push(modifier);
+            self.modifiers.push(modifier);
             self.parser.advance();
         }
-        let mut operands = Vec::new();
         if self.parser.token != Token::Semicolon {
             loop {
-                operands.push(self.operand(opcode)?);
+                let operand = self.operand(opcode)?;
+                self.operands.push(operand);
                 if !self.parser.eat(Token::Comma) {
                     break;
                 }
             }
         }
         self.parser.expect(Token::Semicolon, "';'")?;
+        let modifiers = self.modifiers.drain(..).collect();
+        let operands = self.operands.drain(..).collect();
         self.instructions.push(Instruction {
             guard,
             opcode,

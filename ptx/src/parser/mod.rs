@@ -13,6 +13,8 @@ mod initializer;
 mod module;
 mod operand;
 mod scope;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::mem;

@@ -34,7 +34,7 @@ struct Range {
 #[derive(Debug)]
 enum Hidden<'src> {
     Item(&'src str, Option<(usize, Item)>),
-    Range(&'src str, Option<(usize, Range)>),
+    Range(&'src str),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,8 @@ struct Block<'src> {
 #[derive(Debug)]
 pub(super) struct Scopes<'src> {
     items: HashMap<&'src str, (usize, Item)>,
-    ranges: HashMap<&'src str, (usize, Range)>,
+    /// Ranges of a name, with their depths, innermost last: one may be shorter than the one it hides.
+    ranges: HashMap<&'src str, Vec<(usize, Range)>>,
     blocks: Vec<Block<'src>>,
     places: Vec<Place>,
 }
@@ -99,8 +100,11 @@ impl<'src> Scopes<'src> {
             match hidden {
                 Hidden::Item(name, Some(item)) => drop(self.items.insert(name, item)),
                 Hidden::Item(name, None) => drop(self.items.remove(name)),
-                Hidden::Range(name, Some(range)) => drop(self.ranges.insert(name, range)),
-                Hidden::Range(name, None) => drop(self.ranges.remove(name)),
+                Hidden::Range(name) => {
+                    if let Some(ranges) = self.ranges.get_mut(name) {
+                        ranges.pop();
+                    }
+                }
             }
         }
         // A label that this block did not define is one of a block around it.
@@ -148,12 +152,13 @@ impl<'src> Scopes<'src> {
         count: u32,
     ) -> Result<(), ErrorKind> {
         let depth = self.blocks.len();
-        let hidden = self.ranges.insert(name, (depth, Range { first, count }));
-        if hidden.is_some_and(|(other, _)| other == depth) {
+        let ranges = self.ranges.entry(name).or_default();
+        if ranges.last().is_some_and(|&(other, _)| other == depth) {
             return Err(ErrorKind::duplicate(name));
         }
+        ranges.push((depth, Range { first, count }));
         if let Some(block) = self.blocks.last_mut() {
-            block.hidden.push(Hidden::Range(name, hidden));
+            block.hidden.push(Hidden::Range(name));
         }
         Ok(())
     }
@@ -169,9 +174,11 @@ impl<'src> Scopes<'src> {
             if index.len() > 1 && index.starts_with('0') {
                 continue;
             }
-            if let (Some(&(depth, range)), Ok(index)) =
-                (self.ranges.get(prefix), index.parse::<u32>())
-                && index < range.count
+            let (Some(ranges), Ok(index)) = (self.ranges.get(prefix), index.parse::<u32>()) else {
+                continue;
+            };
+            let holds = ranges.iter().rev().find(|(_, range)| index < range.count);
+            if let Some(&(depth, range)) = holds
                 && found.is_none_or(|(other, _)| depth > other)
             {
                 found = Some((depth, Item::Register(Register(range.first + index))));

@@ -39,6 +39,7 @@ fn main() {
         "memory" => memory(),
         "absent" => absent(),
         "events" => events(),
+        "image" => image(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
     match result {
@@ -366,6 +367,21 @@ fn absent() -> Result<(), Code> {
     };
     assert_eq!(status, NOT_SUPPORTED);
     driver.synchronize()
+}
+
+/// Loads an image from a file and says what the loader said.
+fn image(path: &str) -> Result<(), Code> {
+    let mut bytes = std::fs::read(path).expect("a file");
+    // A container says its own length, and a damaged one may say too much: what follows is readable.
+    bytes.resize(bytes.len() + (1 << 20), 0);
+    let driver = Driver::ready();
+    driver
+        .module_with_log(&bytes)
+        .map(|_| ())
+        .map_err(|(code, log)| {
+            say(log.trim_end());
+            code
+        })
 }
 
 /// Order between streams by events, and their times.

@@ -1,0 +1,314 @@
+//! Contexts, primary and other, and each thread's stack of them.
+
+use std::sync::atomic::Ordering;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CU_CTX_FLAGS_MASK, CU_CTX_MAP_HOST, CU_CTX_SCHED_MASK, CUcontext, CUctxCreateParams, CUdevice,
+    CUexecAffinityParam, CUfunc_cache, CUlimit, CUsharedconfig,
+};
+
+use super::Outcome;
+use crate::context::{self, API_VERSION, Current, current, current_as_it_is};
+use crate::params::{In, List, Out};
+use crate::session::session;
+use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
+
+/// Refuses flags that CUDA does not have.
+fn check_flags(flags: u32) -> Outcome {
+    // Bits of scheduling: none, spin, yield or sleep.
+    let scheduling = flags & CU_CTX_SCHED_MASK;
+    if flags & !CU_CTX_FLAGS_MASK != 0 || !matches!(scheduling, 0 | 1 | 2 | 4) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxRetain(ctx: Out<CUcontext>, device: CUdevice) -> Outcome {
+    let primary = session()?.primary(device)?;
+    ctx.required()?;
+    primary.retain()?;
+    ctx.set(CUcontext::from_bits(primary.handle()))
+}
+
+pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Outcome {
+    session()?.primary(device)?.release()
+}
+
+pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Outcome {
+    cuDevicePrimaryCtxRelease(device)
+}
+
+pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Outcome {
+    session()?.primary(device)?.reset()
+}
+
+pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Outcome {
+    cuDevicePrimaryCtxReset(device)
+}
+
+pub(crate) fn cuDevicePrimaryCtxGetState(
+    device: CUdevice,
+    flags: Out<u32>,
+    active: Out<i32>,
+) -> Outcome {
+    let primary = session()?.primary(device)?;
+    flags.required()?;
+    active.required()?;
+    flags.set(primary.context.flags().load(Ordering::Relaxed))?;
+    active.set(i32::from(primary.context.is_made()))
+}
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) -> Outcome {
+    let primary = session()?.primary(device)?;
+    check_flags(flags)?;
+    primary.context.flags().store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) -> Outcome {
+    cuDevicePrimaryCtxSetFlags(device, flags)
+}
+
+pub(crate) fn cuCtxCreate(ctx: Out<CUcontext>, flags: u32, device: CUdevice) -> Outcome {
+    let session = session()?;
+    ctx.required()?;
+    check_flags(flags)?;
+    let handle = session.create_context(device, flags)?.handle();
+    context::push(handle)?;
+    ctx.set(CUcontext::from_bits(handle))
+}
+
+pub(crate) fn cuCtxCreate_v2(ctx: Out<CUcontext>, flags: u32, device: CUdevice) -> Outcome {
+    cuCtxCreate(ctx, flags, device)
+}
+
+pub(crate) fn cuCtxCreate_v3(
+    ctx: Out<CUcontext>,
+    _params: List<CUexecAffinityParam>,
+    num_params: i32,
+    flags: u32,
+    device: CUdevice,
+) -> Outcome {
+    if num_params != 0 {
+        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    }
+    cuCtxCreate(ctx, flags, device)
+}
+
+pub(crate) fn cuCtxCreate_v4(
+    ctx: Out<CUcontext>,
+    params: In<CUctxCreateParams>,
+    flags: u32,
+    device: CUdevice,
+) -> Outcome {
+    // NULL is as good as no parameters.
+    if let Ok(params) = params.get() {
+        if !params.cigParams.is_null() {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        if params.numExecAffinityParams != 0 {
+            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        }
+    }
+    cuCtxCreate(ctx, flags, device)
+}
+
+pub(crate) fn cuCtxDestroy(ctx: CUcontext) -> Outcome {
+    session()?.destroy_context(ctx.bits())
+}
+
+pub(crate) fn cuCtxDestroy_v2(ctx: CUcontext) -> Outcome {
+    cuCtxDestroy(ctx)
+}
+
+pub(crate) fn cuCtxAttach(ctx: Out<CUcontext>, flags: u32) -> Outcome {
+    let current = current_as_it_is()?;
+    ctx.required()?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    current.retain()?;
+    ctx.set(CUcontext::from_bits(current.handle()))
+}
+
+pub(crate) fn cuCtxDetach(ctx: CUcontext) -> Outcome {
+    let session = session()?;
+    let context = session.context(ctx.bits())?;
+    if context.detach()? {
+        return session.destroy_context(ctx.bits());
+    }
+    Ok(())
+}
+
+pub(crate) fn cuCtxPushCurrent(ctx: CUcontext) -> Outcome {
+    session()?.context(ctx.bits())?;
+    context::push(ctx.bits())
+}
+
+pub(crate) fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Outcome {
+    cuCtxPushCurrent(ctx)
+}
+
+pub(crate) fn cuCtxPopCurrent(ctx: Out<CUcontext>) -> Outcome {
+    session()?;
+    ctx.set_if(CUcontext::from_bits(context::pop()?));
+    Ok(())
+}
+
+pub(crate) fn cuCtxPopCurrent_v2(ctx: Out<CUcontext>) -> Outcome {
+    cuCtxPopCurrent(ctx)
+}
+
+pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
+    let session = session()?;
+    if ctx.is_null() {
+        // Takes the top away, if there is one.
+        return context::pop().map(drop).or(Ok(()));
+    }
+    session.context(ctx.bits())?;
+    context::replace(ctx.bits());
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetCurrent(ctx: Out<CUcontext>) -> Outcome {
+    session()?;
+    ctx.set(CUcontext::from_bits(context::top()))
+}
+
+/// The context of a parameter that may be NULL for the current one.
+fn given_or_current(ctx: CUcontext) -> Result<Current, CUresult> {
+    if ctx.is_null() {
+        current_as_it_is()
+    } else {
+        session()?.context(ctx.bits())
+    }
+}
+
+pub(crate) fn cuCtxGetDevice(device: Out<CUdevice>) -> Outcome {
+    let current = current_as_it_is()?;
+    device.set(current.context.device())
+}
+
+pub(crate) fn cuCtxGetDevice_v2(device: Out<CUdevice>, ctx: CUcontext) -> Outcome {
+    let context = given_or_current(ctx)?;
+    device.set(context.context.device())
+}
+
+pub(crate) fn cuCtxGetFlags(flags: Out<u32>) -> Outcome {
+    let current = current_as_it_is()?;
+    // Page-locked memory is always mapped.
+    flags.set(current.context.flags().load(Ordering::Relaxed) | CU_CTX_MAP_HOST)
+}
+
+pub(crate) fn cuCtxSetFlags(flags: u32) -> Outcome {
+    let current = current_as_it_is()?;
+    check_flags(flags)?;
+    current.context.flags().store(flags, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetId(ctx: CUcontext, id: Out<u64>) -> Outcome {
+    let context = given_or_current(ctx)?;
+    // A slot and its generation are a number that no other context has or had.
+    id.set(context.id())
+}
+
+pub(crate) fn cuCtxGetApiVersion(ctx: CUcontext, version: Out<u32>) -> Outcome {
+    given_or_current(ctx)?;
+    version.set(API_VERSION)
+}
+
+pub(crate) fn cuCtxSynchronize() -> Outcome {
+    current()?.drain()
+}
+
+pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> Outcome {
+    if ctx.is_null() {
+        return cuCtxSynchronize();
+    }
+    let session = session()?;
+    let context = session.context(ctx.bits())?;
+    session.check_fault(context.slot)?;
+    context.drain()
+}
+
+pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
+    let current = current_as_it_is()?;
+    value.required()?;
+    let kept = current.context.limit(limit);
+    value.set(
+        kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?
+            .load(Ordering::Relaxed) as usize,
+    )
+}
+
+pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
+    let current = current_as_it_is()?;
+    let kept = current.context.limit(limit);
+    kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?
+        .store(value as u64, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
+    let current = current_as_it_is()?;
+    config.set(CUfunc_cache(
+        current.context.cache().load(Ordering::Relaxed),
+    ))
+}
+
+pub(crate) fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
+    let current = current_as_it_is()?;
+    if config > CUfunc_cache::PREFER_EQUAL {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    current.context.cache().store(config.0, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
+    let current = current_as_it_is()?;
+    config.set(CUsharedconfig(
+        current.context.banks().load(Ordering::Relaxed),
+    ))
+}
+
+pub(crate) fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {
+    let current = current_as_it_is()?;
+    if config > CUsharedconfig::EIGHT_BYTE_BANK_SIZE {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    current.context.banks().store(config.0, Ordering::Relaxed);
+    Ok(())
+}
+
+pub(crate) fn cuCtxGetStreamPriorityRange(least: Out<i32>, greatest: Out<i32>) -> Outcome {
+    current_as_it_is()?;
+    least.set_if(LEAST_PRIORITY);
+    greatest.set_if(GREATEST_PRIORITY);
+    Ok(())
+}
+
+pub(crate) fn cuCtxResetPersistingL2Cache() -> Outcome {
+    // Nothing persists there: no access policy is passed on.
+    current_as_it_is().map(drop)
+}
+
+pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outcome {
+    let current = current_as_it_is()?;
+    let peer = session()?.context(peer_context.bits())?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if peer.handle() == current.handle() {
+        return Err(CUresult::ERROR_INVALID_CONTEXT);
+    }
+    Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
+}
+
+pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
+    current_as_it_is()?;
+    session()?.context(peer_context.bits())?;
+    Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)
+}

@@ -1,0 +1,101 @@
+//! Events, and the profiler's switches.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUevent, CUstream,
+};
+
+use super::Outcome;
+use super::stream::query;
+use crate::context::current;
+use crate::handle::{Key, Kind};
+use crate::params::Out;
+use crate::session::session;
+use crate::stream;
+
+pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
+    let current = current()?;
+    event.required()?;
+    let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+    // An event that keeps time cannot be shared between processes.
+    let shared = flags & CU_EVENT_INTERPROCESS != 0;
+    if flags & !known != 0 || (shared && flags & CU_EVENT_DISABLE_TIMING == 0) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if shared {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let key = current.session.events.create(&current, flags)?;
+    event.set(CUevent::from_bits(key.handle(Kind::Event)))
+}
+
+pub(crate) fn cuEventDestroy(event: CUevent) -> Outcome {
+    let session = session()?;
+    let key = Key::of(event.bits(), Kind::Event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    session.events.destroy(key)
+}
+
+pub(crate) fn cuEventDestroy_v2(event: CUevent) -> Outcome {
+    cuEventDestroy(event)
+}
+
+pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Outcome {
+    cuEventRecordWithFlags(event, stream, 0)
+}
+
+pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Outcome {
+    let target = stream::target(stream)?;
+    let events = &target.session.events;
+    let event = events.get(event)?;
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    events.record(event, &target)
+}
+
+pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
+    let session = session()?;
+    match session.events.get(event)?.place() {
+        Some(place) => {
+            session.check_open()?;
+            query(place.slot, place.sequence, place.context)
+        }
+        None => Ok(()), // Never recorded: nothing is left to come.
+    }
+}
+
+pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
+    let session = session()?;
+    match session.events.get(event)?.place() {
+        Some(place) => {
+            session.wait(place.slot, place.sequence)?;
+            session.check_fault(place.context)
+        }
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn cuEventElapsedTime(milliseconds: Out<f32>, start: CUevent, end: CUevent) -> Outcome {
+    let session = session()?;
+    milliseconds.required()?;
+    let events = &session.events;
+    let time = events.elapsed(session, events.get(start)?, events.get(end)?)?;
+    milliseconds.set(time)
+}
+
+pub(crate) fn cuEventElapsedTime_v2(
+    milliseconds: Out<f32>,
+    start: CUevent,
+    end: CUevent,
+) -> Outcome {
+    cuEventElapsedTime(milliseconds, start, end)
+}
+
+pub(crate) fn cuProfilerStart() -> Outcome {
+    // No profiler listens.
+    session().map(drop)
+}
+
+pub(crate) fn cuProfilerStop() -> Outcome {
+    session().map(drop)
+}

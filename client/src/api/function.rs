@@ -1,0 +1,90 @@
+//! Functions of modules.
+
+use std::ffi::c_char;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUfunc_cache, CUfunction, CUfunction_attribute, CUfunctionLoadingState, CUmodule,
+    CUsharedconfig,
+};
+
+use super::Outcome;
+use super::library::{name_of, param_info};
+use crate::context::current;
+use crate::params::Out;
+use crate::session::session;
+
+pub(crate) fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction) -> Outcome {
+    let session = session()?;
+    module.required()?;
+    let found = session.functions.get(function.bits())?;
+    if found.is_kernel() {
+        let (_, found) = session.functions.in_context(function.bits(), &current()?)?;
+        return module.set(CUmodule::from_bits(found.owner()));
+    }
+    module.set(CUmodule::from_bits(found.owner()))
+}
+
+pub(crate) fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> Outcome {
+    name.set(name_of(session()?, function.bits())?)
+}
+
+pub(crate) fn cuFuncGetParamInfo(
+    function: CUfunction,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
+    param_info(function.bits(), param_index, &param_offset, &param_size)
+}
+
+pub(crate) fn cuFuncGetAttribute(
+    value: Out<i32>,
+    attribute: CUfunction_attribute,
+    function: CUfunction,
+) -> Outcome {
+    let function = session()?.functions.get(function.bits())?;
+    value.required()?;
+    value.set(function.attribute(attribute)?)
+}
+
+pub(crate) fn cuFuncSetAttribute(
+    function: CUfunction,
+    attribute: CUfunction_attribute,
+    value: i32,
+) -> Outcome {
+    let session = session()?;
+    session
+        .functions
+        .set(session, function.bits(), attribute, value)
+}
+
+pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: CUfunc_cache) -> Outcome {
+    session()?.functions.get(function.bits())?;
+    if config > CUfunc_cache::PREFER_EQUAL {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
+pub(crate) fn cuFuncSetSharedMemConfig(function: CUfunction, config: CUsharedconfig) -> Outcome {
+    session()?.functions.get(function.bits())?;
+    if config > CUsharedconfig::EIGHT_BYTE_BANK_SIZE {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}
+
+pub(crate) fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, function: CUfunction) -> Outcome {
+    session()?.functions.get(function.bits())?;
+    // A module is loaded whole.
+    state.set(CUfunctionLoadingState::LOADED)
+}
+
+pub(crate) fn cuFuncLoad(function: CUfunction) -> Outcome {
+    let session = session()?;
+    session
+        .functions
+        .in_context(function.bits(), &current()?)
+        .map(drop)
+}

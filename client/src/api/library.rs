@@ -1,0 +1,239 @@
+//! Libraries and their kernels, which belong to no context.
+
+use std::ffi::{c_char, c_void};
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUdevice, CUdeviceptr, CUfunc_cache, CUfunction, CUfunction_attribute, CUjit_option, CUkernel,
+    CUlibrary, CUlibraryOption, CUmodule,
+};
+
+use super::Outcome;
+use super::module::{c_name, image_at, image_of_file};
+use crate::context::current;
+use crate::function::Function;
+use crate::handle::Kind;
+use crate::image::Image;
+use crate::image::jit::Jit;
+use crate::params::{List, ListOut, Out, Text};
+use crate::session::{Session, session};
+
+fn load(
+    library: &Out<CUlibrary>,
+    jit: (u32, &List<CUjit_option>, &List<*mut c_void>),
+    image: impl FnOnce(&'static Session, &mut Jit) -> Result<Arc<Image>, CUresult>,
+) -> Outcome {
+    let session = session()?;
+    library.required()?;
+    let (count, options, values) = jit;
+    // SAFETY: the program promises `count` entries in both, writable values, and buffers as large as
+    // it says, during the call.
+    let mut jit = unsafe { Jit::read(count, options.pointer(), values.pointer())? };
+    let image = image(session, &mut jit)?;
+    library.set(CUlibrary::from_bits(session.libraries.load(image)?))
+}
+
+#[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]
+pub(crate) fn cuLibraryLoadData(
+    library: Out<CUlibrary>,
+    code: *const c_void,
+    jit_options: List<CUjit_option>,
+    jit_options_values: List<*mut c_void>,
+    num_jit_options: u32,
+    // That the program keeps the image changes nothing: the server has its own copy. Values may be
+    // NULL beside options.
+    _library_options: List<CUlibraryOption>,
+    _library_option_values: List<*mut c_void>,
+    _num_library_options: u32,
+) -> Outcome {
+    load(
+        &library,
+        (num_jit_options, &jit_options, &jit_options_values),
+        |session, jit| image_at(session, code, jit),
+    )
+}
+
+#[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]
+pub(crate) fn cuLibraryLoadFromFile(
+    library: Out<CUlibrary>,
+    file_name: Text,
+    jit_options: List<CUjit_option>,
+    jit_options_values: List<*mut c_void>,
+    num_jit_options: u32,
+    _library_options: List<CUlibraryOption>,
+    _library_option_values: List<*mut c_void>,
+    _num_library_options: u32,
+) -> Outcome {
+    load(
+        &library,
+        (num_jit_options, &jit_options, &jit_options_values),
+        |session, jit| image_of_file(session, &file_name, jit),
+    )
+}
+
+pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Outcome {
+    let session = session()?;
+    session.libraries.unload(session, library.bits())
+}
+
+pub(crate) fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text) -> Outcome {
+    let session = session()?;
+    kernel.required()?;
+    let name = name.get()?;
+    let library = session.libraries.get(library.bits())?;
+    let key = library.kernel(session, library.image.kernel(name)?)?;
+    kernel.set(CUkernel::from_bits(key.handle(Kind::Function)))
+}
+
+pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> Outcome {
+    let session = session()?;
+    module.required()?;
+    let library = session.libraries.get(library.bits())?;
+    module.set(CUmodule::from_bits(library.module_in(&current()?)?))
+}
+
+pub(crate) fn cuLibraryGetGlobal(
+    dptr: Out<CUdeviceptr>,
+    bytes: Out<usize>,
+    library: CUlibrary,
+    name: Text,
+) -> Outcome {
+    let session = session()?;
+    let library = session.libraries.get(library.bits())?;
+    let name = name.get()?;
+    library.image.variable(name)?;
+    let module = library.module_in(&current()?)?;
+    let (address, size) = session.modules.get(module)?.variable(name)?;
+    dptr.set_if(address);
+    bytes.set_if(size as usize);
+    Ok(())
+}
+
+pub(crate) fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) -> Outcome {
+    let library = session()?.libraries.get(library.bits())?;
+    count.set(library.image.descriptor.kernels.len() as u32)
+}
+
+pub(crate) fn cuLibraryEnumerateKernels(
+    kernels: ListOut<CUkernel>,
+    num_kernels: u32,
+    library: CUlibrary,
+) -> Outcome {
+    let session = session()?;
+    let library = session.libraries.get(library.bits())?;
+    let count = num_kernels.min(library.image.descriptor.kernels.len() as u32);
+    let handles: Vec<CUkernel> = (0..count)
+        .map(|index| {
+            Ok(CUkernel::from_bits(
+                library.kernel(session, index)?.handle(Kind::Function),
+            ))
+        })
+        .collect::<Result<_, CUresult>>()?;
+    kernels.set(num_kernels, handles)
+}
+
+/// The kernel of a handle.
+fn kernel(session: &'static Session, handle: CUkernel) -> Result<&'static Function, CUresult> {
+    session.functions.get(handle.bits())
+}
+
+pub(crate) fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> Outcome {
+    let session = session()?;
+    function.required()?;
+    let (handle, _) = session.functions.in_context(kernel.bits(), &current()?)?;
+    function.set(CUfunction::from_bits(handle))
+}
+
+pub(crate) fn cuKernelGetLibrary(library: Out<CUlibrary>, handle: CUkernel) -> Outcome {
+    let session = session()?;
+    let kernel = kernel(session, handle)?;
+    if !kernel.is_kernel() {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    library.set(CUlibrary::from_bits(kernel.owner()))
+}
+
+pub(crate) fn cuKernelGetName(name: Out<*const c_char>, handle: CUkernel) -> Outcome {
+    name.set(name_of(session()?, handle.bits())?)
+}
+
+/// The name of a function or kernel.
+pub(super) fn name_of(session: &'static Session, handle: u64) -> Result<*const c_char, CUresult> {
+    let function = session.functions.get(handle)?;
+    let index = function.index();
+    if function.is_kernel() {
+        c_name(&session.libraries.get(function.owner())?.image, index)
+    } else {
+        c_name(&session.modules.get(function.owner())?.image, index)
+    }
+}
+
+/// Offset and size of a parameter of a function or kernel.
+pub(super) fn param_info(
+    handle: u64,
+    index: usize,
+    offset: &Out<usize>,
+    size: &Out<usize>,
+) -> Outcome {
+    let function = session()?.functions.get(handle)?;
+    offset.required()?;
+    let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let (at, bytes) = layout
+        .params
+        .get(index)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    offset.set(*at as usize)?;
+    size.set_if(*bytes as usize);
+    Ok(())
+}
+
+pub(crate) fn cuKernelGetParamInfo(
+    kernel: CUkernel,
+    param_index: usize,
+    param_offset: Out<usize>,
+    param_size: Out<usize>,
+) -> Outcome {
+    param_info(kernel.bits(), param_index, &param_offset, &param_size)
+}
+
+pub(crate) fn cuKernelGetAttribute(
+    value: Out<i32>,
+    attribute: CUfunction_attribute,
+    handle: CUkernel,
+    device: CUdevice,
+) -> Outcome {
+    let session = session()?;
+    let kernel = kernel(session, handle)?;
+    session.device(device)?;
+    value.required()?;
+    value.set(kernel.attribute(attribute)?)
+}
+
+pub(crate) fn cuKernelSetAttribute(
+    attribute: CUfunction_attribute,
+    value: i32,
+    handle: CUkernel,
+    device: CUdevice,
+) -> Outcome {
+    let session = session()?;
+    session.device(device)?;
+    session
+        .functions
+        .set(session, handle.bits(), attribute, value)
+}
+
+pub(crate) fn cuKernelSetCacheConfig(
+    handle: CUkernel,
+    config: CUfunc_cache,
+    device: CUdevice,
+) -> Outcome {
+    let session = session()?;
+    kernel(session, handle)?;
+    session.device(device)?;
+    // A preference that a device may disregard, as the software GPU does.
+    if config > CUfunc_cache::PREFER_EQUAL {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! Device memory and page-locked host memory.
+
+use std::ffi::c_void;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{HostAlloc, HostFree, MemAlloc, MemFree, MemInfo};
+use cuda_abi::types::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
+    CUdeviceptr, CUdeviceptr_v1,
+};
+
+use super::{Outcome, narrow};
+use crate::context::{Current, current};
+use crate::memory::{Origin, Range};
+use crate::params::Out;
+use crate::session::session;
+
+/// Rows of pitched memory begin at multiples of this many bytes.
+const PITCH: usize = 512;
+
+fn info() -> Result<(u64, u64), CUresult> {
+    let current = current()?;
+    let device = current.device()?.number;
+    let reply = current.session.call(&MemInfo { device })?;
+    Ok((reply.fields.free, reply.fields.total))
+}
+
+pub(crate) fn cuMemGetInfo(free: Out<u32>, total: Out<u32>) -> Outcome {
+    let (free_bytes, total_bytes) = info()?;
+    let most = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+    free.set_if(most(free_bytes));
+    total.set_if(most(total_bytes));
+    Ok(())
+}
+
+pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
+    let (free_bytes, total_bytes) = info()?;
+    free.set_if(free_bytes as usize);
+    total.set_if(total_bytes as usize);
+    Ok(())
+}
+
+/// Notes memory that the server gave; what overlaps memory that is in use cannot be.
+fn note(current: &Current, base: u64, bytes: u64, origin: Origin, flags: u32) -> Outcome {
+    let range = Range {
+        base,
+        bytes,
+        origin,
+        context: current.handle(),
+        slot: current.slot,
+        flags,
+        id: 0,
+    };
+    if current.session.ranges.insert(range) {
+        return Ok(());
+    }
+    crate::log::log!("the server gave {bytes} bytes at {base:#x}, which are in use");
+    Err(CUresult::ERROR_UNKNOWN)
+}
+
+fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
+    let current = current()?;
+    if bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let reply = current.session.call(&MemAlloc {
+        context: current.slot,
+        bytes,
+    })?;
+    note(&current, reply.fields.address, bytes, Origin::Device, 0)?;
+    Ok(reply.fields.address)
+}
+
+pub(crate) fn cuMemAlloc(dptr: Out<CUdeviceptr_v1>, byte_count: u32) -> Outcome {
+    current()?;
+    dptr.required()?;
+    if byte_count == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // No device memory lies at an address of 32 bits.
+    Err(CUresult::ERROR_OUT_OF_MEMORY)
+}
+
+pub(crate) fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, byte_count: usize) -> Outcome {
+    session()?;
+    dptr.required()?;
+    dptr.set(allocate(byte_count as u64)?)
+}
+
+pub(crate) fn cuMemAllocPitch(
+    dptr: Out<CUdeviceptr_v1>,
+    pitch: Out<u32>,
+    width: u32,
+    height: u32,
+    _element_size_bytes: u32,
+) -> Outcome {
+    pitch.required()?;
+    cuMemAlloc(dptr, width.min(height))
+}
+
+pub(crate) fn cuMemAllocPitch_v2(
+    dptr: Out<CUdeviceptr>,
+    pitch: Out<usize>,
+    width: usize,
+    height: usize,
+    element_size_bytes: u32,
+) -> Outcome {
+    session()?;
+    dptr.required()?;
+    pitch.required()?;
+    if !matches!(element_size_bytes, 4 | 8 | 16) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let row = width
+        .checked_next_multiple_of(PITCH)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let bytes = row
+        .checked_mul(height)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    dptr.set(allocate(bytes as u64)?)?;
+    pitch.set(row)
+}
+
+pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
+    cuMemFree_v2(u64::from(dptr))
+}
+
+pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
+    let current = current()?;
+    if dptr == 0 {
+        return Ok(()); // The usual way to have a context made.
+    }
+    let session = current.session;
+    session
+        .ranges
+        .remove(dptr, |range| range.origin == Origin::Device)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    session.post(&MemFree { address: dptr })
+}
+
+pub(crate) fn cuMemGetAddressRange(
+    base: Out<CUdeviceptr_v1>,
+    size: Out<u32>,
+    dptr: CUdeviceptr_v1,
+) -> Outcome {
+    let range = device_range(u64::from(dptr))?;
+    if !base.is_null() {
+        base.set(narrow(range.base)?)?;
+    }
+    size.set_if(u32::try_from(range.bytes).unwrap_or(u32::MAX));
+    Ok(())
+}
+
+pub(crate) fn cuMemGetAddressRange_v2(
+    base: Out<CUdeviceptr>,
+    size: Out<usize>,
+    dptr: CUdeviceptr,
+) -> Outcome {
+    let range = device_range(dptr)?;
+    base.set_if(range.base);
+    size.set_if(range.bytes as usize);
+    Ok(())
+}
+
+fn device_range(address: u64) -> Result<Range, CUresult> {
+    let current = current()?;
+    current
+        .session
+        .ranges
+        .find(address)
+        .ok_or(CUresult::ERROR_NOT_FOUND)
+}
+
+pub(crate) fn cuMemAllocHost(pointer: Out<*mut c_void>, byte_count: u32) -> Outcome {
+    cuMemHostAlloc(pointer, byte_count as usize, 0)
+}
+
+pub(crate) fn cuMemAllocHost_v2(pointer: Out<*mut c_void>, byte_count: usize) -> Outcome {
+    cuMemHostAlloc(pointer, byte_count, 0)
+}
+
+pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags: u32) -> Outcome {
+    let current = current()?;
+    pointer.required()?;
+    let known =
+        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+    if byte_count == 0 || flags & !known != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let session = current.session;
+    let bytes = byte_count as u64;
+    let reply = session.call(&HostAlloc {
+        context: current.slot,
+        bytes,
+        flags,
+    })?;
+    let base = reply.fields.address;
+    // The program will follow this pointer: it must lead into the window that is mapped here.
+    let last = base.checked_add(bytes - 1);
+    if !session.host.contains(&base) || !last.is_some_and(|last| session.host.contains(&last)) {
+        crate::log::log!("the server gave host memory at {base:#x}, outside of the window");
+        return Err(CUresult::ERROR_UNKNOWN);
+    }
+    note(&current, base, bytes, Origin::Host, flags)?;
+    pointer.set(std::ptr::with_exposed_provenance_mut(base as usize))
+}
+
+pub(crate) fn cuMemFreeHost(pointer: *mut c_void) -> Outcome {
+    let session = session()?;
+    let address = pointer.addr() as u64;
+    session
+        .ranges
+        .remove(address, |range| range.origin == Origin::Host)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    session.post(&HostFree { address })
+}
+
+/// The range of page-locked memory in which a pointer lies.
+fn host_range(pointer: *mut c_void) -> Result<Range, CUresult> {
+    let session = session()?;
+    session
+        .ranges
+        .find(pointer.addr() as u64)
+        .filter(|range| range.origin == Origin::Host)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+pub(crate) fn cuMemHostGetDevicePointer(
+    dptr: Out<CUdeviceptr_v1>,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Outcome {
+    dptr.required()?;
+    host_pointer(pointer, flags).and_then(|address| dptr.set(narrow(address)?))
+}
+
+pub(crate) fn cuMemHostGetDevicePointer_v2(
+    dptr: Out<CUdeviceptr>,
+    pointer: *mut c_void,
+    flags: u32,
+) -> Outcome {
+    dptr.required()?;
+    dptr.set(host_pointer(pointer, flags)?)
+}
+
+fn host_pointer(pointer: *mut c_void, flags: u32) -> Result<u64, CUresult> {
+    host_range(pointer)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // The same address for the program and for every device.
+    Ok(pointer.addr() as u64)
+}
+
+pub(crate) fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) -> Outcome {
+    let range = host_range(pointer)?;
+    // Under unified addressing all of it is portable and mapped, asked for or not.
+    flags.set(range.flags | CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)
+}

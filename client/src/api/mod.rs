@@ -1,0 +1,43 @@
+//! One function for each built entry point of the table, under its exported name.
+//!
+//! They check arguments in CUDA's order, answer what they can from what is known here, and pass on
+//! the rest. Pointers come as [`params`](crate::params); handles as their bits.
+#![allow(non_snake_case, reason = "the names are C's")]
+
+mod context;
+mod copy;
+mod device;
+mod event;
+mod fill;
+mod function;
+mod init;
+mod launch;
+mod library;
+mod memory;
+mod module;
+mod occupancy;
+mod pointer;
+mod stream;
+
+pub(crate) use context::*;
+pub(crate) use copy::*;
+pub(crate) use device::*;
+pub(crate) use event::*;
+pub(crate) use fill::*;
+pub(crate) use function::*;
+pub(crate) use init::*;
+pub(crate) use launch::*;
+pub(crate) use library::*;
+pub(crate) use memory::*;
+pub(crate) use module::*;
+pub(crate) use occupancy::*;
+pub(crate) use pointer::*;
+pub(crate) use stream::*;
+
+/// What every entry point comes to.
+pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;
+
+/// An address for the interfaces before CUDA 3.2, which have 32 bits for it.
+fn narrow(address: u64) -> Result<u32, cuda_abi::CUresult> {
+    u32::try_from(address).map_err(|_| cuda_abi::CUresult::ERROR_INVALID_VALUE)
+}

@@ -1,0 +1,180 @@
+//! Modules.
+
+use std::ffi::{CString, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUdeviceptr, CUdeviceptr_v1, CUfunction, CUjit_option, CUmodule, CUmoduleLoadingMode,
+};
+
+use super::Outcome;
+use crate::context::{Current, current};
+use crate::handle::Kind;
+use crate::image::Image;
+use crate::image::find::{Found, check_file, find};
+use crate::image::jit::Jit;
+use crate::params::{List, ListOut, Out, Text};
+use crate::session::{Session, session};
+
+/// Loads the image at an address of the program.
+pub(super) fn image_at(
+    session: &'static Session,
+    image: *const c_void,
+    jit: &mut Jit,
+) -> Result<Arc<Image>, CUresult> {
+    // SAFETY: the program promises a whole image there, which stays as it is during the call.
+    unsafe {
+        let found = find(image.cast())?;
+        Image::load(session, found, jit)
+    }
+}
+
+/// Loads the image in a file.
+pub(super) fn image_of_file(
+    session: &'static Session,
+    name: &Text,
+    jit: &mut Jit,
+) -> Result<Arc<Image>, CUresult> {
+    let mut content =
+        std::fs::read(OsStr::from_bytes(name.get()?)).map_err(|error| match error.kind() {
+            std::io::ErrorKind::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
+            _ => CUresult::ERROR_FILE_NOT_FOUND,
+        })?;
+    check_file(&content)?;
+    // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
+    content.push(0);
+    let found = Found {
+        start: content.as_ptr(),
+        bytes: content.len(),
+    };
+    // SAFETY: the bytes are those of `content`, which lives until the load is over.
+    unsafe { Image::load(session, found, jit) }
+}
+
+fn load(
+    module: &Out<CUmodule>,
+    image: impl FnOnce(&Current) -> Result<Arc<Image>, CUresult>,
+) -> Outcome {
+    let current = current()?;
+    module.required()?;
+    let image = image(&current)?;
+    let handle = current.session.modules.load(&current, image, 0)?;
+    module.set(CUmodule::from_bits(handle))
+}
+
+pub(crate) fn cuModuleLoad(module: Out<CUmodule>, file_name: Text) -> Outcome {
+    load(&module, |current| {
+        image_of_file(current.session, &file_name, &mut Jit::none())
+    })
+}
+
+pub(crate) fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) -> Outcome {
+    load(&module, |current| {
+        image_at(current.session, image, &mut Jit::none())
+    })
+}
+
+pub(crate) fn cuModuleLoadDataEx(
+    module: Out<CUmodule>,
+    image: *const c_void,
+    num_options: u32,
+    options: List<CUjit_option>,
+    option_values: List<*mut c_void>,
+) -> Outcome {
+    load(&module, |current| {
+        // SAFETY: the program promises `num_options` entries in both, writable values, and buffers
+        // as large as it says, during the call.
+        let mut jit =
+            unsafe { Jit::read(num_options, options.pointer(), option_values.pointer())? };
+        image_at(current.session, image, &mut jit)
+    })
+}
+
+pub(crate) fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) -> Outcome {
+    cuModuleLoadData(module, image)
+}
+
+pub(crate) fn cuModuleUnload(module: CUmodule) -> Outcome {
+    let session = session()?;
+    session.modules.unload(session, module.bits())
+}
+
+pub(crate) fn cuModuleGetFunction(
+    function: Out<CUfunction>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
+    let session = session()?;
+    function.required()?;
+    let name = name.get()?;
+    let module = session.modules.get(module.bits())?;
+    let key = module.function(session, module.image.kernel(name)?)?;
+    function.set(CUfunction::from_bits(key.handle(Kind::Function)))
+}
+
+pub(crate) fn cuModuleGetGlobal(
+    dptr: Out<CUdeviceptr_v1>,
+    bytes: Out<u32>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
+    let (address, size) = session()?
+        .modules
+        .get(module.bits())?
+        .variable(name.get()?)?;
+    if !dptr.is_null() {
+        dptr.set(super::narrow(address)?)?;
+    }
+    bytes.set_if(u32::try_from(size).unwrap_or(u32::MAX));
+    Ok(())
+}
+
+pub(crate) fn cuModuleGetGlobal_v2(
+    dptr: Out<CUdeviceptr>,
+    bytes: Out<usize>,
+    module: CUmodule,
+    name: Text,
+) -> Outcome {
+    let (address, size) = session()?
+        .modules
+        .get(module.bits())?
+        .variable(name.get()?)?;
+    dptr.set_if(address);
+    bytes.set_if(size as usize);
+    Ok(())
+}
+
+pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) -> Outcome {
+    let module = session()?.modules.get(module.bits())?;
+    count.set(module.image.descriptor.kernels.len() as u32)
+}
+
+pub(crate) fn cuModuleEnumerateFunctions(
+    functions: ListOut<CUfunction>,
+    num_functions: u32,
+    module: CUmodule,
+) -> Outcome {
+    let session = session()?;
+    let module = session.modules.get(module.bits())?;
+    let count = num_functions.min(module.image.descriptor.kernels.len() as u32);
+    let handles: Vec<CUfunction> = (0..count)
+        .map(|index| {
+            Ok(CUfunction::from_bits(
+                module.function(session, index)?.handle(Kind::Function),
+            ))
+        })
+        .collect::<Result<_, CUresult>>()?;
+    functions.set(num_functions, handles)
+}
+
+pub(crate) fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> Outcome {
+    // Eager would have runtimes load everything that is linked into a program at once.
+    mode.set(CUmoduleLoadingMode::LAZY_LOADING)
+}
+
+/// A name as C has it, by its place in an image.
+pub(super) fn c_name(image: &Image, index: u32) -> Result<*const std::ffi::c_char, CUresult> {
+    image.name(index).map(|name: &CString| name.as_ptr())
+}

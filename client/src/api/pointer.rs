@@ -1,0 +1,158 @@
+//! What an address is.
+
+use std::ffi::c_void;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
+
+use super::Outcome;
+use crate::context::current_as_it_is;
+use crate::memory::{Origin, Range};
+use crate::params::List;
+use crate::session::{Session, session};
+
+/// More attributes than there are.
+const MOST: u32 = 256;
+
+/// The value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Value {
+    Bool(bool),
+    Int(u32),
+    Long(u64),
+}
+
+impl Value {
+    /// Writes it where the program wants it.
+    fn write(self, data: *mut c_void) -> Outcome {
+        if data.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the program promises room for a value of the attribute's type.
+        unsafe {
+            match self {
+                Self::Bool(value) => data.cast::<u8>().write(u8::from(value)),
+                Self::Int(value) => data.cast::<u32>().write_unaligned(value),
+                Self::Long(value) => data.cast::<u64>().write_unaligned(value),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What there is to say of an address in a range of ours.
+fn value(
+    session: &'static Session,
+    range: &Range,
+    attribute: CUpointer_attribute,
+    address: u64,
+) -> Result<Value, CUresult> {
+    Ok(match attribute {
+        CUpointer_attribute::CONTEXT => Value::Long(range.context),
+        CUpointer_attribute::MEMORY_TYPE => Value::Int(match range.origin {
+            Origin::Host => CUmemorytype::HOST.0,
+            Origin::Device | Origin::Variable => CUmemorytype::DEVICE.0,
+        }),
+        CUpointer_attribute::DEVICE_POINTER => Value::Long(address),
+        CUpointer_attribute::HOST_POINTER if range.origin == Origin::Host => Value::Long(address),
+        CUpointer_attribute::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
+        CUpointer_attribute::SYNC_MEMOPS
+        | CUpointer_attribute::IS_MANAGED
+        | CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
+        | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
+        | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
+        CUpointer_attribute::BUFFER_ID | CUpointer_attribute::MEMORY_BLOCK_ID => {
+            Value::Long(range.id)
+        }
+        CUpointer_attribute::DEVICE_ORDINAL => Value::Int(
+            session
+                .context(range.context)?
+                .context
+                .device()
+                .cast_unsigned(),
+        ),
+        CUpointer_attribute::RANGE_START_ADDR | CUpointer_attribute::MAPPING_BASE_ADDR => {
+            Value::Long(range.base)
+        }
+        CUpointer_attribute::RANGE_SIZE | CUpointer_attribute::MAPPING_SIZE => {
+            Value::Long(range.bytes)
+        }
+        CUpointer_attribute::MAPPED => Value::Bool(true),
+        CUpointer_attribute::ALLOWED_HANDLE_TYPES | CUpointer_attribute::MEMPOOL_HANDLE => {
+            Value::Long(0)
+        }
+        // Read and write.
+        CUpointer_attribute::ACCESS_FLAGS => Value::Int(3),
+        CUpointer_attribute::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    })
+}
+
+/// What cuPointerGetAttributes says of an attribute that an address does not have.
+fn nothing(attribute: CUpointer_attribute) -> Option<Value> {
+    Some(match attribute {
+        CUpointer_attribute::CONTEXT
+        | CUpointer_attribute::DEVICE_POINTER
+        | CUpointer_attribute::HOST_POINTER
+        | CUpointer_attribute::BUFFER_ID
+        | CUpointer_attribute::RANGE_START_ADDR
+        | CUpointer_attribute::RANGE_SIZE
+        | CUpointer_attribute::MAPPING_SIZE
+        | CUpointer_attribute::MAPPING_BASE_ADDR
+        | CUpointer_attribute::MEMORY_BLOCK_ID
+        | CUpointer_attribute::ALLOWED_HANDLE_TYPES
+        | CUpointer_attribute::MEMPOOL_HANDLE => Value::Long(0),
+        CUpointer_attribute::MEMORY_TYPE | CUpointer_attribute::ACCESS_FLAGS => Value::Int(0),
+        // CU_DEVICE_INVALID
+        CUpointer_attribute::DEVICE_ORDINAL => Value::Int((-2_i32).cast_unsigned()),
+        CUpointer_attribute::SYNC_MEMOPS
+        | CUpointer_attribute::IS_MANAGED
+        | CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
+        | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
+        | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE
+        | CUpointer_attribute::MAPPED => Value::Bool(false),
+        _ => return None,
+    })
+}
+
+pub(crate) fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    let session = session()?;
+    if data.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    match session.ranges.find(ptr) {
+        Some(range) => value(session, &range, attribute, ptr)?.write(data),
+        None => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuPointerGetAttributes(
+    num_attributes: u32,
+    attributes: List<CUpointer_attribute>,
+    data: List<*mut c_void>,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    let session = session()?;
+    current_as_it_is()?;
+    if num_attributes == 0 || num_attributes > MOST {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let range = session.ranges.find(ptr);
+    for (attribute, data) in attributes
+        .get(num_attributes)?
+        .into_iter()
+        .zip(data.get(num_attributes)?)
+    {
+        // An address that is none of ours is no error here: every attribute says so by itself.
+        let known = range.and_then(|range| value(session, &range, attribute, ptr).ok());
+        known
+            .or_else(|| nothing(attribute))
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?
+            .write(data)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! cuInit: finding the daemon and becoming one of its clients.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
+use cuda_abi::facts::DeviceFacts;
+use transport::handshake::{self, ClientFields, Hello, Packet, Purpose, Welcome};
+use transport::memory::Mapping;
+use transport::session::{ClientEnd, SessionMemory};
+use transport::socket::{Connection, SocketError};
+
+use crate::log::log;
+use crate::session::{self, Device, Session};
+use crate::visible;
+
+/// How long a daemon may take to give a session: it may have to start a server first.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How often a daemon that is not there yet is looked for.
+const RETRY: Duration = Duration::from_millis(5);
+
+/// One thread at a time attaches.
+static ATTACHING: Mutex<()> = Mutex::new(());
+
+/// Makes this process a client, once.
+///
+/// # Errors
+/// The MPS errors 805 to 810 as the daemon or its absence says, CUDA_ERROR_NO_DEVICE when there is
+/// no device that this program may see, CUDA_ERROR_NOT_INITIALIZED in a fork's child of a client.
+pub(crate) fn attach() -> Result<(), CUresult> {
+    if session::was_published() {
+        return session::session().map(drop);
+    }
+    let _attaching = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
+    if session::was_published() {
+        return session::session().map(drop);
+    }
+    let connection = connect()?;
+    let (welcome, fds) = greet(&connection)?;
+    session::publish(open(connection, &welcome, fds)?)
+}
+
+/// The daemon's socket.
+fn socket_path() -> PathBuf {
+    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+        .filter(|directory| !directory.is_empty())
+        .unwrap_or_else(|| "/tmp/nvidia-mps".into());
+    PathBuf::from(directory).join("control")
+}
+
+fn connect() -> Result<Connection, CUresult> {
+    let path = socket_path();
+    let patience = match std::env::var("OPENMPS_CONNECT_TIMEOUT") {
+        Ok(text) => parse_time(&text).unwrap_or_else(|| {
+            log!(
+                "OPENMPS_CONNECT_TIMEOUT={text:?} is no time such as 5, 0.5s or 500ms: not waiting"
+            );
+            Duration::ZERO
+        }),
+        Err(_) => Duration::ZERO,
+    };
+    let begin = Instant::now();
+    loop {
+        let left = patience.saturating_sub(begin.elapsed());
+        match Connection::connect_within(&path, Some(left.max(WELCOME_TIMEOUT))) {
+            Ok(connection) => return Ok(connection),
+            Err(error) if error.nobody_there() && !left.is_zero() => {
+                std::thread::sleep(RETRY.min(left));
+            }
+            Err(error) => {
+                log!("cannot attach: {error}; start a daemon with: openmps control -d");
+                return Err(CUresult::ERROR_MPS_CONNECTION_FAILED);
+            }
+        }
+    }
+}
+
+/// A time such as `5`, `0.5`, `2s` or `500ms`; a bare number is seconds.
+fn parse_time(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let (number, scale) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1e-3),
+        (None, Some(number)) => (number, 1.0),
+        (None, None) => (text, 1.0),
+    };
+    let seconds = number.trim().parse::<f64>().ok()? * scale;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// The program's name, for lists and logs.
+fn program() -> String {
+    std::env::current_exe()
+        .ok()
+        .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+        .unwrap_or_default()
+}
+
+fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>), CUresult> {
+    let environment =
+        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let hello = Packet::Hello(Hello {
+        version: handshake::VERSION,
+        fingerprint: handshake::fingerprint(),
+        features: 0,
+        purpose: Purpose::Client(ClientFields {
+            program: program(),
+            percentage: environment("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+            memory_limit: environment("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            priority: environment("CUDA_MPS_CLIENT_PRIORITY"),
+            context: 0,
+        }),
+    });
+    let failed = |error: SocketError| {
+        log!("the daemon does not answer: {error}");
+        if error.would_wait() {
+            CUresult::ERROR_MPS_SERVER_NOT_READY
+        } else {
+            CUresult::ERROR_MPS_CONNECTION_FAILED
+        }
+    };
+    connection.send(&hello.encode(), &[]).map_err(failed)?;
+    connection
+        .set_receive_timeout(Some(WELCOME_TIMEOUT))
+        .map_err(failed)?;
+    let (bytes, fds) = connection.receive().map_err(failed)?;
+    connection.set_receive_timeout(None).map_err(failed)?;
+    match Packet::decode(&bytes) {
+        Ok(Packet::Welcome(welcome)) => Ok((welcome, fds)),
+        Ok(Packet::Refused { code, text }) => {
+            log!("refused ({code}): {text}");
+            // Only a failure may end up as one: a refusal that says success is none of ours.
+            Err(match code {
+                0 => CUresult::ERROR_MPS_CONNECTION_FAILED,
+                code => CUresult(code),
+            })
+        }
+        Ok(_) => {
+            log!("the daemon answered with a packet that is not for clients");
+            Err(CUresult::ERROR_MPS_CONNECTION_FAILED)
+        }
+        Err(error) => {
+            log!("the daemon's answer cannot be read: {error}");
+            Err(CUresult::ERROR_MPS_CONNECTION_FAILED)
+        }
+    }
+}
+
+/// Maps what the server shares with us, and keeps its addresses out of the program's hands.
+fn open(
+    connection: Connection,
+    welcome: &Welcome,
+    fds: Vec<std::os::fd::OwnedFd>,
+) -> Result<Session, CUresult> {
+    let unusable = |what: &dyn std::fmt::Display| {
+        log!("the server's answer cannot be used: {what}");
+        CUresult::ERROR_MPS_CONNECTION_FAILED
+    };
+    let memory =
+        SessionMemory::from_fds(fds, welcome.host_bytes).map_err(|error| unusable(&error))?;
+    let facts = DeviceFacts::decode_all(&welcome.facts).map_err(|error| unusable(&error))?;
+    if facts.len() as u64 > u64::from(cuda_abi::operations::CONTEXT_SLOTS) {
+        return Err(unusable(&format_args!("{} devices", facts.len())));
+    }
+    let mut mappings = Vec::new();
+    let host = Mapping::map_at(&memory.host, welcome.host_base);
+    mappings.push(host.map_err(|error| unusable(&error))?);
+    for device in &facts {
+        // Addresses of device memory are never touched here, but the program's own memory must not
+        // come to lie there: an address says which of both it is.
+        let window = Mapping::reserve(device.window, device.window_bytes);
+        mappings.push(window.map_err(|error| unusable(&error))?);
+    }
+    let link = ClientEnd::new(&memory, connection).map_err(|error| unusable(&error))?;
+    let all = facts.len() as u32;
+    let devices: Vec<Device> = visible::choose(
+        &facts,
+        std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
+    )
+    .into_iter()
+    .map(|number| Device {
+        number: number as u32,
+        facts: facts[number].clone(),
+    })
+    .collect();
+    if devices.is_empty() {
+        return Err(CUresult::ERROR_NO_DEVICE);
+    }
+    let host = welcome.host_base..welcome.host_base + welcome.host_bytes;
+    Ok(Session::new(link, devices, all, host, mappings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_nonsense_is_none() {
+        for (text, expected) in [
+            ("5", Some(5000)),
+            ("0.5", Some(500)),
+            (" 2s ", Some(2000)),
+            ("500ms", Some(500)),
+            ("500 ms", Some(500)),
+            ("", None),
+            ("soon", None),
+            ("-1", None),
+            ("inf", None),
+        ] {
+            assert_eq!(
+                parse_time(text),
+                expected.map(Duration::from_millis),
+                "{text:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Contexts, and each thread's stack of them.
+//!
+//! The slot of a context is its number for the server. The first slots belong to the primary
+//! contexts, whose handles exist from the start and never change; the server is told of one when
+//! somebody first needs it.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{CONTEXT_SLOTS, ContextCreate, ContextDestroy, MemInfo};
+use cuda_abi::types::{CUdevice, CUlimit};
+
+use crate::handle::{Key, Kind};
+use crate::session::{Device, Session, session};
+use crate::slots::Slots;
+
+/// Limits that a context keeps, by their numbers.
+const LIMITS: usize = 8;
+
+/// What the limits are before anybody sets them, by their numbers.
+const DEFAULT_LIMITS: [u64; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
+
+/// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
+pub(crate) const API_VERSION: u32 = 3020;
+
+/// One context.
+#[derive(Debug, Default)]
+pub(crate) struct Context {
+    /// The ordinal of its device.
+    device: AtomicI32,
+    flags: AtomicU32,
+    primary: AtomicBool,
+    /// Whether the server has it. Written with `users` locked.
+    made: AtomicBool,
+    /// How often it was retained (a primary one) or attached to.
+    users: Mutex<u32>,
+    limits: [AtomicU64; LIMITS],
+    cache: AtomicU32,
+    banks: AtomicU32,
+}
+
+/// A context that a call is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Current {
+    pub session: &'static Session,
+    pub slot: u32,
+    pub context: &'static Context,
+    key: Key,
+}
+
+/// All contexts of the process.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    table: Slots<Context>,
+}
+
+thread_local! {
+    /// The handle of the calling thread's context, or 0. Without a destructor, so that it can be
+    /// read until the thread is gone.
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
+    /// The handles below it on the stack.
+    static BELOW: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Contexts {
+    /// Makes the handles of the primary contexts of the devices that the program sees; the slots of
+    /// all `all_devices` that the server has are set aside.
+    pub(crate) fn new(devices: &[Device], all_devices: u32) -> Self {
+        let table: Slots<Context> = Slots::new(all_devices, CONTEXT_SLOTS);
+        for (ordinal, device) in (0..).zip(devices) {
+            table.occupy(device.number, |context| {
+                context.fill(ordinal, 0);
+                context.primary.store(true, Ordering::Relaxed);
+            });
+        }
+        Self { table }
+    }
+}
+
+impl Context {
+    fn fill(&self, device: CUdevice, flags: u32) {
+        self.device.store(device, Ordering::Relaxed);
+        self.flags.store(flags, Ordering::Relaxed);
+        self.primary.store(false, Ordering::Relaxed);
+        self.cache.store(0, Ordering::Relaxed);
+        self.banks.store(0, Ordering::Relaxed);
+        for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
+            limit.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn users(&self) -> MutexGuard<'_, u32> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ordinal of its device.
+    pub(crate) fn device(&self) -> CUdevice {
+        self.device.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is its device's primary context.
+    pub(crate) fn is_primary(&self) -> bool {
+        self.primary.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server has it.
+    pub(crate) fn is_made(&self) -> bool {
+        self.made.load(Ordering::Acquire)
+    }
+
+    /// The flags that it was made with, or that its making will take.
+    pub(crate) fn flags(&self) -> &AtomicU32 {
+        &self.flags
+    }
+
+    /// A limit's place, if contexts have this limit.
+    pub(crate) fn limit(&self, limit: CUlimit) -> Option<&AtomicU64> {
+        self.limits.get(limit.0 as usize)
+    }
+
+    /// The preferred split of cache and shared memory.
+    pub(crate) fn cache(&self) -> &AtomicU32 {
+        &self.cache
+    }
+
+    /// The width of the banks of shared memory.
+    pub(crate) fn banks(&self) -> &AtomicU32 {
+        &self.banks
+    }
+}
+
+impl Current {
+    /// Its handle.
+    pub(crate) fn handle(&self) -> u64 {
+        self.key.handle(Kind::Context)
+    }
+
+    /// A number that no other context of the process has or had.
+    pub(crate) fn id(&self) -> u64 {
+        u64::from(self.key.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// Its device.
+    pub(crate) fn device(&self) -> Result<&'static Device, CUresult> {
+        self.session.device(self.context.device())
+    }
+
+    /// Tells the server of it, unless it knows.
+    fn make(&self, users: &MutexGuard<'_, u32>) -> Result<(), CUresult> {
+        let _ = users;
+        if self.context.is_made() {
+            return Ok(());
+        }
+        let device = self.device()?.number;
+        self.session.post(&ContextCreate {
+            context: self.slot,
+            device,
+            flags: self.context.flags.load(Ordering::Relaxed),
+        })?;
+        if self.session.check_fault(self.slot).is_err() {
+            // The slot's last tenant died of a fault. The server has forgotten it once it has come
+            // past the creation, which any reply shows.
+            self.session.call(&MemInfo { device })?;
+        }
+        self.session.streams.make_legacy(self.slot, self.handle());
+        self.context.made.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends it on the server, once its work is done, and all that was made in it.
+    fn end(&self, users: &MutexGuard<'_, u32>) -> Result<(), CUresult> {
+        let _ = users;
+        if !self.context.is_made() {
+            return Ok(());
+        }
+        // What its last work came to is no concern of whoever ends it.
+        let _ = self.drain();
+        let handle = self.handle();
+        self.context.made.store(false, Ordering::Release);
+        let session = self.session;
+        session.modules.forget(session, handle);
+        session.events.forget(handle);
+        session.streams.forget(handle);
+        session.ranges.remove_all(|range| range.context == handle);
+        session.post(&ContextDestroy { context: self.slot })
+    }
+
+    /// Waits for all work of all of its streams that was posted until now.
+    pub(crate) fn drain(&self) -> Result<(), CUresult> {
+        for (key, stream) in self.session.streams.of_context(self.handle()) {
+            self.session.wait(key.index, stream.posted())?;
+        }
+        self.session.check_fault(self.slot)
+    }
+
+    /// Notes one user more of a primary context, and makes it for the first one.
+    pub(crate) fn retain(&self) -> Result<(), CUresult> {
+        let mut users = self.context.users();
+        self.make(&users)?;
+        *users += 1;
+        Ok(())
+    }
+
+    /// Notes one user less of a context that is no primary one, and says whether it was the last.
+    pub(crate) fn detach(&self) -> Result<bool, CUresult> {
+        if self.context.is_primary() {
+            return self.release().map(|()| false);
+        }
+        let mut users = self.context.users();
+        *users = users.saturating_sub(1);
+        Ok(*users == 0)
+    }
+
+    /// Notes one user less, and ends the context after the last one.
+    pub(crate) fn release(&self) -> Result<(), CUresult> {
+        let mut users = self.context.users();
+        *users = users
+            .checked_sub(1)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        if *users == 0 {
+            self.end(&users)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Ends a primary context whoever uses it. Its handle stays.
+    pub(crate) fn reset(&self) -> Result<(), CUresult> {
+        let mut users = self.context.users();
+        *users = 0;
+        self.end(&users)
+    }
+}
+
+impl Session {
+    /// The context of a handle, made or not, healthy or not.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT for what names no context that is alive.
+    pub(crate) fn context(&'static self, handle: u64) -> Result<Current, CUresult> {
+        let found = Key::of(handle, Kind::Context)
+            .and_then(|key| Some((key, self.contexts.table.get(key)?)));
+        let (key, context) = found.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        Ok(Current {
+            session: self,
+            slot: key.index,
+            context,
+            key,
+        })
+    }
+
+    /// The primary context of a device.
+    pub(crate) fn primary(&'static self, ordinal: CUdevice) -> Result<Current, CUresult> {
+        let number = self.device(ordinal)?.number;
+        let key = self.contexts.table.tenant(number);
+        self.context(
+            key.ok_or(CUresult::ERROR_INVALID_DEVICE)?
+                .handle(Kind::Context),
+        )
+    }
+
+    /// Makes a context of its own on a device.
+    pub(crate) fn create_context(
+        &'static self,
+        ordinal: CUdevice,
+        flags: u32,
+    ) -> Result<Current, CUresult> {
+        self.device(ordinal)?;
+        let table = &self.contexts.table;
+        let key = table
+            .insert(|_, _| true, |_, context| context.fill(ordinal, flags))
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let current = self.context(key.handle(Kind::Context))?;
+        let mut users = current.context.users();
+        *users = 1;
+        if let Err(error) = current.make(&users) {
+            table.remove(key);
+            table.release(key.index);
+            return Err(error);
+        }
+        drop(users);
+        Ok(current)
+    }
+
+    /// Ends a context that is no primary one.
+    pub(crate) fn destroy_context(&'static self, handle: u64) -> Result<(), CUresult> {
+        let current = self.context(handle)?;
+        let table = &self.contexts.table;
+        if current.context.is_primary() {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        let ended = {
+            let mut users = current.context.users();
+            *users = 0;
+            let ended = current.end(&users);
+            // Of several threads that destroy it only one is told that it did.
+            table
+                .remove(current.key)
+                .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+            ended
+        };
+        table.release(current.slot);
+        if top() == handle {
+            pop()?;
+        }
+        ended
+    }
+}
+
+/// The handle of the calling thread's context, or 0.
+pub(crate) fn top() -> u64 {
+    CURRENT.get()
+}
+
+/// Makes a context the calling thread's in place of the one that is; 0 for none.
+pub(crate) fn replace(handle: u64) {
+    CURRENT.set(handle);
+}
+
+/// Puts a context onto the calling thread's stack.
+pub(crate) fn push(handle: u64) -> Result<(), CUresult> {
+    BELOW
+        .try_with(|below| below.borrow_mut().push(CURRENT.get()))
+        .map_err(|_| CUresult::ERROR_DEINITIALIZED)?;
+    CURRENT.set(handle);
+    Ok(())
+}
+
+/// Takes the top of the calling thread's stack.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT when the stack is empty.
+pub(crate) fn pop() -> Result<u64, CUresult> {
+    let below = BELOW
+        .try_with(|below| below.borrow_mut().pop())
+        .map_err(|_| CUresult::ERROR_DEINITIALIZED)?;
+    match CURRENT.get() {
+        0 if below.is_none() => Err(CUresult::ERROR_INVALID_CONTEXT),
+        top => {
+            CURRENT.set(below.unwrap_or(0));
+            Ok(top)
+        }
+    }
+}
+
+/// The calling thread's context, made or not, healthy or not.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED when another thread has
+/// destroyed it.
+pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
+    let session = session()?;
+    match CURRENT.get() {
+        0 => Err(CUresult::ERROR_INVALID_CONTEXT),
+        handle => session
+            .context(handle)
+            .map_err(|_| CUresult::ERROR_CONTEXT_IS_DESTROYED),
+    }
+}
+
+/// The calling thread's context, ready for use.
+///
+/// # Errors
+/// As [`current_as_it_is`], and the error that the context died of.
+pub(crate) fn current() -> Result<Current, CUresult> {
+    ready(current_as_it_is()?)
+}
+
+/// The context of a handle, ready for use.
+///
+/// # Errors
+/// CUDA_ERROR_CONTEXT_IS_DESTROYED for a dead one, and the error that it died of.
+pub(crate) fn usable(session: &'static Session, handle: u64) -> Result<Current, CUresult> {
+    ready(
+        session
+            .context(handle)
+            .map_err(|_| CUresult::ERROR_CONTEXT_IS_DESTROYED)?,
+    )
+}
+
+fn ready(current: Current) -> Result<Current, CUresult> {
+    if !current.context.is_made() {
+        // A primary context that was made current before anybody retained it.
+        current.make(&current.context.users())?;
+    }
+    current.session.check_fault(current.slot)?;
+    Ok(current)
+}

@@ -1,0 +1,466 @@
+//! Copies: from which memory to which, and by what way.
+//!
+//! Memory that devices reach (device memory, page-locked host memory of ours) is copied by the
+//! server alone. The program's own memory is not, so its bytes travel: short ones inside of the
+//! record, others through staging memory, piece by piece, so that pieces are copied here while
+//! earlier ones are copied there.
+
+use std::collections::VecDeque;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{Copy, Space, Write};
+use transport::session::Chunk;
+
+use crate::memory::Origin;
+use crate::session::Session;
+use crate::stream::Target;
+
+/// Bytes that travel inside of a record.
+const INLINE: u64 = 16 << 10;
+
+/// Bytes of a piece.
+const PIECE: u64 = 1 << 20;
+
+/// Pieces that may be on their way to the program's memory.
+const AHEAD: usize = 8;
+
+/// Where a side of a copy lies.
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Device memory.
+    Device(u64),
+    /// Page-locked host memory of ours: the same address for the program and for devices.
+    Pinned(u64),
+    /// The program's own memory.
+    Program(*mut u8),
+}
+
+/// A side of a copy.
+#[derive(Clone, std::marker::Copy, Debug)]
+pub(crate) struct Side {
+    pub place: Place,
+    /// Bytes from a row to the next.
+    pub pitch: u64,
+    /// Bytes from a slice to the next.
+    pub slice: u64,
+}
+
+/// What is copied: bytes a row, rows a slice, slices.
+#[derive(Clone, std::marker::Copy, Debug)]
+pub(crate) struct Extent {
+    pub width: u64,
+    pub height: u64,
+    pub depth: u64,
+}
+
+/// Whether a call comes back before the copy is done.
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Return {
+    /// As early as CUDA allows for the memory involved.
+    Early,
+    /// When the copy is done, or cannot be told from it.
+    WhenDone,
+}
+
+impl Extent {
+    /// A run of bytes.
+    pub(crate) const fn run(bytes: u64) -> Self {
+        Self {
+            width: bytes,
+            height: 1,
+            depth: 1,
+        }
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.width == 0 || self.height == 0 || self.depth == 0
+    }
+}
+
+impl Side {
+    /// A side that is a run of bytes.
+    pub(crate) const fn run(place: Place) -> Self {
+        Self {
+            place,
+            pitch: 0,
+            slice: 0,
+        }
+    }
+
+    /// The first address, for what devices reach.
+    const fn address(&self) -> Option<u64> {
+        match self.place {
+            Place::Device(address) | Place::Pinned(address) => Some(address),
+            Place::Program(_) => None,
+        }
+    }
+
+    /// Bytes from the first to the last that a copy touches.
+    fn span(&self, extent: &Extent) -> Result<u64, CUresult> {
+        let rows = self.pitch.checked_mul(extent.height - 1);
+        let slices = self.slice.checked_mul(extent.depth - 1);
+        rows.zip(slices)
+            .and_then(|(rows, slices)| rows.checked_add(slices)?.checked_add(extent.width))
+            .ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+}
+
+impl Session {
+    /// Where an address lies that the program says devices reach.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE when it is in no allocation.
+    pub(crate) fn device_place(&self, address: u64) -> Result<Place, CUresult> {
+        match self.ranges.find(address) {
+            Some(range) if range.origin == Origin::Host => Ok(Place::Pinned(address)),
+            Some(_) => Ok(Place::Device(address)),
+            None => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Where an address lies that the program says is its own.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for NULL and for addresses of device memory.
+    pub(crate) fn host_place(&self, address: *const u8) -> Result<Place, CUresult> {
+        let bits = address.addr() as u64;
+        if self.host.contains(&bits) {
+            return self.device_place(bits);
+        }
+        if bits == 0 || self.in_device_window(bits) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(Place::Program(address.cast_mut()))
+    }
+
+    /// Where an address lies of which the program says nothing.
+    pub(crate) fn any_place(&self, address: u64) -> Result<Place, CUresult> {
+        match self.device_place(address) {
+            Ok(place) => Ok(place),
+            Err(_) => self.host_place(std::ptr::with_exposed_provenance(address as usize)),
+        }
+    }
+
+    fn in_device_window(&self, address: u64) -> bool {
+        self.devices.iter().any(|device| {
+            let facts = &device.facts;
+            (facts.window..facts.window.saturating_add(facts.window_bytes)).contains(&address)
+        })
+    }
+
+    /// Checks that all that a copy touches of memory that we gave out lies in one allocation.
+    fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
+        let span = side.span(extent)?;
+        match side.address() {
+            None => Ok(()),
+            Some(address) => self
+                .ranges
+                .find(address)
+                .filter(|range| range.contains(address, span))
+                .map(drop)
+                .ok_or(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+/// Copies in the order of a stream.
+///
+/// # Safety
+/// Memory of the program that a side names holds the extent, readable or writable as the side is,
+/// until the call returns.
+pub(crate) unsafe fn copy(
+    target: &Target,
+    to: Side,
+    from: Side,
+    extent: Extent,
+    when: Return,
+) -> Result<(), CUresult> {
+    if extent.is_empty() {
+        return Ok(());
+    }
+    target.session.check_side(&to, &extent)?;
+    target.session.check_side(&from, &extent)?;
+    match (to.place, from.place) {
+        (Place::Program(to_start), Place::Program(from_start)) => {
+            // Nothing for a device, but for the order: what was posted before comes first.
+            target.wait(target.stream.posted())?;
+            // SAFETY: as this function's.
+            unsafe { copy_here(to_start, &to, from_start, &from, &extent) };
+            Ok(())
+        }
+        // SAFETY: as this function's.
+        (_, Place::Program(start)) => unsafe { copy_in(target, &to, start, &from, &extent, when) },
+        // SAFETY: as this function's.
+        (Place::Program(start), _) => unsafe { copy_out(target, start, &to, &from, &extent) },
+        (to_place, from_place) => {
+            let sequence = target.enqueue(&record(&to, &from, &extent), &[])?;
+            // Between device memory a call need not wait; a program sees page-locked memory.
+            let seen =
+                matches!(to_place, Place::Pinned(_)) || matches!(from_place, Place::Pinned(_));
+            match when {
+                Return::WhenDone if seen => target.wait(sequence),
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
+    Copy {
+        to_space: Space::Unified as u32,
+        to: to.address().unwrap_or(0),
+        to_pitch: to.pitch,
+        to_slice: to.slice,
+        from_space: Space::Unified as u32,
+        from: from.address().unwrap_or(0),
+        from_pitch: from.pitch,
+        from_slice: from.slice,
+        width: extent.width,
+        height: extent.height,
+        depth: extent.depth,
+    }
+}
+
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_here(
+    to_start: *mut u8,
+    to: &Side,
+    from_start: *mut u8,
+    from: &Side,
+    extent: &Extent,
+) {
+    for z in 0..extent.depth {
+        for y in 0..extent.height {
+            // SAFETY: the row lies in what the caller vouches for on both sides.
+            unsafe {
+                std::ptr::copy(
+                    from_start.add((z * from.slice + y * from.pitch) as usize),
+                    to_start.add((z * to.slice + y * to.pitch) as usize),
+                    extent.width as usize,
+                );
+            }
+        }
+    }
+}
+
+/// A part of an extent that goes through staging at once: `rows` rows of `width` bytes from row `y`
+/// of slice `z`, `x` bytes into it.
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    x: u64,
+    y: u64,
+    z: u64,
+    width: u64,
+    rows: u64,
+}
+
+impl Piece {
+    const fn bytes(&self) -> u64 {
+        self.width * self.rows
+    }
+
+    /// Where it begins on a side, from where the side begins.
+    const fn offset(&self, side: &Side) -> u64 {
+        self.z * side.slice + self.y * side.pitch + self.x
+    }
+
+    /// The copy of this piece between staging and a side that devices reach.
+    fn record(&self, side: &Side, chunk: &Chunk, into_staging: bool) -> Copy {
+        let there = Side {
+            place: Place::Device(side.address().unwrap_or(0) + self.offset(side)),
+            ..*side
+        };
+        let staged = Side {
+            place: Place::Device(chunk.offset()),
+            pitch: self.width,
+            slice: 0,
+        };
+        let extent = Extent {
+            width: self.width,
+            height: self.rows,
+            depth: 1,
+        };
+        if into_staging {
+            Copy {
+                to_space: Space::Staging as u32,
+                ..record(&staged, &there, &extent)
+            }
+        } else {
+            Copy {
+                from_space: Space::Staging as u32,
+                ..record(&there, &staged, &extent)
+            }
+        }
+    }
+}
+
+/// Cuts an extent into pieces of at most `most` bytes.
+fn pieces(extent: Extent, most: u64) -> impl Iterator<Item = Piece> {
+    let width = extent.width.min(most);
+    let rows = if extent.width > most {
+        1
+    } else {
+        (most / extent.width).max(1)
+    };
+    (0..extent.depth).flat_map(move |z| {
+        (0..extent.height)
+            .step_by(rows as usize)
+            .flat_map(move |y| {
+                (0..extent.width)
+                    .step_by(width as usize)
+                    .map(move |x| Piece {
+                        x,
+                        y,
+                        z,
+                        width: width.min(extent.width - x),
+                        rows: rows.min(extent.height - y),
+                    })
+            })
+    })
+}
+
+/// Copies from the program's memory.
+///
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_in(
+    target: &Target,
+    to: &Side,
+    start: *const u8,
+    from: &Side,
+    extent: &Extent,
+    when: Return,
+) -> Result<(), CUresult> {
+    let session = target.session;
+    if extent.height == 1 && extent.depth == 1 && extent.width <= INLINE {
+        // SAFETY: the program's memory is readable for the run. It must not write it meanwhile,
+        // as for any copy of CUDA's.
+        let bytes = unsafe { std::slice::from_raw_parts(start, extent.width as usize) };
+        let to = to.address().unwrap_or(0);
+        // Even a synchronous copy of so little comes back before it has arrived, as CUDA's does.
+        return target.enqueue(&Write { to }, &[bytes]).map(drop);
+    }
+    let mut last = 0;
+    for piece in pieces(*extent, PIECE) {
+        let chunk = session.stage(piece.bytes() as usize)?;
+        for row in 0..piece.rows {
+            let offset = piece.offset(from) + row * from.pitch;
+            // SAFETY: the row lies in the extent, which the caller vouches for.
+            unsafe {
+                chunk.copy_in_from(
+                    (row * piece.width) as usize,
+                    start.add(offset as usize),
+                    piece.width as usize,
+                );
+            }
+        }
+        last = target.enqueue(&piece.record(to, &chunk, false), &[])?;
+        session.keep(chunk, target.slot, last);
+    }
+    match when {
+        Return::WhenDone => target.wait(last),
+        Return::Early => Ok(()),
+    }
+}
+
+/// Copies to the program's memory. Returns when all of it is there.
+///
+/// # Safety
+/// As [`copy`].
+unsafe fn copy_out(
+    target: &Target,
+    start: *mut u8,
+    to: &Side,
+    from: &Side,
+    extent: &Extent,
+) -> Result<(), CUresult> {
+    let session = target.session;
+    let mut under_way: VecDeque<(Piece, Chunk, u64)> = VecDeque::new();
+    let arrive = |(piece, chunk, sequence): (Piece, Chunk, u64)| {
+        if let Err(error) = target.wait(sequence) {
+            // The server may still write there.
+            session.keep(chunk, target.slot, sequence);
+            return Err(error);
+        }
+        for row in 0..piece.rows {
+            let offset = piece.offset(to) + row * to.pitch;
+            // SAFETY: the row lies in the extent, which the caller vouches for.
+            unsafe {
+                chunk.copy_out_to(
+                    (row * piece.width) as usize,
+                    start.add(offset as usize),
+                    piece.width as usize,
+                );
+            }
+        }
+        Ok(())
+    };
+    let mut result = Ok(());
+    for piece in pieces(*extent, PIECE) {
+        if under_way.len() == AHEAD
+            && let Some(first) = under_way.pop_front()
+        {
+            result = arrive(first);
+        }
+        let posted = result.and_then(|()| {
+            let chunk = session.stage(piece.bytes() as usize)?;
+            let sequence = target.enqueue(&piece.record(from, &chunk, true), &[])?;
+            Ok((piece, chunk, sequence))
+        });
+        match posted {
+            Ok(posted) => under_way.push_back(posted),
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
+        }
+    }
+    for piece in under_way {
+        // After an error, this only sees to it that the chunks are kept as long as they are used.
+        result = result.and(arrive(piece));
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_an_extent_once() {
+        for (width, height, depth) in [(1, 1, 1), (10, 3, 2), (7, 1, 1), (8, 9, 1), (25, 2, 3)] {
+            let mut seen = vec![0; (width * height * depth) as usize];
+            let extent = Extent {
+                width,
+                height,
+                depth,
+            };
+            for piece in pieces(extent, 8) {
+                assert!(piece.bytes() <= 8 && piece.bytes() > 0);
+                for row in 0..piece.rows {
+                    for x in 0..piece.width {
+                        let at = (piece.z * height + piece.y + row) * width + piece.x + x;
+                        seen[at as usize] += 1;
+                    }
+                }
+            }
+            assert!(seen.iter().all(|&count| count == 1), "{extent:?}");
+        }
+    }
+
+    #[test]
+    fn a_span_that_overflows_is_refused() {
+        let side = Side {
+            place: Place::Device(0),
+            pitch: u64::MAX / 2,
+            slice: 0,
+        };
+        let extent = Extent {
+            width: 8,
+            height: 4,
+            depth: 1,
+        };
+        assert_eq!(side.span(&extent), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+}

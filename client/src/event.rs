@@ -1,0 +1,220 @@
+//! Events: places in streams. They live in the client; the server only notes times.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{EVENT_SLOTS, EventRecord, StreamWait};
+use cuda_abi::types::{CU_EVENT_DISABLE_TIMING, CUevent};
+
+use crate::context::Current;
+use crate::handle::{Key, Kind};
+use crate::session::Session;
+use crate::slots::Slots;
+use crate::stream::Target;
+
+/// One event.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    flags: AtomicU32,
+    /// The handle of its context.
+    context: AtomicU64,
+    /// The slot where its time is noted, and that slot's table key, if it keeps time.
+    timer: Mutex<Option<Key>>,
+    recorded: Mutex<Option<Place>>,
+}
+
+/// A place in a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub slot: u32,
+    pub sequence: u64,
+    /// The slot of the stream's context.
+    pub context: u32,
+}
+
+/// A slot for times; after its event is gone, the last record that may still write it.
+#[derive(Debug, Default)]
+struct Timer {
+    last: Mutex<Place>,
+}
+
+/// All events of the process.
+#[derive(Debug)]
+pub(crate) struct Events {
+    table: Slots<Event>,
+    timers: Slots<Timer>,
+}
+
+impl Event {
+    /// Whether it keeps time.
+    fn keeps_time(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING == 0
+    }
+
+    /// Where it was last recorded.
+    pub(crate) fn place(&self) -> Option<Place> {
+        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timer(&self) -> Option<Key> {
+        *self.timer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Events {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Slots::new(0, u32::MAX),
+            timers: Slots::new(0, EVENT_SLOTS),
+        }
+    }
+
+    /// Makes an event in the current context.
+    pub(crate) fn create(&self, current: &Current, flags: u32) -> Result<Key, CUresult> {
+        let session = current.session;
+        let timer = if flags & CU_EVENT_DISABLE_TIMING == 0 {
+            let free = |_, timer: &Timer| {
+                let last = *timer.last.lock().unwrap_or_else(PoisonError::into_inner);
+                session.reached(last.slot, last.sequence)
+            };
+            let timer = self.timers.insert(free, |_, _| {});
+            Some(timer.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?)
+        } else {
+            None
+        };
+        let event = self.table.insert(
+            |_, _| true,
+            |_, event| {
+                event.flags.store(flags, Ordering::Relaxed);
+                event.context.store(current.handle(), Ordering::Relaxed);
+                *event.timer.lock().unwrap_or_else(PoisonError::into_inner) = timer;
+                *event
+                    .recorded
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner) = None;
+            },
+        );
+        if event.is_none() {
+            self.drop_timer(timer);
+        }
+        event.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Ends an event.
+    pub(crate) fn destroy(&self, key: Key) -> Result<(), CUresult> {
+        let event = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.drop_timer(event.timer());
+        self.table.release(key.index);
+        Ok(())
+    }
+
+    fn drop_timer(&self, timer: Option<Key>) {
+        if let Some(timer) = timer
+            && self.timers.remove(timer).is_some()
+        {
+            self.timers.release(timer.index);
+        }
+    }
+
+    /// Ends all events of a context.
+    pub(crate) fn forget(&self, context: u64) {
+        let keys: Vec<Key> = self
+            .table
+            .live()
+            .filter(|(_, event)| event.context.load(Ordering::Relaxed) == context)
+            .map(|(key, _)| key)
+            .collect();
+        for key in keys {
+            // Somebody else may have ended it meanwhile.
+            let _ = self.destroy(key);
+        }
+    }
+
+    /// The event of a handle.
+    pub(crate) fn get(&self, handle: CUevent) -> Result<&Event, CUresult> {
+        Key::of(handle.bits(), Kind::Event)
+            .and_then(|key| self.table.get(key))
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Records an event at the end of a stream.
+    pub(crate) fn record(&self, event: &Event, target: &Target) -> Result<(), CUresult> {
+        if event.context.load(Ordering::Relaxed) != target.stream.context() {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let timer = event.timer();
+        // Held over the sending, so that of two records the later one is what the event keeps.
+        let mut recorded = event
+            .recorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let sequence = target.enqueue(
+            &EventRecord {
+                event: timer.map_or(0, |timer| timer.index),
+                timing: u32::from(timer.is_some()),
+            },
+            &[],
+        )?;
+        let place = Place {
+            slot: target.slot,
+            sequence,
+            context: target.context,
+        };
+        *recorded = Some(place);
+        if let Some(timer) = timer.and_then(|timer| self.timers.get(timer)) {
+            *timer.last.lock().unwrap_or_else(PoisonError::into_inner) = place;
+        }
+        Ok(())
+    }
+
+    /// The time from one event to another, in milliseconds.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when one keeps no time or was not recorded, CUDA_ERROR_NOT_READY
+    /// when one is still to come.
+    pub(crate) fn elapsed(
+        &self,
+        session: &Session,
+        start: &Event,
+        end: &Event,
+    ) -> Result<f32, CUresult> {
+        let time = |event: &Event| {
+            let place = event.place().filter(|_| event.keeps_time());
+            let timer = event.timer().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+            Ok((place.ok_or(CUresult::ERROR_INVALID_HANDLE)?, timer))
+        };
+        let (start, end) = (time(start)?, time(end)?);
+        for (place, _) in [&start, &end] {
+            session.check_fault(place.context)?;
+            if !session.reached(place.slot, place.sequence) {
+                return Err(CUresult::ERROR_NOT_READY);
+            }
+        }
+        let of = |timer: Key| session.link().event_time(timer.index);
+        let nanoseconds = of(end.1).wrapping_sub(of(start.1)) as i64;
+        Ok((nanoseconds as f64 / 1e6) as f32)
+    }
+}
+
+/// Makes a stream wait for an event as it stands now.
+pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> {
+    let Some(place) = event.place() else {
+        return Ok(()); // Never recorded: there is nothing to wait for.
+    };
+    if place.slot == target.slot || target.session.reached(place.slot, place.sequence) {
+        return Ok(()); // Its own past, or past altogether.
+    }
+    target
+        .enqueue(
+            &StreamWait {
+                on: place.slot,
+                until: place.sequence,
+            },
+            &[],
+        )
+        .map(drop)
+}

@@ -1,0 +1,162 @@
+//! The C entry points: one shell for each function of the table and for each per-thread twin.
+//!
+//! A shell turns the program's pointers into what they are ([`params`](crate::params)), calls the
+//! function of the same name in [`api`](crate::api), and turns what comes of it, a panic too, into a
+//! status. It knows nothing else.
+
+// The shells' safety contract is CUDA's documentation of each function.
+#![allow(clippy::missing_safety_doc, reason = "the contract of each is CUDA's")]
+#![allow(non_snake_case, reason = "the names are C's")]
+
+use std::ffi::c_void;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cuda_abi::functions::Function;
+use cuda_abi::proc_address::Entry;
+use cuda_abi::types::*;
+
+use crate::{absent, api, params, stream};
+
+/// Turns the outcome of a call into a status. Nothing unwinds into the program.
+#[inline]
+fn answer(function: Function, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => CUresult::of(result),
+        Err(_) => failed(function),
+    }
+}
+
+#[cold]
+fn failed(function: Function) -> CUresult {
+    crate::log::log!("{} failed inside of the library", function.name());
+    CUresult::ERROR_UNKNOWN
+}
+
+/// Panics go to the client's log: the program's standard streams are not ours.
+#[cfg(not(test))]
+extern "C" fn quiet_panics() {
+    std::panic::set_hook(Box::new(|panic| crate::log::log!("{panic}")));
+}
+
+/// Run by the loader. It sets the hook of this library's own copy of std, not the program's.
+#[cfg(not(test))]
+#[used]
+// SAFETY: the section holds functions that the loader calls once, and this is one.
+#[unsafe(link_section = ".init_array")]
+static QUIET_PANICS: extern "C" fn() = quiet_panics;
+
+/// A parameter as `api` takes it, from the C value. The program promises about each pointer what its
+/// mode says.
+macro_rules! carried {
+    (val($type:ty) $value:ident) => {
+        $value
+    };
+    (len($type:ty, $of:ident) $value:ident) => {
+        $value
+    };
+    (opaque($type:ty) $value:ident) => {
+        $value
+    };
+    (cstr() $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::Text::new($value) }
+    };
+    (bytes($count:ident) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::Bytes::new($value) }
+    };
+    (bytes_out($count:ident) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::BytesOut::new($value) }
+    };
+    (chars_out($count:ident) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::TextOut::new($value) }
+    };
+    (struct_in($type:ty) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::In::new($value) }
+    };
+    (list($type:ty, $count:ident) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::List::new($value) }
+    };
+    (list_out($type:ty, $count:ident) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::ListOut::new($value) }
+    };
+    ($out:ident($type:ty) $value:ident) => {
+        // SAFETY: the C caller's promise for this mode.
+        unsafe { params::Out::new($value) }
+    };
+}
+
+macro_rules! body {
+    (absent $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {{
+        $(let _ = $argument;)*
+        absent::absent(Function::$name)
+    }};
+    ($class:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
+        api::$name($(carried!($mode $tokens $argument)),*)
+    };
+}
+
+macro_rules! twin {
+    ([] $($rest:tt)*) => {};
+    ([$suffix:literal] $class:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
+        // SAFETY: no other symbol of this library has this name.
+        #[unsafe(export_name = concat!(stringify!($name), $suffix))]
+        pub(super) unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
+            answer(Function::$name, || {
+                stream::per_thread(|| body!($class $name($($argument: $mode $tokens),*)))
+            })
+        }
+    };
+}
+
+/// Where a function's twin is, if it has one.
+macro_rules! twin_address {
+    ([] $name:ident) => {
+        $name as *const c_void
+    };
+    ([$suffix:literal] $name:ident) => {
+        per_thread::$name as *const c_void
+    };
+}
+
+macro_rules! shells {
+    ($(
+        $(#[$doc:meta])*
+        $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
+            capture $capture:ident survives $survives:ident =>
+            fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
+    )*) => {
+        $(
+            $(#[$doc])*
+            // SAFETY: no other symbol of this library has this name.
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
+                answer(Function::$name, || body!($class $name($($argument: $mode $tokens),*)))
+            }
+        )*
+
+        /// The twins: NULL means the calling thread's own stream.
+        mod per_thread {
+            use super::*;
+
+            $(twin!([$($suffix)?] $class $name($($argument: $mode $tokens),*));)*
+        }
+
+        /// Where an entry point of this library is.
+        pub(crate) fn address(entry: Entry) -> *const c_void {
+            match (entry.function, entry.per_thread) {
+                $(
+                    (Function::$name, false) => $name as *const c_void,
+                    (Function::$name, true) => twin_address!([$($suffix)?] $name),
+                )*
+            }
+        }
+    };
+}
+
+cuda_abi::for_each_function!(shells);

@@ -1,0 +1,79 @@
+//! Handles as a program sees them: tagged numbers, never addresses.
+//!
+//! A handle says what kind of object it names, which slot of that kind's table, and the slot's
+//! generation when the object was made. So a dead, foreign or invented handle is found out by
+//! comparing numbers; nothing that a program passes is ever followed as a pointer. The top byte makes
+//! every handle a non-canonical address, so that a program that follows one fails at once.
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// CUcontext
+    Context = 0xc1,
+    /// CUstream
+    Stream = 0xc2,
+    /// CUevent
+    Event = 0xc3,
+    /// CUmodule
+    Module = 0xc4,
+    /// CUfunction and CUkernel: both are accepted where either is declared.
+    Function = 0xc5,
+    /// CUlibrary
+    Library = 0xc6,
+}
+
+/// A place in a table of objects: which slot, and which of its tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    /// The slot.
+    pub index: u32,
+    /// The slot's generation.
+    pub generation: u32,
+}
+
+const INDEX_BITS: u32 = 24;
+const GENERATION_SHIFT: u32 = INDEX_BITS;
+const KIND_SHIFT: u32 = 56;
+
+/// Slots that a table can have at most.
+pub(crate) const MAX_INDEX: u32 = (1 << INDEX_BITS) - 1;
+
+impl Key {
+    /// The handle of an object of a kind.
+    pub(crate) const fn handle(self, kind: Kind) -> u64 {
+        (kind as u64) << KIND_SHIFT
+            | (self.generation as u64) << GENERATION_SHIFT
+            | self.index as u64
+    }
+
+    /// The place that a handle names, if it is of this kind.
+    pub(crate) const fn of(handle: u64, kind: Kind) -> Option<Self> {
+        if handle >> KIND_SHIFT != kind as u64 {
+            return None;
+        }
+        Some(Self {
+            index: handle as u32 & MAX_INDEX,
+            generation: (handle >> GENERATION_SHIFT) as u32,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_gives_back_its_place_and_only_to_its_kind() {
+        let key = Key {
+            index: MAX_INDEX,
+            generation: u32::MAX,
+        };
+        let handle = key.handle(Kind::Stream);
+        assert_eq!(Key::of(handle, Kind::Stream), Some(key));
+        assert_eq!(Key::of(handle, Kind::Event), None);
+        for plain in [0, 1, 2, 0x7fff_1234_5678] {
+            assert_eq!(Key::of(plain, Kind::Stream), None);
+        }
+    }
+}

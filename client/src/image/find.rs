@@ -1,0 +1,289 @@
+//! Where an image that a program hands over begins and ends.
+//!
+//! A program gives an address and nothing else; what lies there says how long it is: a fatbin and
+//! its wrapper, an ELF file, or text up to its NUL (`libcuda-compat` section 7.2). Knows nothing of
+//! what is inside, which only the server reads.
+
+use cuda_abi::CUresult;
+
+/// Magic of a fatbin's wrapper.
+const WRAPPER: u32 = 0x4662_43b1;
+/// Magic of a fatbin.
+const FATBIN: u32 = 0xba55_ed50;
+/// Bytes of a fatbin's header, after which its size counts.
+const FATBIN_HEADER: u64 = 16;
+/// Magic of an ELF file.
+const ELF: [u8; 4] = *b"\x7fELF";
+/// Bytes of a 64-bit ELF header.
+const ELF_HEADER: usize = 64;
+/// No real image is larger; a size beyond it is damage.
+const MOST: u64 = 2 << 30;
+
+/// Memory of the program that holds an image.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// Its first byte.
+    pub start: *const u8,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+/// Reads a value of the program's memory, which need not be aligned.
+///
+/// # Safety
+/// `at` points to readable memory that holds a `T`, for which any bits will do.
+unsafe fn peek<T: Copy>(at: *const u8) -> T {
+    // SAFETY: the caller vouches for the memory; unaligned reads ask no more.
+    unsafe { at.cast::<T>().read_unaligned() }
+}
+
+/// Finds the image at an address.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for NULL, CUDA_ERROR_INVALID_IMAGE for what is no image.
+///
+/// # Safety
+/// `start` points to a whole image of one of the forms above, as CUDA requires of the program.
+pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
+    if start.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: the first byte exists; the shortest text is its NUL alone. The further bytes of a
+    // magic are read only once the ones before fit.
+    unsafe {
+        match *start {
+            0x7f if (1..4).all(|at| *start.add(at) == ELF[at]) => elf(start),
+            0xb1 | 0x50 => match peek::<u32>(start) {
+                WRAPPER => wrapper(start),
+                FATBIN => fatbin(start),
+                _ => Err(CUresult::ERROR_INVALID_IMAGE),
+            },
+            first if first.is_ascii_graphic() || first.is_ascii_whitespace() => text(start),
+            _ => Err(CUresult::ERROR_INVALID_IMAGE),
+        }
+    }
+}
+
+/// # Safety
+/// As [`find`], with a wrapper's magic at `start`.
+unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
+    // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
+    let (version, data) = unsafe { (peek::<u32>(start.add(4)), peek::<*const u8>(start.add(8))) };
+    // Version 2 also lists what was linked; the first pointer is the result of linking them.
+    if !matches!(version, 1 | 2) || data.is_null() {
+        return Err(CUresult::ERROR_INVALID_IMAGE);
+    }
+    // SAFETY: the pointer leads to a fatbin.
+    unsafe {
+        if peek::<u32>(data) == FATBIN {
+            fatbin(data)
+        } else {
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        }
+    }
+}
+
+fn bounded(start: *const u8, bytes: u64) -> Result<Found, CUresult> {
+    if bytes > MOST {
+        return Err(CUresult::ERROR_INVALID_IMAGE);
+    }
+    Ok(Found {
+        start,
+        bytes: bytes as usize,
+    })
+}
+
+/// # Safety
+/// As [`find`], with a fatbin's magic at `start`.
+unsafe fn fatbin(start: *const u8) -> Result<Found, CUresult> {
+    // SAFETY: the header has 16 bytes, of which the last 8 say what follows.
+    let rest = unsafe { peek::<u64>(start.add(8)) };
+    bounded(start, rest.saturating_add(FATBIN_HEADER))
+}
+
+/// # Safety
+/// As [`find`], with text at `start`.
+unsafe fn text(start: *const u8) -> Result<Found, CUresult> {
+    // SAFETY: text ends in a NUL. It is part of the image, so that the server sees where it ends.
+    let text = unsafe { std::ffi::CStr::from_ptr(start.cast()) };
+    bounded(start, text.to_bytes_with_nul().len() as u64)
+}
+
+/// # Safety
+/// As [`find`], with an ELF magic at `start`.
+unsafe fn elf(start: *const u8) -> Result<Found, CUresult> {
+    // SAFETY: a 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
+    let header = unsafe {
+        if *start.add(4) != 2 {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        peek::<[u8; ELF_HEADER]>(start)
+    };
+    let half = |at: usize| u64::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let long = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let (segments, sections) = (long(32), long(40));
+    let (segment_size, segment_count) = (half(54), half(56));
+    let (section_size, section_count) = (half(58), half(60));
+    let segments_end = segments.saturating_add(segment_size * segment_count);
+    let sections_end = sections.saturating_add(section_size * section_count);
+    let mut end = (ELF_HEADER as u64).max(segments_end).max(sections_end);
+    if end > MOST
+        || (segment_count > 0 && segment_size < 56)
+        || (section_count > 0 && section_size < 64)
+    {
+        return Err(CUresult::ERROR_INVALID_IMAGE);
+    }
+    for index in 0..section_count {
+        // SAFETY: the header says that its table of sections lies here.
+        let (kind, offset, size) = unsafe {
+            let section = start.add((sections + index * section_size) as usize);
+            (
+                peek::<u32>(section.add(4)),
+                peek::<u64>(section.add(24)),
+                peek::<u64>(section.add(32)),
+            )
+        };
+        // Sections without content in the file: SHT_NULL and SHT_NOBITS.
+        if !matches!(kind, 0 | 8) {
+            end = end.max(offset.saturating_add(size));
+        }
+    }
+    for index in 0..segment_count {
+        // SAFETY: the header says that its table of segments lies here.
+        let (offset, size) = unsafe {
+            let segment = start.add((segments + index * segment_size) as usize);
+            (peek::<u64>(segment.add(8)), peek::<u64>(segment.add(32)))
+        };
+        end = end.max(offset.saturating_add(size));
+    }
+    bounded(start, end)
+}
+
+/// Checks that a file's content is a whole image: what [`find`] would read lies inside of it.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_IMAGE when it is none, or is cut short.
+pub(crate) fn check_file(content: &[u8]) -> Result<(), CUresult> {
+    let long = |at: usize| {
+        let bytes = content.get(at..at + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    };
+    match content {
+        [0x50, 0xed, 0x55, 0xba, ..] => match long(8) {
+            Some(rest) if rest.saturating_add(FATBIN_HEADER) <= content.len() as u64 => Ok(()),
+            _ => Err(CUresult::ERROR_INVALID_IMAGE),
+        },
+        [0x7f, b'E', b'L', b'F', ..] if content.len() >= ELF_HEADER => Ok(()),
+        [first, ..] if first.is_ascii_graphic() || first.is_ascii_whitespace() => {
+            std::str::from_utf8(content)
+                .map(drop)
+                .map_err(|_| CUresult::ERROR_INVALID_IMAGE)
+        }
+        _ => Err(CUresult::ERROR_INVALID_IMAGE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn length(image: &[u8]) -> Result<usize, CUresult> {
+        // SAFETY: every image below is whole, or refused by what it begins with.
+        unsafe { find(image.as_ptr()).map(|found| found.bytes) }
+    }
+
+    fn a_fatbin(rest: u64) -> Vec<u8> {
+        let mut image = FATBIN.to_le_bytes().to_vec();
+        image.extend([1, 0, 16, 0]);
+        image.extend(rest.to_le_bytes());
+        image.resize(16 + rest.min(64) as usize, 0);
+        image
+    }
+
+    #[test]
+    fn text_ends_at_its_nul() {
+        assert_eq!(length(b"\n.version 7.0\n\0rest"), Ok(15));
+    }
+
+    #[test]
+    fn a_fatbin_says_its_length_and_a_wrapper_leads_to_it() {
+        let fatbin = a_fatbin(32);
+        assert_eq!(length(&fatbin), Ok(48));
+        for (version, expected) in [
+            (1, Ok(48)),
+            (2, Ok(48)),
+            (3, Err(CUresult::ERROR_INVALID_IMAGE)),
+        ] {
+            let mut wrapper = WRAPPER.to_le_bytes().to_vec();
+            wrapper.extend(u32::to_le_bytes(version));
+            wrapper.extend((fatbin.as_ptr() as u64).to_le_bytes());
+            wrapper.extend([0; 8]);
+            assert_eq!(length(&wrapper), expected);
+        }
+        assert_eq!(
+            length(&a_fatbin(u64::MAX)),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
+    }
+
+    #[test]
+    fn an_elf_file_ends_where_its_last_part_does() {
+        let mut image = vec![0_u8; 64 + 2 * 64 + 40];
+        image[..4].copy_from_slice(&ELF);
+        image[4] = 2;
+        image[40..48].copy_from_slice(&64_u64.to_le_bytes()); // sections
+        image[58] = 64;
+        image[60] = 2;
+        let section = 64 + 64;
+        image[section + 4] = 1; // SHT_PROGBITS
+        image[section + 24..section + 32].copy_from_slice(&192_u64.to_le_bytes());
+        image[section + 32..section + 40].copy_from_slice(&40_u64.to_le_bytes());
+        assert_eq!(length(&image), Ok(232));
+        image[4] = 1;
+        assert_eq!(length(&image), Err(CUresult::ERROR_INVALID_IMAGE));
+    }
+
+    #[test]
+    fn what_is_no_image_is_refused() {
+        for image in [
+            &b"\x01\x02\x03\x04"[..],
+            b"\0",
+            b"\x7fELX",
+            b"\xb1\0\0\0",
+            b"\x50\xed\x55\0",
+        ] {
+            assert_eq!(
+                length(image),
+                Err(CUresult::ERROR_INVALID_IMAGE),
+                "{image:?}"
+            );
+            assert_eq!(
+                check_file(image),
+                Err(CUresult::ERROR_INVALID_IMAGE),
+                "{image:?}"
+            );
+        }
+        // SAFETY: NULL is refused before it is read.
+        let null = unsafe { find(std::ptr::null()) };
+        assert_eq!(null.unwrap_err(), CUresult::ERROR_INVALID_VALUE);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_is_refused() {
+        let fatbin = a_fatbin(32);
+        assert_eq!(check_file(&fatbin), Ok(()));
+        assert_eq!(
+            check_file(&fatbin[..47]),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
+        assert_eq!(
+            check_file(&fatbin[..10]),
+            Err(CUresult::ERROR_INVALID_IMAGE)
+        );
+        assert_eq!(check_file(b""), Err(CUresult::ERROR_INVALID_IMAGE));
+    }
+}

@@ -1,0 +1,195 @@
+//! Images: device code on its way to the server, and what the server says of it.
+
+pub(crate) mod find;
+pub(crate) mod jit;
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_abi::CUresult;
+use cuda_abi::descriptor::Descriptor;
+use cuda_abi::operations::{ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo};
+
+use crate::session::{Session, session};
+use find::Found;
+use jit::Jit;
+
+/// Bytes that one record announces.
+const PIECE: usize = 1 << 20;
+
+/// Bytes that may be on their way before the server is asked whether it has them.
+const WINDOW: usize = 8 << 20;
+
+/// Room for what the server says of an image, at first.
+const DESCRIPTION: usize = 64 << 10;
+
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// An image that the server has.
+#[derive(Debug)]
+pub(crate) struct Image {
+    /// Its number for the server.
+    pub number: u64,
+    pub descriptor: Descriptor,
+    kernels: HashMap<Box<[u8]>, u32>,
+    variables: HashMap<Box<[u8]>, usize>,
+    /// The kernels' names as C has them, in the order of the image.
+    names: Vec<CString>,
+}
+
+impl Image {
+    /// Loads an image from the program's memory.
+    ///
+    /// # Errors
+    /// What the server says of the image; `jit` then has its log.
+    ///
+    /// # Safety
+    /// The memory that `found` names is readable and does not change during the call.
+    pub(crate) unsafe fn load(
+        session: &'static Session,
+        found: Found,
+        jit: &mut Jit,
+    ) -> Result<Arc<Self>, CUresult> {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        // SAFETY: as this function's.
+        unsafe { upload(session, number, found)? };
+        let room = session.stage(DESCRIPTION)?;
+        let reply = session.call(&ImageLoad {
+            image: number,
+            staging: room.offset(),
+            capacity: room.len() as u64,
+            options: 0,
+        })?;
+        // From here on the server has it, and is told when this goes.
+        let mut image = Self {
+            number,
+            descriptor: Descriptor::default(),
+            kernels: HashMap::new(),
+            variables: HashMap::new(),
+            names: Vec::new(),
+        };
+        let lengths = (reply.fields.descriptor, reply.fields.log);
+        let total = lengths
+            .0
+            .checked_add(lengths.1)
+            .and_then(|total| usize::try_from(total).ok())
+            .ok_or(CUresult::ERROR_UNKNOWN)?;
+        let mut data = reply.data;
+        if data.len() < total {
+            data = if total <= room.len() {
+                let mut staged = vec![0; total];
+                room.copy_out(0, &mut staged);
+                staged
+            } else {
+                drop(room);
+                describe(session, number, total)?
+            };
+        }
+        let (descriptor, log) = data
+            .split_at_checked(lengths.0 as usize)
+            .ok_or(CUresult::ERROR_UNKNOWN)?;
+        let status = CUresult(reply.fields.status);
+        jit.take_log(status, &log[..log.len().min(lengths.1 as usize)]);
+        status.ok()?;
+        image.descriptor = Descriptor::decode(descriptor).map_err(|error| {
+            crate::log::log!("the server's description of an image cannot be read: {error}");
+            CUresult::ERROR_UNKNOWN
+        })?;
+        image.index();
+        Ok(Arc::new(image))
+    }
+
+    fn index(&mut self) {
+        for (index, kernel) in (0..).zip(&self.descriptor.kernels) {
+            self.kernels.insert(kernel.name.as_bytes().into(), index);
+            // A name with a NUL inside cannot be asked for; it is shown as far as C would.
+            let name = kernel.name.split('\0').next().unwrap_or_default();
+            self.names.push(CString::new(name).unwrap_or_default());
+        }
+        for (at, variable) in self.descriptor.variables.iter().enumerate() {
+            self.variables.insert(variable.name.as_bytes().into(), at);
+        }
+    }
+
+    /// The number of a kernel.
+    pub(crate) fn kernel(&self, name: &[u8]) -> Result<u32, CUresult> {
+        self.kernels
+            .get(name)
+            .copied()
+            .ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// Which variable has a name.
+    pub(crate) fn variable(&self, name: &[u8]) -> Result<usize, CUresult> {
+        self.variables
+            .get(name)
+            .copied()
+            .ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
+    /// A kernel's name, which lives as long as the image.
+    pub(crate) fn name(&self, index: u32) -> Result<&CString, CUresult> {
+        self.names
+            .get(index as usize)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Ok(session) = session() {
+            // A server that is gone has forgotten it too.
+            let _ = session.post(&ImageUnload { image: self.number });
+        }
+    }
+}
+
+/// Sends an image's bytes.
+///
+/// # Safety
+/// As [`Image::load`].
+unsafe fn upload(session: &'static Session, image: u64, found: Found) -> Result<(), CUresult> {
+    let mut sent = 0;
+    let mut on_the_way = Vec::new();
+    while sent < found.bytes {
+        let bytes = PIECE.min(found.bytes - sent);
+        let chunk = session.stage(bytes)?;
+        // SAFETY: the piece lies in what was found, which the caller vouches for.
+        unsafe { chunk.copy_in_from(0, found.start.add(sent), bytes) };
+        session.post(&ImagePut {
+            image,
+            total: found.bytes as u64,
+            offset: sent as u64,
+            staging: chunk.offset(),
+            bytes: bytes as u64,
+        })?;
+        sent += bytes;
+        on_the_way.push(chunk);
+        if on_the_way.len() * PIECE >= WINDOW || sent == found.bytes {
+            // Records are taken in order: with this reply the server has all that went before.
+            session.call(&MemInfo {
+                device: session.devices[0].number,
+            })?;
+            on_the_way.clear();
+        }
+    }
+    Ok(())
+}
+
+/// Asks again what the server says of an image, with enough room.
+fn describe(session: &'static Session, image: u64, total: usize) -> Result<Vec<u8>, CUresult> {
+    let room = session.stage(total)?;
+    let reply = session.call(&ImageDescribe {
+        image,
+        staging: room.offset(),
+        capacity: room.len() as u64,
+    })?;
+    if reply.fields.bytes != total as u64 {
+        return Err(CUresult::ERROR_UNKNOWN);
+    }
+    let mut data = vec![0; total];
+    room.copy_out(0, &mut data);
+    Ok(data)
+}

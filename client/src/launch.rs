@@ -1,0 +1,318 @@
+//! Launches: argument errors at once, and the rest into the ring.
+
+use std::ffi::c_void;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{LAUNCH_COOPERATIVE, Launch};
+use cuda_abi::types::{
+    CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
+    CUdevice_attribute, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUstream,
+};
+
+use crate::context;
+use crate::function::{Function, Layout};
+use crate::occupancy;
+use crate::stream::{self, Target};
+
+/// Parameter blocks up to this size are put together without an allocation.
+const SHORT: usize = 256;
+
+/// More launch attributes than there are kinds of them.
+const MOST_ATTRIBUTES: u32 = 64;
+
+/// Bytes of a launch attribute.
+const ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
+
+/// How a kernel shall be launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub cooperative: bool,
+}
+
+/// The parameters of a launch, as the program gives them: one of both, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Params {
+    pub each: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
+/// Launches a kernel.
+///
+/// # Errors
+/// Those that CUDA reports at once: of handles, sizes and parameters.
+///
+/// # Safety
+/// `params` are as CUDA has them for the kernel, and `attributes` are whole.
+pub(crate) unsafe fn launch(
+    function: u64,
+    stream: CUstream,
+    shape: Shape,
+    params: Params,
+    attributes: &[CUlaunchAttribute],
+) -> Result<(), CUresult> {
+    let target = stream::target(stream)?;
+    let current = context::usable(target.session, target.stream.context())?;
+    let (_, function) = current.session.functions.in_context(function, &current)?;
+    let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let shape = with_attributes(shape, attributes)?;
+    check(&current, function, &shape)?;
+    if let Some(from) = unsafe_source(&params, layout)? {
+        // SAFETY: the program's buffer is readable for the kernel's block.
+        let block = unsafe { std::slice::from_raw_parts(from, layout.bytes as usize) };
+        return post(&target, function, &shape, attributes, block);
+    }
+    let bytes = layout.bytes as usize;
+    let mut short = [0; SHORT];
+    let mut long = Vec::new();
+    let block = if bytes <= SHORT {
+        &mut short[..bytes]
+    } else {
+        long.resize(bytes, 0);
+        &mut long[..]
+    };
+    // SAFETY: as this function's.
+    unsafe { gather(params.each, layout, block)? };
+    post(&target, function, &shape, attributes, block)
+}
+
+/// The parameter block that `extra` names, if the parameters are given that way.
+///
+/// Reads the list of the program, which [`launch`]'s caller vouches for.
+fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, CUresult> {
+    if params.extra.is_null() || !params.each.is_null() {
+        // Both at once is an error, but for an empty block, where neither is read.
+        return match params.extra.is_null() || layout.bytes == 0 {
+            true => Ok(None),
+            false => Err(CUresult::ERROR_INVALID_VALUE),
+        };
+    }
+    let (mut buffer, mut size) = (None, None);
+    // Each of the two once, then the end.
+    for entry in 0..3 {
+        // SAFETY: the list is as long as its end mark says.
+        let key = unsafe { *params.extra.add(2 * entry) }.addr();
+        if key == CU_LAUNCH_PARAM_END {
+            break;
+        }
+        // SAFETY: every key but the end has a value behind it.
+        let value = unsafe { *params.extra.add(2 * entry + 1) };
+        match key {
+            CU_LAUNCH_PARAM_BUFFER_POINTER => buffer = Some(value.cast::<u8>().cast_const()),
+            CU_LAUNCH_PARAM_BUFFER_SIZE if !value.is_null() => {
+                // SAFETY: the value points at a size.
+                size = Some(unsafe { value.cast::<usize>().read_unaligned() });
+            }
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+    match (buffer, size) {
+        _ if layout.bytes == 0 => Ok(None),
+        (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => {
+            Ok(Some(buffer))
+        }
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// Puts a parameter block together.
+///
+/// # Safety
+/// `each` points at one pointer a parameter, each of which leads to a value of that parameter's size.
+unsafe fn gather(
+    each: *mut *mut c_void,
+    layout: &Layout,
+    block: &mut [u8],
+) -> Result<(), CUresult> {
+    if layout.params.is_empty() {
+        return Ok(());
+    }
+    if each.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for (index, (offset, size)) in layout.params.iter().enumerate() {
+        // SAFETY: the caller vouches for a pointer a parameter.
+        let value = unsafe { *each.add(index) }.cast::<u8>();
+        if value.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let place = &mut block[*offset as usize..(offset + size) as usize];
+        // SAFETY: the caller vouches for `size` bytes; the place has as many and is ours.
+        unsafe { std::ptr::copy_nonoverlapping(value, place.as_mut_ptr(), place.len()) };
+    }
+    Ok(())
+}
+
+/// What the attributes say of the shape.
+fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result<Shape, CUresult> {
+    if attributes.len() > MOST_ATTRIBUTES as usize {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    for attribute in attributes {
+        match attribute.id {
+            CUlaunchAttributeID::COOPERATIVE => {
+                shape.cooperative |= attribute.value.0[..4] != [0; 4];
+            }
+            // They hold handles of this process, which mean nothing to a server.
+            CUlaunchAttributeID::PROGRAMMATIC_EVENT
+            | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT
+            | CUlaunchAttributeID::DEVICE_UPDATABLE_KERNEL_NODE => {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
+            }
+            _ => {}
+        }
+    }
+    Ok(shape)
+}
+
+/// The errors that a shape gives on this device, whatever the kernel does.
+fn check(current: &context::Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
+    let device = current.device()?;
+    let limits = [
+        (
+            shape.block,
+            [
+                CUdevice_attribute::MAX_BLOCK_DIM_X,
+                CUdevice_attribute::MAX_BLOCK_DIM_Y,
+                CUdevice_attribute::MAX_BLOCK_DIM_Z,
+            ],
+        ),
+        (
+            shape.grid,
+            [
+                CUdevice_attribute::MAX_GRID_DIM_X,
+                CUdevice_attribute::MAX_GRID_DIM_Y,
+                CUdevice_attribute::MAX_GRID_DIM_Z,
+            ],
+        ),
+    ];
+    for (sizes, most) in limits {
+        for (size, most) in sizes.into_iter().zip(most) {
+            if size == 0 || i64::from(size) > i64::from(device.attribute(most)) {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+    }
+    let threads = shape
+        .block
+        .iter()
+        .map(|size| i64::from(*size))
+        .product::<i64>();
+    if threads > i64::from(device.attribute(CUdevice_attribute::MAX_THREADS_PER_BLOCK)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if threads > i64::from(function.attribute(CUfunction_attribute::MAX_THREADS_PER_BLOCK)?) {
+        return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+    }
+    let most_shared = function.attribute(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
+    if i64::from(shape.shared) > i64::from(most_shared) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if shape.cooperative {
+        if device.attribute(CUdevice_attribute::COOPERATIVE_LAUNCH) == 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let resident = occupancy::blocks_per_multiprocessor(
+            device,
+            function,
+            threads as u32,
+            shape.shared as usize,
+        )?;
+        let all = i64::from(resident)
+            * i64::from(device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT));
+        // The three cannot overflow: only the first dimension may be larger than 65535.
+        let blocks = shape
+            .grid
+            .iter()
+            .map(|size| i64::from(*size))
+            .product::<i64>();
+        if blocks > all {
+            return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+    }
+    Ok(())
+}
+
+fn post(
+    target: &Target,
+    function: &Function,
+    shape: &Shape,
+    attributes: &[CUlaunchAttribute],
+    block: &[u8],
+) -> Result<(), CUresult> {
+    let request = Launch {
+        module: function.module(),
+        kernel: function.index(),
+        grid: shape.grid,
+        block: shape.block,
+        shared: shape.shared,
+        flags: if shape.cooperative {
+            LAUNCH_COOPERATIVE
+        } else {
+            0
+        },
+        attributes: attributes.len() as u32,
+    };
+    if attributes.is_empty() {
+        return target.enqueue(&request, &[block]).map(drop);
+    }
+    let mut raw = Vec::with_capacity(attributes.len() * ATTRIBUTE_BYTES);
+    for attribute in attributes {
+        raw.extend(attribute.id.0.to_le_bytes());
+        raw.extend([0; 4]);
+        raw.extend(attribute.value.0);
+    }
+    target.enqueue(&request, &[&raw, block]).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> Layout {
+        Layout {
+            params: Box::new([(0, 4), (8, 8)]),
+            bytes: 16,
+        }
+    }
+
+    #[test]
+    fn parameters_are_put_where_the_kernel_reads_them() {
+        let (mut first, mut second) = (0x0403_0201_u32, 7_u64);
+        let mut each: [*mut c_void; 2] = [(&raw mut first).cast(), (&raw mut second).cast()];
+        let mut block = [0; 16];
+        // SAFETY: two parameters, each leading to a value of its size.
+        unsafe { gather(each.as_mut_ptr(), &layout(), &mut block) }.unwrap();
+        assert_eq!(block, [1, 2, 3, 4, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0]);
+        each[1] = std::ptr::null_mut();
+        // SAFETY: as above; NULL is not followed.
+        let missing = unsafe { gather(each.as_mut_ptr(), &layout(), &mut block) };
+        assert_eq!(missing, Err(CUresult::ERROR_INVALID_VALUE));
+    }
+
+    #[test]
+    fn extra_names_a_block_that_is_large_enough() {
+        let buffer = [0_u8; 16];
+        let key = |number| std::ptr::without_provenance_mut::<c_void>(number);
+        for (mut size, fits) in [(16_usize, true), (17, true), (15, false)] {
+            let mut extra = [
+                key(CU_LAUNCH_PARAM_BUFFER_POINTER),
+                buffer.as_ptr().cast_mut().cast(),
+                key(CU_LAUNCH_PARAM_BUFFER_SIZE),
+                (&raw mut size).cast(),
+                key(CU_LAUNCH_PARAM_END),
+            ];
+            let params = Params {
+                each: std::ptr::null_mut(),
+                extra: extra.as_mut_ptr(),
+            };
+            let found = unsafe_source(&params, &layout());
+            assert_eq!(found.is_ok(), fits);
+            if fits {
+                assert_eq!(found, Ok(Some(buffer.as_ptr())));
+            }
+        }
+    }
+}

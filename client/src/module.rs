@@ -1,0 +1,376 @@
+//! Modules, which belong to a context, and libraries, which belong to none and become a module in
+//! each context that uses them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{ModuleLoad, ModuleUnload};
+
+use crate::context::Current;
+use crate::handle::{Key, Kind};
+use crate::image::Image;
+use crate::memory::{Origin, Range};
+use crate::session::Session;
+use crate::slots::Slots;
+
+/// Bytes of a reply that always travel in its slot; a longer one gets a place in staging.
+const SHORT_REPLY: usize = 2048;
+
+/// An image in a context.
+#[derive(Debug)]
+pub(crate) struct Module {
+    number: u64,
+    handle: AtomicU64,
+    /// The handle of its context.
+    pub context: u64,
+    pub image: Arc<Image>,
+    /// Addresses of the image's variables, in its order.
+    addresses: Vec<u64>,
+    /// Handles of the functions that the program has asked for, by their numbers.
+    functions: Mutex<HashMap<u32, Key>>,
+    /// The handle of the library that it was made for, or 0.
+    library: u64,
+}
+
+/// An image that becomes a module wherever it is needed.
+#[derive(Debug)]
+pub(crate) struct Library {
+    handle: AtomicU64,
+    pub image: Arc<Image>,
+    /// Its modules, by the handles of their contexts.
+    modules: Mutex<HashMap<u64, u64>>,
+    kernels: Mutex<HashMap<u32, Key>>,
+}
+
+/// A slot for a module or a library.
+#[derive(Debug)]
+pub(crate) struct Held<T>(RwLock<Option<Arc<T>>>);
+
+impl<T> Default for Held<T> {
+    fn default() -> Self {
+        Self(RwLock::new(None))
+    }
+}
+
+impl<T> Held<T> {
+    fn put(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut held, value)
+    }
+
+    fn get(&self) -> Option<Arc<T>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// All modules of the process.
+#[derive(Debug)]
+pub(crate) struct Modules {
+    table: Slots<Held<Module>>,
+    last: AtomicU64,
+}
+
+/// All libraries of the process.
+#[derive(Debug)]
+pub(crate) struct Libraries {
+    table: Slots<Held<Library>>,
+}
+
+impl Modules {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Slots::new(0, u32::MAX),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// The module of a handle.
+    pub(crate) fn get(&self, handle: u64) -> Result<Arc<Module>, CUresult> {
+        Key::of(handle, Kind::Module)
+            .and_then(|key| self.table.get(key)?.get())
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Makes a module of an image in the current context.
+    pub(crate) fn load(
+        &self,
+        current: &Current,
+        image: Arc<Image>,
+        library: u64,
+    ) -> Result<u64, CUresult> {
+        let session = current.session;
+        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let wanted = image.descriptor.variables.len() * 8;
+        let room = match wanted {
+            ..=SHORT_REPLY => None,
+            more => Some(session.stage(more)?),
+        };
+        let reply = session.call(&ModuleLoad {
+            module: number,
+            image: image.number,
+            context: current.slot,
+            staging: room.as_ref().map_or(0, |room| room.offset()),
+            capacity: room.as_ref().map_or(0, |room| room.len()) as u64,
+        })?;
+        let mut data = reply.data;
+        if data.len() < wanted
+            && let Some(room) = &room
+        {
+            data.resize(wanted, 0);
+            room.copy_out(0, &mut data);
+        }
+        let addresses: Vec<u64> = data
+            .chunks_exact(8)
+            .map(|word| {
+                u64::from_le_bytes([
+                    word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
+                ])
+            })
+            .collect();
+        if addresses.len() != image.descriptor.variables.len() {
+            crate::log::log!(
+                "the server told of {} variables of {}",
+                addresses.len(),
+                image.descriptor.variables.len()
+            );
+            return Err(CUresult::ERROR_UNKNOWN);
+        }
+        for (address, variable) in addresses.iter().zip(&image.descriptor.variables) {
+            session.ranges.insert(Range {
+                base: *address,
+                bytes: variable.bytes,
+                origin: Origin::Variable,
+                context: current.handle(),
+                slot: current.slot,
+                flags: 0,
+                id: 0,
+            });
+        }
+        let module = Arc::new(Module {
+            number,
+            handle: AtomicU64::new(0),
+            context: current.handle(),
+            image,
+            addresses,
+            functions: Mutex::default(),
+            library,
+        });
+        let key = self.table.insert(
+            |_, _| true,
+            |_, held| drop(held.put(Some(Arc::clone(&module)))),
+        );
+        let Some(key) = key else {
+            module.end(session)?;
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        };
+        let handle = key.handle(Kind::Module);
+        module.handle.store(handle, Ordering::Release);
+        Ok(handle)
+    }
+
+    /// Ends a module that the program loaded.
+    pub(crate) fn unload(&self, session: &Session, handle: u64) -> Result<(), CUresult> {
+        if self.get(handle)?.library != 0 {
+            // It goes with its library.
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.remove(handle)?.end(session)
+    }
+
+    fn remove(&self, handle: u64) -> Result<Arc<Module>, CUresult> {
+        let key = Key::of(handle, Kind::Module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let held = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let module = held.put(None);
+        self.table.release(key.index);
+        module.ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Forgets the modules of a context that ends. The server ends them with it.
+    pub(crate) fn forget(&self, session: &Session, context: u64) {
+        let handles: Vec<u64> = self
+            .table
+            .live()
+            .filter(|(_, held)| held.get().is_some_and(|module| module.context == context))
+            .map(|(key, _)| key.handle(Kind::Module))
+            .collect();
+        for handle in handles {
+            if let Ok(module) = self.remove(handle) {
+                module.forget_parts(session);
+            }
+        }
+    }
+}
+
+impl Module {
+    /// The handle of a function, by its number in the image.
+    pub(crate) fn function(&self, session: &Session, index: u32) -> Result<Key, CUresult> {
+        let kernel = self
+            .image
+            .descriptor
+            .kernels
+            .get(index as usize)
+            .ok_or(CUresult::ERROR_NOT_FOUND)?;
+        let mut functions = self
+            .functions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = functions.get(&index) {
+            return Ok(*known);
+        }
+        let owner = self.handle.load(Ordering::Acquire);
+        let key =
+            session
+                .functions
+                .create(session, owner, self.number, self.context, index, kernel)?;
+        functions.insert(index, key);
+        Ok(key)
+    }
+
+    /// Address and bytes of a variable.
+    pub(crate) fn variable(&self, name: &[u8]) -> Result<(u64, u64), CUresult> {
+        let at = self.image.variable(name)?;
+        Ok((
+            self.addresses[at],
+            self.image.descriptor.variables[at].bytes,
+        ))
+    }
+
+    fn forget_parts(&self, session: &Session) {
+        let functions = std::mem::take(
+            &mut *self
+                .functions
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for key in functions.into_values() {
+            session.functions.destroy(key);
+        }
+        for address in &self.addresses {
+            session
+                .ranges
+                .remove(*address, |range| range.origin == Origin::Variable);
+        }
+    }
+
+    fn end(&self, session: &Session) -> Result<(), CUresult> {
+        self.forget_parts(session);
+        session.post(&ModuleUnload {
+            module: self.number,
+        })
+    }
+}
+
+impl Libraries {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Slots::new(0, u32::MAX),
+        }
+    }
+
+    /// The library of a handle.
+    pub(crate) fn get(&self, handle: u64) -> Result<Arc<Library>, CUresult> {
+        Key::of(handle, Kind::Library)
+            .and_then(|key| self.table.get(key)?.get())
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Makes a library of an image.
+    pub(crate) fn load(&self, image: Arc<Image>) -> Result<u64, CUresult> {
+        let library = Arc::new(Library {
+            handle: AtomicU64::new(0),
+            image,
+            modules: Mutex::default(),
+            kernels: Mutex::default(),
+        });
+        let key = self
+            .table
+            .insert(
+                |_, _| true,
+                |_, held| drop(held.put(Some(Arc::clone(&library)))),
+            )
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let handle = key.handle(Kind::Library);
+        library.handle.store(handle, Ordering::Release);
+        Ok(handle)
+    }
+
+    /// Ends a library, its kernels, and its modules in all contexts.
+    pub(crate) fn unload(&self, session: &Session, handle: u64) -> Result<(), CUresult> {
+        let key = Key::of(handle, Kind::Library).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let held = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let library = held.put(None);
+        self.table.release(key.index);
+        let library = library.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let kernels = std::mem::take(
+            &mut *library
+                .kernels
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for key in kernels.into_values() {
+            session.functions.destroy(key);
+        }
+        let modules = std::mem::take(
+            &mut *library
+                .modules
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        for module in modules.into_values() {
+            // Gone already where its context is.
+            if let Ok(module) = session.modules.remove(module) {
+                module.end(session)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Library {
+    /// The handle of its module in a context, which is made at the first use.
+    pub(crate) fn module_in(&self, current: &Current) -> Result<u64, CUresult> {
+        let modules = &current.session.modules;
+        // Held over the load, so that there is one module a context.
+        let mut known = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = known.get(&current.handle())
+            && modules.get(*handle).is_ok()
+        {
+            return Ok(*handle);
+        }
+        let owner = self.handle.load(Ordering::Acquire);
+        let handle = modules.load(current, Arc::clone(&self.image), owner)?;
+        known.insert(current.handle(), handle);
+        Ok(handle)
+    }
+
+    /// The handle of a kernel, by its number in the image.
+    pub(crate) fn kernel(&self, session: &Session, index: u32) -> Result<Key, CUresult> {
+        let kernel = self
+            .image
+            .descriptor
+            .kernels
+            .get(index as usize)
+            .ok_or(CUresult::ERROR_NOT_FOUND)?;
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = kernels.get(&index) {
+            return Ok(*known);
+        }
+        let owner = self.handle.load(Ordering::Acquire);
+        let key = session
+            .functions
+            .create(session, owner, 0, 0, index, kernel)?;
+        kernels.insert(index, key);
+        Ok(key)
+    }
+}

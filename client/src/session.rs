@@ -1,0 +1,230 @@
+//! This process's session with its server: the one state that the library has.
+//!
+//! [`session`] gives it, or says why there is none: cuInit has not succeeded, or this process is a
+//! fork's child of one in which it has. The session is made once and never freed, because entry
+//! points are called until the process is gone.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use cuda_abi::operations::Request;
+use cuda_abi::{CUresult, facts::DeviceFacts};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use transport::memory::Mapping;
+use transport::session::{ClientEnd, Reply};
+
+use crate::context::Contexts;
+use crate::event::Events;
+use crate::function::Functions;
+use crate::memory::Ranges;
+use crate::module::{Libraries, Modules};
+use crate::staging::Staged;
+use crate::stream::{Stream, Streams};
+
+/// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
+/// the child finds null there without asking anybody. Null itself before the first cuInit.
+static PAGE: AtomicPtr<AtomicPtr<Session>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// All that belongs to one attachment.
+#[derive(Debug)]
+pub(crate) struct Session {
+    link: ClientEnd,
+    /// Set once the server was found gone; from then on everything gives MPS_RPC_FAILURE.
+    closed: AtomicBool,
+    /// The devices that this program may see, by its ordinals.
+    pub devices: Vec<Device>,
+    /// Addresses of page-locked host memory.
+    pub host: std::ops::Range<u64>,
+    pub contexts: Contexts,
+    pub streams: Streams,
+    pub events: Events,
+    pub modules: Modules,
+    pub libraries: Libraries,
+    pub functions: Functions,
+    pub ranges: Ranges,
+    pub staged: Staged,
+    /// Keeps the windows of device memory and the host window mapped.
+    _mappings: Vec<Mapping>,
+}
+
+/// A device as the program sees it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Its number for the server, which is also the slot of its primary context.
+    pub number: u32,
+    /// What there is to know of it.
+    pub facts: DeviceFacts,
+}
+
+impl Device {
+    /// An attribute's value, 0 where the server does not tell it.
+    pub(crate) fn attribute(&self, attribute: cuda_abi::types::CUdevice_attribute) -> i32 {
+        self.facts.attribute(attribute.0).unwrap_or(0)
+    }
+}
+
+/// The session of this process.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit has succeeded, and in a fork's child of a process in
+/// which it has.
+pub(crate) fn session() -> Result<&'static Session, CUresult> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return Err(CUresult::ERROR_NOT_INITIALIZED);
+    }
+    // SAFETY: PAGE is null or points to the page that `publish` made, which is never unmapped; zeroed
+    // by a fork it holds a null pointer, else what `publish` wrote.
+    let session = unsafe { &*page }.load(Ordering::Acquire);
+    // SAFETY: the pointer is null or comes from a leaked box, so it is valid for ever.
+    unsafe { session.as_ref() }.ok_or(CUresult::ERROR_NOT_INITIALIZED)
+}
+
+/// Whether cuInit succeeded in this process or in the one that it was forked from.
+pub(crate) fn was_published() -> bool {
+    !PAGE.load(Ordering::Acquire).is_null()
+}
+
+/// Makes a session this process's. To be called once; the caller holds the lock of cuInit.
+///
+/// # Errors
+/// CUDA_ERROR_OUT_OF_MEMORY when the page cannot be made.
+pub(crate) fn publish(session: Session) -> Result<(), CUresult> {
+    let bytes = rustix::param::page_size();
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing of ours.
+    let page = unsafe {
+        rustix::mm::mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    }
+    .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+    // SAFETY: the range is the mapping made above; wiping it in children is its purpose.
+    unsafe { rustix::mm::madvise(page, bytes, Advice::LinuxWipeOnFork) }
+        .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let page = page.cast::<AtomicPtr<Session>>();
+    // SAFETY: the page is ours, zeroed (a null pointer) and aligned.
+    unsafe { &*page }.store(Box::into_raw(Box::new(session)), Ordering::Release);
+    PAGE.store(page, Ordering::Release);
+    Ok(())
+}
+
+impl Session {
+    /// A session over an open link.
+    pub(crate) fn new(
+        link: ClientEnd,
+        devices: Vec<Device>,
+        all_devices: u32,
+        host: std::ops::Range<u64>,
+        mappings: Vec<Mapping>,
+    ) -> Self {
+        Self {
+            link,
+            closed: AtomicBool::new(false),
+            contexts: Contexts::new(&devices, all_devices),
+            devices,
+            host,
+            streams: Streams::new(),
+            events: Events::new(),
+            modules: Modules::new(),
+            libraries: Libraries::new(),
+            functions: Functions::new(),
+            ranges: Ranges::default(),
+            staged: Staged::default(),
+            _mappings: mappings,
+        }
+    }
+
+    /// The device with this ordinal.
+    pub(crate) fn device(&self, ordinal: i32) -> Result<&Device, CUresult> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|ordinal| self.devices.get(ordinal))
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    /// The transport.
+    pub(crate) fn link(&self) -> &ClientEnd {
+        &self.link
+    }
+
+    /// Remembers that the server is gone, and gives the error for it.
+    #[cold]
+    fn lost(&self) -> CUresult {
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            crate::log::log!("the server is gone: every call fails from here on");
+        }
+        CUresult::ERROR_MPS_RPC_FAILURE
+    }
+
+    /// Whether the server is still there, as far as is known without asking.
+    pub(crate) fn check_open(&self) -> Result<(), CUresult> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(CUresult::ERROR_MPS_RPC_FAILURE);
+        }
+        Ok(())
+    }
+
+    /// Looks whether the server is still there; for loops of queries that would never wait.
+    pub(crate) fn check_alive(&self) -> Result<(), CUresult> {
+        self.check_open()?;
+        if self.link.is_alive() {
+            Ok(())
+        } else {
+            Err(self.lost())
+        }
+    }
+
+    /// Sends a request that has no reply and no place in a stream.
+    pub(crate) fn post<R: Request>(&self, request: &R) -> Result<(), CUresult> {
+        self.check_open()?;
+        self.link.post(0, 0, request, &[]).map_err(|_| self.lost())
+    }
+
+    /// Sends a request and waits for its reply. An error in the reply is an error here.
+    pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.check_open()?;
+        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        reply.status.ok()?;
+        Ok(reply)
+    }
+
+    /// Puts a request at the end of a stream, and gives its place there.
+    pub(crate) fn enqueue<R: Request>(
+        &self,
+        slot: u32,
+        stream: &Stream,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<u64, CUresult> {
+        self.check_open()?;
+        stream.append(|sequence| {
+            self.link
+                .wait_for_depth(slot, sequence)
+                .map_err(|_| self.lost())?;
+            self.link
+                .post(slot, sequence, request, data)
+                .map_err(|_| self.lost())
+        })
+    }
+
+    /// Whether a stream has come as far as `sequence`.
+    pub(crate) fn reached(&self, slot: u32, sequence: u64) -> bool {
+        self.link.completed(slot) >= sequence
+    }
+
+    /// Waits until a stream has come as far as `sequence`.
+    pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
+        if self.reached(slot, sequence) {
+            return Ok(());
+        }
+        self.check_open()?;
+        self.link.wait(slot, sequence).map_err(|_| self.lost())
+    }
+
+    /// The error that a context died of, if it did.
+    pub(crate) fn check_fault(&self, context: u32) -> Result<(), CUresult> {
+        self.link.fault(context).ok()
+    }
+}

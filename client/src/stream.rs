@@ -1,0 +1,322 @@
+//! Streams: their order, and which one a handle means.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{CONTEXT_SLOTS, STREAM_SLOTS, StreamCreate, StreamDestroy};
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
+
+use crate::context::{self, Current};
+use crate::handle::{Key, Kind};
+use crate::session::Session;
+use crate::slots::Slots;
+
+/// The lowest priority that a stream can have.
+pub(crate) const LEAST_PRIORITY: i32 = 0;
+/// The highest one; smaller numbers are more urgent.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
+/// One stream. Its slot in the table is its number for the server.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// Held while a place in the order is taken and its record put into the ring, so that both
+    /// happen in the same order. Nobody holds it for long, but for a full ring or stream.
+    order: Mutex<()>,
+    /// The last place taken. It goes on when the slot gets a new tenant, so that an event that was
+    /// recorded in the old one stays true.
+    posted: AtomicU64,
+    /// The handle of its context.
+    context: AtomicU64,
+    flags: AtomicU32,
+    priority: AtomicI32,
+    /// What cuStreamGetId tells.
+    id: AtomicU64,
+}
+
+impl Stream {
+    /// The last place that was taken in this stream.
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted.load(Ordering::Acquire)
+    }
+
+    /// The handle of its context.
+    pub(crate) fn context(&self) -> u64 {
+        self.context.load(Ordering::Relaxed)
+    }
+
+    /// The flags that it was made with.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Its priority.
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority.load(Ordering::Relaxed)
+    }
+
+    /// Its number, unlike that of any other stream of the process.
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Takes the next place for what `send` sends.
+    pub(crate) fn append(
+        &self,
+        send: impl FnOnce(u64) -> Result<(), CUresult>,
+    ) -> Result<u64, CUresult> {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let sequence = self.posted.load(Ordering::Relaxed) + 1;
+        send(sequence)?;
+        // Release: whoever learns of this place finds the record in the ring before its own.
+        self.posted.store(sequence, Ordering::Release);
+        Ok(sequence)
+    }
+}
+
+/// A stream that a call is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub session: &'static Session,
+    pub slot: u32,
+    pub stream: &'static Stream,
+    /// The slot of its context.
+    pub context: u32,
+}
+
+/// All streams of the process.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    table: Slots<Stream>,
+    last_id: AtomicU64,
+}
+
+thread_local! {
+    /// Set while a per-thread twin of an entry point runs: NULL means the thread's own stream.
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+}
+
+/// A thread's own streams, by context. They end with the thread.
+struct Own(Vec<(u64, Key)>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Ok(session) = crate::session::session() {
+            for (_, key) in &self.0 {
+                // Its context may have ended before.
+                let _ = session.streams.destroy(session, *key);
+            }
+        }
+    }
+}
+
+/// Runs `call` as an entry point of the per-thread default stream.
+pub(crate) fn per_thread<T>(call: impl FnOnce() -> T) -> T {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            PER_THREAD.set(false);
+        }
+    }
+    PER_THREAD.set(true);
+    let _reset = Reset;
+    call()
+}
+
+impl Streams {
+    pub(crate) fn new() -> Self {
+        Self {
+            table: Slots::new(CONTEXT_SLOTS, STREAM_SLOTS),
+            last_id: AtomicU64::new(0),
+        }
+    }
+
+    /// Makes the legacy stream of a context, which exists with it.
+    pub(crate) fn make_legacy(&self, slot: u32, context: u64) {
+        let id = self.next_id();
+        self.table
+            .occupy(slot, |stream| fill(stream, context, 0, 0, id));
+    }
+
+    fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Makes a stream in the current context.
+    pub(crate) fn create(
+        &self,
+        current: &Current,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Key, CUresult> {
+        let session = current.session;
+        let id = self.next_id();
+        let key = self
+            .table
+            .insert(
+                |slot, stream| session.reached(slot, stream.posted()),
+                |_, stream| fill(stream, current.handle(), flags, priority, id),
+            )
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let created = session.post(&StreamCreate {
+            stream: key.index,
+            context: current.slot,
+            flags: flags & CU_STREAM_NON_BLOCKING,
+            priority,
+        });
+        if created.is_err() {
+            self.table.remove(key);
+        }
+        created.map(|()| key)
+    }
+
+    /// Ends a stream that was made by [`Streams::create`].
+    pub(crate) fn destroy(&self, session: &Session, key: Key) -> Result<(), CUresult> {
+        if key.index < CONTEXT_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let stream = self
+            .table
+            .remove(key)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let sent = session.enqueue(key.index, stream, &StreamDestroy { reserved: 0 }, &[]);
+        self.table.release(key.index);
+        sent.map(drop)
+    }
+
+    /// Forgets the streams of a context that has ended. The server ended them with it.
+    pub(crate) fn forget(&self, context: u64) {
+        let of_context: Vec<Key> = self
+            .of_context(context)
+            .map(|(key, _)| key)
+            .filter(|key| key.index >= CONTEXT_SLOTS)
+            .collect();
+        for key in of_context {
+            if self.table.remove(key).is_some() {
+                self.table.release(key.index);
+            }
+        }
+    }
+
+    /// All streams of a context: its legacy stream, and those that were made.
+    pub(crate) fn of_context(&self, context: u64) -> impl Iterator<Item = (Key, &Stream)> {
+        let legacy = Key::of(context, Kind::Context).and_then(|key| {
+            let legacy = self.table.tenant(key.index)?;
+            Some((legacy, self.table.get(legacy)?))
+        });
+        legacy
+            .into_iter()
+            .chain(
+                self.table
+                    .live()
+                    .filter(|(key, _)| key.index >= CONTEXT_SLOTS),
+            )
+            .filter(move |(_, stream)| stream.context() == context)
+    }
+
+    /// The stream in a slot, dead or alive: for places that were noted earlier.
+    pub(crate) fn get(&self, key: Key) -> Option<&Stream> {
+        self.table.get(key)
+    }
+}
+
+fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
+    stream.context.store(context, Ordering::Relaxed);
+    stream.flags.store(flags, Ordering::Relaxed);
+    stream.priority.store(priority, Ordering::Relaxed);
+    stream.id.store(id, Ordering::Relaxed);
+}
+
+/// The stream that a handle means to the calling thread, whose context is usable.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT without a current context where the handle needs one,
+/// CUDA_ERROR_INVALID_HANDLE for a handle that names no live stream, and the context's own error
+/// where it died of one.
+pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
+    match handle.bits() {
+        0 if PER_THREAD.get() => own(&context::current()?),
+        2 => own(&context::current()?),
+        0 | 1 => legacy(&context::current()?),
+        bits => {
+            let session = crate::session::session()?;
+            let found =
+                Key::of(bits, Kind::Stream).and_then(|key| Some((key, session.streams.get(key)?)));
+            let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+            let context = context::usable(session, stream.context())?;
+            Ok(Target {
+                session,
+                slot: key.index,
+                stream,
+                context: context.slot,
+            })
+        }
+    }
+}
+
+fn legacy(current: &Current) -> Result<Target, CUresult> {
+    let streams = &current.session.streams;
+    let stream = streams
+        .table
+        .at(current.slot)
+        .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+    Ok(Target {
+        session: current.session,
+        slot: current.slot,
+        stream,
+        context: current.slot,
+    })
+}
+
+/// The calling thread's own stream in the current context, made at its first use.
+fn own(current: &Current) -> Result<Target, CUresult> {
+    let session = current.session;
+    let context = current.handle();
+    let known = OWN
+        .try_with(|own| {
+            let own = own.borrow();
+            own.0
+                .iter()
+                .find(|(of, _)| *of == context)
+                .map(|(_, key)| *key)
+        })
+        .map_err(|_| CUresult::ERROR_DEINITIALIZED)?;
+    let live = known.and_then(|key| Some((key, session.streams.get(key)?)));
+    let (key, stream) = match live {
+        Some(live) => live,
+        None => {
+            let key = session.streams.create(current, 0, 0)?;
+            OWN.with_borrow_mut(|own| {
+                own.0.retain(|(of, _)| *of != context);
+                own.0.push((context, key));
+            });
+            let stream = session.streams.get(key);
+            (key, stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?)
+        }
+    };
+    Ok(Target {
+        session,
+        slot: key.index,
+        stream,
+        context: current.slot,
+    })
+}
+
+impl Target {
+    /// Puts a request at the end of the stream.
+    pub(crate) fn enqueue<R: cuda_abi::operations::Request>(
+        &self,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<u64, CUresult> {
+        self.session.enqueue(self.slot, self.stream, request, data)
+    }
+
+    /// Waits for a place in this stream, and says what became of its context.
+    pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
+        self.session.wait(self.slot, sequence)?;
+        self.session.check_fault(self.context)
+    }
+}

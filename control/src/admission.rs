@@ -1,0 +1,236 @@
+//! Clients: who they are, what they get, and how they come to their server.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use cuda_abi::CUresult;
+use engine::arena::EXTENT;
+use transport::handshake::{Admit, Hello, Packet, Purpose, negotiate};
+use transport::session::SessionMemory;
+use transport::socket::{Connection, SocketError};
+
+use crate::daemon::Daemon;
+use crate::placement::{Who, executor_for};
+use crate::registry::{Client, ServerId, State, Waiting};
+
+/// Clients that may wait for one server.
+const MAX_WAITING: usize = 4096;
+
+/// Longest name of a program that is kept.
+const MAX_PROGRAM: usize = 256;
+
+impl Daemon {
+    /// Tells somebody that there is no session, and why.
+    pub(crate) fn refuse(&self, connection: &Connection, pid: Option<i32>, text: &str) {
+        self.refuse_with(connection, pid, CUresult::ERROR_MPS_CONNECTION_FAILED, text);
+    }
+
+    fn refuse_with(&self, connection: &Connection, pid: Option<i32>, code: CUresult, text: &str) {
+        let who = pid.map_or_else(|| "a connection".to_owned(), |pid| format!("client {pid}"));
+        self.log(&format!("Refused {who} with error {}: {text}", code.0));
+        let packet = Packet::Refused {
+            code: code.0,
+            text: text.to_owned(),
+        };
+        let _ = connection.try_send(&packet.encode(), &[]);
+    }
+
+    /// A client has come.
+    pub(crate) fn client(&mut self, connection: Connection, hello: Hello) {
+        let peer = match connection.peer() {
+            Ok(peer) => peer,
+            Err(error) => {
+                let text = format!("cannot tell who the client is: {error}");
+                return self.refuse(&connection, None, &text);
+            }
+        };
+        let (pid, uid) = (peer.pid, peer.uid);
+        let Purpose::Client(wishes) = &hello.purpose else {
+            return;
+        };
+        if self.is_quitting() {
+            let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
+            return self.refuse_with(&connection, Some(pid), code, "the daemon is quitting");
+        }
+        let session = self.number();
+        let key = executor_for(
+            Who {
+                uid,
+                group: None,
+                session,
+            },
+            self.isolation,
+        );
+        let settings = self
+            .registry
+            .for_key(&key)
+            .and_then(|id| self.registry.servers.get(&id))
+            .map_or(&self.defaults, |server| &server.settings);
+        let mut fields = match settings.narrow(wishes, self.default_priority) {
+            Ok(fields) => fields,
+            Err(error) => return self.refuse(&connection, Some(pid), &error.to_string()),
+        };
+        fields.program = clean(&fields.program);
+
+        let id = match self.registry.for_key(&key) {
+            Some(id) => Ok(id),
+            None => self.start_server_for(key, uid, Some(peer.gid)),
+        };
+        let id = match id {
+            Ok(id) => id,
+            Err(error) => {
+                return self.refuse(&connection, Some(pid), &error);
+            }
+        };
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        if server.waiting.len() >= MAX_WAITING {
+            let code = CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
+            return self.refuse_with(&connection, Some(pid), code, "too many clients are waiting");
+        }
+        let state = server.state;
+        server.waiting.push_back(Waiting {
+            session,
+            connection,
+            peer,
+            hello,
+            fields,
+        });
+        self.log(&format!(
+            "NEW CLIENT {pid} from user {uid}: {}",
+            match state {
+                State::Active => "Server already exists",
+                _ => "Server is not ready, push client to pending list",
+            }
+        ));
+        self.hand_over(id);
+    }
+
+    /// Hands waiting clients to a server, as many as it takes now.
+    pub(crate) fn hand_over(&mut self, id: ServerId) {
+        loop {
+            let Some(server) = self.registry.servers.get_mut(&id) else {
+                return;
+            };
+            if !server.has_room() {
+                return;
+            }
+            let Some(waiting) = server.waiting.pop_front() else {
+                return;
+            };
+            if let Some(waiting) = self.admit(id, waiting)
+                && let Some(server) = self.registry.servers.get_mut(&id)
+            {
+                // The server's socket is full: it has much to read, and says something afterwards.
+                server.waiting.push_front(waiting);
+                return;
+            }
+        }
+    }
+
+    /// Hands a client to its server. Gives it back if that has to wait.
+    fn admit(&mut self, id: ServerId, waiting: Waiting) -> Option<Waiting> {
+        let pid = waiting.peer.pid;
+        let memory = match SessionMemory::create(EXTENT) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.refuse_with(
+                    &waiting.connection,
+                    Some(pid),
+                    CUresult::ERROR_MPS_MAX_CLIENTS_REACHED,
+                    &error.to_string(),
+                );
+                return None;
+            }
+        };
+        let version = match negotiate(waiting.hello.version) {
+            Ok(version) => version,
+            Err(versions) => {
+                self.refuse(&waiting.connection, Some(pid), &versions.to_string());
+                return None;
+            }
+        };
+        let namespace = namespace_of(pid);
+        let admit = Packet::Admit(Admit {
+            session: waiting.session,
+            pid,
+            uid: waiting.peer.uid,
+            gid: waiting.peer.gid,
+            namespace,
+            version,
+            fingerprint: waiting.hello.fingerprint,
+            features: waiting.hello.features,
+            client: waiting.fields.clone(),
+        });
+        let [ring, status, staging, host] = memory.fds();
+        let fds = [
+            waiting.connection.as_fd(),
+            waiting.peer.pidfd.as_fd(),
+            ring,
+            status,
+            staging,
+            host,
+        ];
+        let server = self.registry.servers.get_mut(&id)?;
+        match server.connection.try_send(&admit.encode(), &fds) {
+            Ok(()) => {
+                server.last_serial += 1;
+                let client = Client {
+                    pid,
+                    serial: server.last_serial,
+                    program: waiting.fields.program,
+                    namespace,
+                    attached: false,
+                };
+                server.clients.insert(waiting.session, client);
+                None
+            }
+            Err(error) if error.would_wait() => Some(waiting),
+            Err(SocketError::Closed) => {
+                let text = "the server ended";
+                let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
+                self.refuse_with(&waiting.connection, Some(pid), code, text);
+                None
+            }
+            Err(error) => {
+                self.refuse(&waiting.connection, Some(pid), &error.to_string());
+                None
+            }
+        }
+    }
+}
+
+/// What a client says of its name, fit for lists: no control characters, not too long.
+fn clean(program: &str) -> String {
+    program
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .take(MAX_PROGRAM)
+        .collect()
+}
+
+/// The inode of a process's pid namespace, or 0 where it cannot be seen.
+fn namespace_of(pid: i32) -> u64 {
+    if pid == 0 {
+        return 0;
+    }
+    std::fs::metadata(format!("/proc/{pid}/ns/pid")).map_or(0, |link| link.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fit_for_lists() {
+        assert_eq!(clean("./app\n\x1b[2J"), "./app??[2J");
+        assert_eq!(clean(&"x".repeat(1000)).len(), MAX_PROGRAM);
+    }
+
+    #[test]
+    fn our_own_namespace_can_be_seen() {
+        assert_ne!(namespace_of(std::process::id().cast_signed()), 0);
+        assert_eq!(namespace_of(0), 0);
+    }
+}

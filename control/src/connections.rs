@@ -1,0 +1,123 @@
+//! Connections that have not said yet what they are for: few words are awaited, and not for long.
+
+use std::time::{Duration, Instant};
+
+use transport::handshake::{Packet, Purpose, Unreadable};
+use transport::socket::Connection;
+
+use crate::commands::{self, Caller};
+use crate::daemon::{Daemon, Source};
+
+/// How long a connection may say nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Silent connections at a time. Beyond it the oldest gives way.
+const MAX_HALF_OPEN: usize = 2048;
+
+/// Connections taken before other events get their turn.
+const AT_A_TIME: usize = 64;
+
+/// A connection that has said nothing yet.
+#[derive(Debug)]
+pub struct HalfOpen {
+    connection: Connection,
+    /// When it is given up.
+    pub deadline: Instant,
+}
+
+impl Daemon {
+    /// Takes those who connect.
+    pub(crate) fn accept(&mut self) {
+        for _ in 0..AT_A_TIME {
+            match self.instance.listener.try_accept() {
+                Ok(Some(connection)) => self.accepted(connection),
+                Ok(None) => return,
+                Err(error) => {
+                    // Most likely no descriptor is left. A silent connection's helps; or time does.
+                    self.log(&format!("Cannot accept a connection: {error}"));
+                    if self.half_open.pop_first().is_none() {
+                        self.pause_listening();
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn accepted(&mut self, connection: Connection) {
+        self.log("Accepting connection...");
+        if self.half_open.len() >= MAX_HALF_OPEN {
+            self.half_open.pop_first();
+        }
+        let number = self.number();
+        if let Err(error) = self.watch(&connection, Source::HalfOpen(number)) {
+            self.log(&format!("Cannot watch a connection: {error}"));
+            return;
+        }
+        self.half_open.insert(
+            number,
+            HalfOpen {
+                connection,
+                deadline: Instant::now() + PATIENCE,
+            },
+        );
+        // What it has to say is usually there already.
+        self.half_open_spoke(number);
+    }
+
+    pub(crate) fn drop_silent_connections(&mut self, now: Instant) {
+        while let Some(first) = self.half_open.first_entry()
+            && first.get().deadline <= now
+        {
+            first.remove();
+            self.log("A connection said nothing and was closed");
+        }
+    }
+
+    /// A connection has said something, or ended.
+    pub(crate) fn half_open_spoke(&mut self, number: u64) {
+        let Some(half_open) = self.half_open.get(&number) else {
+            return;
+        };
+        let received = match half_open.connection.try_receive() {
+            Ok(None) => return,
+            Ok(Some((bytes, _))) => Some(Packet::decode(&bytes)),
+            Err(_) => None,
+        };
+        let Some(HalfOpen { connection, .. }) = self.half_open.remove(&number) else {
+            return;
+        };
+        self.forget(&connection);
+        match received {
+            // It ended: a tool that looked whether somebody listens.
+            None => {}
+            Some(Ok(Packet::Hello(hello))) => match &hello.purpose {
+                Purpose::Client(_) => self.client(connection, hello),
+                Purpose::Command { line } => self.command(connection, line),
+            },
+            Some(Err(Unreadable::Version(versions))) => {
+                self.refuse(&connection, None, &versions.to_string());
+            }
+            Some(Ok(_)) => self.refuse(&connection, None, "expected a Hello"),
+            Some(Err(error)) => self.refuse(&connection, None, &error.to_string()),
+        }
+    }
+
+    fn command(&mut self, connection: Connection, line: &str) {
+        let peer = match connection.peer() {
+            Ok(peer) => peer,
+            Err(error) => {
+                self.log(&format!("Cannot tell who gives a command: {error}"));
+                return;
+            }
+        };
+        self.log("NEW UI");
+        self.log(&format!("Cmd:{line}"));
+        let answer = commands::run(self, Caller { uid: peer.uid }, line);
+        for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
+            self.log(line);
+        }
+        self.answer(connection, answer);
+        self.log("UI closed");
+    }
+}

@@ -1,0 +1,89 @@
+//! The two directories, and the names in them.
+
+use std::env::VarError;
+use std::path::{Path, PathBuf};
+
+/// Where the daemon meets its clients and where it writes its logs. Absolute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directories {
+    /// CUDA_MPS_PIPE_DIRECTORY
+    pub pipe: PathBuf,
+    /// CUDA_MPS_LOG_DIRECTORY
+    pub log: PathBuf,
+}
+
+fn variable(name: &str, otherwise: &str) -> Result<PathBuf, String> {
+    let path = match std::env::var_os(name) {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => PathBuf::from(otherwise),
+    };
+    std::path::absolute(&path).map_err(|error| format!("{name}={}: {error}", path.display()))
+}
+
+/// A variable's text, `None` if it is unset.
+///
+/// # Errors
+/// When it is not UTF-8.
+pub fn text_variable(name: &str) -> Result<Option<String>, String> {
+    match std::env::var(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(format!("{name} is not UTF-8")),
+    }
+}
+
+impl Directories {
+    /// The directories that the environment names, or their defaults.
+    ///
+    /// # Errors
+    /// When a relative one cannot be completed, in words.
+    pub fn from_environment() -> Result<Self, String> {
+        Ok(Self {
+            pipe: variable("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")?,
+            log: variable("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")?,
+        })
+    }
+
+    /// The socket that clients and commands connect to.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.pipe.join("control")
+    }
+
+    /// The file whose lock says that a daemon runs.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.pipe.join("control_lock")
+    }
+
+    /// The file with the daemon's process id.
+    #[must_use]
+    pub fn pid(&self) -> PathBuf {
+        self.pipe.join("nvidia-cuda-mps-control.pid")
+    }
+
+    /// The daemon's log.
+    #[must_use]
+    pub fn control_log(&self) -> PathBuf {
+        self.log.join("control.log")
+    }
+
+    /// The servers' log.
+    #[must_use]
+    pub fn server_log(&self) -> PathBuf {
+        self.log.join("server.log")
+    }
+}
+
+/// Makes a directory and its parents unless it is there.
+///
+/// # Errors
+/// In words, with the path.
+pub fn make(path: &Path, what: &str) -> Result<(), String> {
+    std::fs::create_dir_all(path).map_err(|error| {
+        format!(
+            "cannot make the {what} directory {}: {error}",
+            path.display()
+        )
+    })
+}

@@ -1,0 +1,146 @@
+//! The limits that the daemon gives to servers, and what becomes of a client's own.
+//!
+//! A client can only narrow what its server allows. Whatever does not parse is refused with a reason.
+
+use std::collections::BTreeMap;
+
+use cuda_abi::limits::{self, LimitError};
+use transport::handshake::ClientFields;
+
+/// Limits: the daemon's defaults for later servers, or one server's for its later clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Active thread percentage.
+    pub percentage: f32,
+    /// Pinned memory limits as they were set, by device as it was named.
+    pub memory: BTreeMap<String, String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            percentage: 100.0,
+            memory: BTreeMap::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// The defaults that the daemon's environment gives.
+    ///
+    /// # Errors
+    /// When one does not parse.
+    pub fn from_environment(
+        percentage: Option<&str>,
+        memory: Option<&str>,
+    ) -> Result<Self, LimitError> {
+        let mut settings = Self::default();
+        if let Some(text) = percentage {
+            settings.percentage = limits::percentage(text)?;
+        }
+        if let Some(text) = memory {
+            limits::memory_limits(text)?;
+            for entry in text.split(',').filter(|entry| !entry.trim().is_empty()) {
+                if let Some((device, size)) = entry.split_once('=') {
+                    settings.set_memory(device.trim(), size.trim())?;
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Sets the limit of a device.
+    ///
+    /// # Errors
+    /// When it does not parse; then nothing has changed.
+    pub fn set_memory(&mut self, device: &str, size: &str) -> Result<(), LimitError> {
+        if !limits::is_device(device) {
+            return Err(LimitError::Entry(format!("{device}={size}")));
+        }
+        limits::size_in_bytes(size)?;
+        self.memory.insert(device.to_owned(), size.to_owned());
+        Ok(())
+    }
+
+    /// What a client of a server with these settings gets: its own wishes, checked, and narrowed by
+    /// what the server allows. Of several limits for a device the lowest holds, which is for the
+    /// server to find, since it alone knows which names mean the same device.
+    ///
+    /// # Errors
+    /// When a wish does not parse.
+    pub fn narrow(
+        &self,
+        client: &ClientFields,
+        default_priority: u32,
+    ) -> Result<ClientFields, LimitError> {
+        let mut percentage = self.percentage;
+        if let Some(text) = &client.percentage {
+            percentage = limits::percentage(text)?.min(percentage);
+        }
+        let mut memory: Vec<String> = self
+            .memory
+            .iter()
+            .map(|(device, size)| format!("{device}={size}"))
+            .collect();
+        if let Some(text) = &client.memory_limit
+            && !limits::memory_limits(text)?.is_empty()
+        {
+            memory.push(text.clone());
+        }
+        let priority = match &client.priority {
+            Some(text) => limits::priority(text)?,
+            None => default_priority,
+        };
+        Ok(ClientFields {
+            percentage: Some(percentage.to_string()),
+            memory_limit: (!memory.is_empty()).then(|| memory.join(",")),
+            priority: Some(priority.to_string()),
+            ..client.clone()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_only_narrows() {
+        let mut settings = Settings {
+            percentage: 50.0,
+            ..Settings::default()
+        };
+        settings.set_memory("0", "2G").unwrap();
+        let ask = |percentage: &str, memory: &str| {
+            let client = ClientFields {
+                percentage: Some(percentage.into()),
+                memory_limit: Some(memory.into()),
+                ..ClientFields::default()
+            };
+            settings.narrow(&client, 1)
+        };
+        let got = ask("80", "0=1G").unwrap();
+        assert_eq!(got.percentage.as_deref(), Some("50"));
+        assert_eq!(got.memory_limit.as_deref(), Some("0=2G,0=1G"));
+        assert_eq!(got.priority.as_deref(), Some("1"));
+        assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
+        assert!(ask("abc", "").is_err());
+        assert!(ask("50", "junk").is_err());
+    }
+
+    #[test]
+    fn a_refused_limit_changes_nothing() {
+        let mut settings = Settings::default();
+        settings.set_memory("0", "512M").unwrap();
+        for wrong in ["xyz", "0G", "-1M", "1.5G"] {
+            assert!(settings.set_memory("0", wrong).is_err());
+        }
+        assert_eq!(settings.memory["0"], "512M");
+        assert!(settings.set_memory("zero", "1G").is_err());
+        assert!(Settings::from_environment(Some("0"), None).is_err());
+        assert!(Settings::from_environment(None, Some("junk")).is_err());
+        let settings = Settings::from_environment(Some("25"), Some("0=1G,1=512MB")).unwrap();
+        assert_eq!(settings.percentage, 25.0);
+        assert_eq!(settings.memory.len(), 2);
+    }
+}

@@ -1,0 +1,395 @@
+//! One client's objects, by its own handles, and the operations on them.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use engine::{Attachment, CUresult, Client, Window};
+
+use crate::context::Context;
+use crate::device::Shared;
+use crate::grid::Grid;
+use crate::image;
+use crate::memory::{ClientMemory, Mapped};
+use crate::module::{Image, Module};
+use crate::stream::{Common, Operation, Stream};
+
+/// How long [`Client::assist`] may take.
+const ASSIST: Duration = Duration::from_micros(100);
+
+/// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
+const MOST_OBJECTS: usize = 1 << 16;
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct SoftClient {
+    shared: Arc<Shared>,
+    /// `None` only while it is being dropped.
+    objects: Option<Objects>,
+    mapped: Arc<Mapped>,
+}
+
+#[derive(Debug)]
+struct Objects {
+    common: Arc<Common>,
+    memory: ClientMemory,
+    contexts: HashMap<u32, Arc<Context>>,
+    streams: HashMap<u32, Arc<Stream>>,
+    images: HashMap<u64, Arc<Image>>,
+    modules: HashMap<u64, Arc<Module>>,
+}
+
+impl SoftClient {
+    pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
+        let Attachment {
+            windows,
+            host,
+            staging,
+            share,
+            observer,
+        } = attachment;
+        if !(share.percentage > 0.0 && share.percentage <= 100.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let memory = ClientMemory::new(&windows, &shared.budgets, &host, &staging)?;
+        let scheduler = Arc::clone(shared.pool.scheduler());
+        let account = scheduler.join(share);
+        Ok(Self {
+            shared: Arc::clone(shared),
+            mapped: memory.mapped(),
+            objects: Some(Objects {
+                common: Arc::new(Common {
+                    observer,
+                    account,
+                    scheduler,
+                    space: Arc::clone(memory.copy_space()),
+                    closed: AtomicBool::new(false),
+                    waiting: AtomicU64::new(0),
+                }),
+                memory,
+                contexts: HashMap::new(),
+                streams: HashMap::new(),
+                images: HashMap::new(),
+                modules: HashMap::new(),
+            }),
+        })
+    }
+
+    fn objects(&mut self) -> &mut Objects {
+        self.objects
+            .as_mut()
+            .expect("invariant: only drop takes the objects out")
+    }
+}
+
+impl Objects {
+    fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
+        self.contexts
+            .get(&id)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
+        self.streams
+            .get(&slot)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
+        self.modules
+            .get(&handle)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn add_stream(
+        &mut self,
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+    ) -> Result<(), CUresult> {
+        if let Some(stream) = self.streams.get(&slot) {
+            return stream.renew(priority, context);
+        }
+        let common = Arc::clone(&self.common);
+        let stream = Stream::new(slot, priority, context, common);
+        self.streams.insert(slot, stream);
+        Ok(())
+    }
+
+    fn post(&self, at: At, operation: Operation<'_>) -> Result<(), CUresult> {
+        self.stream(at.stream)?.post(at.sequence, operation)
+    }
+
+    fn grid(
+        &self,
+        stream: &Stream,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Grid, CUresult> {
+        let (context, priority) = stream.place()?;
+        context.check()?;
+        Grid::new(
+            self.module(request.module)?,
+            &context,
+            self.memory.kernel_space(context.device)?,
+            priority,
+            self.common.scheduler.workers() as u64,
+            request,
+            data,
+        )
+    }
+}
+
+impl Client for SoftClient {
+    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        self.objects().memory.commit(range)
+    }
+
+    fn decommit(&mut self, range: Window) {
+        self.objects().memory.decommit(range);
+    }
+
+    fn free_memory(&self, device: u32) -> u64 {
+        self.shared
+            .budgets
+            .get(device as usize)
+            .map_or(0, |budget| budget.free())
+    }
+
+    fn assist(&mut self) -> bool {
+        let Common {
+            scheduler, account, ..
+        } = &*self.objects().common;
+        scheduler.help(account, ASSIST)
+    }
+
+    fn context_create(
+        &mut self,
+        request: &operations::ContextCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let devices = self.shared.budgets.len();
+        let objects = self.objects();
+        if request.device as usize >= devices {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        if request.context >= CONTEXT_SLOTS || objects.contexts.contains_key(&request.context) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let observer = Arc::clone(&objects.common.observer);
+        let context = Arc::new(Context::new(request.context, request.device, observer));
+        // The legacy stream comes with its context.
+        objects.add_stream(request.context, 0, Arc::clone(&context))?;
+        objects.contexts.insert(request.context, context);
+        Ok(())
+    }
+
+    fn context_destroy(
+        &mut self,
+        request: &operations::ContextDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let context = objects
+            .contexts
+            .remove(&request.context)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        // What runs is cancelled; whoever has a stream in hand reports all that waits in it.
+        context.destroy();
+        for stream in objects.streams.values() {
+            stream.end_with(&context);
+        }
+        objects
+            .modules
+            .retain(|_, module| !Arc::ptr_eq(&module.context, &context));
+        Ok(())
+    }
+
+    fn stream_create(
+        &mut self,
+        request: &operations::StreamCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let context = Arc::clone(objects.context(request.context)?);
+        context.check()?;
+        let slots = CONTEXT_SLOTS..STREAM_SLOTS;
+        if request.stream == request.context {
+            // Its legacy stream, which is there.
+            return Ok(());
+        }
+        if !slots.contains(&request.stream) || request.flags & !STREAM_NON_BLOCKING != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        objects.add_stream(request.stream, request.priority, context)
+    }
+
+    fn stream_destroy(
+        &mut self,
+        at: At,
+        _request: &operations::StreamDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.objects().post(at, Operation::Destroy)
+    }
+
+    fn image_load(
+        &mut self,
+        request: &operations::ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ImageLoadReply, CUresult> {
+        let shared = Arc::clone(&self.shared);
+        let objects = self.objects();
+        if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(match shared.images.load(data, image::compile) {
+            Ok(image) => {
+                reply.extend_from_slice(&image.descriptor);
+                let descriptor = image.descriptor.len() as u64;
+                objects.images.insert(request.image, image);
+                operations::ImageLoadReply {
+                    status: CUresult::SUCCESS.0,
+                    descriptor,
+                    log: 0,
+                }
+            }
+            Err(refused) => {
+                reply.extend_from_slice(refused.log.as_bytes());
+                operations::ImageLoadReply {
+                    status: refused.code.0,
+                    descriptor: 0,
+                    log: refused.log.len() as u64,
+                }
+            }
+        })
+    }
+
+    fn image_unload(
+        &mut self,
+        request: &operations::ImageUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let images = &mut self.objects().images;
+        images
+            .remove(&request.image)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn module_load(
+        &mut self,
+        request: &operations::ModuleLoad,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ModuleLoadReply, CUresult> {
+        let objects = self.objects();
+        let context = Arc::clone(objects.context(request.context)?);
+        context.check()?;
+        let image = objects
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if objects.modules.contains_key(&request.module) || objects.modules.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let observer = Arc::clone(&objects.common.observer);
+        let allocate = |bytes| observer.allocate(request.context, bytes);
+        let module = Module::new(Arc::clone(image), context, &objects.memory, allocate)?;
+        for address in &*module.globals {
+            reply.extend(address.to_le_bytes());
+        }
+        let addresses = module.globals.len() as u64;
+        objects.modules.insert(request.module, Arc::new(module));
+        Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    fn module_unload(
+        &mut self,
+        request: &operations::ModuleUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // Grids that were posted before keep it.
+        let modules = &mut self.objects().modules;
+        modules
+            .remove(&request.module)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn function_set(
+        &mut self,
+        request: &operations::FunctionSet,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let module = self.objects().module(request.module)?;
+        module.set(request.kernel, request.attribute, request.value)
+    }
+
+    fn launch(
+        &mut self,
+        at: At,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let stream = objects.stream(at.stream)?;
+        let operation = match objects.grid(stream, request, data) {
+            Ok(grid) => Operation::Launch(grid),
+            Err(code) => Operation::Refused(code),
+        };
+        stream.post(at.sequence, operation)
+    }
+
+    fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
+        self.objects().post(at, Operation::Copy(*request))
+    }
+
+    fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
+        let operation = Operation::Write {
+            to: request.to,
+            data: Cow::Borrowed(data),
+        };
+        self.objects().post(at, operation)
+    }
+
+    fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
+        self.objects().post(at, Operation::Fill(*request))
+    }
+
+    fn event_record(
+        &mut self,
+        at: At,
+        request: &operations::EventRecord,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let operation = Operation::Event {
+            event: request.event,
+            timing: request.timing != 0,
+        };
+        self.objects().post(at, operation)
+    }
+}
+
+impl Drop for SoftClient {
+    fn drop(&mut self) {
+        let Some(objects) = self.objects.take() else {
+            return;
+        };
+        objects.common.closed.store(true, Ordering::Relaxed);
+        for context in objects.contexts.values() {
+            context.destroy();
+        }
+        objects.common.scheduler.leave(&objects.common.account);
+        for stream in objects.streams.values() {
+            stream.clear();
+        }
+        drop(objects);
+        // Every thread has let go of the work, and with the last of it the memory is unmapped.
+        self.mapped.wait_until_none();
+    }
+}

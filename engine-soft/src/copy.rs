@@ -1,0 +1,362 @@
+//! Copies and fills: what they mean, whether they are allowed, and the moving of bytes.
+//!
+//! A transfer is checked as a whole before its first byte moves: its arithmetic cannot overflow and
+//! all that lies between its first and last byte is committed memory of the client. It is then a run
+//! of units that any thread may carry out. The only raw accesses of the layer above the executor are
+//! here. Memory of a client is never seen as a Rust reference, for the client may write it meanwhile.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cuda_abi::operations::{self, Space};
+use engine::{CUresult, Window};
+
+use crate::memory::CopySpace;
+use crate::work::{Piece, Progress, Task};
+
+/// Bytes of one unit of a transfer.
+const UNIT: u64 = 512 << 10;
+
+/// How long a thread stays with a transfer before others have a turn.
+const QUANTUM: Duration = Duration::from_millis(2);
+
+/// Transfers up to this size run at once on the thread that meets them.
+pub(crate) const SMALL: u64 = 256 << 10;
+
+/// One side of a transfer: rows of bytes, `pitch` apart, in planes `slice` apart.
+#[derive(Clone, Copy, Debug)]
+struct Rows {
+    base: u64,
+    pitch: u64,
+    slice: u64,
+}
+
+/// How much is moved: `depth` planes of `height` rows of `width` bytes.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    width: u64,
+    height: u64,
+    depth: u64,
+}
+
+impl Extent {
+    /// An extent; one without bytes is zero in all directions, so that sizes can be multiplied.
+    fn new(width: u64, height: u64, depth: u64) -> Self {
+        let any = width != 0 && height != 0 && depth != 0;
+        let [width, height, depth] = [width, height, depth].map(|n| if any { n } else { 0 });
+        Self {
+            width,
+            height,
+            depth,
+        }
+    }
+}
+
+/// A copy or a fill that was found to be allowed.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    to: Rows,
+    source: Source,
+    extent: Extent,
+    /// Keeps the memory mapped.
+    _space: Arc<CopySpace>,
+}
+
+/// Where a transfer's bytes come from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Memory(Rows),
+    Pattern { value: u32, element: u32 },
+}
+
+impl Transfer {
+    /// Checks a copy. Nothing to copy is no error.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn copy(
+        space: &Arc<CopySpace>,
+        request: &operations::Copy,
+    ) -> Result<Self, CUresult> {
+        let mut extent = Extent::new(request.width, request.height, request.depth);
+        let mut to = side(
+            space,
+            request.to_space,
+            request.to,
+            (request.to_pitch, request.to_slice),
+            extent,
+        )?;
+        let mut from = side(
+            space,
+            request.from_space,
+            request.from,
+            (request.from_pitch, request.from_slice),
+            extent,
+        )?;
+        // Rows that touch on both sides are one row, and planes likewise.
+        if to.pitch == extent.width && from.pitch == extent.width {
+            extent.width *= extent.height;
+            extent.height = 1;
+            if to.slice == extent.width && from.slice == extent.width {
+                extent.width *= extent.depth;
+                extent.depth = 1;
+            }
+        }
+        if extent.height == 1 {
+            // One row a plane: planes are the rows.
+            extent.height = extent.depth;
+            extent.depth = 1;
+            to.pitch = to.slice;
+            from.pitch = from.slice;
+        }
+        Ok(Self {
+            to,
+            source: Source::Memory(from),
+            extent,
+            _space: Arc::clone(space),
+        })
+    }
+
+    /// Checks a fill. Nothing to fill is no error.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn fill(
+        space: &Arc<CopySpace>,
+        request: &operations::Fill,
+    ) -> Result<Self, CUresult> {
+        let element = u64::from(request.element);
+        let rows = request.height > 1;
+        if !matches!(element, 1 | 2 | 4)
+            || !request.to.is_multiple_of(element)
+            || (rows && !request.pitch.is_multiple_of(element))
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let width = request
+            .width
+            .checked_mul(element)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let mut extent = Extent::new(width, request.height, 1);
+        let pitches = (request.pitch, 0);
+        let to = side(space, Space::Unified as u32, request.to, pitches, extent)?;
+        if to.pitch == extent.width {
+            extent.width *= extent.height;
+            extent.height = 1;
+        }
+        Ok(Self {
+            to,
+            source: Source::Pattern {
+                value: request.value,
+                element: request.element,
+            },
+            extent,
+            _space: Arc::clone(space),
+        })
+    }
+
+    /// Bytes that are moved.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Cannot overflow: `side` found it to be at most a window's size.
+        self.extent.width * self.extent.height * self.extent.depth
+    }
+
+    /// Carries out all of it.
+    pub(crate) fn run_all(&self) {
+        self.move_range(0..self.bytes());
+    }
+
+    /// Moves a range of the transfer's bytes, counted row after row.
+    fn move_range(&self, range: Range<u64>) {
+        let mut at = range.start;
+        while at < range.end {
+            let (row, column) = (at / self.extent.width, at % self.extent.width);
+            let (plane, row) = (row / self.extent.height, row % self.extent.height);
+            let count = (self.extent.width - column).min(range.end - at);
+            let to = self.to.at(plane, row) + column;
+            match self.source {
+                Source::Memory(from) => move_bytes(to, from.at(plane, row) + column, count),
+                Source::Pattern { value, element } => fill_bytes(to, value, element, count),
+            }
+            at += count;
+        }
+    }
+}
+
+impl Task for Transfer {
+    fn name(&self) -> &str {
+        match self.source {
+            Source::Memory(_) => "a copy",
+            Source::Pattern { .. } => "a fill",
+        }
+    }
+
+    fn units(&self) -> u64 {
+        self.bytes().div_ceil(UNIT)
+    }
+
+    fn unit_cost(&self) -> Option<u64> {
+        None
+    }
+
+    fn most_resident(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn quantum(&self) -> Duration {
+        QUANTUM
+    }
+
+    fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
+        // At least one unit a turn.
+        while let Some(unit) = piece.fresh.next() {
+            let first = unit * UNIT;
+            self.move_range(first..(first + UNIT).min(self.bytes()));
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        if piece.is_empty() {
+            Progress::Finished
+        } else {
+            Progress::Yielded
+        }
+    }
+}
+
+impl Rows {
+    fn at(&self, plane: u64, row: u64) -> u64 {
+        self.base + plane * self.slice + row * self.pitch
+    }
+}
+
+/// Checks one side of a transfer and gives it the address that it has in this process.
+fn side(
+    space: &CopySpace,
+    number: u32,
+    base: u64,
+    (pitch, slice): (u64, u64),
+    extent: Extent,
+) -> Result<Rows, CUresult> {
+    let Extent {
+        width,
+        height,
+        depth,
+    } = extent;
+    if width == 0 {
+        return Ok(Rows {
+            base: 0,
+            pitch: 0,
+            slice: 0,
+        });
+    }
+    // One row needs no pitch and one plane no slice; what was given for them has no meaning.
+    let pitch = if height == 1 { width } else { pitch };
+    let plane = pitch
+        .checked_mul(height - 1)
+        .and_then(|bytes| bytes.checked_add(width))
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let full = pitch
+        .checked_mul(height)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let slice = if depth == 1 { full } else { slice };
+    if pitch < width || slice < plane {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let bytes = slice
+        .checked_mul(depth - 1)
+        .and_then(|bytes| bytes.checked_add(plane))
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let base = match Space::from_number(number) {
+        Some(Space::Unified) => space.unified.allows(base, bytes).then_some(base),
+        Some(Space::Staging) => space
+            .staging
+            .base
+            .checked_add(base)
+            .filter(|&address| space.staging.contains(address, bytes)),
+        None => None,
+    };
+    Ok(Rows {
+        base: base.ok_or(CUresult::ERROR_INVALID_VALUE)?,
+        pitch,
+        slice,
+    })
+}
+
+/// Writes bytes that lie in this process to a unified address.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
+pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUresult> {
+    let bytes = data.len() as u64;
+    if bytes == 0 {
+        return Ok(());
+    }
+    if !space.unified.allows(to, bytes) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    move_bytes(to, data.as_ptr() as u64, bytes);
+    Ok(())
+}
+
+/// Fills a range with zeroes.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
+pub(crate) fn zero(space: &CopySpace, range: Window) -> Result<(), CUresult> {
+    if range.bytes != 0 && !space.unified.allows(range.base, range.bytes) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    fill_bytes(range.base, 0, 1, range.bytes);
+    Ok(())
+}
+
+/// Moves bytes between two places of this process. Callers, all in this file, have shown that both
+/// lie in memory that stays mapped: a checked side of a transfer, or a slice.
+///
+/// A naturally aligned 1, 2, 4 or 8 bytes arrive in one store, for kernels that wait for a flag.
+fn move_bytes(to: u64, from: u64, count: u64) {
+    macro_rules! whole {
+        ($atomic:ty) => {{
+            // SAFETY: both sides are mapped (see above) and aligned to the type's size.
+            let (to, from) = unsafe { (&*(to as *const $atomic), &*(from as *const $atomic)) };
+            to.store(from.load(Ordering::Relaxed), Ordering::Release);
+        }};
+    }
+    let aligned = (to | from).is_multiple_of(count.max(1));
+    match count {
+        1 => whole!(AtomicU8),
+        2 if aligned => whole!(AtomicU16),
+        4 if aligned => whole!(AtomicU32),
+        8 if aligned => whole!(AtomicU64),
+        // SAFETY: both sides are mapped (see above). Sides of one transfer may overlap, which `copy`
+        // allows. A client that writes meanwhile gets a mix of its own bytes, as on a GPU.
+        _ => unsafe {
+            std::ptr::copy(from as *const u8, to as *mut u8, count as usize);
+        },
+    }
+}
+
+/// Repeats the low `element` bytes of a value. `to` and `count` are multiples of `element`; callers,
+/// all in this file, have shown that the range is mapped.
+fn fill_bytes(to: u64, value: u32, element: u32, count: u64) {
+    let bytes = value.to_le_bytes();
+    let pattern = &bytes[..element as usize];
+    if pattern.iter().all(|&byte| byte == pattern[0]) && count != element.into() {
+        // SAFETY: the range is mapped (see above).
+        unsafe { std::ptr::write_bytes(to as *mut u8, pattern[0], count as usize) };
+        return;
+    }
+    for at in (to..to + count).step_by(element as usize) {
+        match element {
+            // SAFETY: the range is mapped (see above).
+            1 => unsafe { (at as *mut u8).write_volatile(value as u8) },
+            // SAFETY: as above, and aligned.
+            2 => unsafe { (at as *mut u16).write(value as u16) },
+            // SAFETY: as above, and aligned.
+            _ => unsafe { (at as *mut u32).write(value) },
+        }
+    }
+}

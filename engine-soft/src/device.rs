@@ -1,0 +1,236 @@
+//! The engine: its devices, what they say of themselves, and what all clients share.
+
+use std::sync::Arc;
+
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
+use engine::{Attachment, CUresult, Client, Engine, arena};
+
+use crate::client::SoftClient;
+use crate::memory::Budget;
+use crate::module::ImageCache;
+use crate::scheduler::Pool;
+
+/// Compute capability 12.1, which real devices have; programs choose their PTX by it.
+const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
+/// CU_FUNC_ATTRIBUTE_BINARY_VERSION of every kernel.
+pub(crate) const BINARY_VERSION: u32 = 121;
+/// Threads that an SM holds.
+pub(crate) const THREADS_PER_SM: u32 = 1536;
+/// Blocks that an SM holds.
+pub(crate) const BLOCKS_PER_SM: u32 = 24;
+/// Shared memory of a block unless it asks for more.
+pub(crate) const SHARED_BYTES_PER_BLOCK: u32 = 48 << 10;
+/// Shared memory of a block that asks for it.
+pub(crate) const SHARED_BYTES_OPTIN: u32 = 99 << 10;
+/// Shared memory of an SM.
+pub(crate) const SHARED_BYTES_PER_SM: u32 = 100 << 10;
+/// Shared memory of each block that programs cannot use.
+pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
+
+/// How a software GPU is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How many devices there are, 1 to 8.
+    pub devices: u32,
+    /// Bytes of memory that each device has, at most [`arena::EXTENT`]. Rounded down to granules.
+    pub memory: u64,
+    /// Threads that run the devices' work, all together.
+    pub workers: usize,
+}
+
+impl Default for Config {
+    /// One device with half of the machine's memory and all its processors.
+    fn default() -> Self {
+        Self::with_devices(1)
+    }
+}
+
+impl Config {
+    /// So many devices, which share half of the machine's memory and all its processors.
+    #[must_use]
+    pub fn with_devices(devices: u32) -> Self {
+        Self {
+            devices,
+            memory: machine_memory() / 2 / u64::from(devices.max(1)),
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
+        }
+    }
+}
+
+/// The software GPU.
+#[derive(Debug)]
+pub struct SoftEngine {
+    shared: Arc<Shared>,
+    facts: Vec<DeviceFacts>,
+}
+
+/// What the clients of an engine share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) budgets: Vec<Arc<Budget>>,
+    pub(crate) images: ImageCache,
+    pub(crate) pool: Pool,
+}
+
+impl SoftEngine {
+    /// Sets a software GPU up.
+    ///
+    /// # Errors
+    /// If the configuration makes no sense or the system gives no threads.
+    pub fn new(config: &Config) -> std::io::Result<Self> {
+        let memory = config.memory.min(arena::EXTENT) / arena::GRANULE * arena::GRANULE;
+        if !(1..=8).contains(&config.devices) || config.workers == 0 || memory == 0 {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                "a software GPU needs 1 to 8 devices, some memory and at least one worker",
+            ));
+        }
+        let devices = 0..config.devices;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                budgets: devices
+                    .clone()
+                    .map(|_| Arc::new(Budget::new(memory)))
+                    .collect(),
+                images: ImageCache::default(),
+                pool: Pool::new(config.workers)?,
+            }),
+            facts: devices
+                .map(|ordinal| device_facts(ordinal, memory, config.workers))
+                .collect(),
+        })
+    }
+}
+
+impl Engine for SoftEngine {
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.facts
+    }
+
+    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
+        Ok(Box::new(SoftClient::new(&self.shared, attachment)?))
+    }
+}
+
+fn device_facts(ordinal: u32, memory: u64, workers: usize) -> DeviceFacts {
+    DeviceFacts {
+        name: "OpenMPS software GPU".into(),
+        uuid: uuid(ordinal),
+        total_memory: memory,
+        attributes: attributes(ordinal, workers),
+        window: 0,
+        window_bytes: 0,
+    }
+}
+
+/// The values of attributes by their numbers. Whatever is not named is a feature
+/// that is not built, and 0.
+fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
+    let mut values = vec![0; DEVICE_ATTRIBUTES.len() + 1];
+    let sms = i32::try_from(workers).unwrap_or(i32::MAX);
+    let known: &[(Attribute, i32)] = &[
+        (Attribute::MAX_THREADS_PER_BLOCK, 1024),
+        (Attribute::MAX_BLOCK_DIM_X, 1024),
+        (Attribute::MAX_BLOCK_DIM_Y, 1024),
+        (Attribute::MAX_BLOCK_DIM_Z, 64),
+        (Attribute::MAX_GRID_DIM_X, i32::MAX),
+        (Attribute::MAX_GRID_DIM_Y, 65535),
+        (Attribute::MAX_GRID_DIM_Z, 65535),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_BLOCK,
+            signed(SHARED_BYTES_PER_BLOCK),
+        ),
+        (Attribute::TOTAL_CONSTANT_MEMORY, 64 << 10),
+        (Attribute::WARP_SIZE, 32),
+        (Attribute::MAX_PITCH, i32::MAX),
+        (Attribute::MAX_REGISTERS_PER_BLOCK, 65536),
+        // In kHz: what it counts is nanoseconds, and the memory is of no kind in particular.
+        (Attribute::CLOCK_RATE, 1_000_000),
+        (Attribute::MEMORY_CLOCK_RATE, 1_000_000),
+        (Attribute::GLOBAL_MEMORY_BUS_WIDTH, 64),
+        (Attribute::L2_CACHE_SIZE, 1 << 20),
+        (Attribute::TEXTURE_ALIGNMENT, 512),
+        (Attribute::TEXTURE_PITCH_ALIGNMENT, 32),
+        (Attribute::SURFACE_ALIGNMENT, 512),
+        (Attribute::GPU_OVERLAP, 1),
+        (Attribute::MULTIPROCESSOR_COUNT, sms),
+        (Attribute::CAN_MAP_HOST_MEMORY, 1),
+        (Attribute::CONCURRENT_KERNELS, 1),
+        // No machine has buses in this domain, and each device has its own number there.
+        (Attribute::PCI_DOMAIN_ID, 0x5000),
+        (Attribute::PCI_BUS_ID, 0),
+        (Attribute::PCI_DEVICE_ID, signed(ordinal)),
+        (
+            Attribute::MAX_THREADS_PER_MULTIPROCESSOR,
+            signed(THREADS_PER_SM),
+        ),
+        (
+            Attribute::MAX_BLOCKS_PER_MULTIPROCESSOR,
+            signed(BLOCKS_PER_SM),
+        ),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            signed(SHARED_BYTES_PER_SM),
+        ),
+        (
+            Attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            signed(SHARED_BYTES_OPTIN),
+        ),
+        (
+            Attribute::RESERVED_SHARED_MEMORY_PER_BLOCK,
+            signed(RESERVED_SHARED_BYTES),
+        ),
+        (Attribute::MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
+        (Attribute::ASYNC_ENGINE_COUNT, 1),
+        (Attribute::UNIFIED_ADDRESSING, 1),
+        (Attribute::COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY.0),
+        (Attribute::COMPUTE_CAPABILITY_MINOR, COMPUTE_CAPABILITY.1),
+        (Attribute::STREAM_PRIORITIES_SUPPORTED, 1),
+        (Attribute::GLOBAL_L1_CACHE_SUPPORTED, 1),
+        (Attribute::LOCAL_L1_CACHE_SUPPORTED, 1),
+        (Attribute::HOST_NATIVE_ATOMIC_SUPPORTED, 1),
+        (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
+        (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
+        (Attribute::COOPERATIVE_LAUNCH, 1),
+        // On no node, and not known.
+        (Attribute::NUMA_ID, -1),
+        (Attribute::HOST_NUMA_ID, -1),
+    ];
+    for &(attribute, value) in known {
+        values[attribute.0 as usize] = value;
+    }
+    values
+}
+
+const fn signed(value: u32) -> i32 {
+    value.cast_signed()
+}
+
+/// An id that stays the same for this machine and ordinal.
+fn uuid(ordinal: u32) -> [u8; 16] {
+    let machine = std::fs::read("/etc/machine-id")
+        .unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(b"openmps software gpu\0");
+    hasher.update(&machine);
+    hasher.update(&ordinal.to_le_bytes());
+    let mut id = [0; 16];
+    id.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    // Version 8, variant 1 (RFC 9562): an id made in its maker's own way.
+    id[6] = 0x80 | id[6] & 0x0f;
+    id[8] = 0x80 | id[8] & 0x3f;
+    id
+}
+
+/// Bytes of memory that this process can count on: the machine's, or its control group's limit.
+fn machine_memory() -> u64 {
+    let installed = rustix::system::sysinfo();
+    let installed = installed
+        .totalram
+        .saturating_mul(u64::from(installed.mem_unit));
+    std::fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .map_or(installed, |limit: u64| installed.min(limit))
+}

@@ -1,0 +1,2 @@
+//! Raw access to clients' memory: the one place of the executor that dereferences an address which a
+//! kernel made.

@@ -1,0 +1,198 @@
+//! One launch, checked: what all blocks of a grid share. And how a grid ends badly.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::memory::AddressSpace;
+use super::module::Kernel;
+
+/// The most shared memory that a block may have, static and dynamic together, in bytes.
+pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
+
+/// What all blocks of a grid share.
+#[derive(Debug)]
+pub struct Launch {
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) dynamic_shared: u32,
+    pub(crate) params: Box<[u8]>,
+    pub(crate) globals: Arc<[u64]>,
+    pub(crate) memory: Arc<AddressSpace>,
+    pub(crate) cancel: Arc<AtomicBool>,
+    pub(crate) grid_id: u64,
+}
+
+/// Why a launch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaunchError {
+    /// A dimension is 0 or too large, a block has too many threads, `.reqntid` is not met, or the
+    /// parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
+    InvalidValue,
+    /// More shared memory than [`MAX_SHARED_BYTES`], or more threads than the kernel allows:
+    /// CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+    OutOfResources,
+}
+
+/// What one launch asks for. See [`Launch::new`].
+#[derive(Debug)]
+pub struct LaunchSpec {
+    /// The kernel.
+    pub kernel: Arc<Kernel>,
+    /// Blocks in x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block in x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// The parameter buffer: [`Kernel::param_bytes`] bytes, laid out as [`Kernel::params`] say.
+    pub params: Box<[u8]>,
+    /// Addresses of the module's globals in order of [`super::Module::globals`].
+    pub globals: Arc<[u64]>,
+    /// What the kernel may touch. Windows that are made later are not seen by this launch.
+    pub memory: Arc<AddressSpace>,
+    /// Set to end the grid: its blocks answer [`super::Outcome::Cancelled`] at their next loop iteration.
+    pub cancel: Arc<AtomicBool>,
+    /// What `%gridid` reads.
+    pub grid_id: u64,
+}
+
+impl Launch {
+    /// Checks a launch.
+    ///
+    /// # Errors
+    /// See [`LaunchError`].
+    pub fn new(spec: LaunchSpec) -> Result<Self, LaunchError> {
+        let LaunchSpec {
+            kernel,
+            grid,
+            block,
+            dynamic_shared,
+            params,
+            globals,
+            memory,
+            cancel,
+            grid_id,
+        } = spec;
+        let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
+        if grid.contains(&0)
+            || grid[0] > i32::MAX.unsigned_abs()
+            || grid[1] > 65535
+            || grid[2] > 65535
+            || threads == 0
+            || block[0] > 1024
+            || block[1] > 1024
+            || block[2] > 64
+            || threads > 1024
+            || params.len() != kernel.param_bytes as usize
+            || kernel
+                .required_threads
+                .is_some_and(|required| required != block)
+        {
+            return Err(LaunchError::InvalidValue);
+        }
+        if threads > u64::from(kernel.max_threads)
+            || kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES
+        {
+            return Err(LaunchError::OutOfResources);
+        }
+        Ok(Self {
+            kernel,
+            grid,
+            block,
+            dynamic_shared,
+            params,
+            globals,
+            memory,
+            cancel,
+            grid_id,
+        })
+    }
+
+    /// Blocks of the grid.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().map(|&n| u64::from(n)).product()
+    }
+
+    /// Threads of a block.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+
+    /// The kernel.
+    #[must_use]
+    pub fn kernel(&self) -> &Arc<Kernel> {
+        &self.kernel
+    }
+}
+
+/// The kind of a [`Fault`]; each is one CUDA error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Outside the client's memory: CUDA_ERROR_ILLEGAL_ADDRESS.
+    IllegalAddress,
+    /// `brkpt`, or an instruction whose operands make no sense: CUDA_ERROR_ILLEGAL_INSTRUCTION.
+    IllegalInstruction,
+    /// An indirect call to what is no function: CUDA_ERROR_INVALID_PC.
+    InvalidPc,
+    /// An address not aligned to its access: CUDA_ERROR_MISALIGNED_ADDRESS.
+    MisalignedAddress,
+    /// Calls too deep: CUDA_ERROR_HARDWARE_STACK_ERROR.
+    StackOverflow,
+    /// `trap`: CUDA_ERROR_LAUNCH_FAILED.
+    Trap,
+}
+
+/// How a block ended badly. The client's context is broken by it (a sticky error).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// What happened.
+    pub kind: FaultKind,
+    /// The address that was wrong; 0 where none is.
+    pub address: u64,
+    /// The block.
+    pub block: [u32; 3],
+    /// The lowest thread that did it.
+    pub thread: [u32; 3],
+    /// Line of the PTX text, 0 if not known.
+    pub line: u32,
+    /// The kernel.
+    pub kernel: String,
+}
+
+impl FaultKind {
+    /// The number of the CUresult that it is.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::IllegalAddress => 700,
+            Self::StackOverflow => 714,
+            Self::IllegalInstruction => 715,
+            Self::MisalignedAddress => 716,
+            Self::InvalidPc => 718,
+            Self::Trap => 719,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            address,
+            block,
+            thread,
+            line,
+            kernel,
+        } = self;
+        write!(
+            f,
+            "{kind:?} at {address:#x} in {kernel}, block {block:?}, thread {thread:?}, line {line}"
+        )
+    }
+}
+
+impl std::error::Error for Fault {}

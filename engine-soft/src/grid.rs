@@ -1,0 +1,278 @@
+//! A launch: whether it is allowed, and its grid as a task of thread blocks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cuda_abi::operations::{self, LAUNCH_COOPERATIVE};
+use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
+use engine::CUresult;
+
+use crate::context::Context;
+use crate::device::{BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM};
+use crate::exec::{AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome};
+use crate::module::Module;
+use crate::work::{Piece, Progress, Task};
+
+/// Operations that a block runs between two looks at the clock.
+const SLICE: u64 = 2048;
+
+/// How long a turn of an ordinary grid is.
+const QUANTUM: Duration = Duration::from_millis(3);
+
+/// How long a turn of a cooperative grid is, whose blocks wait for each other.
+const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
+
+/// What a grid is expected to take that was never run, per block.
+const UNKNOWN_COST: Duration = Duration::from_micros(10);
+
+/// Bytes of a launch attribute: the id, padding, and a value of 64 bytes.
+const ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
+
+/// A launch that was found to be allowed.
+#[derive(Debug)]
+pub(crate) struct Grid {
+    launch: Arc<Launch>,
+    context: Arc<Context>,
+    module: Arc<Module>,
+    kernel: u32,
+    param_bytes: usize,
+    cooperative: bool,
+    priority: i32,
+    most_resident: u64,
+}
+
+/// How long a kernel's blocks take, as seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct BlockCost(AtomicU64);
+
+impl BlockCost {
+    fn known(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&cost| cost != 0)
+    }
+
+    fn learn(&self, took: Duration, blocks: u64) {
+        let Some(seen) = (took.as_nanos() as u64).checked_div(blocks) else {
+            return;
+        };
+        let cost = self.known().map_or(seen, |known| (3 * known + seen) / 4);
+        self.0.store(cost.max(1), Ordering::Relaxed);
+    }
+}
+
+impl Grid {
+    /// Checks a launch. `sms` is how many SMs the device has.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+    /// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, and CUDA_ERROR_NOT_SUPPORTED for attributes that ask
+    /// for what is not built.
+    pub(crate) fn new(
+        module: &Arc<Module>,
+        context: &Arc<Context>,
+        space: &Arc<AddressSpace>,
+        priority: i32,
+        sms: u64,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Self, CUresult> {
+        if !Arc::ptr_eq(&module.context, context) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if request.flags & !LAUNCH_COOPERATIVE != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let count = (request.attributes as usize)
+            .checked_mul(ATTRIBUTE_BYTES)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (attributes, params) = data
+            .split_at_checked(count)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let mut asked = Asked {
+            cooperative: request.flags & LAUNCH_COOPERATIVE != 0,
+            priority,
+        };
+        for attribute in attributes.chunks_exact(ATTRIBUTE_BYTES) {
+            asked.attribute(attribute)?;
+        }
+        let kernel = module
+            .image
+            .module
+            .kernels()
+            .get(request.kernel as usize)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if request.shared > module.dynamic_shared_limit(request.kernel) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let shared = kernel.shared_bytes + request.shared + RESERVED_SHARED_BYTES;
+        let launch = Launch::new(LaunchSpec {
+            kernel: Arc::clone(kernel),
+            grid: request.grid,
+            block: request.block,
+            dynamic_shared: request.shared,
+            params: params.into(),
+            globals: Arc::clone(&module.globals),
+            memory: Arc::clone(space),
+            cancel: Arc::clone(&context.cancel),
+            grid_id: module.next_grid(),
+        })
+        .map_err(|error| match error {
+            LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,
+            LaunchError::OutOfResources => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
+        })?;
+        let on_one = (THREADS_PER_SM / launch.threads())
+            .min(SHARED_BYTES_PER_SM / shared)
+            .clamp(1, BLOCKS_PER_SM);
+        let most_resident = u64::from(on_one) * sms;
+        if asked.cooperative && launch.blocks() > most_resident {
+            return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+        }
+        Ok(Self {
+            launch: Arc::new(launch),
+            context: Arc::clone(context),
+            module: Arc::clone(module),
+            kernel: request.kernel,
+            param_bytes: params.len(),
+            cooperative: asked.cooperative,
+            priority: asked.priority,
+            most_resident,
+        })
+    }
+
+    /// About how much time all blocks take together.
+    pub(crate) fn cost(&self) -> Duration {
+        let block = self.unit_cost().unwrap_or(UNKNOWN_COST.as_nanos() as u64);
+        Duration::from_nanos(block.saturating_mul(self.launch.blocks()))
+    }
+
+    /// Its urgency; lower goes first.
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// Bytes of its parameters.
+    pub(crate) fn param_bytes(&self) -> usize {
+        self.param_bytes
+    }
+
+    fn block_cost(&self) -> Option<&BlockCost> {
+        self.module.image.costs.get(self.kernel as usize)
+    }
+}
+
+/// What launch attributes can change.
+struct Asked {
+    cooperative: bool,
+    priority: i32,
+}
+
+impl Asked {
+    /// Takes one `CUlaunchAttribute` in.
+    fn attribute(&mut self, bytes: &[u8]) -> Result<(), CUresult> {
+        let word = |at: usize| {
+            let mut word = [0; 4];
+            word.copy_from_slice(&bytes[at..at + 4]);
+            u32::from_le_bytes(word)
+        };
+        let is_one_block = || (8..20).step_by(4).all(|at| word(at) <= 1);
+        match Attribute(word(0)) {
+            // Hints that a software GPU has no use for, and an overlap that need not happen.
+            Attribute::IGNORE
+            | Attribute::ACCESS_POLICY_WINDOW
+            | Attribute::SYNCHRONIZATION_POLICY
+            | Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE
+            | Attribute::PROGRAMMATIC_STREAM_SERIALIZATION
+            | Attribute::MEM_SYNC_DOMAIN_MAP
+            | Attribute::MEM_SYNC_DOMAIN
+            | Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT
+            | Attribute::NVLINK_UTIL_CENTRIC_SCHEDULING => Ok(()),
+            Attribute::COOPERATIVE => {
+                self.cooperative |= word(8) != 0;
+                Ok(())
+            }
+            Attribute::PRIORITY => {
+                self.priority = word(8).cast_signed();
+                Ok(())
+            }
+            // One block is no cluster.
+            Attribute::CLUSTER_DIMENSION | Attribute::PREFERRED_CLUSTER_DIMENSION
+                if is_one_block() =>
+            {
+                Ok(())
+            }
+            // Only the wish for one is refused.
+            Attribute::DEVICE_UPDATABLE_KERNEL_NODE if word(8) == 0 => Ok(()),
+            // Clusters, programmatic and completion events, and what is newer than this.
+            _ => Err(CUresult::ERROR_NOT_SUPPORTED),
+        }
+    }
+}
+
+impl Task for Grid {
+    fn name(&self) -> &str {
+        &self.launch.kernel().name
+    }
+
+    fn units(&self) -> u64 {
+        self.launch.blocks()
+    }
+
+    fn unit_cost(&self) -> Option<u64> {
+        self.block_cost()?.known()
+    }
+
+    fn most_resident(&self) -> u64 {
+        self.most_resident
+    }
+
+    fn is_cooperative(&self) -> bool {
+        self.cooperative
+    }
+
+    fn quantum(&self) -> Duration {
+        if self.cooperative {
+            COOPERATIVE_QUANTUM
+        } else {
+            QUANTUM
+        }
+    }
+
+    fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress {
+        let started = Instant::now();
+        // A block that was suspended says nothing of how long one takes.
+        let (mut finished, learns) = (0, piece.block.is_none());
+        loop {
+            let mut block = match piece.block.take() {
+                Some(block) => block,
+                None => match piece.fresh.next() {
+                    Some(index) => Block::new(Arc::clone(&self.launch), index, sm),
+                    None => break,
+                },
+            };
+            match block.run(SLICE) {
+                Outcome::Finished => finished += 1,
+                Outcome::Yielded => piece.block = Some(block),
+                Outcome::Fault(fault) => {
+                    let code = CUresult(fault.kind.code());
+                    return Progress::Failed(self.context.fault(code, &fault.to_string()));
+                }
+                Outcome::Cancelled => return Progress::Failed(self.context.cancelled()),
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        if learns && let Some(cost) = self.block_cost() {
+            // One that is not finished counts as if it were: better too cheap than unknown.
+            cost.learn(
+                started.elapsed(),
+                finished + u64::from(piece.block.is_some()),
+            );
+        }
+        if piece.is_empty() {
+            Progress::Finished
+        } else {
+            Progress::Yielded
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Images and modules: what a program brings to be launched.
+//!
+//! An image is compiled once for all clients that bring the same bytes; a module is an image in one
+//! client's context, with variables of its own.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use cuda_abi::descriptor::{self, Descriptor};
+use cuda_abi::types::CUfunction_attribute as Attribute;
+use engine::{CUresult, Window};
+
+use crate::context::Context;
+use crate::copy;
+use crate::device::{BINARY_VERSION, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
+use crate::exec;
+use crate::grid::BlockCost;
+use crate::memory::ClientMemory;
+use crate::sync::lock;
+
+/// An image, compiled.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) module: exec::Module,
+    /// What its blocks take, by kernel.
+    pub(crate) costs: Vec<BlockCost>,
+    /// The bytes of its descriptor.
+    pub(crate) descriptor: Vec<u8>,
+}
+
+/// A module: an image in a context.
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub(crate) image: Arc<Image>,
+    pub(crate) context: Arc<Context>,
+    /// Addresses of its variables.
+    pub(crate) globals: Arc<[u64]>,
+    /// By kernel, what cuFuncSetAttribute allowed; the default where nothing is noted.
+    dynamic_shared: Mutex<HashMap<u32, u32>>,
+    grids: AtomicU64,
+}
+
+/// The images of all clients, by the hash of their bytes.
+#[derive(Debug, Default)]
+pub(crate) struct ImageCache {
+    images: Mutex<HashMap<[u8; 32], Weak<Image>>>,
+}
+
+impl ImageCache {
+    /// The image of these bytes, compiled by `compile` unless some client has it already.
+    pub(crate) fn load<E>(
+        &self,
+        bytes: &[u8],
+        compile: impl FnOnce(&[u8]) -> Result<exec::Module, E>,
+    ) -> Result<Arc<Image>, E> {
+        let hash = *blake3::hash(bytes).as_bytes();
+        if let Some(image) = lock(&self.images).get(&hash).and_then(Weak::upgrade) {
+            return Ok(image);
+        }
+        // Compiled outside of the lock: other clients' images must not wait for this one.
+        let image = Arc::new(Image::new(compile(bytes)?));
+        let mut images = lock(&self.images);
+        images.retain(|_, image| image.strong_count() > 0);
+        images.insert(hash, Arc::downgrade(&image));
+        Ok(image)
+    }
+}
+
+impl Image {
+    fn new(module: exec::Module) -> Self {
+        let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
+            name: kernel.name.clone(),
+            params: kernel
+                .params
+                .iter()
+                .map(|param| (param.offset, param.size))
+                .collect(),
+            max_threads: kernel.max_threads,
+            shared_bytes: kernel.shared_bytes,
+            const_bytes: kernel.const_bytes,
+            local_bytes: kernel.local_bytes,
+            registers: kernel.registers,
+            ptx_version: kernel.ptx_version,
+            binary_version: BINARY_VERSION,
+        });
+        let variables = module.globals().iter().map(|global| descriptor::Variable {
+            name: global.name.clone(),
+            bytes: global.size,
+            managed: global.managed,
+        });
+        let descriptor = Descriptor {
+            kernels: kernels.collect(),
+            variables: variables.collect(),
+        }
+        .encode();
+        Self {
+            costs: module
+                .kernels()
+                .iter()
+                .map(|_| BlockCost::default())
+                .collect(),
+            descriptor,
+            module,
+        }
+    }
+}
+
+impl Module {
+    /// Makes a module: places its variables where `allocate` says and writes their first values.
+    ///
+    /// # Errors
+    /// What `allocate` gives, and CUDA_ERROR_INVALID_VALUE if it gave what is not the client's.
+    pub(crate) fn new(
+        image: Arc<Image>,
+        context: Arc<Context>,
+        memory: &ClientMemory,
+        mut allocate: impl FnMut(u64) -> Result<Window, CUresult>,
+    ) -> Result<Self, CUresult> {
+        let variables = image.module.globals();
+        let mut globals = Vec::with_capacity(variables.len());
+        for variable in variables {
+            // So that the place can be aligned within what is given, whatever that is aligned to.
+            let bytes = variable.size.max(1);
+            let slack = variable.align.saturating_sub(256);
+            let window = allocate(
+                bytes
+                    .checked_add(slack)
+                    .ok_or(CUresult::ERROR_INVALID_VALUE)?,
+            )?;
+            let address = window
+                .base
+                .checked_next_multiple_of(variable.align.max(1))
+                .filter(|&address| window.contains(address, bytes))
+                .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+            memory.commit_around(window)?;
+            globals.push(address);
+        }
+        let space = memory.copy_space();
+        for (variable, &address) in variables.iter().zip(&globals) {
+            let mut bytes = variable.init.clone();
+            for relocated in &variable.relocations {
+                let target = match relocated.target {
+                    Some(index) => *globals.get(index).ok_or(CUresult::ERROR_INVALID_VALUE)?,
+                    None => 0,
+                };
+                let at =
+                    usize::try_from(relocated.offset).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+                let end = at.checked_add(8).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                if end as u64 > variable.size {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                bytes.resize(bytes.len().max(end), 0);
+                let value = target.wrapping_add(relocated.addend);
+                bytes[at..end].copy_from_slice(&value.to_le_bytes());
+            }
+            bytes.truncate(usize::try_from(variable.size).unwrap_or(usize::MAX));
+            copy::write(space, address, &bytes)?;
+            let written = bytes.len() as u64;
+            let rest = Window {
+                base: address + written,
+                bytes: variable.size - written,
+            };
+            copy::zero(space, rest)?;
+        }
+        Ok(Self {
+            image,
+            context,
+            globals: globals.into(),
+            dynamic_shared: Mutex::default(),
+            grids: AtomicU64::new(1),
+        })
+    }
+
+    /// Bytes of dynamic shared memory that a launch of this kernel may ask for.
+    pub(crate) fn dynamic_shared_limit(&self, kernel: u32) -> u32 {
+        let set = lock(&self.dynamic_shared).get(&kernel).copied();
+        set.unwrap_or_else(|| {
+            let fixed = self.image.module.kernels().get(kernel as usize);
+            SHARED_BYTES_PER_BLOCK.saturating_sub(fixed.map_or(0, |kernel| kernel.shared_bytes))
+        })
+    }
+
+    /// Sets an attribute of a kernel.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE for a kernel that is not there, CUDA_ERROR_INVALID_VALUE for an
+    /// attribute or value that cannot be set, CUDA_ERROR_NOT_SUPPORTED for clusters.
+    pub(crate) fn set(&self, kernel: u32, attribute: u32, value: i32) -> Result<(), CUresult> {
+        let facts = self
+            .image
+            .module
+            .kernels()
+            .get(kernel as usize)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        match Attribute(attribute) {
+            Attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
+                let bytes = u32::try_from(value).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+                if bytes.saturating_add(facts.shared_bytes) > SHARED_BYTES_OPTIN {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                lock(&self.dynamic_shared).insert(kernel, bytes);
+                Ok(())
+            }
+            // A hint: there is no cache to carve shared memory out of. -1 is the default.
+            Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT if (-1..=100).contains(&value) => Ok(()),
+            Attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            | Attribute::CLUSTER_SCHEDULING_POLICY_PREFERENCE => Ok(()),
+            // One block is no cluster.
+            Attribute::REQUIRED_CLUSTER_WIDTH
+            | Attribute::REQUIRED_CLUSTER_HEIGHT
+            | Attribute::REQUIRED_CLUSTER_DEPTH => match value {
+                0 | 1 => Ok(()),
+                _ => Err(CUresult::ERROR_NOT_SUPPORTED),
+            },
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// The number of the module's next grid.
+    pub(crate) fn next_grid(&self) -> u64 {
+        self.grids.fetch_add(1, Ordering::Relaxed)
+    }
+}

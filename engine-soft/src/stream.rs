@@ -1,0 +1,379 @@
+//! Streams: each one's operations in their order, one at a time.
+//!
+//! A stream is *busy* while somebody has its head in hand: the thread that brought an operation to an
+//! idle stream, or whichever worker finished the one before. Only that thread reports completions, so
+//! they come in order. Small operations run on it at once; what takes longer becomes a job of the
+//! scheduler, and the thread that finishes the job goes on with the stream.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cuda_abi::operations::{At, Copy, Fill, STREAM_DEPTH};
+use engine::{CUresult, Observer};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::context::Context;
+use crate::copy::{self, SMALL, Transfer};
+use crate::grid::Grid;
+use crate::memory::CopySpace;
+use crate::scheduler::{Account, Scheduler};
+use crate::sync::lock;
+use crate::work::{Job, Piece, Progress, Task, run_contained};
+
+/// Kernels that are expected to take at most this long are run by the thread that brings them.
+const SMALL_KERNEL: Duration = Duration::from_micros(40);
+
+/// For how long a thread that has a stream in hand starts its small operations itself, one after the
+/// other, before it lets others have a turn.
+const SPREE: Duration = Duration::from_millis(1);
+
+/// Bytes that one client's waiting operations may take together.
+const WAITING_BYTES: u64 = 256 << 20;
+
+/// What a client's streams have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) account: Arc<Account>,
+    pub(crate) space: Arc<CopySpace>,
+    /// The client is going: nothing is begun and nothing reported any more.
+    pub(crate) closed: AtomicBool,
+    /// Bytes of all operations that wait in streams.
+    pub(crate) waiting: AtomicU64,
+}
+
+/// What a stream can be told to do.
+#[derive(Debug)]
+pub(crate) enum Operation<'a> {
+    Launch(Grid),
+    Copy(Copy),
+    Fill(Fill),
+    Write {
+        to: u64,
+        data: Cow<'a, [u8]>,
+    },
+    Event {
+        event: u32,
+        timing: bool,
+    },
+    Destroy,
+    /// It was found wrong when it came, which is said in its turn.
+    Refused(CUresult),
+}
+
+/// One stream of a client, or several that use its slot one after the other: a new one continues the
+/// order of the one before, so that what the old one still has is reported first.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    slot: u32,
+    common: Arc<Common>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    queue: VecDeque<Waiting>,
+    busy: bool,
+    context: Arc<Context>,
+    priority: i32,
+    /// It was destroyed, or its context was, and takes nothing more.
+    ended: bool,
+}
+
+/// An operation and where it belongs.
+#[derive(Debug)]
+struct Waiting {
+    sequence: u64,
+    context: Arc<Context>,
+    priority: i32,
+    operation: Operation<'static>,
+}
+
+/// How far an operation came that was started.
+enum Started {
+    Done(Result<(), CUresult>),
+    /// A job was made of it, and whoever finishes that goes on.
+    Running,
+}
+
+impl Stream {
+    pub(crate) fn new(
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+        common: Arc<Common>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            slot,
+            common,
+            state: Mutex::new(State {
+                queue: VecDeque::new(),
+                busy: false,
+                context,
+                priority,
+                ended: false,
+            }),
+        })
+    }
+
+    /// Begins a new stream in the slot of one that has ended.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if it has not.
+    pub(crate) fn renew(&self, priority: i32, context: Arc<Context>) -> Result<(), CUresult> {
+        let mut state = lock(&self.state);
+        if !state.ended {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        state.context = context;
+        state.priority = priority;
+        state.ended = false;
+        Ok(())
+    }
+
+    /// Ends it if it is of this context.
+    pub(crate) fn end_with(&self, context: &Arc<Context>) {
+        let mut state = lock(&self.state);
+        state.ended |= Arc::ptr_eq(&state.context, context);
+    }
+
+    /// Its context, and the urgency of its work; lower goes first.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE if it has ended.
+    pub(crate) fn place(&self) -> Result<(Arc<Context>, i32), CUresult> {
+        let state = lock(&self.state);
+        if state.ended {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        Ok((Arc::clone(&state.context), state.priority))
+    }
+
+    /// Takes an operation, and carries it out if the stream is idle and it is small.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE after the stream's destruction was asked for, and
+    /// CUDA_ERROR_INVALID_VALUE beyond [`STREAM_DEPTH`]; the operation is not taken.
+    pub(crate) fn post(
+        self: &Arc<Self>,
+        sequence: u64,
+        operation: Operation<'_>,
+    ) -> Result<(), CUresult> {
+        let ends = matches!(operation, Operation::Destroy);
+        let mut state = lock(&self.state);
+        if state.ended {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if state.busy {
+            if state.queue.len() as u64 >= STREAM_DEPTH {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            let bytes = operation.bytes();
+            let before = self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
+            let kept = if before.saturating_add(bytes) > WAITING_BYTES {
+                self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
+                Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
+            } else {
+                operation.into_owned()
+            };
+            let waiting = Waiting {
+                sequence,
+                context: Arc::clone(&state.context),
+                priority: state.priority,
+                operation: kept,
+            };
+            state.queue.push_back(waiting);
+            state.ended = ends;
+            return Ok(());
+        }
+        state.busy = true;
+        state.ended = ends;
+        let context = Arc::clone(&state.context);
+        let priority = state.priority;
+        drop(state);
+        match self.start(sequence, &context, priority, operation, true) {
+            Started::Done(result) => {
+                self.report(sequence, result);
+                self.drive();
+            }
+            Started::Running => {}
+        }
+        Ok(())
+    }
+
+    /// Reports the job of the stream's head, and goes on. Called by who finished it.
+    pub(crate) fn finish(self: &Arc<Self>, sequence: u64, result: Result<(), CUresult>) {
+        self.report(sequence, result);
+        self.drive();
+    }
+
+    /// Drops what waits. The client is going.
+    pub(crate) fn clear(&self) {
+        let waiting = std::mem::take(&mut lock(&self.state).queue);
+        drop(waiting);
+    }
+
+    /// Carries out what waits until something is left to others or nothing waits.
+    fn drive(self: &Arc<Self>) {
+        let until = Instant::now() + SPREE;
+        loop {
+            let mut state = lock(&self.state);
+            let Some(head) = state.queue.pop_front() else {
+                state.busy = false;
+                return;
+            };
+            drop(state);
+            let Waiting {
+                sequence,
+                context,
+                priority,
+                operation,
+            } = head;
+            let bytes = operation.bytes();
+            self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            let here = Instant::now() < until;
+            match self.start(sequence, &context, priority, operation, here) {
+                Started::Done(result) => self.report(sequence, result),
+                Started::Running => return,
+            }
+        }
+    }
+
+    fn report(&self, sequence: u64, result: Result<(), CUresult>) {
+        if !self.common.closed.load(Ordering::Relaxed) {
+            let stream = self.slot;
+            self.common
+                .observer
+                .completed(At { stream, sequence }, result);
+        }
+    }
+
+    /// Starts an operation; `here` says that small work may be done by this thread.
+    fn start(
+        self: &Arc<Self>,
+        sequence: u64,
+        context: &Arc<Context>,
+        priority: i32,
+        operation: Operation<'_>,
+        here: bool,
+    ) -> Started {
+        let Common {
+            observer,
+            space,
+            closed,
+            ..
+        } = &*self.common;
+        if closed.load(Ordering::Relaxed) {
+            return Started::Done(Ok(()));
+        }
+        if let Err(code) = context.check() {
+            return Started::Done(Err(code));
+        }
+        let transfer = match operation {
+            Operation::Launch(grid) => return self.start_grid(sequence, context, grid, here),
+            Operation::Copy(request) => Transfer::copy(space, &request),
+            Operation::Fill(request) => Transfer::fill(space, &request),
+            Operation::Write { to, data } => return Started::Done(copy::write(space, to, &data)),
+            Operation::Event { event, timing } => {
+                if timing {
+                    observer.event_time(event, monotonic());
+                }
+                return Started::Done(Ok(()));
+            }
+            Operation::Destroy => return Started::Done(Ok(())),
+            Operation::Refused(code) => return Started::Done(Err(code)),
+        };
+        match transfer {
+            Ok(transfer) if transfer.bytes() <= SMALL => {
+                transfer.run_all();
+                Started::Done(Ok(()))
+            }
+            Ok(transfer) => {
+                let units = transfer.units();
+                let left = Piece::whole(units);
+                let context = Arc::clone(context);
+                let job = Job::new(self, sequence, context, priority, Box::new(transfer), left);
+                self.submit(job, units as usize)
+            }
+            Err(code) => Started::Done(Err(code)),
+        }
+    }
+
+    fn start_grid(
+        self: &Arc<Self>,
+        sequence: u64,
+        context: &Arc<Context>,
+        grid: Grid,
+        here: bool,
+    ) -> Started {
+        let cost = grid.cost();
+        let mut piece = Piece::whole(grid.units());
+        let Common {
+            scheduler, account, ..
+        } = &*self.common;
+        if here && cost <= SMALL_KERNEL && scheduler.may_run_here(account) {
+            let started = Instant::now();
+            let sm = self.slot % scheduler.workers() as u32;
+            let until = started + SMALL_KERNEL;
+            let progress = run_contained(&grid, context, &mut piece, until, sm);
+            scheduler.charge(account, started.elapsed());
+            match progress {
+                Progress::Finished => return Started::Done(Ok(())),
+                Progress::Failed(code) => return Started::Done(Err(code)),
+                Progress::Yielded => {}
+            }
+        }
+        let threads = cost.as_nanos() / SMALL_KERNEL.as_nanos() + 1;
+        let priority = grid.priority();
+        let context = Arc::clone(context);
+        let job = Job::new(self, sequence, context, priority, Box::new(grid), piece);
+        self.submit(job, usize::try_from(threads).unwrap_or(usize::MAX))
+    }
+
+    fn submit(&self, job: Job, threads: usize) -> Started {
+        let Common {
+            scheduler, account, ..
+        } = &*self.common;
+        scheduler.submit(account, Arc::new(job), threads);
+        Started::Running
+    }
+}
+
+impl Operation<'_> {
+    /// About how many bytes it takes while it waits.
+    fn bytes(&self) -> u64 {
+        let data = match self {
+            Self::Launch(grid) => grid.param_bytes(),
+            Self::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        (size_of::<Self>() + data) as u64
+    }
+
+    /// The operation with what it borrowed copied.
+    fn into_owned(self) -> Operation<'static> {
+        match self {
+            Self::Launch(grid) => Operation::Launch(grid),
+            Self::Copy(request) => Operation::Copy(request),
+            Self::Fill(request) => Operation::Fill(request),
+            Self::Write { to, data } => Operation::Write {
+                to,
+                data: Cow::Owned(data.into_owned()),
+            },
+            Self::Event { event, timing } => Operation::Event { event, timing },
+            Self::Destroy => Operation::Destroy,
+            Self::Refused(code) => Operation::Refused(code),
+        }
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // The clock counts from the machine's start and is never negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}

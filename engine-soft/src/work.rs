@@ -1,0 +1,264 @@
+//! Work that several threads carry out together: a grid's blocks, a large copy's pieces.
+//!
+//! A [`Task`] consists of units. A [`Job`] hands them out as [`Piece`]s, takes back what was not
+//! finished in a turn, and knows when all is done. Whoever asks it for pieces (the scheduler) decides
+//! about fairness between jobs; fairness between the blocks of one grid is decided here.
+
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use engine::CUresult;
+
+use crate::context::Context;
+use crate::exec::Block;
+use crate::stream::Stream;
+use crate::sync::lock;
+
+/// How long the units should take that a thread is given at once.
+const CHUNK: Duration = Duration::from_micros(300);
+
+/// Turns that suspended blocks of a grid have, for each one of them, before the grid's next block is
+/// started beside them: they may be waiting for it.
+const PATIENCE: u64 = 8;
+
+/// Part of a task in one thread's hand.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    /// Units that nobody has begun.
+    pub(crate) fresh: Range<u64>,
+    /// A block that was suspended.
+    pub(crate) block: Option<Block>,
+}
+
+impl Piece {
+    /// All units of a task of so many.
+    pub(crate) fn whole(units: u64) -> Self {
+        Self {
+            fresh: 0..units,
+            block: None,
+        }
+    }
+
+    /// Whether nothing of it is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fresh.is_empty() && self.block.is_none()
+    }
+}
+
+/// What became of a piece in a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// All of it is done.
+    Finished,
+    /// Time is up; the piece holds what is left.
+    Yielded,
+    /// The whole task has failed.
+    Failed(CUresult),
+}
+
+/// Something that consists of units which any thread may carry out.
+pub(crate) trait Task: Send + Sync + Debug {
+    /// What it is, for the log.
+    fn name(&self) -> &str;
+
+    /// How many units there are.
+    fn units(&self) -> u64;
+
+    /// About how many nanoseconds a unit takes, if known.
+    fn unit_cost(&self) -> Option<u64>;
+
+    /// Units that may be suspended at once before no further ones are begun.
+    fn most_resident(&self) -> u64;
+
+    /// Whether all units must be under way before one of them need finish.
+    fn is_cooperative(&self) -> bool {
+        false
+    }
+
+    /// How long a turn may take.
+    fn quantum(&self) -> Duration;
+
+    /// Carries on with a piece until about `until`. `sm` is the number of the thread.
+    fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress;
+}
+
+/// A task of a stream under way.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// The stream whose turn it is to.
+    stream: Arc<Stream>,
+    /// Its position in the stream's order.
+    sequence: u64,
+    context: Arc<Context>,
+    /// Its place among its client's jobs; lower goes first.
+    pub(crate) priority: i32,
+    /// The task.
+    task: Box<dyn Task>,
+    rest: Mutex<Rest>,
+}
+
+/// What of a job is not finished.
+#[derive(Debug)]
+struct Rest {
+    fresh: Vec<Range<u64>>,
+    suspended: VecDeque<Block>,
+    /// Pieces in threads' hands.
+    running: u64,
+    /// Turns that ended with a suspended block since the last time a fresh one was preferred.
+    waited: u64,
+    error: Option<CUresult>,
+    /// Whether the job stands in its scheduler's queue.
+    queued: bool,
+}
+
+/// Runs a part of a task, unless its context is dead. A panic in it is a fault of the context.
+pub(crate) fn run_contained(
+    task: &dyn Task,
+    context: &Context,
+    piece: &mut Piece,
+    until: Instant,
+    sm: u32,
+) -> Progress {
+    if let Err(code) = context.check() {
+        return Progress::Failed(code);
+    }
+    catch_unwind(AssertUnwindSafe(|| task.run(piece, until, sm))).unwrap_or_else(|_| {
+        let text = format!("the software GPU panicked within {}", task.name());
+        Progress::Failed(context.fault(CUresult::ERROR_LAUNCH_FAILED, &text))
+    })
+}
+
+/// What is to be done with a job once a piece came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// All of it is done, or it has failed and no thread has a part of it.
+    Ended(Result<(), CUresult>),
+    /// It has something to hand out and is in no queue: the caller puts it into one.
+    Queue,
+    /// Nothing.
+    Nothing,
+}
+
+impl Job {
+    /// A job of what is left of a task, not in a queue.
+    pub(crate) fn new(
+        stream: &Arc<Stream>,
+        sequence: u64,
+        context: Arc<Context>,
+        priority: i32,
+        task: Box<dyn Task>,
+        left: Piece,
+    ) -> Self {
+        Self {
+            stream: Arc::clone(stream),
+            sequence,
+            context,
+            priority,
+            task,
+            rest: Mutex::new(Rest {
+                fresh: Vec::from([left.fresh]),
+                suspended: left.block.into_iter().collect(),
+                running: 0,
+                waited: 0,
+                error: None,
+                queued: true,
+            }),
+        }
+    }
+
+    /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that
+    /// has no more is out of its queue.
+    pub(crate) fn take(&self, threads: usize) -> (Option<Piece>, bool) {
+        let mut rest = lock(&self.rest);
+        let piece = rest.take(&*self.task, threads as u64);
+        if piece.is_some() {
+            rest.running += 1;
+        }
+        rest.queued = rest.can_give();
+        (piece, rest.queued)
+    }
+
+    /// Gives a piece one turn, of at most `limit` if there is one, and goes on with the stream if all
+    /// is done. Says whether the job must be queued again.
+    pub(crate) fn run(&self, mut piece: Piece, sm: u32, limit: Option<Duration>) -> bool {
+        let quantum = self.task.quantum();
+        let until = Instant::now() + limit.map_or(quantum, |limit| limit.min(quantum));
+        let progress = run_contained(&*self.task, &self.context, &mut piece, until, sm);
+        match self.put_back(piece, progress) {
+            After::Ended(result) => {
+                self.stream.finish(self.sequence, result);
+                false
+            }
+            After::Queue => true,
+            After::Nothing => false,
+        }
+    }
+
+    /// Takes a piece back.
+    fn put_back(&self, piece: Piece, progress: Progress) -> After {
+        let mut rest = lock(&self.rest);
+        rest.running -= 1;
+        if let Progress::Failed(code) = progress {
+            rest.error.get_or_insert(code);
+        }
+        if rest.error.is_some() {
+            rest.fresh.clear();
+            rest.suspended.clear();
+        } else {
+            if !piece.fresh.is_empty() {
+                rest.fresh.push(piece.fresh);
+            }
+            if let Some(block) = piece.block {
+                rest.suspended.push_back(block);
+                rest.waited += 1;
+            }
+        }
+        if rest.running == 0 && rest.fresh.is_empty() && rest.suspended.is_empty() {
+            return After::Ended(rest.error.map_or(Ok(()), Err));
+        }
+        if !rest.queued && rest.can_give() {
+            rest.queued = true;
+            return After::Queue;
+        }
+        After::Nothing
+    }
+}
+
+impl Rest {
+    fn can_give(&self) -> bool {
+        !self.suspended.is_empty() || !self.fresh.is_empty()
+    }
+
+    fn take(&mut self, task: &dyn Task, threads: u64) -> Option<Piece> {
+        let resident = self.suspended.len() as u64 + self.running;
+        // Blocks of a grid may wait for later blocks, as the hardware would run many at once.
+        let prefers_fresh = task.is_cooperative()
+            || self.suspended.is_empty()
+            || (resident < task.most_resident() && self.waited >= PATIENCE * resident);
+        if prefers_fresh && let Some(range) = self.fresh.pop() {
+            self.waited = 0;
+            let units = range.end - range.start;
+            let chunk = match task.unit_cost() {
+                _ if task.is_cooperative() => 1,
+                Some(cost) => CHUNK.as_nanos() as u64 / cost.max(1),
+                None => 1,
+            };
+            let split = range.start + chunk.min(units.div_ceil(2 * threads)).max(1);
+            if split < range.end {
+                self.fresh.push(split..range.end);
+            }
+            return Some(Piece {
+                fresh: range.start..split.min(range.end),
+                block: None,
+            });
+        }
+        self.suspended.pop_front().map(|block| Piece {
+            fresh: 0..0,
+            block: Some(block),
+        })
+    }
+}

@@ -1,0 +1,78 @@
+//! Which engine a server drives, and how it is set up by the environment.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use engine::Engine;
+use engine_soft::{Config, SoftEngine};
+
+/// Runs this process as a server that a daemon started.
+pub fn serve() -> ExitCode {
+    let (daemon, log) = match control::server_process::adopt() {
+        Ok(adopted) => adopted,
+        Err(error) => {
+            eprintln!("openmps: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match from_environment() {
+        Ok(engine) => server::run(daemon, engine),
+        Err(error) => {
+            log.line(control::log::Role::Server, &format!("MPS server failed to start: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft`, and later others;
+/// `OPENMPS_SOFT_DEVICES`, `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and
+/// `OPENMPS_SOFT_WORKERS` set the software GPU up.
+fn from_environment() -> Result<Arc<dyn Engine>> {
+    if let Some(name) = variable("OPENMPS_ENGINE").filter(|name| name != "soft") {
+        bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft`");
+    }
+    let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
+        text.parse().with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+    })?;
+    let mut config = Config::with_devices(devices);
+    if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
+        config.memory = bytes(&text)
+            .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
+    }
+    if let Some(text) = variable("OPENMPS_SOFT_WORKERS") {
+        config.workers = text
+            .parse()
+            .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
+    }
+    Ok(Arc::new(SoftEngine::new(&config).context("cannot set up the software GPU")?))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.char_indices().next_back()? {
+        (at, 'K' | 'k') => (&text[..at], 1 << 10),
+        (at, 'M' | 'm') => (&text[..at], 1 << 20),
+        (at, 'G' | 'g') => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("4096"), Some(4096));
+        assert_eq!(bytes("512M"), Some(512 << 20));
+        assert_eq!(bytes("4G"), Some(4 << 30));
+        for wrong in ["", "G", "-1M", "1.5G", "18446744073709551615K", "4 G"] {
+            assert_eq!(bytes(wrong), None, "{wrong}");
+        }
+    }
+}

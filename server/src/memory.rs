@@ -1,0 +1,288 @@
+//! A client's memory: which blocks it has, to which context each belongs, and what it may have.
+//!
+//! Addresses come from the client's own windows, one a device and one for page-locked host memory;
+//! an address that is not the start of one of its blocks reaches nothing. Quotas are counted in what
+//! blocks take, from the call that makes a block until its memory is free again, which for a posted
+//! free is when all work taken before it has finished.
+//!
+//! Knows neither streams nor records; how blocks lie is `heap`'s.
+
+use std::collections::BTreeMap;
+
+use cuda_abi::CUresult;
+use engine::Window;
+
+use crate::heap::{Backing, Heap};
+
+/// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
+const MAX_BLOCKS: usize = 1 << 20;
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On a device, by its ordinal.
+    Device(u32),
+    /// In page-locked host memory.
+    Host,
+}
+
+/// A block that no longer belongs to the client, but whose memory is not free yet.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    place: Place,
+    context: u32,
+    start: u64,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Pool {
+    heap: Heap,
+    /// Bytes that blocks take, those being freed included.
+    used: u64,
+    /// Bytes that they may take.
+    limit: u64,
+}
+
+/// What a client may have of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// The addresses.
+    pub window: Window,
+    /// The bytes.
+    pub limit: u64,
+}
+
+/// The memory of one client.
+#[derive(Debug)]
+pub struct Memory {
+    devices: Vec<Pool>,
+    host: Pool,
+    /// By address.
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Pool {
+    fn new(allowance: Allowance) -> Self {
+        Self {
+            heap: Heap::new(allowance.window),
+            used: 0,
+            limit: allowance.limit,
+        }
+    }
+}
+
+impl Memory {
+    /// The memory of a new client.
+    #[must_use]
+    pub fn new(devices: &[Allowance], host: Allowance) -> Self {
+        Self {
+            devices: devices.iter().copied().map(Pool::new).collect(),
+            host: Pool::new(host),
+            blocks: BTreeMap::new(),
+        }
+    }
+
+    fn pool(&mut self, place: Place) -> Option<&mut Pool> {
+        match place {
+            Place::Device(device) => self.devices.get_mut(device as usize),
+            Place::Host => Some(&mut self.host),
+        }
+    }
+
+    /// Makes a block and gives its address.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for no bytes, CUDA_ERROR_INVALID_DEVICE, and
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota or what the device has; then nothing has changed.
+    pub fn allocate(
+        &mut self,
+        place: Place,
+        context: u32,
+        bytes: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let pool = self.pool(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let bytes = pool
+            .heap
+            .rounded(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        if bytes > pool.limit.saturating_sub(pool.used) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let start = pool.heap.allocate(bytes, backing)?;
+        pool.used += bytes;
+        self.blocks.insert(
+            start,
+            Block {
+                place,
+                context,
+                start,
+                bytes,
+            },
+        );
+        Ok(start)
+    }
+
+    /// Takes a block from the client, by its address. Its memory stays as it is until
+    /// [`Memory::release`].
+    pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
+        let block = self.blocks.get(&address)?;
+        if on_device != matches!(block.place, Place::Device(_)) {
+            return None;
+        }
+        self.blocks.remove(&address)
+    }
+
+    /// Takes all blocks of a context from the client.
+    pub fn remove_context(&mut self, context: u32) -> Vec<Block> {
+        let mut removed = Vec::new();
+        self.blocks.retain(|_, block| {
+            if block.context != context {
+                return true;
+            }
+            removed.push(Block { ..*block });
+            false
+        });
+        removed
+    }
+
+    /// Frees a block's memory, which nothing uses any more.
+    pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
+        if let Some(pool) = self.pool(block.place) {
+            pool.heap.release(block.start, block.bytes, backing);
+            pool.used -= block.bytes;
+        }
+    }
+
+    /// Free and total bytes of a device as the client is told: its quota as total, and of it what is
+    /// left and what the device still has. `vacant` is what nobody has taken of the device.
+    #[must_use]
+    pub fn info(&self, device: u32, vacant: u64) -> Option<(u64, u64)> {
+        let pool = self.devices.get(device as usize)?;
+        let left = pool.limit.saturating_sub(pool.used);
+        Some((
+            left.min(vacant.saturating_add(pool.heap.unused())),
+            pool.limit,
+        ))
+    }
+
+    /// Gives memory that no block uses back to the devices. Says whether there was any.
+    pub fn trim(&mut self, backing: &mut dyn Backing) -> bool {
+        let mut any = self.host.heap.trim(backing);
+        for pool in &mut self.devices {
+            any |= pool.heap.trim(backing);
+        }
+        any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with room for everything.
+    struct Plenty;
+
+    impl Backing for Plenty {
+        fn commit(&mut self, _: Window) -> Result<(), CUresult> {
+            Ok(())
+        }
+        fn decommit(&mut self, _: Window) {}
+    }
+
+    fn memory(limit: u64) -> Memory {
+        let window = |index: u64| Window {
+            base: 0x1100_0000_0000 + (index << 30),
+            bytes: 1 << 30,
+        };
+        let allowance = |index, limit| Allowance {
+            window: window(index),
+            limit,
+        };
+        Memory::new(
+            &[allowance(0, limit), allowance(1, 1 << 30)],
+            allowance(2, 1 << 30),
+        )
+    }
+
+    #[test]
+    fn a_quota_holds_until_the_memory_is_really_free() {
+        let mut memory = memory(4 << 20);
+        let at = memory
+            .allocate(Place::Device(0), 0, 3 << 20, &mut Plenty)
+            .unwrap();
+        let more = |memory: &mut Memory| memory.allocate(Place::Device(0), 0, 2 << 20, &mut Plenty);
+        assert_eq!(more(&mut memory), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        let block = memory.remove(at, true).unwrap();
+        assert_eq!(memory.remove(at, true), None, "freed twice");
+        assert_eq!(
+            more(&mut memory),
+            Err(CUresult::ERROR_OUT_OF_MEMORY),
+            "still in use"
+        );
+        memory.release(&block, &mut Plenty);
+        assert!(more(&mut memory).is_ok());
+        // The other device has its own.
+        assert!(
+            memory
+                .allocate(Place::Device(1), 0, 8 << 20, &mut Plenty)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn only_the_start_of_an_own_block_of_the_right_kind_can_be_freed() {
+        let mut memory = memory(1 << 30);
+        let device = memory
+            .allocate(Place::Device(0), 0, 4096, &mut Plenty)
+            .unwrap();
+        let host = memory.allocate(Place::Host, 0, 4096, &mut Plenty).unwrap();
+        assert_eq!(memory.remove(device + 512, true), None);
+        assert_eq!(memory.remove(0, true), None);
+        assert_eq!(memory.remove(device, false), None);
+        assert_eq!(memory.remove(host, true), None);
+        assert!(memory.remove(host, false).is_some());
+        assert!(memory.remove(device, true).is_some());
+    }
+
+    #[test]
+    fn a_context_takes_its_blocks_with_it() {
+        let mut memory = memory(1 << 30);
+        for context in [0, 0, 3] {
+            memory
+                .allocate(Place::Device(0), context, 4096, &mut Plenty)
+                .unwrap();
+        }
+        memory.allocate(Place::Host, 3, 4096, &mut Plenty).unwrap();
+        assert_eq!(memory.remove_context(3).len(), 2);
+        assert_eq!(memory.remove_context(3).len(), 0);
+        assert_eq!(memory.remove_context(0).len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut memory = memory(1 << 30);
+        let mut ask = |place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        assert_eq!(ask(Place::Device(0), 0), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(
+            ask(Place::Device(7), 1),
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        );
+        assert_eq!(
+            ask(Place::Device(0), u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(
+            ask(Place::Host, (1 << 30) + 1),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+    }
+}

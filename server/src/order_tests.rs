@@ -1,0 +1,484 @@
+use super::*;
+
+type Plain = Order<At, u32>;
+
+fn at(stream: u32, sequence: u64) -> At {
+    At { stream, sequence }
+}
+
+fn admit(order: &mut Plain, progress: &Progress, place: At, step: Step) -> Verdict {
+    order.admit(place, step, progress, || (place, 64)).unwrap()
+}
+
+/// Everything that may go to the engine now.
+fn release(order: &mut Plain, progress: &Progress) -> Vec<At> {
+    let mut released = Vec::new();
+    let mut index = 0;
+    while let Some(slot) = order.holding(index) {
+        while order.holding(index) == Some(slot) {
+            match order.pop_ready(index, progress) {
+                Some(Held::Record(at)) => released.push(at),
+                Some(Held::Mark(at, _)) => {
+                    let _ = progress.complete(at.stream, at.sequence);
+                    released.push(at);
+                }
+                None => break,
+            }
+        }
+        if order.holding(index) == Some(slot) {
+            index += 1;
+        }
+    }
+    released
+}
+
+fn with_streams(streams: &[(u32, u32)]) -> (Plain, Progress) {
+    let progress = Progress::default();
+    let mut order = Plain::default();
+    order.context_created(0, &progress).unwrap();
+    for &(slot, flags) in streams {
+        assert_eq!(order.may_create(slot, &progress), Ok(true));
+        order.stream_created(slot, 0, flags, &progress).unwrap();
+    }
+    (order, progress)
+}
+
+#[test]
+fn a_stream_alone_never_waits() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    for sequence in 1..=STREAM_DEPTH {
+        assert_eq!(
+            admit(&mut order, &progress, at(40, sequence), Step::Work),
+            Verdict::Submit
+        );
+    }
+}
+
+#[test]
+fn numbers_have_no_gaps_and_go_forward() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    for wrong in [0, 2, u64::MAX] {
+        assert_eq!(
+            order.admit(at(40, wrong), Step::Work, &progress, || (at(40, 1), 0)),
+            Err(Violation::Sequence {
+                stream: 40,
+                from: 0,
+                to: wrong
+            })
+        );
+    }
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    assert!(
+        order
+            .admit(at(40, 1), Step::Work, &progress, || (at(40, 1), 0))
+            .is_err()
+    );
+}
+
+#[test]
+fn depth_is_bounded_by_what_is_unfinished() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    for sequence in 1..=STREAM_DEPTH {
+        admit(&mut order, &progress, at(40, sequence), Step::Work);
+    }
+    let next = at(40, STREAM_DEPTH + 1);
+    assert_eq!(
+        order.admit(next, Step::Work, &progress, || (next, 0)),
+        Err(Violation::Depth(40))
+    );
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    for sequence in 1..=STREAM_DEPTH {
+        admit(&mut order, &progress, at(40, sequence), Step::Work);
+    }
+    let _ = progress.complete(40, 1);
+    assert_eq!(
+        admit(&mut order, &progress, next, Step::Work),
+        Verdict::Submit
+    );
+}
+
+#[test]
+fn streams_that_do_not_exist_are_refused() {
+    let (mut order, progress) = with_streams(&[]);
+    for slot in [1, 31, 32, 4095, 4096, u32::MAX] {
+        assert_eq!(
+            order.admit(at(slot, 1), Step::Work, &progress, || (at(slot, 1), 0)),
+            Err(Violation::NoStream(slot))
+        );
+    }
+    for slot in [0, 31, STREAM_SLOTS, u32::MAX] {
+        assert_eq!(
+            order.may_create(slot, &progress),
+            Err(Violation::Slot(slot))
+        );
+    }
+    assert_eq!(
+        order.stream_created(40, 7, 0, &progress),
+        Err(Violation::Context(7))
+    );
+    assert_eq!(
+        order.context_created(0, &progress),
+        Err(Violation::Context(0))
+    );
+    assert_eq!(
+        order.context_created(CONTEXT_SLOTS, &progress),
+        Err(Violation::Context(CONTEXT_SLOTS))
+    );
+}
+
+#[test]
+fn a_wait_holds_its_stream_and_no_other() {
+    let (mut order, progress) = with_streams(&[
+        (40, STREAM_NON_BLOCKING),
+        (41, STREAM_NON_BLOCKING),
+        (42, STREAM_NON_BLOCKING),
+    ]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    let wait = Step::Wait { on: 40, until: 1 };
+    assert_eq!(admit(&mut order, &progress, at(41, 1), wait), Verdict::Held);
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 2), Step::Work),
+        Verdict::Held,
+        "behind a held record"
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(42, 1), Step::Work),
+        Verdict::Submit
+    );
+    assert_eq!(release(&mut order, &progress), []);
+    assert!(progress.complete(40, 1), "the session is to be woken");
+    assert_eq!(
+        release(&mut order, &progress),
+        [at(41, 1), at(41, 2)],
+        "in order"
+    );
+    assert_eq!(order.held_bytes(), 0);
+}
+
+#[test]
+fn a_wait_for_what_is_done_or_for_oneself_is_none() {
+    let (mut order, progress) = with_streams(&[(40, 0), (41, 0)]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    let _ = progress.complete(40, 1);
+    let wait = Step::Wait { on: 40, until: 1 };
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 1), wait),
+        Verdict::Submit
+    );
+    admit(&mut order, &progress, at(40, 2), Step::Work);
+    let wait = Step::Wait { on: 40, until: 2 };
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), wait),
+        Verdict::Submit
+    );
+}
+
+#[test]
+fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
+    let (mut order, progress) = with_streams(&[(40, 0), (41, STREAM_NON_BLOCKING)]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    admit(&mut order, &progress, at(41, 1), Step::Work);
+    assert_eq!(
+        admit(&mut order, &progress, at(0, 1), Step::Work),
+        Verdict::Held
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 2), Step::Work),
+        Verdict::Held,
+        "later work waits for the legacy stream"
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 2), Step::Work),
+        Verdict::Submit,
+        "a non-blocking stream does not"
+    );
+    assert_eq!(release(&mut order, &progress), []);
+    assert!(progress.complete(40, 1));
+    assert_eq!(release(&mut order, &progress), [at(0, 1)]);
+    assert!(progress.complete(0, 1));
+    assert_eq!(release(&mut order, &progress), [at(40, 2)]);
+    // What was waited for once is not waited for again.
+    let _ = progress.complete(40, 2);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Work),
+        Verdict::Submit
+    );
+}
+
+#[test]
+fn legacy_streams_of_two_contexts_are_strangers() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    order.context_created(1, &progress).unwrap();
+    order.stream_created(41, 1, 0, &progress).unwrap();
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    assert_eq!(
+        admit(&mut order, &progress, at(1, 1), Step::Work),
+        Verdict::Submit
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 1), Step::Work),
+        Verdict::Held
+    );
+}
+
+#[test]
+fn a_stream_can_be_made_again_once_its_slot_has_finished() {
+    let (mut order, progress) = with_streams(&[(40, 0), (41, 0)]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    admit(&mut order, &progress, at(40, 2), Step::Last);
+    assert_eq!(order.may_create(40, &progress), Ok(false));
+    order
+        .hold_creation(40, 0, 0, &progress, (at(40, 0), 8))
+        .unwrap();
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Work),
+        Verdict::Held
+    );
+    assert_eq!(release(&mut order, &progress), []);
+    assert!(progress.complete(40, 2));
+    assert_eq!(release(&mut order, &progress), [at(40, 0), at(40, 3)]);
+    assert_eq!(
+        order.may_create(40, &progress),
+        Err(Violation::Slot(40)),
+        "it lives"
+    );
+}
+
+#[test]
+fn work_for_a_destroyed_stream_is_completed_with_an_error_in_its_turn() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    admit(&mut order, &progress, at(40, 1), Step::Last);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 2), Step::Work),
+        Verdict::Held
+    );
+    assert!(order.pop_ready(0, &progress).is_none());
+    assert!(progress.complete(40, 1));
+    assert!(matches!(
+        order.pop_ready(0, &progress),
+        Some(Held::Mark(place, Err(CUresult::ERROR_INVALID_HANDLE))) if place == at(40, 2)
+    ));
+    let _ = progress.complete(40, 2);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Work),
+        Verdict::Closed
+    );
+}
+
+#[test]
+fn a_record_that_the_engine_did_not_take_is_complete_after_those_before_it() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    admit(&mut order, &progress, at(40, 2), Step::Work);
+    assert!(!order.not_taken(at(40, 2), CUresult::ERROR_INVALID_HANDLE, &progress));
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Work),
+        Verdict::Held,
+        "or its completion would overtake the mark"
+    );
+    assert_eq!(release(&mut order, &progress), []);
+    assert!(progress.complete(40, 1));
+    assert_eq!(release(&mut order, &progress), [at(40, 2), at(40, 3)]);
+    let _ = progress.complete(40, 3);
+    admit(&mut order, &progress, at(40, 4), Step::Work);
+    assert!(order.not_taken(at(40, 4), CUresult::ERROR_INVALID_HANDLE, &progress));
+}
+
+#[test]
+fn deferred_actions_wait_for_everything_taken_before_and_keep_their_order() {
+    let (mut order, progress) = with_streams(&[(40, 0), (41, 0)]);
+    assert_eq!(order.defer(1, &progress), Some(1), "nothing to wait for");
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    admit(&mut order, &progress, at(41, 1), Step::Work);
+    assert_eq!(order.defer(2, &progress), None);
+    assert_eq!(order.defer(3, &progress), None);
+    admit(&mut order, &progress, at(40, 2), Step::Work);
+    assert_eq!(order.defer(4, &progress), None);
+    assert_eq!(order.pop_due(&progress), None);
+    let _ = progress.complete(40, 1);
+    assert_eq!(order.pop_due(&progress), None);
+    assert!(progress.complete(41, 1), "the session is woken");
+    assert_eq!(order.pop_due(&progress), Some(2));
+    assert_eq!(order.pop_due(&progress), Some(3));
+    assert_eq!(order.pop_due(&progress), None, "40's second is unfinished");
+    assert!(progress.complete(40, 2));
+    assert_eq!(order.pop_due(&progress), Some(4));
+    assert_eq!(order.pop_due(&progress), None);
+    assert!(!order.has_deferred());
+    assert_eq!(order.held_bytes(), 0);
+}
+
+#[test]
+fn a_context_that_ended_can_be_made_again_with_its_legacy_stream() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    admit(&mut order, &progress, at(0, 1), Step::Work);
+    let _ = progress.complete(0, 1);
+    order.context_destroyed(0);
+    assert!(!order.has_context(0));
+    assert_eq!(
+        admit(&mut order, &progress, at(0, 2), Step::Work),
+        Verdict::Closed
+    );
+    let _ = progress.complete(0, 2);
+    order.context_created(0, &progress).unwrap();
+    assert_eq!(
+        admit(&mut order, &progress, at(0, 3), Step::Work),
+        Verdict::Submit
+    );
+    assert_eq!(order.may_create(40, &progress), Ok(true));
+}
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// Everything that was posted, with what CUDA says it waits for, worked out the slow way.
+#[derive(Default)]
+struct Model {
+    needs: std::collections::HashMap<(u32, u64), Vec<(u32, u64)>>,
+    posted: Vec<At>,
+    submitted: std::collections::HashMap<u32, u64>,
+}
+
+impl Model {
+    fn ready(&self, place: At, progress: &Progress) -> bool {
+        self.submitted.get(&place.stream).copied().unwrap_or(0) + 1 == place.sequence
+            && self.needs[&(place.stream, place.sequence)]
+                .iter()
+                .all(|&(stream, until)| progress.completed(stream) >= until)
+    }
+
+    fn submit(&mut self, place: At, progress: &Progress) {
+        assert!(self.ready(place, progress), "{place:?} went too early");
+        self.submitted.insert(place.stream, place.sequence);
+    }
+}
+
+#[test]
+fn random_programs_keep_every_rule_and_nothing_is_forgotten() {
+    const BLOCKING: [u32; 3] = [40, 41, 42];
+    const FREE: [u32; 2] = [50, 51];
+    for seed in 0..400 {
+        let mut dice = Dice(seed);
+        let (mut order, progress) = with_streams(&[
+            (40, 0),
+            (41, 0),
+            (42, 0),
+            (50, STREAM_NON_BLOCKING),
+            (51, STREAM_NON_BLOCKING),
+        ]);
+        let all: Vec<u32> = [0].into_iter().chain(BLOCKING).chain(FREE).collect();
+        let mut model = Model::default();
+        let mut taken: std::collections::HashMap<u32, u64> =
+            all.iter().map(|&slot| (slot, 0)).collect();
+        let mut frees: Vec<Vec<(u32, u64)>> = Vec::new();
+        let mut freed = 0;
+        for round in 0..300 {
+            let posting = round < 200;
+            match dice.roll(if posting { 10 } else { 3 }) {
+                3..=8 => {
+                    let slot = all[dice.roll(all.len() as u64) as usize];
+                    let place = at(slot, taken[&slot] + 1);
+                    let mut needs = Vec::new();
+                    let step = if dice.roll(3) == 0 {
+                        let on = all[dice.roll(all.len() as u64) as usize];
+                        let until = dice.roll(taken[&on] + 1);
+                        if on != slot {
+                            needs.push((on, until));
+                        }
+                        Step::Wait { on, until }
+                    } else {
+                        Step::Work
+                    };
+                    if slot == 0 {
+                        needs.extend(BLOCKING.map(|other| (other, taken[&other])));
+                    } else if BLOCKING.contains(&slot) {
+                        needs.push((0, taken[&0]));
+                    }
+                    taken.insert(slot, place.sequence);
+                    model.needs.insert((slot, place.sequence), needs);
+                    model.posted.push(place);
+                    match admit(&mut order, &progress, place, step) {
+                        Verdict::Submit => model.submit(place, &progress),
+                        Verdict::Held => assert!(
+                            !model.ready(place, &progress),
+                            "{place:?} was held for nothing"
+                        ),
+                        Verdict::Closed => panic!("nothing is closed here"),
+                    }
+                }
+                9 => {
+                    let snapshot: Vec<_> = all.iter().map(|slot| (*slot, taken[slot])).collect();
+                    frees.push(snapshot);
+                    if order.defer(frees.len() as u32 - 1, &progress).is_some() {
+                        assert_eq!(freed, frees.len() - 1, "frees keep their order");
+                        freed += 1;
+                    }
+                }
+                _ => {
+                    // The engine completes something that it has.
+                    let slot = all[dice.roll(all.len() as u64) as usize];
+                    let done = progress.completed(slot);
+                    let mut woken = false;
+                    if model.submitted.get(&slot).copied().unwrap_or(0) > done {
+                        woken = progress.complete(slot, done + 1);
+                    }
+                    if !woken {
+                        continue;
+                    }
+                    for place in release(&mut order, &progress) {
+                        model.submit(place, &progress);
+                    }
+                    while let Some(action) = order.pop_due(&progress) {
+                        assert_eq!(action as usize, freed, "frees keep their order");
+                        assert!(
+                            frees[freed]
+                                .iter()
+                                .all(|&(stream, until)| progress.completed(stream) >= until),
+                            "a free came too early"
+                        );
+                        freed += 1;
+                    }
+                }
+            }
+            // Whatever can go has gone, though the session only looks when it is woken.
+            for place in &model.posted {
+                assert!(
+                    model.submitted.get(&place.stream).copied().unwrap_or(0) >= place.sequence
+                        || !model.ready(*place, &progress),
+                    "{place:?} of seed {seed} was forgotten"
+                );
+            }
+        }
+        // Let everything finish.
+        for _ in 0..2000 {
+            for &slot in &all {
+                let done = progress.completed(slot);
+                if model.submitted.get(&slot).copied().unwrap_or(0) > done
+                    && progress.complete(slot, done + 1)
+                {
+                    for place in release(&mut order, &progress) {
+                        model.submit(place, &progress);
+                    }
+                    while order.pop_due(&progress).is_some() {
+                        freed += 1;
+                    }
+                }
+            }
+        }
+        for &slot in &all {
+            assert_eq!(progress.completed(slot), taken[&slot], "seed {seed}");
+        }
+        assert_eq!(freed, frees.len(), "seed {seed}");
+        assert_eq!(order.held_bytes(), 0, "seed {seed}");
+    }
+}

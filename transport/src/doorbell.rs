@@ -1,0 +1,167 @@
+//! Waiting for a cursor to get somewhere: bounded spinning, then sleeping.
+//!
+//! What is waited for is always a 64-bit word that only grows (a cursor, a completion word, a serial
+//! number) and reaches a target. Beside it lies an *alarm*: zero, or the nearest target that somebody
+//! sleeps for. Whoever moves the word wakes only when an alarm is set and reached, so there is no
+//! system call while nobody sleeps, nor for targets that are further off.
+//!
+//! The race between going to sleep and moving the word is closed on both ends by a sequentially
+//! consistent fence between one's own write and one's look at the other's: [sleep-or-ring] below. The
+//! futex is the alarm itself, so an alarm that was taken down before the kernel looked is no sleep.
+//!
+//! An alarm may lie in memory that a hostile peer writes. All it can do is to wake too often, or to
+//! let somebody sleep until the slice is over, within its own session.
+
+use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+/// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is
+/// about what a sleep and a wake cost together; the shortest keeps a trace of a chance to notice that
+/// the peer has become quick.
+const SPIN: std::ops::RangeInclusive<u32> = 1_000..=50_000;
+
+/// The form of an alarm for a target: never zero in its low half, which is what the kernel compares.
+const fn alarm_for(target: u64) -> u64 {
+    target << 1 | 1
+}
+
+/// Sets an alarm for `target`, unless a nearer one is set, and sleeps until somebody rings or `most`
+/// is over, unless `done` already. The caller looks again, and again.
+pub(crate) fn sleep(alarm: &AtomicU64, target: u64, most: Duration, done: impl Fn() -> bool) {
+    let mine = alarm_for(target);
+    let mut set = alarm.load(Ordering::Relaxed);
+    let expected = loop {
+        let nearest = if set == 0 || mine < set { mine } else { set };
+        match alarm.compare_exchange_weak(set, nearest, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break nearest,
+            Err(now) => set = now,
+        }
+    };
+    // [sleep-or-ring]: the alarm is set before the word is looked at.
+    fence(Ordering::SeqCst);
+    if !done() {
+        sync::sleep_while(alarm, expected, most);
+    }
+}
+
+/// Wakes those who sleep for a target that `reached` has reached. The word was moved just before.
+#[inline]
+pub(crate) fn ring(alarm: &AtomicU64, reached: u64) {
+    // [sleep-or-ring]: the word is moved before the alarm is looked at.
+    fence(Ordering::SeqCst);
+    let set = alarm.load(Ordering::Relaxed);
+    if set != 0 && set <= alarm_for(reached) {
+        wake(alarm);
+    }
+}
+
+/// Takes an alarm down and wakes all who sleep by it.
+#[cold]
+pub(crate) fn wake(alarm: &AtomicU64) {
+    alarm.swap(0, Ordering::AcqRel);
+    sync::wake_all(alarm);
+}
+
+/// How long it has been worth to spin: doubled when spinning helped, halved when it did not.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    nanoseconds: AtomicU32,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Self {
+        Self {
+            nanoseconds: AtomicU32::new(*SPIN.end()),
+        }
+    }
+
+    /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
+    /// whether it is done.
+    pub(crate) fn spin(&self, done: impl Fn() -> bool) -> bool {
+        if done() {
+            return true;
+        }
+        let budget = self.nanoseconds.load(Ordering::Relaxed);
+        match spin_for(Duration::from_nanos(budget.into()), &done) {
+            Spun::Done => {
+                let more = budget.saturating_mul(2).min(*SPIN.end());
+                self.nanoseconds.store(more, Ordering::Relaxed);
+                true
+            }
+            Spun::InVain => {
+                self.nanoseconds
+                    .store((budget / 2).max(*SPIN.start()), Ordering::Relaxed);
+                false
+            }
+            Spun::NoRoom => done(),
+        }
+    }
+}
+
+enum Spun {
+    Done,
+    InVain,
+    NoRoom,
+}
+
+#[cfg(loom)]
+fn spin_for(_most: Duration, _done: impl Fn() -> bool) -> Spun {
+    Spun::NoRoom
+}
+
+#[cfg(not(loom))]
+fn spin_for(most: Duration, done: impl Fn() -> bool) -> Spun {
+    use std::sync::LazyLock;
+    use std::time::Instant;
+    /// Processors that this process may use; it counts the affinity and the control group's quota.
+    static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
+        std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
+    });
+    /// Threads of this process that spin now.
+    static SPINNING: AtomicU32 = AtomicU32::new(0);
+
+    // One processor is left to those who are waited for: with a single one nobody spins.
+    if SPINNING.load(Ordering::Relaxed) + 1 >= *PROCESSORS {
+        return Spun::NoRoom;
+    }
+    SPINNING.fetch_add(1, Ordering::Relaxed);
+    let began = Instant::now();
+    let spun = 'spin: loop {
+        // Looking at the clock costs about as much as this many looks at the word.
+        for _ in 0..16 {
+            if done() {
+                break 'spin Spun::Done;
+            }
+            sync::spin_hint();
+        }
+        if began.elapsed() >= most {
+            break Spun::InVain;
+        }
+    };
+    SPINNING.fetch_sub(1, Ordering::Relaxed);
+    spun
+}
+
+/// Waits until `done`: spins, then sleeps. `target` is what `done` waits for. After each `slice` of
+/// sleep `go_on` is asked; when it says no, so does this.
+pub(crate) fn wait(
+    patience: &Patience,
+    alarm: &AtomicU64,
+    target: u64,
+    slice: Duration,
+    done: impl Fn() -> bool,
+    mut go_on: impl FnMut() -> bool,
+) -> bool {
+    if patience.spin(&done) {
+        return true;
+    }
+    loop {
+        sleep(alarm, target, slice, &done);
+        if done() {
+            return true;
+        }
+        if !go_on() {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The client's end of a session.
+
+use super::SessionMemory;
+use super::layout::{REPLIES, RING_HEAD, Shared};
+use super::replies::{self, Slots};
+use super::staging::Staging;
+use crate::doorbell::{self, Patience};
+use crate::memory::{Mapping, MemoryError};
+use crate::ring::Producer;
+use crate::socket::Connection;
+use crate::sync::{AtomicBool, Ordering};
+use cuda_abi::CUresult;
+use cuda_abi::operations::{Request, STREAM_DEPTH};
+use cuda_abi::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The session is over: the server ended it, or is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
+impl std::fmt::Display for Closed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the session with the server is over")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<F> {
+    /// What came of it. The fields are zero and the data empty unless it succeeded.
+    pub status: CUresult,
+    /// The fields.
+    pub fields: F,
+    /// The bytes behind the fields.
+    pub data: Vec<u8>,
+}
+
+/// How often a thread that waits looks whether there is still a server.
+const SLICE: Duration = Duration::from_millis(100);
+
+/// The client's end of a session; any number of threads.
+pub struct ClientEnd {
+    producer: Producer<Shared>,
+    slots: Slots,
+    staging: Staging,
+    connection: Connection,
+    dead: AtomicBool,
+    patience: Patience,
+}
+
+impl std::fmt::Debug for ClientEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientEnd")
+            .field("closed", &self.closed())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ClientEnd {
+    /// Maps the memory of a session and makes this process pay for it. `connection` is the socket
+    /// over which the session was made: its end is the session's. Children do not inherit the
+    /// mappings; in them nothing of this may be used, not even dropped.
+    ///
+    /// # Errors
+    /// When the process has no room.
+    pub fn new(memory: &SessionMemory, connection: Connection) -> Result<Self, MemoryError> {
+        let ring = Mapping::map(&memory.ring)?;
+        let status = Mapping::map_read_only(&memory.status)?;
+        let staging = Mapping::map(&memory.staging)?;
+        for mapping in [&ring, &status, &staging] {
+            mapping.keep_from_children()?;
+        }
+        // The rest is touched as it is used: records when they are posted, replies when a slot is
+        // taken, staging when it is filled.
+        ring.populate_for_writing(0, RING_HEAD);
+        status.populate_for_reading(0, REPLIES);
+        let shared = Shared {
+            ring: Arc::new(ring),
+            status: Arc::new(status),
+        };
+        Ok(Self {
+            producer: Producer::new(shared),
+            slots: Slots::new(),
+            staging: Staging::new(staging),
+            connection,
+            dead: AtomicBool::new(false),
+            patience: Patience::new(),
+        })
+    }
+
+    fn shared(&self) -> &Shared {
+        self.producer.area()
+    }
+
+    /// Posts a request. For a request of class stream `channel` is the stream's slot and `sequence`
+    /// its place in the stream's order, else both are 0. The parts of `data` travel as one run of
+    /// bytes. Waits only while the ring is full.
+    ///
+    /// Requests of several threads stand in the ring in some order that agrees with each thread's,
+    /// and with every other order between threads that they can know of. Places in a stream's order
+    /// must be posted in that order: whoever draws them holds a lock of the stream until it is done.
+    ///
+    /// # Errors
+    /// When the session is over.
+    ///
+    /// # Panics
+    /// When there are more than [`RECORD_DATA`](super::RECORD_DATA) bytes of data.
+    #[inline]
+    pub fn post<R: Request>(
+        &self,
+        channel: u32,
+        sequence: u64,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<(), Closed> {
+        if self.dead.load(Ordering::Relaxed) {
+            return Err(Closed);
+        }
+        let header = Header {
+            opcode: R::OPCODE as u16,
+            version: R::VERSION,
+            slots: R::SLOTS as u8,
+            // Cannot be cut off: the ring refuses far shorter data.
+            data: data.iter().map(|part| part.len()).sum::<usize>() as u32,
+            sequence,
+            channel,
+        };
+        let mut head = [0; HEADER_SLOTS + MAX_FIELD_SLOTS];
+        head[..HEADER_SLOTS].copy_from_slice(&header.encode());
+        request.write(&mut head[HEADER_SLOTS..HEADER_SLOTS + R::SLOTS]);
+        let posted = self
+            .producer
+            .post(&head[..HEADER_SLOTS + R::SLOTS], data, || self.is_alive());
+        if posted { Ok(()) } else { Err(Closed) }
+    }
+
+    /// Posts a request of class call and waits for its reply. At most
+    /// [`REPLY_SLOTS`](super::REPLY_SLOTS) threads do so at a time, others wait for them.
+    ///
+    /// # Errors
+    /// When the session is over, or the server's reply makes no sense.
+    ///
+    /// # Panics
+    /// When there are more than [`RECORD_DATA`](super::RECORD_DATA) bytes of data.
+    pub fn call<R: Request>(&self, request: &R, data: &[&[u8]]) -> Result<Reply<R::Reply>, Closed> {
+        let slot = self.slots.take();
+        let number = slot.number as usize;
+        // The first look also touches the page, before the server does, so that we pay for it.
+        let is_there = || replies::is_there(self.shared(), number, slot.serial);
+        debug_assert!(!is_there(), "serial numbers are given out once");
+        self.post(slot.number, slot.serial, request, data)?;
+        let alarm = &self.shared().reply_alarms()[number];
+        if !doorbell::wait(&self.patience, alarm, slot.serial, SLICE, is_there, || {
+            self.is_alive()
+        }) {
+            return Err(Closed);
+        }
+        replies::read::<R>(self.shared(), number).ok_or(Closed)
+    }
+
+    /// How far a stream has come: all its work up to this place is done, successfully or not.
+    ///
+    /// # Panics
+    /// When there is no such stream slot.
+    #[inline]
+    #[must_use]
+    pub fn completed(&self, stream: u32) -> u64 {
+        // [completion]
+        self.shared().completions()[stream as usize].load(Ordering::Acquire)
+    }
+
+    /// Waits until a stream has come to a place in its order.
+    ///
+    /// # Errors
+    /// When the session is over.
+    ///
+    /// # Panics
+    /// When there is no such stream slot.
+    pub fn wait(&self, stream: u32, sequence: u64) -> Result<(), Closed> {
+        let word = &self.shared().completions()[stream as usize];
+        let alarm = &self.shared().stream_alarms()[stream as usize];
+        // [completion]
+        let done = || word.load(Ordering::Acquire) >= sequence;
+        if doorbell::wait(&self.patience, alarm, sequence, SLICE, done, || {
+            self.is_alive()
+        }) {
+            Ok(())
+        } else {
+            Err(Closed)
+        }
+    }
+
+    /// Waits until the stream may have work posted at this place in its order: no more than
+    /// `STREAM_DEPTH` are ever posted and unfinished.
+    ///
+    /// # Errors
+    /// When the session is over.
+    ///
+    /// # Panics
+    /// When there is no such stream slot.
+    #[inline]
+    pub fn wait_for_depth(&self, stream: u32, sequence: u64) -> Result<(), Closed> {
+        let before = sequence.saturating_sub(STREAM_DEPTH);
+        if self.completed(stream) >= before {
+            Ok(())
+        } else {
+            self.wait(stream, before)
+        }
+    }
+
+    /// The time that an event's slot holds, in nanoseconds; 0 before the first.
+    ///
+    /// # Panics
+    /// When there is no such event slot.
+    #[must_use]
+    pub fn event_time(&self, event: u32) -> u64 {
+        self.shared().events()[event as usize].load(Ordering::Acquire)
+    }
+
+    /// The error that a context is dead of, or success. Read it after a completion: what killed the
+    /// context is told before the work's end is.
+    ///
+    /// # Panics
+    /// When there is no such context slot.
+    #[inline]
+    #[must_use]
+    pub fn fault(&self, context: u32) -> CUresult {
+        CUresult(self.shared().faults()[context as usize].load(Ordering::Acquire) as u32)
+    }
+
+    /// The memory that larger data passes through.
+    #[must_use]
+    pub fn staging(&self) -> &Staging {
+        &self.staging
+    }
+
+    /// Why the server ended the session, if it said so.
+    #[must_use]
+    pub fn closed(&self) -> Option<CUresult> {
+        let code = self.shared().closed().load(Ordering::Acquire) as u32;
+        (code != 0).then_some(CUresult(code))
+    }
+
+    /// Whether there is still a server that serves this session. Asks the kernel.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        if self.dead.load(Ordering::Relaxed) {
+            return false;
+        }
+        if self.closed().is_none() && !self.connection.is_closed() {
+            return true;
+        }
+        self.dead.store(true, Ordering::Relaxed);
+        false
+    }
+
+    /// The socket over which the session was made.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}

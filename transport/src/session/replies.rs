@@ -1,0 +1,128 @@
+//! Reply slots: which one a waiting call has, and what stands in it.
+
+use super::client::Reply;
+use super::layout::{REPLY_DATA, REPLY_SLOTS, Shared};
+use crate::sync::Ordering;
+use cuda_abi::CUresult;
+use cuda_abi::operations::Request;
+use cuda_abi::wire::{Fields, MAX_FIELD_SLOTS};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Hands the slots out, one to a waiting call, and a serial number with each.
+#[derive(Debug)]
+pub(super) struct Slots {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    free: u64,
+    serial: u64,
+}
+
+const _: () = assert!(REPLY_SLOTS == u64::BITS as usize);
+
+/// A slot in hand.
+pub(super) struct Slot<'a> {
+    slots: &'a Slots,
+    pub(super) number: u32,
+    pub(super) serial: u64,
+}
+
+impl Slots {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                free: u64::MAX,
+                serial: 0,
+            }),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// Takes a slot; waits while all are in other hands, which end when the session does.
+    pub(super) fn take(&self) -> Slot<'_> {
+        // Nothing in the critical sections can panic.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.free == 0 {
+            state = self
+                .freed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let number = state.free.trailing_zeros();
+        state.free &= !(1 << number);
+        state.serial += 1;
+        Slot {
+            slots: self,
+            number,
+            serial: state.serial,
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        let mut state = self
+            .slots
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.free |= 1 << self.number;
+        drop(state);
+        self.slots.freed.notify_one();
+    }
+}
+
+/// Writes a reply; all but the serial number, which says that it is complete.
+///
+/// The caller made sure that the slot is one and that slots and data fit.
+pub(super) fn write(
+    shared: &Shared,
+    slot: usize,
+    serial: u64,
+    status: CUresult,
+    slots: &[u64],
+    data: &[u8],
+) {
+    let (head, data_at) = shared.reply(slot);
+    head[1].store(
+        u64::from(status.0) | (slots.len() as u64) << 32,
+        Ordering::Relaxed,
+    );
+    head[2].store(data.len() as u64, Ordering::Relaxed);
+    for (word, value) in head[3..].iter().zip(slots) {
+        word.store(*value, Ordering::Relaxed);
+    }
+    shared.status.copy_in(data_at, data);
+    // [reply]
+    head[0].store(serial, Ordering::Release);
+}
+
+/// Whether the reply to this serial number stands in the slot.
+#[inline]
+pub(super) fn is_there(shared: &Shared, slot: usize, serial: u64) -> bool {
+    // [reply]
+    shared.reply(slot).0[0].load(Ordering::Acquire) == serial
+}
+
+/// Reads a reply that is there. `None` when its fields cannot be.
+pub(super) fn read<R: Request>(shared: &Shared, slot: usize) -> Option<Reply<R::Reply>> {
+    let (head, data_at) = shared.reply(slot);
+    let second = head[1].load(Ordering::Relaxed);
+    let count = ((second >> 32) as usize).min(MAX_FIELD_SLOTS);
+    let bytes = (head[2].load(Ordering::Relaxed) as usize).min(REPLY_DATA);
+    let mut slots = [0; MAX_FIELD_SLOTS];
+    for (slot, word) in slots.iter_mut().zip(&head[3..]) {
+        *slot = word.load(Ordering::Relaxed);
+    }
+    let mut data = vec![0; bytes];
+    shared.status.copy_out(data_at, &mut data);
+    let fields = R::Reply::read(&slots[..count]).ok()?;
+    Some(Reply {
+        status: CUresult(second as u32),
+        fields,
+        data,
+    })
+}

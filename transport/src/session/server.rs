@@ -1,0 +1,200 @@
+//! The server's end of a session.
+
+use super::layout::{REPLY_DATA, REPLY_SLOTS, Shared};
+use super::{SessionMemory, replies};
+use crate::doorbell;
+use crate::memory::{Mapping, MemoryError};
+use crate::ring::{self, Bell, Malformed, Position, Record};
+use crate::sync::{AtomicU64, Ordering};
+use cuda_abi::CUresult;
+use cuda_abi::wire::MAX_FIELD_SLOTS;
+use std::sync::Arc;
+
+/// The server's end of a session, before it is taken apart.
+#[derive(Debug)]
+pub struct ServerEnd {
+    publisher: Arc<Publisher>,
+}
+
+impl ServerEnd {
+    /// Maps the memory of a new session, and seals its status memory so that nobody else can ever
+    /// write to it. The client must not have been sent it yet.
+    ///
+    /// # Errors
+    /// When the process has no room.
+    pub fn new(memory: &SessionMemory) -> Result<Self, MemoryError> {
+        let ring = Arc::new(Mapping::map(&memory.ring)?);
+        let status = Arc::new(Mapping::map(&memory.status)?);
+        memory.status.seal_future_write()?;
+        let publisher = Publisher {
+            shared: Shared { ring, status },
+            bell: Bell::default(),
+        };
+        Ok(Self {
+            publisher: Arc::new(publisher),
+        })
+    }
+
+    /// The half that takes records, for one thread, and the half that tells, for all.
+    #[must_use]
+    pub fn split(self) -> (Consumer, Arc<Publisher>) {
+        let ring = ring::Consumer::new(self.publisher.shared.clone());
+        (
+            Consumer {
+                ring,
+                publisher: self.publisher.clone(),
+            },
+            self.publisher,
+        )
+    }
+}
+
+/// Takes a client's records.
+pub struct Consumer {
+    ring: ring::Consumer<Shared>,
+    publisher: Arc<Publisher>,
+}
+
+impl std::fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer").finish_non_exhaustive()
+    }
+}
+
+impl Consumer {
+    /// Copies the next record out, if there is one. The copy is the caller's: what the client does to
+    /// the ring afterwards does not change it.
+    ///
+    /// # Errors
+    /// When the ring makes no sense: the client is to be disconnected, and nothing more taken.
+    #[inline]
+    pub fn take(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
+        self.ring.take(into)
+    }
+
+    /// Waits until there seems to be a record, or [`Publisher::ring_self`] was called since the last
+    /// wait; returns after some seconds in any case. With `spin` it spins first, if there is a
+    /// processor to spare. Afterwards the caller looks at everything again.
+    pub fn wait(&mut self, spin: bool) {
+        self.ring.wait(&self.publisher.bell, spin);
+    }
+
+    /// Says that a record's work is done and its place in the ring not needed any more. In any order.
+    #[inline]
+    pub fn retire(&mut self, position: Position) {
+        self.ring.retire(position);
+    }
+
+    /// Retires all that was taken if it fills more than half of the ring, so that a client whose one
+    /// stream waits can post to others; call it after taking. From then on only the session's own
+    /// copies hold these records. Returns whether it did so.
+    pub fn spill(&mut self) -> bool {
+        self.ring.spill()
+    }
+}
+
+/// Why a reply was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotSent {
+    /// The client named a reply slot that is none: it is to be disconnected.
+    Channel,
+    /// There is more than fits a slot; [`REPLY_DATA`] bytes of data do.
+    TooLong,
+}
+
+impl std::fmt::Display for NotSent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Channel => f.write_str("call with a reply slot that there is not"),
+            Self::TooLong => write!(f, "reply of more than {REPLY_DATA} bytes"),
+        }
+    }
+}
+
+impl std::error::Error for NotSent {}
+
+/// Tells a client what happened; any thread of the server.
+pub struct Publisher {
+    shared: Shared,
+    bell: Bell,
+}
+
+impl std::fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Publisher").finish_non_exhaustive()
+    }
+}
+
+impl Publisher {
+    /// Says that a stream has come to a place in its order, and wakes whom that concerns. Places of
+    /// a stream only grow. A slot that there is not has no word, and nobody waits for it.
+    #[inline]
+    pub fn complete(&self, stream: u32, sequence: u64) {
+        let (words, alarms) = (self.shared.completions(), self.shared.stream_alarms());
+        let stream = stream as usize;
+        if let (Some(word), Some(alarm)) = (words.get(stream), alarms.get(stream)) {
+            // [completion]: what was written for the work is seen by whoever sees its end.
+            word.store(sequence, Ordering::Release);
+            doorbell::ring(alarm, sequence);
+        }
+    }
+
+    /// Notes an event's time in nanoseconds. To be called before the event's completion.
+    #[inline]
+    pub fn event_time(&self, event: u32, nanoseconds: u64) {
+        set(self.shared.events(), event, nanoseconds);
+    }
+
+    /// Says that a context is dead. To be called before the completion of the work that was lost.
+    pub fn fault(&self, context: u32, code: CUresult) {
+        set(self.shared.faults(), context, u64::from(code.0));
+    }
+
+    /// Answers a call: `channel` and `serial` are those of its header.
+    ///
+    /// # Errors
+    /// When there is no such slot, or it is too small; then nothing was sent.
+    pub fn reply(
+        &self,
+        channel: u32,
+        serial: u64,
+        status: CUresult,
+        slots: &[u64],
+        data: &[u8],
+    ) -> Result<(), NotSent> {
+        let slot = channel as usize;
+        if slot >= REPLY_SLOTS {
+            return Err(NotSent::Channel);
+        }
+        if slots.len() > MAX_FIELD_SLOTS || data.len() > REPLY_DATA {
+            return Err(NotSent::TooLong);
+        }
+        replies::write(&self.shared, slot, serial, status, slots, data);
+        doorbell::ring(&self.shared.reply_alarms()[slot], serial);
+        Ok(())
+    }
+
+    /// Makes the session's own [`Consumer::wait`] return, this time or the next.
+    #[inline]
+    pub fn ring_self(&self) {
+        self.bell.ring(&self.shared);
+    }
+
+    /// Says that the session is over, and why, and wakes all who wait. `code` is not success.
+    pub fn close(&self, code: CUresult) {
+        self.shared
+            .closed()
+            .store(u64::from(code.0), Ordering::Release);
+        let alarms = self.shared.stream_alarms().iter();
+        for alarm in alarms.chain(self.shared.reply_alarms()) {
+            doorbell::ring(alarm, u64::MAX >> 1);
+        }
+        doorbell::ring(ring::Area::room(&self.shared), u64::MAX >> 1);
+    }
+}
+
+fn set(words: &[AtomicU64], slot: u32, value: u64) {
+    if let Some(word) = words.get(slot as usize) {
+        word.store(value, Ordering::Release);
+    }
+}

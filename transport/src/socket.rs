@@ -1,0 +1,481 @@
+//! SOCK_SEQPACKET sockets that carry descriptors, and who is at the other end.
+//!
+//! Descriptors sent over a stream socket are lost when a read crosses a packet's boundary, hence
+//! packets. Everything is close-on-exec. Who a peer is comes from the kernel, never from what it
+//! says. Knows nothing of what the packets mean.
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::ffi::{c_int, c_uint, c_void};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The longest packet in bytes. The kernel would take more; the facts of 32 devices are far less.
+pub const PACKET_MAX: usize = 64 << 10;
+
+/// The most descriptors in a packet: a session's four, the client's socket and pidfd, and two spare.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// The longest path in bytes: `sun_path` has 108, one of them for the end.
+pub const PATH_MAX: usize = 107;
+
+/// Why something with a socket failed.
+#[derive(Debug)]
+pub enum SocketError {
+    /// The path is longer than an address can hold.
+    PathTooLong(PathBuf),
+    /// The kernel refused; what we tried, and its error.
+    System(&'static str, Errno),
+    /// As `System`, with the path.
+    Path(&'static str, PathBuf, Errno),
+    /// The other end is gone.
+    Closed,
+    /// A packet, sent or received, is empty or longer than [`PACKET_MAX`].
+    Length,
+    /// A packet, sent or received, has more than [`DESCRIPTORS_MAX`] descriptors, or the process had
+    /// none left to receive them.
+    Descriptors,
+}
+
+impl std::fmt::Display for SocketError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::PathTooLong(path) => write!(
+                f,
+                "socket path has {} bytes, more than the {PATH_MAX} that fit an address: {}",
+                path.as_os_str().len(),
+                path.display()
+            ),
+            Self::System(what, errno) => write!(f, "{what}: {errno}"),
+            Self::Path(what, path, errno) => write!(f, "{what} {}: {errno}", path.display()),
+            Self::Closed => f.write_str("the other end of the socket is gone"),
+            Self::Length => write!(f, "packet empty or longer than {PACKET_MAX} bytes"),
+            Self::Descriptors => write!(
+                f,
+                "packet with more than {DESCRIPTORS_MAX} descriptors, or none left to receive them"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SocketError {}
+
+impl SocketError {
+    /// Whether it says that nothing can be done without waiting, or that a set time was over.
+    #[must_use]
+    pub fn would_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::System(_, Errno::AGAIN) | Self::Path(_, _, Errno::AGAIN)
+        )
+    }
+
+    /// Whether it says that nobody listens at a path.
+    #[must_use]
+    pub fn nobody_there(&self) -> bool {
+        matches!(self, Self::Path(_, _, Errno::NOENT | Errno::CONNREFUSED))
+    }
+}
+
+fn system(what: &'static str) -> impl Fn(Errno) -> SocketError {
+    move |errno| SocketError::System(what, errno)
+}
+
+fn address(path: &Path) -> Result<SocketAddrUnix, SocketError> {
+    if path.as_os_str().len() > PATH_MAX {
+        return Err(SocketError::PathTooLong(path.to_owned()));
+    }
+    SocketAddrUnix::new(path)
+        .map_err(|errno| SocketError::Path("name socket", path.to_owned(), errno))
+}
+
+fn socket(flags: SocketFlags) -> Result<OwnedFd, SocketError> {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(system("make a socket"))
+}
+
+/// A socket that clients connect to. The file stays when it is dropped: its owner removes it.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Makes a socket at a path where nothing is yet.
+    ///
+    /// # Errors
+    /// [`SocketError::PathTooLong`], or what the kernel says of the path.
+    pub fn bind(path: impl AsRef<Path>) -> Result<Self, SocketError> {
+        let path = path.as_ref();
+        let address = address(path)?;
+        let fd = socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        rustix::net::bind(&fd, &address)
+            .map_err(|errno| SocketError::Path("bind socket", path.to_owned(), errno))?;
+        // As many as the kernel allows may wait: a thousand clients can start at once.
+        rustix::net::listen(&fd, 4096).map_err(system("listen on a socket"))?;
+        Ok(Self { fd })
+    }
+
+    /// Waits for a client.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, and the like.
+    pub fn accept(&self) -> Result<Connection, SocketError> {
+        loop {
+            poll(&[self.as_fd()], None)?;
+            if let Some(connection) = self.try_accept()? {
+                return Ok(connection);
+            }
+        }
+    }
+
+    /// Takes a client if one is there.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, and the like.
+    pub fn try_accept(&self) -> Result<Option<Connection>, SocketError> {
+        let accepted =
+            rustix::io::retry_on_intr(|| rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC));
+        match accepted {
+            Ok(fd) => Ok(Some(Connection { fd })),
+            // The second: a client that gave up in between.
+            Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
+            Err(errno) => Err(SocketError::System("accept a connection", errno)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What came in one packet.
+pub type Received = (Vec<u8>, Vec<OwnedFd>);
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Connection {
+    fd: OwnedFd,
+}
+
+/// Who is at the other end, by the kernel's word.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its process id in our namespace, or 0 if it has none there.
+    pub pid: i32,
+    /// Its effective user when it connected.
+    pub uid: u32,
+    /// Its effective group when it connected.
+    pub gid: u32,
+    /// Becomes readable when the process ends.
+    pub pidfd: OwnedFd,
+}
+
+impl Connection {
+    /// Connects to a listener.
+    ///
+    /// # Errors
+    /// [`SocketError::PathTooLong`], or what the kernel says; see [`SocketError::nobody_there`].
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, SocketError> {
+        Self::connect_within(path, None)
+    }
+
+    /// As [`Connection::connect`], but waits no longer than `most` for a listener that is too busy
+    /// to take us; the same bound then holds for each [`Connection::send`].
+    ///
+    /// # Errors
+    /// As there; see [`SocketError::would_wait`].
+    pub fn connect_within(
+        path: impl AsRef<Path>,
+        most: Option<Duration>,
+    ) -> Result<Self, SocketError> {
+        let path = path.as_ref();
+        let address = address(path)?;
+        let fd = socket(SocketFlags::CLOEXEC)?;
+        rustix::net::sockopt::set_socket_timeout(&fd, rustix::net::sockopt::Timeout::Send, most)
+            .map_err(system("set a socket"))?;
+        rustix::io::retry_on_intr(|| rustix::net::connect(&fd, &address))
+            .map_err(|errno| SocketError::Path("connect to", path.to_owned(), errno))?;
+        Ok(Self { fd })
+    }
+
+    /// Two ends of one connection.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn pair() -> Result<(Self, Self), SocketError> {
+        let (one, other) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(system("make a pair of sockets"))?;
+        Ok((Self { fd: one }, Self { fd: other }))
+    }
+
+    /// Takes a connected SEQPACKET socket, inherited or received.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Another descriptor of the same end. The connection ends when the last of them is closed.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self, SocketError> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(system("copy a socket"))?;
+        Ok(Self { fd })
+    }
+
+    /// Bounds how long [`Connection::receive`] waits; `None` is for ever.
+    ///
+    /// # Errors
+    /// When the kernel refuses the time.
+    pub fn set_receive_timeout(&self, most: Option<Duration>) -> Result<(), SocketError> {
+        rustix::net::sockopt::set_socket_timeout(
+            &self.fd,
+            rustix::net::sockopt::Timeout::Recv,
+            most,
+        )
+        .map_err(system("set a socket"))
+    }
+
+    /// Sends one packet, and copies of descriptors with it.
+    ///
+    /// # Errors
+    /// When it exceeds the limits or the other end is gone.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Connection::send`], if there is room without waiting.
+    ///
+    /// # Errors
+    /// As there; see [`SocketError::would_wait`].
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), SocketError> {
+        self.send_with(bytes, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+    }
+
+    fn send_with(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), SocketError> {
+        // An empty packet looks like the connection's end.
+        if bytes.is_empty() || bytes.len() > PACKET_MAX {
+            return Err(SocketError::Length);
+        }
+        if fds.len() > DESCRIPTORS_MAX {
+            return Err(SocketError::Descriptors);
+        }
+        let sent = rustix::io::retry_on_intr(|| {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err(Errno::INVAL);
+            }
+            rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags)
+        });
+        match sent {
+            Ok(_) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(SocketError::Closed),
+            Err(errno) => Err(SocketError::System("send a packet", errno)),
+        }
+    }
+
+    /// Waits for a packet.
+    ///
+    /// # Errors
+    /// When it exceeds the limits, the other end is gone, or a set time is over.
+    pub fn receive(&self) -> Result<Received, SocketError> {
+        self.receive_with(RecvFlags::CMSG_CLOEXEC)
+    }
+
+    /// Takes a packet if one is there.
+    ///
+    /// # Errors
+    /// When it exceeds the limits or the other end is gone.
+    pub fn try_receive(&self) -> Result<Option<Received>, SocketError> {
+        match self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT) {
+            Err(error) if error.would_wait() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn receive_with(&self, flags: RecvFlags) -> Result<Received, SocketError> {
+        let mut bytes = vec![0; PACKET_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recvmsg(
+                &self.fd,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut control,
+                flags,
+            )
+        });
+        let received = match received {
+            Ok(received) => received,
+            Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(SocketError::Closed),
+            Err(errno) => return Err(SocketError::System("receive a packet", errno)),
+        };
+        // Taken out before anything is refused, so that they are closed.
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > DESCRIPTORS_MAX {
+            return Err(SocketError::Descriptors);
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(SocketError::Length);
+        }
+        if received.bytes == 0 {
+            return Err(SocketError::Closed);
+        }
+        bytes.truncate(received.bytes);
+        bytes.shrink_to_fit();
+        Ok((bytes, fds))
+    }
+
+    /// Whether the other end is gone, now. Packets that wait are left alone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let now = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match rustix::event::poll(&mut fds, Some(&now)) {
+            // Asked for or not, these are always told. On SEQPACKET sockets HUP means both
+            // directions, that is, all descriptors of the other end are closed.
+            Ok(1..) => fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR),
+            _ => false,
+        }
+    }
+
+    /// Who is at the other end.
+    ///
+    /// # Errors
+    /// When the process is gone already, or cannot be seen from here (pid 0) by a kernel before 6.5.
+    pub fn peer(&self) -> Result<Peer, SocketError> {
+        const SO_PEERCRED: c_int = 17;
+        const SO_PEERPIDFD: c_int = 77;
+        // struct ucred; read here because a pid of 0 is no `rustix::process::Pid`.
+        let credentials = self
+            .option::<3>(SO_PEERCRED)
+            .map_err(system("ask for a peer"))?;
+        let [pid, uid, gid] = credentials;
+        let pid = pid.cast_signed();
+        let pidfd = match self.option::<1>(SO_PEERPIDFD) {
+            // SAFETY: the kernel just made this descriptor (close-on-exec) for us alone.
+            Ok([fd]) => unsafe { OwnedFd::from_raw_fd(fd.cast_signed()) },
+            Err(Errno::NOPROTOOPT) => {
+                let known = rustix::process::Pid::from_raw(pid).ok_or(SocketError::System(
+                    "ask for a peer in another pid namespace, which needs Linux 6.5",
+                    Errno::SRCH,
+                ))?;
+                rustix::process::pidfd_open(known, rustix::process::PidfdFlags::empty())
+                    .map_err(system("open a peer's process"))?
+            }
+            Err(errno) => return Err(SocketError::System("open a peer's process", errno)),
+        };
+        Ok(Peer {
+            pid,
+            uid,
+            gid,
+            pidfd,
+        })
+    }
+
+    /// Reads a socket option of `N` 32-bit words.
+    fn option<const N: usize>(&self, name: c_int) -> Result<[u32; N], Errno> {
+        const SOL_SOCKET: c_int = 1;
+        unsafe extern "C" {
+            // libc's, which std links; rustix has neither of the two options in a usable form.
+            fn getsockopt(
+                socket: c_int,
+                level: c_int,
+                name: c_int,
+                value: *mut c_void,
+                length: *mut c_uint,
+            ) -> c_int;
+        }
+        let mut value = [0u32; N];
+        let bytes = size_of::<[u32; N]>() as c_uint;
+        let mut length = bytes;
+        // SAFETY: `value` is writable for `length` bytes, and the kernel writes no more than that.
+        let result = unsafe {
+            getsockopt(
+                self.fd.as_raw_fd(),
+                SOL_SOCKET,
+                name,
+                value.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
+        }
+        if length == bytes {
+            Ok(value)
+        } else {
+            Err(Errno::INVAL)
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl From<Connection> for OwnedFd {
+    fn from(connection: Connection) -> Self {
+        connection.fd
+    }
+}
+
+/// Waits until at least one descriptor is readable or at its end, or `most` is over (`None`: never),
+/// and says which ones are.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn poll(fds: &[BorrowedFd<'_>], most: Option<Duration>) -> Result<Vec<bool>, SocketError> {
+    let mut asked: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    let deadline = most.map(|most| std::time::Instant::now() + most);
+    loop {
+        let left = deadline.map(|deadline| {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            rustix::time::Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(left.subsec_nanos()).into(),
+            }
+        });
+        match rustix::event::poll(&mut asked, left.as_ref()) {
+            Ok(_) => return Ok(asked.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(SocketError::System("wait for descriptors", errno)),
+        }
+    }
+}
