@@ -162,8 +162,7 @@ impl Client for NvidiaClient {
 
     fn assist(&mut self) -> bool {
         self.memory.tidy();
-        let progress = self.common.poll(&mut self.scratch);
-        progress
+        self.common.poll(&mut self.scratch)
     }
 
     fn context_create(

@@ -485,7 +485,7 @@ impl HostJob {
                     HostSource::Bytes(data) => {
                         // SAFETY: as above; `data` is as long as the only row.
                         unsafe {
-                            std::ptr::copy_nonoverlapping(data.as_ptr(), to as *mut u8, bytes)
+                            std::ptr::copy_nonoverlapping(data.as_ptr(), to as *mut u8, bytes);
                         };
                     }
                     HostSource::Pattern { value, element } => fill(to, bytes, *value, *element),
