@@ -211,7 +211,7 @@ impl Task for Transfer {
 
     fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
         // At least one unit a turn.
-        while let Some(unit) = piece.fresh.next() {
+        for unit in piece.fresh.by_ref() {
             let first = unit * UNIT;
             self.move_range(first..(first + UNIT).min(self.bytes()));
             if Instant::now() >= until {
@@ -357,6 +357,51 @@ fn fill_bytes(to: u64, value: u32, element: u32, count: u64) {
             2 => unsafe { (at as *mut u16).write(value as u16) },
             // SAFETY: as above, and aligned.
             _ => unsafe { (at as *mut u32).write(value) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers around which arithmetic goes wrong.
+    fn number() -> impl Strategy<Value = u64> {
+        prop_oneof![
+            0..5_u64,
+            any::<u64>(),
+            (0..64_u32, -2..3_i64).prop_map(|(bit, off)| (1_u64 << bit).wrapping_add_signed(off)),
+        ]
+    }
+
+    proptest! {
+        /// With no memory at all, only what has no bytes is allowed; and nothing overflows.
+        #[test]
+        fn any_numbers_are_refused_or_empty(
+            n in prop::array::uniform9(number()),
+            spaces in (0..3_u32, 0..3_u32),
+            element in 0..6_u32,
+        ) {
+            let space = Arc::new(CopySpace::empty());
+            let [to, to_pitch, to_slice, from, from_pitch, from_slice, width, height, depth] = n;
+            let (to_space, from_space) = spaces;
+            let copy = operations::Copy {
+                to_space, to, to_pitch, to_slice, from_space, from, from_pitch, from_slice,
+                width, height, depth,
+            };
+            if let Ok(transfer) = Transfer::copy(&space, &copy) {
+                prop_assert_eq!(transfer.bytes(), 0);
+                transfer.run_all();
+            }
+            let fill = operations::Fill {
+                to, pitch: to_pitch, value: 1, element, width, height,
+            };
+            if let Ok(transfer) = Transfer::fill(&space, &fill) {
+                prop_assert_eq!(transfer.bytes(), 0);
+                transfer.run_all();
+            }
         }
     }
 }

@@ -369,3 +369,21 @@ fn table(window: Window, owner: Arc<dyn Any + Send + Sync>) -> Arc<exec::Window>
     // region's owner by the contract of `engine::Region`. Nothing in it is a Rust object.
     Arc::new(unsafe { exec::Window::new(window.base, window.bytes, owner) })
 }
+
+#[cfg(test)]
+impl CopySpace {
+    /// A space without any memory.
+    pub(crate) fn empty() -> Self {
+        #[derive(Debug)]
+        struct Nobody;
+        impl Owner for Nobody {}
+        Self {
+            unified: exec::AddressSpace::default(),
+            staging: Window { base: 0, bytes: 0 },
+            _staging: Borrowed {
+                _owner: Arc::new(Nobody),
+                _ticket: Arc::new(Mapped::default()).ticket(),
+            },
+        }
+    }
+}

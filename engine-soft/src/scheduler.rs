@@ -471,3 +471,6 @@ impl State {
         std::mem::take(&mut member.jobs)
     }
 }
+
+#[cfg(test)]
+mod tests;

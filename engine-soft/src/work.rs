@@ -23,7 +23,7 @@ const CHUNK: Duration = Duration::from_micros(300);
 
 /// Turns that suspended blocks of a grid have, for each one of them, before the grid's next block is
 /// started beside them: they may be waiting for it.
-const PATIENCE: u64 = 8;
+const PATIENCE: u64 = 3;
 
 /// Part of a task in one thread's hand.
 #[derive(Debug, Default)]
@@ -239,7 +239,10 @@ impl Rest {
         let prefers_fresh = task.is_cooperative()
             || self.suspended.is_empty()
             || (resident < task.most_resident() && self.waited >= PATIENCE * resident);
-        if prefers_fresh && let Some(range) = self.fresh.pop() {
+        // The earliest first: blocks wait for earlier ones far more often than for later ones.
+        let earliest = (0..self.fresh.len()).min_by_key(|&index| self.fresh[index].start);
+        if prefers_fresh && let Some(index) = earliest {
+            let range = self.fresh.swap_remove(index);
             self.waited = 0;
             let units = range.end - range.start;
             let chunk = match task.unit_cost() {

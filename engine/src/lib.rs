@@ -16,6 +16,8 @@ use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::At;
 
 pub mod arena;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 
 /// A set of devices of one kind, with what it takes to run work on them.
 pub trait Engine: Send + Sync + Debug {

@@ -1,0 +1,262 @@
+//! Shares, classes and priorities, with tasks that only take time. What is compared is time that the
+//! tasks were given, so that a busy machine changes little.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use cuda_abi::operations::At;
+use engine::{CUresult, Observer, Window};
+
+use super::*;
+use crate::context::Context;
+use crate::memory::CopySpace;
+use crate::stream::{Common, Stream};
+use crate::work::{Progress, Task};
+
+#[derive(Debug, Default)]
+struct Told(Mutex<Vec<u32>>);
+
+impl Observer for Told {
+    fn completed(&self, at: At, _result: Result<(), CUresult>) {
+        lock(&self.0).push(at.stream);
+    }
+    fn event_time(&self, _event: u32, _nanoseconds: u64) {}
+    fn fault(&self, _context: u32, _code: CUresult, _text: &str) {}
+    fn allocate(&self, _context: u32, _bytes: u64) -> Result<Window, CUresult> {
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+}
+
+/// Takes time in `units` units of a tenth of a millisecond, and notes how much it was given.
+#[derive(Debug)]
+struct Work {
+    units: u64,
+    given: Arc<AtomicU64>,
+}
+
+impl Task for Work {
+    fn name(&self) -> &str {
+        "work"
+    }
+    fn units(&self) -> u64 {
+        self.units
+    }
+    fn unit_cost(&self) -> Option<u64> {
+        Some(100_000)
+    }
+    fn most_resident(&self) -> u64 {
+        16
+    }
+    fn quantum(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+    fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
+        let started = Instant::now();
+        for _ in piece.fresh.by_ref() {
+            let end = Instant::now() + Duration::from_micros(100);
+            while Instant::now() < end {
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        let took = started.elapsed().as_nanos() as u64;
+        self.given.fetch_add(took, Ordering::Relaxed);
+        if piece.is_empty() {
+            Progress::Finished
+        } else {
+            Progress::Yielded
+        }
+    }
+}
+
+struct Member {
+    common: Arc<Common>,
+    context: Arc<Context>,
+    told: Arc<Told>,
+}
+
+impl Member {
+    fn new(pool: &Pool, percentage: f32, priority: u32) -> Self {
+        let told = Arc::new(Told::default());
+        let observer = Arc::clone(&told) as Arc<dyn Observer>;
+        let scheduler = Arc::clone(pool.scheduler());
+        let account = scheduler.join(Share {
+            percentage,
+            priority,
+        });
+        Self {
+            context: Arc::new(Context::new(0, 0, Arc::clone(&observer))),
+            common: Arc::new(Common {
+                observer,
+                scheduler,
+                account,
+                space: Arc::new(CopySpace::empty()),
+                closed: AtomicBool::new(false),
+                waiting: AtomicU64::new(0),
+            }),
+            told,
+        }
+    }
+
+    /// Starts work of so many units, and gives the count of what it was given.
+    fn start(&self, slot: u32, priority: i32, units: u64) -> Arc<AtomicU64> {
+        let given = Arc::new(AtomicU64::new(0));
+        let (context, common) = (Arc::clone(&self.context), Arc::clone(&self.common));
+        let stream = Stream::new(slot, priority, Arc::clone(&context), common);
+        let task = Box::new(Work {
+            units,
+            given: Arc::clone(&given),
+        });
+        let job = Job::new(&stream, 1, context, priority, task, Piece::whole(units));
+        let Common {
+            scheduler, account, ..
+        } = &*self.common;
+        scheduler.submit(account, Arc::new(job), usize::MAX);
+        given
+    }
+
+    fn leave(&self) {
+        self.context.destroy();
+        self.common.scheduler.leave(&self.common.account);
+    }
+}
+
+const ENDLESS: u64 = 1 << 40;
+
+/// What fraction of the time of all was given to each.
+fn shares(given: &[&Arc<AtomicU64>], time: Duration) -> Vec<f64> {
+    let read = || {
+        given
+            .iter()
+            .map(|given| given.load(Ordering::Relaxed) as f64)
+    };
+    let before: Vec<f64> = read().collect();
+    std::thread::sleep(time);
+    let got: Vec<f64> = read()
+        .zip(before)
+        .map(|(now, before)| now - before)
+        .collect();
+    let all: f64 = got.iter().sum();
+    got.iter().map(|got| got / all).collect()
+}
+
+#[test]
+fn time_is_given_by_percentage() {
+    for workers in [1, 2] {
+        let pool = Pool::new(workers).unwrap();
+        let members = [60.0, 30.0, 10.0].map(|share| Member::new(&pool, share, 0));
+        let given = members.each_ref().map(|member| member.start(1, 0, ENDLESS));
+        std::thread::sleep(Duration::from_millis(100));
+        let shares = shares(&given.each_ref(), Duration::from_millis(1200));
+        for (share, wanted) in shares.iter().zip([0.6, 0.3, 0.1]) {
+            assert!((share - wanted).abs() < 0.06, "{shares:?} with {workers}");
+        }
+        members.iter().for_each(Member::leave);
+    }
+}
+
+#[test]
+fn who_is_alone_has_everything_and_newcomers_owe_nothing() {
+    let pool = Pool::new(2).unwrap();
+    let small = Member::new(&pool, 10.0, 0);
+    let given = small.start(1, 0, ENDLESS);
+    std::thread::sleep(Duration::from_millis(300));
+    let alone = given.load(Ordering::Relaxed);
+    assert!(
+        alone > 400_000_000,
+        "two threads for 300 ms, not {alone} ns"
+    );
+    // What it had alone is not held against it.
+    let large = Member::new(&pool, 10.0, 0);
+    let more = large.start(1, 0, ENDLESS);
+    std::thread::sleep(Duration::from_millis(50));
+    let shares = shares(&[&given, &more], Duration::from_millis(600));
+    assert!((shares[0] - 0.5).abs() < 0.1, "{shares:?}");
+    small.leave();
+    large.leave();
+}
+
+#[test]
+fn below_normal_work_waits_but_not_for_ever() {
+    let pool = Pool::new(1).unwrap();
+    let normal = Member::new(&pool, 1.0, 0);
+    let below = Member::new(&pool, 100.0, 1);
+    let waiting = below.start(1, 0, ENDLESS);
+    let first = normal.start(1, 0, ENDLESS);
+    std::thread::sleep(Duration::from_millis(50));
+    let shares = shares(&[&first, &waiting], Duration::from_millis(1000));
+    assert!(shares[1] < 0.05 && shares[1] > 0.0, "{shares:?}");
+    normal.leave();
+    let before = waiting.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(waiting.load(Ordering::Relaxed) - before > 100_000_000);
+    below.leave();
+}
+
+#[test]
+fn urgent_streams_go_first_within_a_client() {
+    let pool = Pool::new(1).unwrap();
+    let member = Member::new(&pool, 100.0, 0);
+    let low = member.start(1, 0, ENDLESS);
+    let high = member.start(2, -5, ENDLESS);
+    let shares = shares(&[&low, &high], Duration::from_millis(600));
+    assert!(shares[1] > 0.7 && shares[0] > 0.02, "{shares:?}");
+    member.leave();
+}
+
+#[test]
+fn work_that_ends_is_reported_once() {
+    let pool = Pool::new(3).unwrap();
+    let members = [50.0, 100.0].map(|share| Member::new(&pool, share, 0));
+    for slot in 0..40 {
+        members.iter().for_each(|member| {
+            member.start(slot, 0, u64::from(slot % 7) + 1);
+        });
+    }
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while members.iter().any(|member| lock(&member.told.0).len() < 40) {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for member in &members {
+        let mut told = lock(&member.told.0).clone();
+        told.sort_unstable();
+        assert_eq!(told, (0..40).collect::<Vec<u32>>());
+        member.leave();
+    }
+}
+
+#[test]
+fn idle_threads_use_no_processor() {
+    let pool = Pool::new(4).unwrap();
+    let member = Member::new(&pool, 100.0, 0);
+    member.start(1, 0, 10);
+    std::thread::sleep(Duration::from_millis(100));
+    let state = lock(&pool.scheduler().state);
+    assert_eq!((state.asleep, state.waking, state.helping), (4, 0, 0));
+    assert_eq!(state.ready_members(), 0);
+    drop(state);
+    member.leave();
+}
+
+#[test]
+fn leaving_ends_work_that_runs_and_work_that_waits() {
+    let pool = Pool::new(2).unwrap();
+    let member = Member::new(&pool, 100.0, 0);
+    let given: Vec<_> = (0..10).map(|slot| member.start(slot, 0, ENDLESS)).collect();
+    std::thread::sleep(Duration::from_millis(20));
+    let started = Instant::now();
+    member.leave();
+    assert!(started.elapsed() < Duration::from_secs(1));
+    let sum = || {
+        given
+            .iter()
+            .map(|given| given.load(Ordering::Relaxed))
+            .sum::<u64>()
+    };
+    let after = sum();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(sum(), after);
+}

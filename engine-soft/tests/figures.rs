@@ -1,0 +1,114 @@
+//! Figures of the engine without anything around it. Printed, not judged:
+//! `cargo test --release -p engine-soft --test figures -- --ignored --nocapture --test-threads 1`.
+
+use std::time::Instant;
+
+use cuda_abi::operations::{Copy, Fill};
+use engine::Engine;
+use engine::conformance::kernels;
+use engine::conformance::rig::{Guest, params};
+use engine_soft::{Config, SoftEngine};
+
+/// A field of /proc/self/status, in KiB.
+fn status(field: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn attaching_and_idling() {
+    let engine = SoftEngine::new(&Config::with_devices(2)).unwrap();
+    drop(Guest::new(&engine));
+    let used = || status("VmRSS") + status("VmPTE");
+    let before = used();
+    let started = Instant::now();
+    let guests: Vec<Guest> = (0..200).map(|_| Guest::new(&engine)).collect();
+    let attached = started.elapsed() / 200;
+    let each = (used() - before) / 200;
+    let started = Instant::now();
+    drop(guests);
+    let detached = started.elapsed() / 200;
+    println!("attach {attached:?}, detach {detached:?}, {each} KiB of memory for each idle client");
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn small_operations() {
+    let engine = SoftEngine::new(&Config::default()).unwrap();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, 1 << 20);
+    let time = |name: &str, guest: &mut Guest, post: &dyn Fn(&mut Guest)| {
+        let rounds = 20_000;
+        for _ in 0..100 {
+            post(guest);
+        }
+        guest.wait(0).unwrap();
+        let started = Instant::now();
+        for _ in 0..rounds {
+            post(guest);
+        }
+        let posted = started.elapsed() / rounds;
+        guest.wait(0).unwrap();
+        println!("{name}: {posted:?} each");
+    };
+    time("event", &mut guest, &|guest| guest.event(0, 0));
+    time("write of 4 bytes", &mut guest, &|guest| {
+        guest.write(0, device, &[1; 4])
+    });
+    let fill = Fill {
+        to: device,
+        element: 4,
+        width: 16,
+        height: 1,
+        ..Fill::default()
+    };
+    time("fill of 64 bytes", &mut guest, &|guest| {
+        guest.fill(0, &fill)
+    });
+    let module = guest.module(kernels::POKE);
+    let data = params(&[device, 1]);
+    time("kernel of one thread", &mut guest, &|guest| {
+        guest.launch(0, module, 1, 1, &data);
+    });
+    time("kernel of 8 blocks of 256", &mut guest, &|guest| {
+        guest.launch(0, module, 8, 256, &data);
+    });
+}
+
+#[test]
+#[ignore = "prints figures"]
+fn large_copies() {
+    let engine = SoftEngine::new(&Config::default()).unwrap();
+    let mut guest = Guest::new(&engine);
+    let bytes = 256 << 20;
+    let device = guest.commit(0, 2 * bytes);
+    let copy = Copy {
+        to: device + bytes,
+        from: device,
+        width: bytes,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    for round in 0..4 {
+        let started = Instant::now();
+        guest.copy(0, &copy);
+        guest.wait(0).unwrap();
+        let rate = bytes as f64 / started.elapsed().as_secs_f64() / 1e9;
+        println!("round {round}: device to device {rate:.1} GB/s");
+    }
+    let free = guest.client.free_memory(0);
+    let range = engine::Window {
+        base: device,
+        bytes: 2 * bytes,
+    };
+    let started = Instant::now();
+    guest.client.decommit(range);
+    println!(
+        "decommit of 512 MiB: {:?}; {free} bytes were free",
+        started.elapsed()
+    );
+    assert!(engine.devices()[0].total_memory >= free);
+}

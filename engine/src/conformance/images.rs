@@ -1,0 +1,143 @@
+//! Images and modules.
+
+use cuda_abi::operations::{ImageUnload, ModuleLoad, ModuleUnload};
+
+use super::kernels;
+use super::rig::{Guest, params};
+use crate::arena::GRANULE;
+use crate::{CUresult, Engine};
+
+/// The descriptor has the kernels, their parameters' places, and the variables.
+pub fn an_image_describes_itself(engine: &dyn Engine) {
+    let mut first = Guest::new(engine);
+    let (status, descriptor, _) = first.image(1, kernels::SAXPY.as_bytes());
+    assert_eq!(status, CUresult::SUCCESS);
+    assert!(descriptor.variables.is_empty());
+    let [kernel] = &descriptor.kernels[..] else {
+        panic!("one kernel, not {:?}", descriptor.kernels);
+    };
+    assert_eq!(kernel.name, "saxpy");
+    assert_eq!(kernel.params, [(0, 4), (4, 4), (8, 8), (16, 8)]);
+    assert!(kernel.max_threads >= 32);
+
+    let (status, descriptor, _) = first.image(2, kernels::VARIABLES.as_bytes());
+    assert_eq!(status, CUresult::SUCCESS);
+    let variables: Vec<_> = descriptor
+        .variables
+        .iter()
+        .map(|variable| (&variable.name[..], variable.bytes))
+        .collect();
+    let expected = [("table", 16), ("pointer", 8), ("seven", 4), ("room", 4096)];
+    assert_eq!(variables, expected);
+
+    // Another client gets the same, whether the engine kept it or not.
+    let mut second = Guest::new(engine);
+    let again = second.image(1, kernels::VARIABLES.as_bytes());
+    assert_eq!((again.0, again.1), (CUresult::SUCCESS, descriptor));
+    // A NUL may end the text.
+    let terminated = [kernels::SAXPY.as_bytes(), b"\0rest"].concat();
+    assert_eq!(second.image(2, &terminated).0, CUresult::SUCCESS);
+    let unload = |guest: &mut Guest, image| guest.client.image_unload(&ImageUnload { image }, &[]);
+    assert_eq!(unload(&mut second, 1), Ok(()));
+    assert_eq!(unload(&mut second, 1), Err(CUresult::ERROR_INVALID_HANDLE));
+    assert_eq!(
+        second.image(1, kernels::SAXPY.as_bytes()).0,
+        CUresult::SUCCESS
+    );
+}
+
+/// Bytes of no known form, and no bytes.
+pub fn what_is_no_image_is_refused(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    for bytes in [&b""[..], b"\0", b"garbage", b"\x7fELF", &[0xff; 1000]] {
+        let (status, descriptor, log) = guest.image(1, bytes);
+        assert_eq!(status, CUresult::ERROR_INVALID_IMAGE, "{bytes:?}");
+        assert!(descriptor.kernels.is_empty());
+        assert!(!log.is_empty());
+    }
+    // A fatbin's head without what it announces.
+    let mut fatbin = 0xba55_ed50_u32.to_le_bytes().to_vec();
+    fatbin.extend([1, 0, 16, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    assert_eq!(guest.image(1, &fatbin).0, CUresult::ERROR_INVALID_IMAGE);
+    // A refused image is not there.
+    let request = ModuleLoad {
+        module: 1,
+        image: 1,
+        ..ModuleLoad::default()
+    };
+    let refused = guest.client.module_load(&request, &[], &mut Vec::new());
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
+}
+
+/// Wrong PTX gives CUDA_ERROR_INVALID_PTX and a log with the line, and damages nothing.
+pub fn wrong_ptx_is_refused_with_its_line(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    for (ptx, line) in [(kernels::BROKEN, "6"), (kernels::UNKNOWN, "5")] {
+        let (status, _, log) = guest.image(1, ptx.as_bytes());
+        assert_eq!(status, CUresult::ERROR_INVALID_PTX, "{log}");
+        assert!(log.contains(line), "{log}");
+    }
+    assert!(
+        guest
+            .image(2, kernels::UNKNOWN.as_bytes())
+            .2
+            .contains("frobnicate")
+    );
+    // Every truncation of a good text is refused or a shorter good text.
+    for end in 0..kernels::COUNT.len() {
+        let (status, ..) = guest.image(3, &kernels::COUNT.as_bytes()[..end]);
+        if status == CUresult::SUCCESS {
+            let unloaded = guest.client.image_unload(&ImageUnload { image: 3 }, &[]);
+            assert_eq!(unloaded, Ok(()));
+        }
+    }
+    assert_eq!(
+        guest.image(4, kernels::COUNT.as_bytes()).0,
+        CUresult::SUCCESS
+    );
+}
+
+/// Initial values, the address of one variable in another, and zeroes.
+pub fn variables_have_their_first_values(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let (module, addresses) = guest.module_in(0, kernels::VARIABLES);
+    let [table, pointer, seven, room] = addresses[..] else {
+        panic!("four addresses, not {addresses:x?}");
+    };
+    let words: Vec<u8> = [11_u32, 22, 33, 0]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    assert_eq!(guest.download(table, 16), words);
+    assert_eq!(guest.download(pointer, 8), table.to_le_bytes());
+    assert_eq!(guest.word(seven), 7);
+    assert_eq!(guest.download(room, 4096), vec![0; 4096]);
+    let out = guest.commit(0, GRANULE);
+    guest.launch(0, module, 1, 1, &params(&[out]));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!([guest.word(out), guest.word(out + 4)], [22, 7]);
+    // The kernel's change is seen from outside.
+    assert_eq!(guest.word(table + 8), 34);
+}
+
+/// Two modules of one image do not share variables.
+pub fn modules_have_variables_of_their_own(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let out = guest.commit(0, GRANULE);
+    let (first, addresses) = guest.module_in(0, kernels::VARIABLES);
+    for round in 1..=3 {
+        guest.launch(0, first, 1, 1, &params(&[out]));
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.word(out + 8), 33 + round);
+    }
+    let (second, others) = guest.module_in(0, kernels::VARIABLES);
+    assert!(addresses.iter().all(|address| !others.contains(address)));
+    guest.launch(0, second, 1, 1, &params(&[out]));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(out + 8), 34);
+    assert_eq!(guest.word(addresses[0] + 8), 36);
+    let unload = ModuleUnload { module: first };
+    assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    let gone = guest.client.module_unload(&unload, &[]);
+    assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
+}

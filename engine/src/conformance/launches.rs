@@ -1,0 +1,352 @@
+//! Launches: what they do and what they may ask for.
+
+use cuda_abi::operations::{FunctionSet, LAUNCH_COOPERATIVE, Launch, ModuleUnload};
+use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
+
+use super::kernels;
+use super::rig::{Guest, params, simple_launch};
+use crate::arena::GRANULE;
+use crate::{CUresult, Engine};
+
+/// The first program everybody writes, with threads beyond the end.
+pub fn saxpy(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let count = 100_003_u32;
+    let bytes = u64::from(count) * 4;
+    let x = guest.commit(0, 2 * bytes + GRANULE);
+    let y = x + bytes;
+    let floats = |f: fn(u32) -> f32| (0..count).flat_map(move |i| f(i).to_le_bytes());
+    guest.upload(x, &floats(|i| i as f32).collect::<Vec<u8>>());
+    guest.upload(y, &floats(|i| 1.0 / (1 + i) as f32).collect::<Vec<u8>>());
+    let module = guest.module(kernels::SAXPY);
+    let mut data = count.to_le_bytes().to_vec();
+    data.extend(2.5_f32.to_le_bytes());
+    data.extend(params(&[x, y]));
+    guest.launch(0, module, count.div_ceil(256), 256, &data);
+    assert_eq!(guest.wait(0), Ok(()));
+    let expected = floats(|i| 2.5_f32.mul_add(i as f32, 1.0 / (1 + i) as f32));
+    assert!(guest.download(y, bytes) == expected.collect::<Vec<u8>>());
+    // No thread wrote beyond the end.
+    assert_eq!(guest.word(y + bytes), 0);
+}
+
+/// Grids and blocks of three dimensions: nothing left out, nothing twice.
+pub fn every_block_and_thread_runs_once(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::COUNT);
+    let most = 1 << 20;
+    let device = guest.commit(0, 4 * most);
+    for (grid, block) in [
+        ([1, 1, 1], [1, 1, 1]),
+        ([1, 1, 1], [1024, 1, 1]),
+        ([3, 5, 7], [5, 3, 2]),
+        ([1000, 1, 1], [33, 1, 1]),
+        ([2, 3, 1], [4, 4, 64]),
+        ([1, 9, 11], [1, 31, 1]),
+    ] {
+        let threads: u32 = grid.iter().chain(&block).product();
+        assert!(u64::from(threads) < most);
+        let zero = cuda_abi::operations::Fill {
+            to: device,
+            element: 4,
+            width: most,
+            height: 1,
+            ..Default::default()
+        };
+        guest.fill(0, &zero);
+        let request = Launch {
+            grid,
+            block,
+            ..simple_launch(module, 1, 1)
+        };
+        let result = guest.launch_result(0, &request, &params(&[device]));
+        assert_eq!(result, Ok(()), "{grid:?} {block:?}");
+        let bytes = u64::from(threads) * 4;
+        let ones = 1_u32.to_le_bytes().repeat(threads as usize);
+        assert!(guest.download(device, bytes) == ones, "{grid:?} {block:?}");
+        assert_eq!(guest.word(device + bytes), 0);
+    }
+}
+
+/// Dimensions, parameters and handles that make no sense, each with CUDA's code, and no harm done.
+pub fn launches_that_ask_too_much_are_refused(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::COUNT);
+    let device = guest.commit(0, GRANULE);
+    let data = params(&[device]);
+    let good = simple_launch(module, 1, 1);
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    let handle = CUresult::ERROR_INVALID_HANDLE;
+    let wrong = [
+        (
+            Launch {
+                grid: [0, 1, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                grid: [1, 1, 0],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                grid: [1, 65_536, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                grid: [u32::MAX, 1, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                block: [0, 1, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                block: [1, 1, 65],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                block: [1025, 1, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                block: [32, 33, 1],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                block: [u32::MAX; 3],
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                shared: 1 << 20,
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                shared: u32::MAX,
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                flags: 0x80,
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                attributes: 1,
+                ..good
+            },
+            invalid,
+        ),
+        (
+            Launch {
+                attributes: u32::MAX,
+                ..good
+            },
+            invalid,
+        ),
+        (Launch { kernel: 1, ..good }, handle),
+        (Launch { module: 77, ..good }, handle),
+    ];
+    for (request, code) in wrong {
+        let result = guest.launch_result(0, &request, &data);
+        assert_eq!(result, Err(code), "{request:?}");
+    }
+    for data in [&data[..0], &data[..7], &[0; 9]] {
+        assert_eq!(
+            guest.launch_result(0, &good, data),
+            Err(invalid),
+            "{data:?}"
+        );
+    }
+    guest.context(1, 0);
+    // A kernel of context 0 in a stream of context 1.
+    assert_eq!(guest.launch_result(1, &good, &data), Err(handle));
+    assert_eq!(guest.launch_result(0, &good, &data), Ok(()));
+    assert_eq!(guest.word(device), 1);
+    assert!(guest.told.faults().is_empty());
+}
+
+/// What an attribute asks for is done, is a hint, or is refused.
+pub fn attributes_are_never_dropped(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::COUNT);
+    let device = guest.commit(0, GRANULE);
+    let one = |id: u32, value: [u32; 3]| {
+        let mut bytes = vec![0; 72];
+        bytes[..4].copy_from_slice(&id.to_le_bytes());
+        for (index, word) in value.into_iter().enumerate() {
+            let at = 8 + 4 * index;
+            bytes[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    };
+    type Id = CUlaunchAttributeID;
+    let mut launches = 0;
+    let mut launch = |guest: &mut Guest, attributes: &[Vec<u8>]| {
+        let request = Launch {
+            attributes: attributes.len() as u32,
+            ..simple_launch(module, 1, 1)
+        };
+        let data = [attributes.concat(), params(&[device])].concat();
+        let result = guest.launch_result(0, &request, &data);
+        launches += u32::from(result.is_ok());
+        (result, launches)
+    };
+    let taken = [
+        one(Id::IGNORE.0, [9; 3]),
+        one(Id::CLUSTER_DIMENSION.0, [1; 3]),
+        one(Id::PRIORITY.0, [0; 3]),
+        one(Id::COOPERATIVE.0, [1, 0, 0]),
+        one(Id::PROGRAMMATIC_STREAM_SERIALIZATION.0, [1, 0, 0]),
+        one(Id::MEM_SYNC_DOMAIN.0, [0; 3]),
+    ];
+    for attribute in &taken {
+        assert_eq!(
+            launch(&mut guest, std::slice::from_ref(attribute)).0,
+            Ok(())
+        );
+    }
+    assert_eq!(launch(&mut guest, &taken).0, Ok(()));
+    let refused = [
+        one(Id::PROGRAMMATIC_EVENT.0, [0; 3]),
+        one(Id::LAUNCH_COMPLETION_EVENT.0, [0; 3]),
+        one(Id::DEVICE_UPDATABLE_KERNEL_NODE.0, [1, 0, 0]),
+        one(4711, [0; 3]),
+    ];
+    let not_supported = Err(CUresult::ERROR_NOT_SUPPORTED);
+    for attribute in refused {
+        let both = [taken[0].clone(), attribute];
+        assert_eq!(launch(&mut guest, &both).0, not_supported, "{both:?}");
+    }
+    let clusters = CUdevice_attribute::CLUSTER_LAUNCH.0;
+    if engine.devices()[0].attribute(clusters) == Some(0) {
+        let cluster = one(Id::CLUSTER_DIMENSION.0, [2, 1, 1]);
+        assert_eq!(launch(&mut guest, &[cluster]).0, not_supported);
+    }
+    assert_eq!(guest.word(device), launches);
+}
+
+/// Unloading takes effect once the work before it is done.
+pub fn an_unloaded_module_is_kept_for_its_grids(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(0, GRANULE);
+    let relay = guest.module(kernels::RELAY);
+    guest.stream(40);
+    guest.launch(40, relay, 1, 1, &params(&[device, 1, device + 4, 2]));
+    guest.launch(40, relay, 1, 1, &params(&[device, 1, device + 8, 3]));
+    let unload = ModuleUnload { module: relay };
+    assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    let request = simple_launch(relay, 1, 1);
+    let refused = guest.launch_result(0, &request, &params(&[device, 0, device, 0]));
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
+    guest.write(0, device, &1_u32.to_le_bytes());
+    assert_eq!(guest.wait(40), Ok(()));
+    assert_eq!([guest.word(device + 4), guest.word(device + 8)], [2, 3]);
+}
+
+/// Dynamic shared memory: the default limit, the one that can be asked for, and that it is there.
+pub fn shared_memory_beyond_the_default_must_be_asked_for(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::SHARED);
+    let device = guest.commit(0, GRANULE);
+    let facts = &engine.devices()[0];
+    let fact = |attribute: CUdevice_attribute| {
+        facts
+            .attribute(attribute.0)
+            .unwrap_or_default()
+            .unsigned_abs()
+    };
+    let plain = fact(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK);
+    let most = fact(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    assert!(plain >= 48 << 10 && most >= plain);
+    let launch = |guest: &mut Guest, shared: u32| {
+        let request = Launch {
+            shared,
+            ..simple_launch(module, 1, 1)
+        };
+        let words = shared / 4;
+        let result = guest.launch_result(0, &request, &params(&[device, words.into()]));
+        if result.is_ok() {
+            assert_eq!(guest.word(device), words * (words + 1) / 2);
+        }
+        result
+    };
+    let set = |guest: &mut Guest, attribute: CUfunction_attribute, value: u32| {
+        let request = FunctionSet {
+            module,
+            kernel: 0,
+            attribute: attribute.0,
+            value: value.cast_signed(),
+        };
+        guest.client.function_set(&request, &[])
+    };
+    assert_eq!(launch(&mut guest, plain), Ok(()));
+    let more = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    if most > plain {
+        assert!(launch(&mut guest, most).is_err());
+        assert_eq!(set(&mut guest, more, most), Ok(()));
+        assert_eq!(launch(&mut guest, most), Ok(()));
+    }
+    let invalid = Err(CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(set(&mut guest, more, most + 1), invalid);
+    assert_eq!(set(&mut guest, more, u32::MAX), invalid);
+    let carveout = CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
+    assert_eq!(set(&mut guest, carveout, 50), Ok(()));
+    assert_eq!(set(&mut guest, carveout, 101), invalid);
+    assert_eq!(set(&mut guest, CUfunction_attribute::NUM_REGS, 1), invalid);
+}
+
+/// As many blocks as the device holds meet; more are refused.
+pub fn a_cooperative_grid_meets_at_a_barrier(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let facts = &engine.devices()[0];
+    if facts.attribute(CUdevice_attribute::COOPERATIVE_LAUNCH.0) != Some(1) {
+        return;
+    }
+    let sms = facts.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT.0);
+    let sms = sms.expect("a count of SMs").unsigned_abs();
+    let module = guest.module(kernels::MEET);
+    let device = guest.commit(0, GRANULE);
+    let launch = |blocks: u32| Launch {
+        flags: LAUNCH_COOPERATIVE,
+        ..simple_launch(module, blocks, 1)
+    };
+    let rounds = 3;
+    let data = params(&[device, rounds]);
+    assert_eq!(guest.launch_result(0, &launch(4 * sms), &data), Ok(()));
+    assert_eq!(guest.word(device), 4 * sms * rounds as u32);
+    let too_large = guest.launch_result(0, &launch(sms * 1000), &data);
+    assert_eq!(too_large, Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+}

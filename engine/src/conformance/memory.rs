@@ -1,0 +1,153 @@
+//! Windows, what is committed in them, and what a device has.
+
+use cuda_abi::operations::{Copy, Space};
+
+use super::rig::{Guest, noise};
+use crate::arena::GRANULE;
+use crate::{CUresult, Engine, Window};
+
+/// A client that goes leaves neither memory nor mappings.
+pub fn attaching_and_detaching_leaves_nothing(engine: &dyn Engine) {
+    let free = Guest::new(engine).client.free_memory(0);
+    for round in 0..50 {
+        let mut guest = Guest::new(engine);
+        let base = guest.commit(0, 4 * GRANULE);
+        guest.upload(base, &noise(4 * GRANULE, round));
+        assert_eq!(guest.client.free_memory(0), free - 4 * GRANULE);
+    }
+    assert_eq!(Guest::new(engine).client.free_memory(0), free);
+}
+
+/// What was taken back and is committed again is zero, on devices and in host memory.
+pub fn committed_memory_is_zeroed_again(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(3 * GRANULE, 2 * GRANULE);
+    let host = guest.commit_host();
+    for base in [device, host] {
+        let range = Window {
+            base,
+            bytes: 2 * GRANULE,
+        };
+        let zeroes = vec![0; range.bytes as usize];
+        assert_eq!(guest.download(base, range.bytes), zeroes);
+        let data = noise(range.bytes, 1);
+        guest.upload(base, &data);
+        assert_eq!(guest.download(base, range.bytes), data);
+        guest.client.decommit(range);
+        guest.client.commit(range).expect("memory");
+        assert_eq!(guest.download(base, range.bytes), zeroes);
+    }
+}
+
+/// No client's copies reach another client's memory.
+pub fn clients_cannot_reach_each_other(engine: &dyn Engine) {
+    let mut mine = Guest::new(engine);
+    let mut other = Guest::new(engine);
+    let own = mine.commit(0, GRANULE);
+    let theirs = other.commit(0, GRANULE);
+    let host = other.commit_host();
+    other.upload(theirs, &noise(GRANULE, 7));
+    for foreign in [theirs, host] {
+        for (to, from) in [(own, foreign), (foreign, own)] {
+            mine.copy(0, &linear(to, from, 64));
+            assert_eq!(mine.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+        }
+        mine.write(0, foreign, &[1, 2, 3]);
+        assert_eq!(mine.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    assert_eq!(other.download(theirs, GRANULE), noise(GRANULE, 7));
+    // A refused copy harms nothing.
+    mine.upload(own, b"fine");
+    assert_eq!(mine.download(own, 4), b"fine");
+}
+
+/// Addresses of a window that are not committed cannot be used, nor can what reaches beyond.
+pub fn what_is_not_committed_is_refused(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let base = guest.commit(GRANULE, GRANULE);
+    let refused = [
+        (base - 1, 1),
+        (base - 1, 2),
+        (base + GRANULE - 1, 2),
+        (base + GRANULE, 1),
+        (guest.host.base, 1),
+        (0, 1),
+        (u64::MAX, 1),
+        (base, u64::MAX),
+    ];
+    for (from, width) in refused {
+        let request = Copy {
+            to_space: Space::Staging as u32,
+            ..linear(0, from, width)
+        };
+        guest.copy(0, &request);
+        assert_eq!(
+            guest.wait(0),
+            Err(CUresult::ERROR_INVALID_VALUE),
+            "{width} from {from:#x}"
+        );
+    }
+    guest.client.decommit(Window {
+        base,
+        bytes: GRANULE,
+    });
+    guest.write(0, base, &[1]);
+    assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+}
+
+/// Only whole granules inside of one window can be committed.
+pub fn ranges_that_make_no_sense_are_refused(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let window = guest.windows[0];
+    let end = window.base + window.bytes;
+    let refused = [
+        (window.base + 1, GRANULE),
+        (window.base, GRANULE + 1),
+        (window.base - GRANULE, 2 * GRANULE),
+        (end - GRANULE, 2 * GRANULE),
+        (0, GRANULE),
+        (GRANULE, u64::MAX - GRANULE + 1),
+        (u64::MAX - GRANULE + 1, GRANULE),
+    ];
+    let free = guest.client.free_memory(0);
+    for (base, bytes) in refused {
+        let range = Window { base, bytes };
+        let result = guest.client.commit(range);
+        assert_eq!(result, Err(CUresult::ERROR_INVALID_VALUE), "{range:x?}");
+        guest.client.decommit(range);
+    }
+    assert_eq!(guest.client.free_memory(0), free);
+    assert_eq!(guest.client.free_memory(99), 0);
+}
+
+/// All clients together get what the device has, and what one gives back another can have.
+pub fn a_device_has_only_so_much(engine: &dyn Engine) {
+    let total = engine.devices()[0].total_memory;
+    let mut first = Guest::new(engine);
+    let mut second = Guest::new(engine);
+    let half = (total / 2).next_multiple_of(GRANULE);
+    first.commit(0, half);
+    let range = Window {
+        base: second.windows[0].base,
+        bytes: half + GRANULE,
+    };
+    let full = Err(CUresult::ERROR_OUT_OF_MEMORY);
+    assert_eq!(second.client.commit(range), full);
+    let free = second.client.free_memory(0);
+    assert!(free <= total - half);
+    second.commit(0, free);
+    assert_eq!(first.client.free_memory(0), total - half - free);
+    first.end();
+    assert_eq!(second.client.free_memory(0), total - free);
+}
+
+fn linear(to: u64, from: u64, width: u64) -> Copy {
+    Copy {
+        to,
+        from,
+        width,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    }
+}

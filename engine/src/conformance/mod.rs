@@ -1,0 +1,69 @@
+//! What every engine must do, as tests that know nothing of any engine.
+//!
+//! An engine's own tests instantiate the whole suite, one `#[test]` a case:
+//!
+//! ```ignore
+//! engine::conformance_suite!(|| MyEngine::new());
+//! ```
+//!
+//! The factory is called once a case, and gives an engine. A case panics
+//! when the engine is wrong. The kernels are PTX written by hand ([`kernels`]), so that engines with
+//! and without a compiler see the same code. Cases that wait for something fail after [`rig::PATIENCE`],
+//! which is generous: no case says how fast an engine is.
+
+pub mod copies;
+pub mod faults;
+pub mod images;
+pub mod kernels;
+pub mod launches;
+pub mod memory;
+pub mod progress;
+pub mod rig;
+pub mod streams;
+
+/// Makes one `#[test]` of every case, for the engines that a factory makes.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($factory:expr) => {
+        $crate::conformance_suite! { @cases $factory;
+            memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
+                clients_cannot_reach_each_other what_is_not_committed_is_refused
+                ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
+            copies: rows_of_every_size_in_every_direction planes_with_pitches
+                large_copies_and_fills fills_of_every_element writes_from_the_record
+                extents_that_overflow_are_refused misplaced_sides_are_refused
+                nothing_to_copy_is_no_error;
+            streams: operations_keep_their_order streams_do_not_wait_for_each_other
+                events_keep_time destroyed_streams_take_nothing slots_can_be_used_again
+                forty_streams_at_once unknown_handles_are_refused
+                a_destroyed_context_reports_all_that_it_had;
+            images: an_image_describes_itself what_is_no_image_is_refused
+                wrong_ptx_is_refused_with_its_line variables_have_their_first_values
+                modules_have_variables_of_their_own;
+            launches: saxpy every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
+                attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids
+                shared_memory_beyond_the_default_must_be_asked_for
+                a_cooperative_grid_meets_at_a_barrier;
+            progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
+                a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
+                clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
+                destroying_a_context_ends_its_kernels;
+            faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
+                a_trap_is_a_launch_failure a_misaligned_access_is_named
+                queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;
+        }
+    };
+    (@cases $factory:expr; $($module:ident: $($case:ident)*;)*) => {$(
+        mod $module {
+            #[allow(unused_imports, reason = "the factory names what its file has")]
+            use super::*;
+            $(
+                #[test]
+                fn $case() {
+                    let engine = ($factory)();
+                    $crate::conformance::$module::$case(&engine);
+                }
+            )*
+        }
+    )*};
+}
