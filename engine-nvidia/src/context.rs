@@ -1,7 +1,7 @@
 //! A client's context: which device its work goes to, and whether it still takes any.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cuda_abi::CUresult;
 use engine::Observer;
@@ -14,8 +14,10 @@ pub(crate) struct Context {
     id: u32,
     device: Arc<Device>,
     observer: Arc<dyn Observer>,
-    /// 0, or why it takes no work.
-    code: AtomicU32,
+    /// It was destroyed on request.
+    destroyed: AtomicBool,
+    /// 0, or what the client was told that its device died of.
+    fault: AtomicU32,
 }
 
 impl Context {
@@ -24,7 +26,8 @@ impl Context {
             id,
             device,
             observer,
-            code: AtomicU32::new(0),
+            destroyed: AtomicBool::new(false),
+            fault: AtomicU32::new(0),
         }
     }
 
@@ -37,32 +40,49 @@ impl Context {
     /// # Errors
     /// Why not.
     pub(crate) fn check(&self) -> Result<(), CUresult> {
-        match self.code.load(Ordering::Acquire) {
-            0 => self.device.check(),
+        self.device.check()?;
+        if self.destroyed.load(Ordering::Acquire) {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        Ok(())
+    }
+
+    /// Whether what the driver has of it can still complete. The client is told of a fault before its
+    /// work is reported as failed.
+    ///
+    /// # Errors
+    /// What it died of.
+    pub(crate) fn check_told(&self) -> Result<(), CUresult> {
+        if self.destroyed.load(Ordering::Acquire) {
+            return self.device.check();
+        }
+        match self.fault.load(Ordering::Acquire) {
+            0 => Ok(()),
             code => Err(CUresult(code)),
         }
     }
 
     /// Ends it on request.
     pub(crate) fn destroy(&self) {
-        self.end(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        self.destroyed.store(true, Ordering::Release);
     }
 
-    /// Tells the client, once, that its device has died.
-    pub(crate) fn fault(&self, code: CUresult) {
-        if self.end(code) {
-            let text = format!(
-                "device {} ({}) died: {code}; every client of this server on it has lost its context",
-                self.device.ordinal(),
-                self.device.facts().name,
-            );
+    /// Tells the client, once, that its device has died. `running` are the kernels that it had on it.
+    pub(crate) fn fault(&self, code: CUresult, running: &str) {
+        if self.fault.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        let text = format!(
+            "device {} ({}) died: {code}; every client of this server on it has lost its context; \
+             this client's kernels at the time: {running}",
+            self.device.ordinal(),
+            self.device.facts().name,
+        );
+        let first = self
+            .fault
+            .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_ok() {
             self.observer.fault(self.id, code, &text);
         }
-    }
-
-    fn end(&self, code: CUresult) -> bool {
-        self.code
-            .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
     }
 }

@@ -203,7 +203,7 @@ fn by_planes(to: Rows, from: Rows, extent: Extent) -> Result<Vec<Step>, CUresult
         .collect())
 }
 
-/// As runs that each stay within one registration.
+/// As groups of rows that each stay within one registration; a row that does not, as runs that do.
 fn by_runs(
     memory: &Memory,
     (to, to_place): (Rows, Place),
@@ -215,21 +215,56 @@ fn by_runs(
             .host_of(place)
             .map_or(u64::MAX, |window| window.run(address))
     };
+    // Whole rows from one on that lie within the registration.
+    let rows_within =
+        |place, side: Rows, address| match reach(place, address).checked_sub(extent.width) {
+            Some(beyond) if side.pitch <= MOST_PITCH => beyond / side.pitch + 1,
+            Some(_) => 1,
+            None => 0,
+        };
     let mut steps = Vec::new();
     for plane in 0..extent.depth {
-        for row in 0..extent.height {
-            let (mut to, mut from) = (to.at(plane, row), from.at(plane, row));
+        let mut row = 0;
+        while row < extent.height {
+            if steps.len() >= MOST_STEPS {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            let (mut to_at, mut from_at) = (to.at(plane, row), from.at(plane, row));
+            let rows = (extent.height - row)
+                .min(rows_within(to_place, to, to_at))
+                .min(rows_within(from_place, from, from_at));
+            if rows > 1 {
+                let part = |side: Rows, base| Rows { base, ..side };
+                steps.push(Step::Rows(Box::new(RowsCopy {
+                    to: part(to, to_at),
+                    from: part(from, from_at),
+                    extent: Extent {
+                        height: rows,
+                        depth: 1,
+                        ..extent
+                    },
+                })));
+                row += rows;
+                continue;
+            }
             let mut left = extent.width;
             while left > 0 {
-                let bytes = left.min(reach(to_place, to)).min(reach(from_place, from));
+                let bytes = left
+                    .min(reach(to_place, to_at))
+                    .min(reach(from_place, from_at));
                 if bytes == 0 || steps.len() >= MOST_STEPS {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                steps.push(Step::Run { to, from, bytes });
-                to += bytes;
-                from += bytes;
+                steps.push(Step::Run {
+                    to: to_at,
+                    from: from_at,
+                    bytes,
+                });
+                to_at += bytes;
+                from_at += bytes;
                 left -= bytes;
             }
+            row += 1;
         }
     }
     Ok(steps)

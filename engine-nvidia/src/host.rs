@@ -21,7 +21,7 @@ const PORTABLE: u32 = 1;
 const DEVICE_MAP: u32 = 2;
 
 /// Staging memory is pinned in pieces of this size, as it comes into use.
-const STAGING_PIECE: u64 = 2 << 20;
+const STAGING_PIECE: u64 = 4 << 20;
 
 /// A region, and what of it is pinned.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl HostWindow {
         // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object, and
         // the client does not have this part of it.
         unsafe { std::ptr::write_bytes(range.base as *mut u8, 0, range.bytes as usize) };
-        if let Err(code) = self.pin(range, 0) {
+        if let Err(code) = self.pin(range) {
             self.release(range);
             return Err(code);
         }
@@ -104,21 +104,24 @@ impl HostWindow {
         if self.run(range.base) >= range.bytes {
             return Ok(());
         }
-        self.pin(range, STAGING_PIECE)
+        let Window { base: start, bytes } = self.region.window;
+        let mut at = start + (range.base - start) / STAGING_PIECE * STAGING_PIECE;
+        while at < range.base + range.bytes {
+            self.pin(Window {
+                base: at,
+                bytes: STAGING_PIECE.min(start + bytes - at),
+            })?;
+            at += STAGING_PIECE;
+        }
+        Ok(())
     }
 
-    /// Registers whatever of a range is not registered; in whole pieces, if such are asked for.
-    fn pin(&mut self, range: Window, piece: u64) -> Result<(), CUresult> {
+    /// Registers whatever of a range is not registered.
+    fn pin(&mut self, range: Window) -> Result<(), CUresult> {
         let device = Arc::clone(&self.device);
         let driver = device.enter()?;
-        let start = self.region.window.base;
-        let last = start + self.region.window.bytes;
+        let end = range.base + range.bytes;
         let mut at = range.base;
-        let mut end = range.base + range.bytes;
-        if piece != 0 {
-            at = start + (at - start) / piece * piece;
-            end = last.min(start + (end - start).next_multiple_of(piece));
-        }
         while at < end {
             let run = self.run(at);
             if run != 0 {
@@ -126,10 +129,7 @@ impl HostWindow {
                 continue;
             }
             let next = self.registrations.range(at..).next();
-            let mut bytes = next.map_or(end, |(&base, _)| base.min(end)) - at;
-            if piece != 0 {
-                bytes = bytes.min(piece);
-            }
+            let bytes = next.map_or(end, |(&base, _)| base.min(end)) - at;
             // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
             // unregisters it first.
             let registered = unsafe {

@@ -34,7 +34,7 @@ impl From<CUresult> for Refused {
     fn from(code: CUresult) -> Self {
         Self {
             code,
-            log: String::new(),
+            log: code.to_string(),
         }
     }
 }
@@ -167,11 +167,15 @@ impl Loaded {
                 values.as_mut_ptr(),
             )
         };
-        device.confirm(result).map_err(|code| Refused {
-            code,
-            log: CStr::from_bytes_until_nul(&log)
-                .map(|text| text.to_string_lossy().into_owned())
-                .unwrap_or_default(),
+        device.confirm(result).map_err(|code| {
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+            if text.is_empty() {
+                return Refused::from(code);
+            }
+            Refused {
+                code,
+                log: text.to_string_lossy().into_owned(),
+            }
         })?;
         Ok(Self {
             device: Arc::clone(device),

@@ -10,6 +10,7 @@ use cuda_abi::types::*;
 use crate::driver::Driver;
 use crate::module::Module;
 use crate::sync::Handle;
+use crate::work::After;
 
 /// Attributes whose values are numbers. The others name events or addresses of the process that sets
 /// them, which the driver would follow in this one.
@@ -36,6 +37,7 @@ pub(crate) struct Launch {
     /// Keeps the function.
     module: Arc<Module>,
     function: Handle<CUfunction>,
+    kernel: u32,
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
@@ -56,6 +58,9 @@ impl Launch {
     ) -> Result<Self, CUresult> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let function = module.function(request.kernel)?;
+        if request.flags & !LAUNCH_COOPERATIVE != 0 {
+            return Err(invalid);
+        }
         let count = request.attributes as usize;
         if count > MOST_ATTRIBUTES {
             return Err(invalid);
@@ -76,12 +81,13 @@ impl Launch {
                 value: CUlaunchAttributeValue(value),
             });
         }
-        let parameters = parameters
-            .get(..module.parameter_bytes(request.kernel))
-            .ok_or(invalid)?;
+        if parameters.len() != module.parameter_bytes(request.kernel) {
+            return Err(invalid);
+        }
         Ok(Self {
             module: Arc::clone(module),
             function,
+            kernel: request.kernel,
             grid: request.grid,
             block: request.block,
             shared: request.shared,
@@ -95,16 +101,12 @@ impl Launch {
         self.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
     }
 
-    /// Gives it to the driver. The device's context is current. What is returned must be kept until
-    /// the kernel has finished.
+    /// Gives it to the driver. The device's context is current. What is returned keeps the
+    /// module until the kernel has finished.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn issue(
-        mut self,
-        driver: &Driver,
-        stream: CUstream,
-    ) -> Result<Arc<Module>, CUresult> {
+    pub(crate) fn issue(mut self, driver: &Driver, stream: CUstream) -> Result<After, CUresult> {
         let mut size = self.parameters.len();
         let marker = std::ptr::without_provenance_mut::<c_void>;
         let mut extra = [
@@ -161,7 +163,10 @@ impl Launch {
                 )?;
             }
         }
-        Ok(self.module)
+        Ok(After::Keep {
+            module: self.module,
+            kernel: self.kernel,
+        })
     }
 }
 

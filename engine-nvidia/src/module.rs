@@ -77,6 +77,12 @@ impl Module {
         Ok(*cell.get_or_init(|| function))
     }
 
+    /// A kernel's name.
+    pub(crate) fn kernel_name(&self, kernel: u32) -> Option<&str> {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize)?;
+        Some(&kernel.name)
+    }
+
     /// Bytes of a kernel's parameter block.
     pub(crate) fn parameter_bytes(&self, kernel: u32) -> usize {
         let kernel = self.image.descriptor().kernels.get(kernel as usize);

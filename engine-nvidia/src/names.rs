@@ -5,7 +5,7 @@
 //! What is found is a list of candidates; the driver then says which of them it has.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 
 use cuda_abi::CUresult;
 use ptx::image::fatbin::{self, EntryKind};
@@ -27,12 +27,19 @@ const SYMBOL_OBJECT: u8 = 1;
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for what is no image, or a damaged one.
 pub(crate) fn variables(image: &[u8]) -> Result<Vec<String>, CUresult> {
-    let mut names = BTreeSet::new();
+    let mut names = Names::default();
     collect(image, &mut names)?;
-    Ok(names.into_iter().collect())
+    Ok(names.list)
 }
 
-fn collect(image: &[u8], names: &mut BTreeSet<String>) -> Result<(), CUresult> {
+/// Names without repetition, in the order in which they were found.
+#[derive(Default)]
+struct Names {
+    list: Vec<String>,
+    known: HashSet<String>,
+}
+
+fn collect(image: &[u8], names: &mut Names) -> Result<(), CUresult> {
     match classify(image) {
         Some(ImageKind::Ptx) => of_ptx(image, names),
         Some(ImageKind::Cubin) => of_elf(image, names).ok_or(CUresult::ERROR_INVALID_IMAGE)?,
@@ -57,17 +64,18 @@ fn collect(image: &[u8], names: &mut BTreeSet<String>) -> Result<(), CUresult> {
     Ok(())
 }
 
-fn add(names: &mut BTreeSet<String>, name: &[u8]) {
-    if names.len() < MOST_NAMES
+fn add(names: &mut Names, name: &[u8]) {
+    if names.list.len() < MOST_NAMES
         && !name.is_empty()
         && let Ok(name) = std::str::from_utf8(name)
+        && names.known.insert(name.to_owned())
     {
-        names.insert(name.to_owned());
+        names.list.push(name.to_owned());
     }
 }
 
 /// Declarations outside of functions that name `.global` or `.const`.
-fn of_ptx(text: &[u8], names: &mut BTreeSet<String>) {
+fn of_ptx(text: &[u8], names: &mut Names) {
     let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
     let mut depth = 0_u32;
     let mut declares = false;
@@ -133,7 +141,7 @@ fn find(text: &[u8], needle: &[u8]) -> usize {
 
 /// The symbols of kind object in a 64-bit little-endian ELF file. `None` if a table or a section lies
 /// outside of the file.
-fn of_elf(file: &[u8], names: &mut BTreeSet<String>) -> Option<()> {
+fn of_elf(file: &[u8], names: &mut Names) -> Option<()> {
     if file.len() < ELF_HEADER || file[4] != 2 || file[5] != 1 {
         return None;
     }

@@ -173,8 +173,9 @@ impl State {
             dead |= device.probe().is_err();
         }
         if dead {
-            for client in clients {
-                client.tell_faults();
+            // Those with work are told when they are polled.
+            for client in clients.iter().filter(|client| !client.is_busy()) {
+                client.tell_faults(&[]);
             }
         }
     }

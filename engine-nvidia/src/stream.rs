@@ -27,6 +27,9 @@ use crate::work::{After, Work};
 /// queue of about a thousand, which several streams share.
 const DEPTH: usize = 64;
 
+/// Kernels that are named when a device dies.
+const MOST_NAMED: usize = 8;
+
 /// Bytes that one client's waiting operations may take together.
 const WAITING_BYTES: usize = 256 << 20;
 
@@ -84,15 +87,26 @@ impl Common {
         lock(&self.contexts).retain(|other| !Arc::ptr_eq(other, context));
     }
 
-    /// Tells the client of every device that has died.
-    pub(crate) fn tell_faults(&self) {
+    /// Tells the client of every device that has died. `streams` are those with work.
+    pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
         for context in &*lock(&self.contexts) {
-            if let Err(code) = context.device().check() {
-                context.fault(code);
-            }
+            let Err(code) = context.device().check() else {
+                continue;
+            };
+            let running: Vec<String> = streams
+                .iter()
+                .filter(|stream| Arc::ptr_eq(&stream.context, context))
+                .filter_map(|stream| stream.running())
+                .take(MOST_NAMED)
+                .collect();
+            let running = match &running[..] {
+                [] => "none".to_owned(),
+                names => names.join(", "),
+            };
+            context.fault(code, &running);
         }
     }
 
@@ -103,6 +117,12 @@ impl Common {
             return false;
         }
         std::mem::swap(&mut *lock(&self.busy), scratch);
+        if scratch
+            .iter()
+            .any(|stream| stream.device().check().is_err())
+        {
+            self.tell_faults(scratch);
+        }
         let mut progress = false;
         scratch.retain(|stream| {
             let polled = stream.poll();
@@ -212,6 +232,20 @@ impl Stream {
     /// Whether it takes nothing more.
     pub(crate) fn is_ending(&self) -> bool {
         lock(&self.state).ending
+    }
+
+    /// The kernel that the GPU is at, if it is at one.
+    fn running(&self) -> Option<String> {
+        let word = self.word.load();
+        let state = lock(&self.state);
+        let mut unfinished = state
+            .issued
+            .iter()
+            .filter(|issued| !has_come_to(word, issued.ticket));
+        unfinished.find_map(|issued| match &issued.after {
+            After::Keep { module, kernel } => module.kernel_name(*kernel).map(str::to_owned),
+            _ => None,
+        })
     }
 
     /// Whether it has no work.
@@ -336,7 +370,7 @@ impl Stream {
         let mut progress = false;
         loop {
             // In this order: a device that died later does not undo what had completed.
-            let dead = self.device().check();
+            let dead = self.context.check_told();
             let word = self.word.load();
             while let Some(front) = state.issued.front() {
                 let come = has_come_to(word, front.ticket);
@@ -379,7 +413,7 @@ impl Stream {
         let mut ended = false;
         match after {
             After::Nothing => {}
-            After::Keep(module) => drop(module),
+            After::Keep { module, .. } => drop(module),
             After::Time { event, raw } => {
                 let time = self
                     .device()

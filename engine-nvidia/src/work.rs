@@ -33,7 +33,10 @@ pub(crate) enum Work {
 pub(crate) enum After {
     Nothing,
     /// A kernel runs: its module must stay.
-    Keep(Arc<Module>),
+    Keep {
+        module: Arc<Module>,
+        kernel: u32,
+    },
     /// A timed event was passed.
     Time {
         event: u32,
@@ -68,7 +71,7 @@ impl Work {
         stream: CUstream,
     ) -> Result<After, CUresult> {
         match self {
-            Self::Launch(launch) => launch.issue(driver, stream).map(After::Keep),
+            Self::Launch(launch) => launch.issue(driver, stream),
             Self::Steps(steps) => {
                 for step in steps {
                     step.issue(driver, stream)?;
