@@ -231,11 +231,11 @@ fn waits() -> ExitCode {
     let calls: Vec<Call<'_>> = vec![
         (
             "commit 64 KiB",
-            Box::new(|guest| drop(guest.commit(64 << 20, GRANULE))),
+            Box::new(|guest| _ = guest.commit(64 << 20, GRANULE)),
         ),
         (
             "commit 256 MiB",
-            Box::new(|guest| drop(guest.commit(128 << 20, 256 << 20))),
+            Box::new(|guest| _ = guest.commit(128 << 20, 256 << 20)),
         ),
         (
             "decommit 256 MiB",
@@ -253,7 +253,7 @@ fn waits() -> ExitCode {
         ),
         (
             "commit host memory, 8 MiB",
-            Box::new(|guest| drop(guest.commit_host())),
+            Box::new(|guest| _ = guest.commit_host()),
         ),
         (
             "write 4 bytes",
@@ -300,7 +300,7 @@ fn waits() -> ExitCode {
         ),
         (
             "load an image of PTX and a module",
-            Box::new(|guest| drop(guest.module(kernels::SHARED))),
+            Box::new(|guest| _ = guest.module(kernels::SHARED)),
         ),
         (
             "unload a module",
@@ -320,7 +320,7 @@ fn waits() -> ExitCode {
         ),
         (
             "ask for free memory",
-            Box::new(|guest| drop(std::hint::black_box(guest.client.free_memory(0)))),
+            Box::new(|guest| _ = std::hint::black_box(guest.client.free_memory(0))),
         ),
         (
             "attach and end a client",
@@ -378,7 +378,6 @@ fn figures() -> ExitCode {
             times[rounds * 99 / 100]
         );
     };
-    let free = engine.devices().len();
     drop(Guest::new(&engine));
     median("attach, make a context and end", 20, &mut || {
         drop(Guest::new(&engine))

@@ -108,7 +108,8 @@ fn of_ptx(text: &[u8], names: &mut Names) {
                 // `.global .u32 a, b;` declares two.
                 named = rest[0] != b',';
             }
-            b'(' => declares = false,
+            // Attributes and parameter lists.
+            b'(' => step = find(rest, b")"),
             byte if is_word(byte) => {
                 step = rest.iter().take_while(|&&byte| is_word(byte)).count();
                 let word = &rest[..step];
