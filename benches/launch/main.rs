@@ -11,7 +11,7 @@ use tests::cuda::{Driver, Handle};
 const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
     .visible .entry nothing(.param .u64 p)\n{\n\tret;\n}\n";
 
-const NULL: Handle = std::ptr::null_mut();
+const NULL: Handle = 0;
 
 /// Launches that are posted in one go; fewer than a stream may have unfinished.
 const BURST: u32 = 500;

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{CONTEXT_SLOTS, ContextCreate, ContextDestroy, MemInfo};
-use cuda_abi::types::{CUdevice, CUlimit};
+use cuda_abi::types::{CUcontext, CUdevice, CUlimit};
 
 use crate::handle::{Key, Kind};
 use crate::session::{Device, Session, session};
@@ -219,18 +219,30 @@ impl Current {
         *users = users
             .checked_sub(1)
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        if *users == 0 {
-            self.end(&users)
-        } else {
-            Ok(())
+        if *users > 0 {
+            return Ok(());
         }
+        let ended = self.end(&users);
+        drop(users);
+        self.forget_stored();
+        ended
     }
 
     /// Ends a primary context whoever uses it. Its handle stays.
     pub(crate) fn reset(&self) -> Result<(), CUresult> {
-        let mut users = self.context.users();
-        *users = 0;
-        self.end(&users)
+        let ended = {
+            let mut users = self.context.users();
+            *users = 0;
+            self.end(&users)
+        };
+        self.forget_stored();
+        ended
+    }
+
+    /// Ends what runtimes keep with it. Their destructors run, and may call any entry point: so no
+    /// lock is held.
+    fn forget_stored(&self) {
+        crate::export_tables::context_destroyed(CUcontext::from_bits(self.handle()));
     }
 }
 
@@ -301,6 +313,7 @@ impl Session {
                 .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
             ended
         };
+        current.forget_stored();
         table.release(current.slot);
         if top() == handle {
             pop()?;

@@ -8,6 +8,8 @@
 //! * [`context`], [`stream`], [`event`], [`module`], [`function`], [`memory`]: the objects that the
 //!   program's handles name, in tables ([`slots`], [`handle`]) that are read without a lock;
 //! * [`launch`], [`copy`], [`image`], [`occupancy`]: what takes more than passing on;
+//! * [`export_tables`]: the private tables that CUDA runtimes ask for, and what they keep with a
+//!   context;
 //! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it.
 //!
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread, changes no
@@ -19,6 +21,7 @@ mod attach;
 mod context;
 mod copy;
 mod event;
+mod export_tables;
 mod exports;
 mod function;
 mod handle;
@@ -34,3 +37,6 @@ mod slots;
 mod staging;
 mod stream;
 mod visible;
+
+#[cfg(test)]
+mod testing;

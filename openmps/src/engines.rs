@@ -4,8 +4,20 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use control::log::Role;
 use engine::Engine;
 use engine_soft::{Config, SoftEngine};
+
+/// server.log, in the words of a server.
+#[derive(Debug)]
+struct ServerLog(control::log::Log);
+
+impl server::Log for ServerLog {
+    fn line(&self, starting: bool, text: &str) {
+        self.0
+            .line(if starting { Role::Other } else { Role::Server }, text);
+    }
+}
 
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
@@ -16,10 +28,16 @@ pub fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match from_environment() {
-        Ok(engine) => server::run(daemon, engine),
+    let log = Arc::new(ServerLog(log));
+    let result = from_environment()
+        .and_then(|engine| Ok(server::run(daemon, engine, Arc::<ServerLog>::clone(&log))?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log.line(control::log::Role::Server, &format!("MPS server failed to start: {error:#}"));
+            log.0.line(
+                Role::Server,
+                &format!("MPS server failed to start: {error:#}"),
+            );
             ExitCode::FAILURE
         }
     }
@@ -33,7 +51,8 @@ fn from_environment() -> Result<Arc<dyn Engine>> {
         bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft`");
     }
     let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
-        text.parse().with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+        text.parse()
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
     })?;
     let mut config = Config::with_devices(devices);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
@@ -45,7 +64,9 @@ fn from_environment() -> Result<Arc<dyn Engine>> {
             .parse()
             .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
     }
-    Ok(Arc::new(SoftEngine::new(&config).context("cannot set up the software GPU")?))
+    Ok(Arc::new(
+        SoftEngine::new(&config).context("cannot set up the software GPU")?,
+    ))
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -11,8 +11,8 @@ pub type Code = u32;
 /// A device address.
 pub type Address = u64;
 
-/// An opaque handle.
-pub type Handle = *mut c_void;
+/// An opaque handle; a pointer in C, but not one that this side may follow.
+pub type Handle = usize;
 
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident = $symbol:literal ($($argument:ident: $type:ty),*);)*) => {
@@ -141,7 +141,7 @@ impl Driver {
 
     /// Initialises and makes the primary context of device 0 current in this thread.
     pub fn enter(&self) -> Result<(), Code> {
-        let mut context = ptr::null_mut();
+        let mut context = 0;
         // SAFETY: the out pointer is a local's.
         unsafe {
             self.init(0)?;
@@ -180,7 +180,7 @@ impl Driver {
 
     /// Loads an image, and gives the error log where that fails. Text ends with a zero byte.
     pub fn module_with_log(&self, image: &[u8]) -> Result<Handle, (Code, String)> {
-        let mut module = ptr::null_mut();
+        let mut module = 0;
         let mut log = vec![0u8; 4096];
         // CU_JIT_ERROR_LOG_BUFFER and CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
         let mut names = [5, 6];
@@ -208,7 +208,7 @@ impl Driver {
 
     /// A kernel of a module.
     pub fn function(&self, module: Handle, name: &str) -> Result<Handle, Code> {
-        let mut function = ptr::null_mut();
+        let mut function = 0;
         let name = CString::new(name).expect("no zero byte");
         // SAFETY: the name ends with a zero byte.
         unsafe { self.module_get_function(&raw mut function, module, name.as_ptr())? };
@@ -256,7 +256,7 @@ impl Driver {
 
     /// A new stream.
     pub fn stream(&self, flags: u32) -> Result<Handle, Code> {
-        let mut stream = ptr::null_mut();
+        let mut stream = 0;
         // SAFETY: the out pointer is a local's.
         unsafe { self.stream_create(&raw mut stream, flags)? };
         Ok(stream)

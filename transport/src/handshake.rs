@@ -47,12 +47,16 @@ impl std::error::Error for OtherMajor {}
 /// # Errors
 /// When they are of different majors; the error's text names both versions.
 pub fn negotiate(theirs: Version) -> Result<Version, OtherMajor> {
-    if theirs.major != VERSION.major {
+    agree(VERSION, theirs)
+}
+
+fn agree(ours: Version, theirs: Version) -> Result<Version, OtherMajor> {
+    if theirs.major != ours.major {
         return Err(OtherMajor { theirs });
     }
     Ok(Version {
-        major: VERSION.major,
-        minor: VERSION.minor.min(theirs.minor),
+        major: ours.major,
+        minor: ours.minor.min(theirs.minor),
     })
 }
 

@@ -469,7 +469,7 @@ pub fn poll(fds: &[BorrowedFd<'_>], most: Option<Duration>) -> Result<Vec<bool>,
             let left = deadline.saturating_duration_since(std::time::Instant::now());
             rustix::time::Timespec {
                 tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: i64::from(left.subsec_nanos()).into(),
+                tv_nsec: i64::from(left.subsec_nanos()),
             }
         });
         match rustix::event::poll(&mut asked, left.as_ref()) {

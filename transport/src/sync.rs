@@ -44,7 +44,7 @@ mod imp {
     pub fn sleep_while(word: &AtomicU64, expected: u64, most: Duration) -> Slept {
         let most = rustix::time::Timespec {
             tv_sec: i64::try_from(most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(most.subsec_nanos()).into(),
+            tv_nsec: i64::from(most.subsec_nanos()),
         };
         let flags = futex::Flags::empty();
         match futex::wait(low_half(word), flags, expected as u32, Some(&most)) {

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::Path;
 
 fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
+    for entry in fs::read_dir(folder).expect("the sources are here") {
+        let path = entry.expect("an entry of the folder").path();
         if path.is_dir() {
             sources(&path, found);
         } else {
             found.push((
                 path.display().to_string(),
-                fs::read_to_string(&path).unwrap(),
+                fs::read_to_string(&path).expect("a source is text"),
             ));
         }
     }

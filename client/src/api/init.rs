@@ -11,6 +11,7 @@ use cuda_abi::types::{CUdriverProcAddressQueryResult, CUuuid};
 
 use super::Outcome;
 use crate::attach;
+use crate::export_tables;
 use crate::exports::address;
 use crate::params::{In, Out, Text};
 
@@ -101,10 +102,7 @@ pub(crate) fn cuGetProcAddress_v2(
 pub(crate) fn cuGetExportTable(table: Out<*const c_void>, id: In<CUuuid>) -> Outcome {
     table.required()?;
     let id = id.get()?;
-    table.set(std::ptr::null())?;
-    crate::log::log!(
-        "private table {:02x?} was asked for and is not served",
-        id.0
-    );
-    Err(CUresult::ERROR_INVALID_VALUE)
+    let found = export_tables::get(&id.0);
+    table.set(found.unwrap_or_default())?;
+    found.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }

@@ -18,6 +18,8 @@ mod module;
 mod occupancy;
 mod pointer;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use context::*;
 pub(crate) use copy::*;

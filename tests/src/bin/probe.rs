@@ -11,7 +11,7 @@ use tests::cuda::{Address, Code, Driver, Handle};
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
 /// The default stream.
-const NULL: Handle = std::ptr::null_mut();
+const NULL: Handle = 0;
 
 const CU_STREAM_NON_BLOCKING: u32 = 1;
 
@@ -211,8 +211,8 @@ fn threads() -> Result<(), Code> {
             move || {
                 driver.enter()?;
                 let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
-                driver.launch(functions[1] as Handle, 1, 1, stream, &[mine, 1])?;
-                driver.launch(functions[0] as Handle, 1, 1, stream, &[theirs, 1])?;
+                driver.launch(functions[1], 1, 1, stream, &[mine, 1])?;
+                driver.launch(functions[0], 1, 1, stream, &[theirs, 1])?;
                 // SAFETY: a stream of this thread's own.
                 unsafe { driver.stream_synchronize(stream) }
             }

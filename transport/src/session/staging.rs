@@ -153,7 +153,7 @@ impl Chunk {
         unsafe {
             self.inner
                 .mapping
-                .copy_in_from(self.offset + at, from, bytes)
+                .copy_in_from(self.offset + at, from, bytes);
         }
     }
 
@@ -170,7 +170,7 @@ impl Chunk {
         unsafe {
             self.inner
                 .mapping
-                .copy_out_to(self.offset + at, into, bytes)
+                .copy_out_to(self.offset + at, into, bytes);
         }
     }
 }

@@ -1,0 +1,182 @@
+//! The private tables that cuGetExportTable hands out.
+//!
+//! CUDA runtimes and NVIDIA's libraries talk to the driver through arrays of functions that no header
+//! declares, besides the public functions. This folder owns those arrays, what runtimes keep with a
+//! context ([`storage`]) and the self-test ([`integrity`]). What they need of the rest of the client
+//! is in [`seam`], and nothing else of the client is known here. UUIDs, sizes, slots and answers are
+//! those of `libcuda-compat` section 5; names are ZLUDA's, or ours (T_…, ERROR_LOG).
+
+mod entries;
+mod integrity;
+mod md2;
+mod seam;
+mod storage;
+mod table;
+
+use std::ffi::c_void;
+
+use crate::log::log;
+use table::{Table, unserved_slots};
+
+pub(crate) use storage::context_destroyed;
+
+/// A table that is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    non_camel_case_types,
+    reason = "tables without a known name are called after their UUIDs"
+)]
+enum Name {
+    CudartInterface,
+    Hooks,
+    ToolsTls,
+    ContextLocalStorage,
+    IntegrityCheck,
+    ContextChecks,
+    ErrorLog,
+    T_21318C60,
+    T_1734DC26,
+    T_6E163FBE,
+}
+
+/// A UUID in memory order, as it is written.
+type Uuid = u128;
+
+/// Every table that is served.
+static SERVED: [(Uuid, &Table); Name::ALL.len()] = [
+    (0x6bd5fb6c_5bf4_e74a_8987_d93912fd9df9, &CUDART_INTERFACE),
+    (0xa094798c_2e74_2e74_93f2_0800200c0a66, &HOOKS),
+    (0x42d85a81_23f6_cb47_8298_f6e78a3aecdc, &TOOLS_TLS),
+    (
+        0xc693336e_1121_df11_a8c3_68f355d89593,
+        &CONTEXT_LOCAL_STORAGE,
+    ),
+    (0xd4082055_bde6_704b_8d34_ba123c66e1f2, &INTEGRITY_CHECK),
+    (0x263e8860_7cd2_6143_92f6_bbd5006dfa7e, &CONTEXT_CHECKS),
+    (0xf8cff951_2146_8b4e_b9e2_fb469e7c0dd9, &ERROR_LOG),
+    (0x21318c60_9714_3248_8ca6_41ff7324c8f2, &T_21318C60),
+    (0x1734dc26_800d_4745_8726_c0f1e7dd8bca, &T_1734DC26),
+    (0x6e163fbe_b958_444d_835c_e182aff1991e, &T_6E163FBE),
+];
+
+/// Tables that are known and refused, which whoever asks for them takes well. A compile cache that
+/// answers without working breaks cuDNN's runtime-compiled engines; nobody asks for the others.
+static REFUSED: [(Uuid, &str); 5] = [
+    (0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, "T_DA9151D3"),
+    (0x0ca50b8c_1004_929a_89a7_d0df10e77286, "CTX_CREATE_BYPASS"),
+    (0xb10541e1_f7c7_c74a_9f64_f223be99f1e2, "DEVICE_EXTENDED_RT"),
+    (0x195bcbf4_d67d_024a_acc5_1d29cea631ae, "HEAP_ACCESS"),
+    (0xdd9e98a4_f410_4844_99b0_e2aeb7b432b5, "HYBRID_CUDART"),
+];
+
+impl Name {
+    /// All of them, in the order of their numbers.
+    const ALL: [Self; 10] = [
+        Self::CudartInterface,
+        Self::Hooks,
+        Self::ToolsTls,
+        Self::ContextLocalStorage,
+        Self::IntegrityCheck,
+        Self::ContextChecks,
+        Self::ErrorLog,
+        Self::T_21318C60,
+        Self::T_1734DC26,
+        Self::T_6E163FBE,
+    ];
+}
+
+static CUDART_INTERFACE: Table = Table::new(unserved_slots!(Name::CudartInterface))
+    .of_slots(13)
+    .slot(1, entries::load_module as *const c_void)
+    .slot(2, entries::primary_context as *const c_void)
+    .slot(6, entries::load_module as *const c_void)
+    .slot(7, entries::unregister as *const c_void)
+    .slot(8, entries::load_module_of_header as *const c_void)
+    .slot(10, std::ptr::null())
+    .slot(12, entries::load_compilers as *const c_void);
+
+static HOOKS: Table = Table::new(unserved_slots!(Name::Hooks))
+    .of_slots(7)
+    .slot(2, entries::hooks_first as *const c_void)
+    .slot(6, entries::hooks_second as *const c_void);
+
+static TOOLS_TLS: Table = Table::new(unserved_slots!(Name::ToolsTls))
+    .of_slots(3)
+    .slot(2, entries::tools_context as *const c_void);
+
+/// The one table that has no size: its first slot is a function.
+static CONTEXT_LOCAL_STORAGE: Table = Table::new(unserved_slots!(Name::ContextLocalStorage))
+    .slot(0, storage::put as *const c_void)
+    .slot(1, storage::delete as *const c_void)
+    .slot(2, storage::get as *const c_void);
+
+static INTEGRITY_CHECK: Table = Table::new(unserved_slots!(Name::IntegrityCheck))
+    .of_slots(3)
+    .slot(1, entries::check_integrity as *const c_void);
+
+static CONTEXT_CHECKS: Table = Table::new(unserved_slots!(Name::ContextChecks))
+    .of_slots(15)
+    .slot(2, entries::check_context as *const c_void)
+    .slot(3, entries::check_process as *const c_void);
+
+static ERROR_LOG: Table = Table::new(unserved_slots!(Name::ErrorLog))
+    .of_slots(3)
+    .slot(1, entries::report_error as *const c_void)
+    .slot(2, entries::enable_errors as *const c_void);
+
+static T_21318C60: Table = Table::new(unserved_slots!(Name::T_21318C60))
+    .of_slots(93)
+    .slot(4, entries::context_id as *const c_void);
+
+/// cuBLASLt asks slot 4 for two handles, and does without when it is not served.
+static T_1734DC26: Table = Table::new(unserved_slots!(Name::T_1734DC26)).of_slots(17);
+
+static T_6E163FBE: Table = Table::new(unserved_slots!(Name::T_6E163FBE))
+    .of_slots(99)
+    .slot(7, entries::for_each_function as *const c_void);
+
+/// The table with this UUID, given in memory order. It never moves, and may be asked for before
+/// cuInit.
+pub(crate) fn get(uuid: &[u8; 16]) -> Option<*const c_void> {
+    let uuid = Uuid::from_be_bytes(*uuid);
+    if let Some((_, table)) = SERVED.iter().find(|(served, _)| *served == uuid) {
+        return Some(table.address());
+    }
+    match REFUSED.iter().find(|(refused, _)| *refused == uuid) {
+        Some((_, name)) => log!("private table {name} was asked for and is refused"),
+        None => log!("private table {uuid:032x} was asked for and is not known"),
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_found_by_the_bytes_of_their_uuid() {
+        let interface = [
+            0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd,
+            0x9d, 0xf9,
+        ];
+        assert_eq!(get(&interface), Some(CUDART_INTERFACE.address()));
+        for (uuid, table) in &SERVED {
+            assert_eq!(get(&uuid.to_be_bytes()), Some(table.address()));
+        }
+        for (uuid, _) in &REFUSED {
+            assert_eq!(get(&uuid.to_be_bytes()), None);
+        }
+        assert_eq!(get(&[0; 16]), None);
+    }
+
+    #[test]
+    fn tables_stand_in_the_order_of_their_names_and_say_their_true_sizes() {
+        let slots = SERVED.map(|(_, table)| table.get(0).addr() / 8);
+        let storage = (storage::put as *const c_void).addr() / 8;
+        // The sizes that driver 580 has.
+        assert_eq!(slots, [13, 7, 3, storage, 3, 15, 3, 93, 17, 99]);
+        for (at, name) in Name::ALL.into_iter().enumerate() {
+            assert_eq!(name as usize, at);
+        }
+    }
+}

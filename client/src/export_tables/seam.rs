@@ -1,0 +1,86 @@
+//! All that the private tables need of the rest of the client.
+
+use std::ffi::c_void;
+
+use cuda_abi::CUresult;
+use cuda_abi::facts::{PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
+use cuda_abi::proc_address::DRIVER_VERSION;
+use cuda_abi::types::{CUdevice, CUdevice_attribute, CUmodule};
+
+use super::integrity::Device;
+use crate::handle::Kind;
+use crate::params::Out;
+use crate::session::session;
+use crate::{api, context};
+
+/// What cuDriverGetVersion reports.
+pub(super) fn driver_version() -> i32 {
+    DRIVER_VERSION
+}
+
+/// Whether this process is a client.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_INITIALIZED before cuInit and in a fork's child.
+#[inline]
+pub(super) fn attached() -> Result<(), CUresult> {
+    session().map(drop)
+}
+
+/// What the public interface reports of each device, in order of their ordinals.
+pub(super) fn devices() -> Result<impl Iterator<Item = Device>, CUresult> {
+    Ok(session()?.devices.iter().map(|device| Device {
+        uuid: device.facts.uuid,
+        pci_domain: device.attribute(CUdevice_attribute(PCI_DOMAIN_ID)),
+        pci_bus: device.attribute(CUdevice_attribute(PCI_BUS_ID)),
+        pci_device: device.attribute(CUdevice_attribute(PCI_DEVICE_ID)),
+    }))
+}
+
+/// The handle of a device's primary context.
+pub(super) fn primary_context(device: CUdevice) -> Result<u64, CUresult> {
+    Ok(session()?.primary(device)?.handle())
+}
+
+/// The handle of the calling thread's context.
+#[inline]
+pub(super) fn current() -> Option<u64> {
+    match context::top() {
+        0 => None,
+        handle => Some(handle),
+    }
+}
+
+/// Whether a handle names a context that is alive.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT when not.
+pub(super) fn alive(handle: u64) -> Result<(), CUresult> {
+    session()?.context(handle).map(drop)
+}
+
+/// A number that no other context has or had.
+pub(super) fn context_id(handle: u64) -> Result<u64, CUresult> {
+    Ok(session()?.context(handle)?.id())
+}
+
+/// Loads an image into the calling thread's context, and gives the module's handle.
+///
+/// # Safety
+/// `image` is null or leads to a whole image, which stays as it is during the call.
+pub(super) unsafe fn load_module(image: *const c_void) -> Result<u64, CUresult> {
+    let mut module = CUmodule::NULL;
+    // SAFETY: the local variable is valid for the write.
+    let out = unsafe { Out::new(&raw mut module) };
+    api::cuModuleLoadData(out, image)?;
+    Ok(module.bits())
+}
+
+/// The handles of a module's functions.
+pub(super) fn functions(module: u64) -> Result<Vec<u64>, CUresult> {
+    let session = session()?;
+    let module = session.modules.get(module)?;
+    (0..module.image.descriptor.kernels.len() as u32)
+        .map(|index| Ok(module.function(session, index)?.handle(Kind::Function)))
+        .collect()
+}

@@ -1,0 +1,533 @@
+//! The thread that takes a client's records and carries them out.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use cuda_abi::CUresult;
+use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::*;
+use transport::memory::Mapping;
+use transport::ring::Record;
+use transport::session::{Consumer, Publisher, REPLY_DATA};
+
+use super::{MEMORY, Shared};
+
+/// A launch as it arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Launched {
+    pub name: String,
+    pub stream: u32,
+    pub request: Launch,
+    pub data: Vec<u8>,
+}
+
+/// A record that waits for its turn in a stream.
+struct Pending {
+    record: Record,
+}
+
+struct Server<'a> {
+    publisher: &'a Publisher,
+    staging: &'a Mapping,
+    host: u64,
+    host_next: u64,
+    facts: &'a [DeviceFacts],
+    shared: &'a Shared,
+    /// Memory by address.
+    memory: BTreeMap<u64, Vec<u8>>,
+    next: Vec<u64>,
+    contexts: HashMap<u32, u32>,
+    images: HashMap<u64, Vec<u8>>,
+    descriptors: HashMap<u64, Descriptor>,
+    modules: HashMap<u64, (u64, u32)>,
+    streams: HashMap<u32, u32>,
+    completed: HashMap<u32, u64>,
+    pending: HashMap<u32, VecDeque<Pending>>,
+    time: u64,
+}
+
+/// Reads an image: lines `kernel NAME size size …`, `variable NAME bytes`, `fail LOG` and `pad`.
+///
+/// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
+pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
+    let mut descriptor = Descriptor::default();
+    let text = std::str::from_utf8(image).map_err(|error| error.to_string())?;
+    for line in text.trim_end_matches('\0').lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("kernel") => {
+                let name = words.next().ok_or("no name")?.to_owned();
+                let mut offset = 0_u32;
+                let mut params = Vec::new();
+                for size in words {
+                    let size = size.parse::<u32>().map_err(|error| error.to_string())?;
+                    offset = offset.next_multiple_of(size.min(8));
+                    params.push((offset, size));
+                    offset += size;
+                }
+                descriptor.kernels.push(Kernel {
+                    name,
+                    params,
+                    max_threads: 512,
+                    shared_bytes: 1024,
+                    registers: 32,
+                    ..Kernel::default()
+                });
+            }
+            Some("variable") => descriptor.variables.push(Variable {
+                name: words.next().ok_or("no name")?.to_owned(),
+                bytes: words
+                    .next()
+                    .and_then(|bytes| bytes.parse().ok())
+                    .ok_or("no size")?,
+                managed: false,
+            }),
+            Some("fail") => return Err(words.collect::<Vec<_>>().join(" ")),
+            Some("pad") => descriptor.kernels.extend((0..4000).map(|index| Kernel {
+                name: format!("padding_{index}"),
+                ..Kernel::default()
+            })),
+            _ => {}
+        }
+    }
+    Ok(descriptor)
+}
+
+pub(super) fn run(
+    mut consumer: Consumer,
+    publisher: &Publisher,
+    staging: &Mapping,
+    host: u64,
+    facts: &[DeviceFacts],
+    shared: &Shared,
+) {
+    let mut server = Server {
+        publisher,
+        staging,
+        host,
+        host_next: host,
+        facts,
+        shared,
+        memory: BTreeMap::new(),
+        next: facts.iter().map(|device| device.window).collect(),
+        contexts: HashMap::new(),
+        images: HashMap::new(),
+        descriptors: HashMap::new(),
+        modules: HashMap::new(),
+        streams: HashMap::new(),
+        completed: HashMap::new(),
+        pending: HashMap::new(),
+        time: 1,
+    };
+    loop {
+        let mut record = Record::default();
+        while let Some(position) = consumer.take(&mut record).expect("a record") {
+            consumer.retire(position);
+            server.handle(std::mem::take(&mut record));
+        }
+        server.advance();
+        consumer.wait(false);
+    }
+}
+
+impl Server<'_> {
+    fn handle(&mut self, record: Record) {
+        let opcode = Opcode::from_number(record.header.opcode).expect("a known operation");
+        let header = record.header;
+        if opcode.row().class == OperationClass::Stream {
+            let queue = self.pending.entry(header.channel).or_default();
+            queue.push_back(Pending { record });
+            self.advance();
+            return;
+        }
+        let mut data = Vec::new();
+        let outcome =
+            dispatch(self, &header, record.slots(), record.data(), &mut data).expect("fields");
+        if let Outcome::Replied {
+            status,
+            slots,
+            count,
+        } = outcome
+        {
+            self.publisher
+                .reply(
+                    header.channel,
+                    header.sequence,
+                    status,
+                    &slots[..count],
+                    &data,
+                )
+                .expect("a reply that fits");
+        } else {
+            assert_eq!(outcome, Outcome::Posted(Ok(())), "{opcode:?}");
+        }
+    }
+
+    /// Runs what can run of every stream.
+    fn advance(&mut self) {
+        let mut moved = true;
+        while std::mem::take(&mut moved) {
+            let slots: Vec<u32> = self.pending.keys().copied().collect();
+            for slot in slots {
+                while let Some(next) = self.pending.get_mut(&slot).and_then(VecDeque::pop_front) {
+                    if self.must_wait(&next.record) {
+                        self.pending.entry(slot).or_default().push_front(next);
+                        break;
+                    }
+                    let record = next.record;
+                    let header = record.header;
+                    let last = self.completed.entry(slot).or_default();
+                    assert_eq!(
+                        header.sequence,
+                        *last + 1,
+                        "places of stream {slot} are in order"
+                    );
+                    let outcome = dispatch(
+                        self,
+                        &header,
+                        record.slots(),
+                        record.data(),
+                        &mut Vec::new(),
+                    );
+                    assert_eq!(outcome, Ok(Outcome::Posted(Ok(()))), "{record:?}");
+                    self.completed.insert(slot, header.sequence);
+                    self.publisher.complete(slot, header.sequence);
+                    moved = true;
+                }
+            }
+        }
+    }
+
+    fn must_wait(&self, record: &Record) -> bool {
+        use cuda_abi::wire::Fields;
+        match Opcode::from_number(record.header.opcode) {
+            Some(Opcode::StreamWait) => {
+                let wait = StreamWait::read(record.slots()).expect("fields");
+                self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
+            }
+            Some(Opcode::Launch) => {
+                let launch = Launch::read(record.slots()).expect("fields");
+                self.name(&launch) == "gate" && !self.shared.gate_is_open()
+            }
+            _ => false,
+        }
+    }
+
+    fn name(&self, launch: &Launch) -> String {
+        let (image, _) = self.modules[&launch.module];
+        self.descriptors[&image].kernels[launch.kernel as usize]
+            .name
+            .clone()
+    }
+
+    fn device_of(&self, context: u32) -> usize {
+        self.contexts[&context] as usize
+    }
+
+    fn take(&mut self, context: u32, bytes: u64) -> Result<u64, CUresult> {
+        let device = self.device_of(context);
+        let window = &self.facts[device];
+        if self.next[device] + bytes > window.window + MEMORY {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let address = self.next[device];
+        self.next[device] = (address + bytes).next_multiple_of(256) + 256;
+        self.memory.insert(address, vec![0; bytes as usize]);
+        Ok(address)
+    }
+
+    fn bytes(&mut self, address: u64, count: u64) -> &mut [u8] {
+        let (base, content) = self
+            .memory
+            .range_mut(..=address)
+            .next_back()
+            .expect("an allocation");
+        let at = (address - base) as usize;
+        &mut content[at..at + count as usize]
+    }
+
+    fn is_host(&self, address: u64) -> bool {
+        (self.host..self.host + super::WINDOW).contains(&address)
+    }
+
+    fn load(&mut self, space: u32, address: u64, count: u64) -> Vec<u8> {
+        let mut row = vec![0; count as usize];
+        if space == Space::Staging as u32 {
+            self.staging.copy_out(address as usize, &mut row);
+        } else if self.is_host(address) {
+            // SAFETY: the client mapped its host window, in this very process.
+            unsafe { std::ptr::copy(address as *const u8, row.as_mut_ptr(), row.len()) };
+        } else {
+            row.copy_from_slice(self.bytes(address, count));
+        }
+        row
+    }
+
+    fn store(&mut self, space: u32, address: u64, row: &[u8]) {
+        if space == Space::Staging as u32 {
+            self.staging.copy_in(address as usize, row);
+        } else if self.is_host(address) {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(row.as_ptr(), address as *mut u8, row.len()) };
+        } else {
+            self.bytes(address, row.len() as u64).copy_from_slice(row);
+        }
+    }
+
+    /// Puts a long reply where it fits.
+    fn place(&self, data: Vec<u8>, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
+        if data.len() <= REPLY_DATA {
+            *reply = data;
+        } else if data.len() as u64 <= capacity {
+            self.staging.copy_in(staging as usize, &data);
+        }
+    }
+
+    fn description(&self, image: u64) -> (CUresult, Vec<u8>, Vec<u8>) {
+        match describe(&self.images[&image]) {
+            Ok(descriptor) => (
+                CUresult::SUCCESS,
+                descriptor.encode(),
+                b"no remarks".to_vec(),
+            ),
+            Err(log) => (CUresult::ERROR_INVALID_PTX, Vec::new(), log.into_bytes()),
+        }
+    }
+}
+
+type Posted = Result<(), CUresult>;
+
+impl Operations for Server<'_> {
+    fn not_supported(&mut self, request: &NotSupported, _: &[u8]) -> Posted {
+        self.shared
+            .not_supported
+            .lock()
+            .unwrap()
+            .push(request.function);
+        Ok(())
+    }
+
+    fn image_put(&mut self, request: &ImagePut, _: &[u8]) -> Posted {
+        let piece = self.load(Space::Staging as u32, request.staging, request.bytes);
+        let image = self.images.entry(request.image).or_default();
+        assert_eq!(image.len() as u64, request.offset);
+        image.extend(piece);
+        assert!(image.len() as u64 <= request.total);
+        Ok(())
+    }
+
+    fn mem_alloc(
+        &mut self,
+        request: &MemAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemAllocReply, CUresult> {
+        let address = self.take(request.context, request.bytes)?;
+        Ok(MemAllocReply { address })
+    }
+
+    fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Posted {
+        assert!(self.memory.contains_key(&request.address));
+        Ok(())
+    }
+
+    fn host_alloc(
+        &mut self,
+        request: &HostAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostAllocReply, CUresult> {
+        let address = self.host_next;
+        self.host_next = (address + request.bytes).next_multiple_of(4096);
+        Ok(HostAllocReply { address })
+    }
+
+    fn host_free(&mut self, _: &HostFree, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn mem_info(
+        &mut self,
+        _: &MemInfo,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemInfoReply, CUresult> {
+        Ok(MemInfoReply {
+            free: MEMORY / 2,
+            total: MEMORY,
+        })
+    }
+
+    fn stream_wait(&mut self, _: At, _: &StreamWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn detach(&mut self, _: &Detach, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn image_describe(
+        &mut self,
+        request: &ImageDescribe,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ImageDescribeReply, CUresult> {
+        let (_, mut data, log) = self.description(request.image);
+        data.extend(log);
+        self.staging.copy_in(request.staging as usize, &data);
+        Ok(ImageDescribeReply {
+            bytes: data.len() as u64,
+        })
+    }
+
+    fn context_create(&mut self, request: &ContextCreate, _: &[u8]) -> Posted {
+        assert!(
+            self.contexts
+                .insert(request.context, request.device)
+                .is_none()
+        );
+        self.publisher.fault(request.context, CUresult::SUCCESS);
+        Ok(())
+    }
+
+    fn context_destroy(&mut self, request: &ContextDestroy, _: &[u8]) -> Posted {
+        assert!(self.contexts.remove(&request.context).is_some());
+        self.streams
+            .retain(|_, context| *context != request.context);
+        Ok(())
+    }
+
+    fn stream_create(&mut self, request: &StreamCreate, _: &[u8]) -> Posted {
+        assert!(request.stream >= CONTEXT_SLOTS);
+        assert!(self.contexts.contains_key(&request.context));
+        assert!(
+            self.streams
+                .insert(request.stream, request.context)
+                .is_none()
+        );
+        Ok(())
+    }
+
+    fn stream_destroy(&mut self, at: At, _: &StreamDestroy, _: &[u8]) -> Posted {
+        assert!(self.streams.remove(&at.stream).is_some());
+        Ok(())
+    }
+
+    fn image_load(
+        &mut self,
+        request: &ImageLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ImageLoadReply, CUresult> {
+        let (status, descriptor, log) = self.description(request.image);
+        if status == CUresult::SUCCESS {
+            let known = Descriptor::decode(&descriptor).expect("just encoded");
+            self.descriptors.insert(request.image, known);
+        }
+        let lengths = (descriptor.len() as u64, log.len() as u64);
+        self.place(
+            [descriptor, log].concat(),
+            request.staging,
+            request.capacity,
+            reply,
+        );
+        Ok(ImageLoadReply {
+            status: status.0,
+            descriptor: lengths.0,
+            log: lengths.1,
+        })
+    }
+
+    fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Posted {
+        self.images.remove(&request.image);
+        Ok(())
+    }
+
+    fn module_load(
+        &mut self,
+        request: &ModuleLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ModuleLoadReply, CUresult> {
+        let variables = self.descriptors[&request.image].variables.clone();
+        let mut addresses = Vec::new();
+        for variable in &variables {
+            addresses.extend(self.take(request.context, variable.bytes)?.to_le_bytes());
+        }
+        self.modules
+            .insert(request.module, (request.image, request.context));
+        self.place(addresses, request.staging, request.capacity, reply);
+        Ok(ModuleLoadReply {
+            addresses: variables.len() as u64,
+        })
+    }
+
+    fn module_unload(&mut self, request: &ModuleUnload, _: &[u8]) -> Posted {
+        assert!(self.modules.remove(&request.module).is_some());
+        Ok(())
+    }
+
+    fn function_set(&mut self, request: &FunctionSet, _: &[u8]) -> Posted {
+        assert!(self.modules.contains_key(&request.module));
+        Ok(())
+    }
+
+    fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Posted {
+        let name = self.name(request);
+        let word = |at: usize| u64::from_le_bytes(data[at..at + 8].try_into().unwrap());
+        match name.as_str() {
+            // store(u64 *to, u64 value)
+            "store" => {
+                let (to, value) = (word(0), word(8));
+                self.store(Space::Unified as u32, to, &value.to_le_bytes());
+            }
+            "die" => {
+                let context = self.modules[&request.module].1;
+                self.publisher
+                    .fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
+            }
+            _ => {}
+        }
+        self.shared.launches.lock().unwrap().push(Launched {
+            name,
+            stream: at.stream,
+            request: *request,
+            data: data.to_vec(),
+        });
+        Ok(())
+    }
+
+    fn copy(&mut self, _: At, request: &Copy, _: &[u8]) -> Posted {
+        for z in 0..request.depth {
+            for y in 0..request.height {
+                let from = request.from + z * request.from_slice + y * request.from_pitch;
+                let to = request.to + z * request.to_slice + y * request.to_pitch;
+                let row = self.load(request.from_space, from, request.width);
+                self.store(request.to_space, to, &row);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, _: At, request: &Write, data: &[u8]) -> Posted {
+        self.store(Space::Unified as u32, request.to, data);
+        Ok(())
+    }
+
+    fn fill(&mut self, _: At, request: &Fill, _: &[u8]) -> Posted {
+        let value = request.value.to_le_bytes();
+        let row = value[..request.element as usize].repeat(request.width as usize);
+        for y in 0..request.height {
+            self.store(Space::Unified as u32, request.to + y * request.pitch, &row);
+        }
+        Ok(())
+    }
+
+    fn event_record(&mut self, _: At, request: &EventRecord, _: &[u8]) -> Posted {
+        if request.timing != 0 {
+            self.time += 1_000_000;
+            self.publisher.event_time(request.event, self.time);
+        }
+        Ok(())
+    }
+}

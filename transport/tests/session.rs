@@ -1,0 +1,382 @@
+//! Both ends of a session in one process.
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{
+    Fill, Launch, MemAlloc, MemAllocReply, Opcode, STREAM_DEPTH, STREAM_SLOTS, Write,
+};
+use cuda_abi::wire::Fields;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use transport::ring::Record;
+use transport::session::{
+    ClientEnd, Closed, Consumer, NotSent, Publisher, RECORD_DATA, REPLY_DATA, ServerEnd,
+    SessionMemory,
+};
+use transport::socket::Connection;
+
+fn session() -> (ClientEnd, Consumer, Arc<Publisher>, Connection) {
+    let memory = SessionMemory::create(1 << 20).expect("room for a session");
+    let (ours, theirs) = Connection::pair().expect("a pair of sockets");
+    let server = ServerEnd::new(&memory).expect("a server's end");
+    let client = ClientEnd::new(&memory, ours).expect("a client's end");
+    let (consumer, publisher) = server.split();
+    (client, consumer, publisher, theirs)
+}
+
+/// Takes one record, waiting for it.
+fn take(consumer: &mut Consumer, record: &mut Record) -> transport::ring::Position {
+    loop {
+        if let Some(position) = consumer.take(record).expect("a sound ring") {
+            return position;
+        }
+        consumer.wait(true);
+    }
+}
+
+fn launch(n: u32) -> Launch {
+    Launch {
+        module: 7,
+        kernel: n,
+        grid: [n, 2, 3],
+        block: [4, 5, 6],
+        shared: 8,
+        flags: 0,
+        attributes: 0,
+    }
+}
+
+#[test]
+fn a_record_comes_out_as_it_went_in() {
+    let (client, mut consumer, _publisher, _socket) = session();
+    let data: Vec<u8> = (0..=255).collect();
+    // Parts that end in the middle of words, empty parts, no parts.
+    let shapes: [&[&[u8]]; 6] = [
+        &[],
+        &[&data[..64]],
+        &[&data[..3], &data[3..4], &data[4..21], &data[21..90]],
+        &[&[], &data[..5], &[]],
+        &[&data[..8], &data[8..9]],
+        &[&data[..]],
+    ];
+    let mut record = Record::default();
+    for (n, parts) in shapes.iter().enumerate() {
+        let n = n as u32;
+        client
+            .post(n + 3, u64::from(n) + 1, &launch(n), parts)
+            .unwrap();
+        let position = take(&mut consumer, &mut record);
+        assert_eq!(record.header.opcode, Opcode::Launch as u16);
+        assert_eq!(record.header.channel, n + 3);
+        assert_eq!(record.header.sequence, u64::from(n) + 1);
+        assert_eq!(Launch::read(record.slots()), Ok(launch(n)));
+        assert_eq!(record.data(), parts.concat());
+        consumer.retire(position);
+    }
+    assert_eq!(consumer.take(&mut record), Ok(None));
+}
+
+#[test]
+fn records_of_every_length_pass_the_ring_s_end() {
+    let (client, mut consumer, _publisher, _socket) = session();
+    let data: Vec<u8> = (0..RECORD_DATA).map(|n| (n * 31) as u8).collect();
+    let mut record = Record::default();
+    for n in 0..300 {
+        let bytes = (n * 7919) % RECORD_DATA;
+        let bytes = if n % 50 == 0 { RECORD_DATA } else { bytes };
+        client
+            .post(1, n as u64, &Write { to: n as u64 }, &[&data[..bytes]])
+            .unwrap();
+        let position = take(&mut consumer, &mut record);
+        assert_eq!(record.header.sequence, n as u64);
+        assert!(record.data() == &data[..bytes], "record {n}");
+        consumer.retire(position);
+    }
+}
+
+/// Threads post as fast as they can through a ring that is full most of the time; the server retires
+/// late and out of order. Each thread's records come in its order, whole, and all of them.
+#[test]
+fn many_threads_post_through_a_full_ring() {
+    const THREADS: u32 = 4;
+    let each: u64 = 30_000;
+    let (client, mut consumer, _publisher, _socket) = session();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let client = &client;
+            scope.spawn(move || {
+                let mut data = [0u8; 512];
+                for n in 1..=each {
+                    let length = (n * 37 + u64::from(thread)) as usize % data.len();
+                    data[..length].fill(n as u8);
+                    client
+                        .post(thread, n, &launch(n as u32), &[&data[..length]])
+                        .unwrap();
+                }
+            });
+        }
+        let mut next = [1u64; THREADS as usize];
+        let mut record = Record::default();
+        let mut held = Vec::new();
+        for _ in 0..u64::from(THREADS) * each {
+            let position = take(&mut consumer, &mut record);
+            let (thread, n) = (record.header.channel, record.header.sequence);
+            assert_eq!(n, next[thread as usize]);
+            next[thread as usize] += 1;
+            assert_eq!(Launch::read(record.slots()), Ok(launch(n as u32)));
+            assert_eq!(
+                record.data().len() as u64,
+                (n * 37 + u64::from(thread)) % 512
+            );
+            assert!(record.data().iter().all(|byte| *byte == n as u8));
+            held.push(position);
+            if held.len() == 700 {
+                held.rotate_left(333);
+                held.drain(..)
+                    .for_each(|position| consumer.retire(position));
+            }
+        }
+        assert_eq!(next, [each + 1; THREADS as usize]);
+    });
+}
+
+/// Two threads hand a stream to and fro: the ring has their records in that order.
+#[test]
+fn a_stream_that_is_handed_over_keeps_its_order() {
+    let (client, mut consumer, _publisher, _socket) = session();
+    let turn = std::sync::Mutex::new(1u64);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let mut next = turn.lock().unwrap();
+                    if *next > 20_000 {
+                        break;
+                    }
+                    client.post(5, *next, &Fill::default(), &[]).unwrap();
+                    *next += 1;
+                }
+            });
+        }
+        let mut record = Record::default();
+        for n in 1..=20_000 {
+            let position = take(&mut consumer, &mut record);
+            assert_eq!(record.header.sequence, n);
+            consumer.retire(position);
+        }
+    });
+}
+
+#[test]
+fn spilling_makes_room_though_nothing_was_retired() {
+    let (client, mut consumer, _publisher, _socket) = session();
+    let data = vec![1u8; 100_000];
+    let mut record = Record::default();
+    let mut first = None;
+    let mut spilled = 0;
+    for n in 0..40 {
+        client.post(1, n, &Write { to: 0 }, &[&data]).unwrap();
+        let position = take(&mut consumer, &mut record);
+        first.get_or_insert(position);
+        spilled += u32::from(consumer.spill());
+    }
+    assert!((4..40).contains(&spilled), "{spilled}");
+    // What was spilled may be retired again; it changes nothing.
+    consumer.retire(first.unwrap());
+    client.post(1, 40, &Write { to: 0 }, &[&data]).unwrap();
+    take(&mut consumer, &mut record);
+    assert_eq!(record.header.sequence, 40);
+}
+
+#[test]
+fn calls_of_many_threads_get_their_own_replies() {
+    let (client, mut consumer, publisher, _socket) = session();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut record = Record::default();
+            while !over.load(Ordering::Relaxed) {
+                let Some(position) = consumer.take(&mut record).unwrap() else {
+                    consumer.wait(true);
+                    continue;
+                };
+                let request = MemAlloc::read(record.slots()).unwrap();
+                let data = vec![request.bytes as u8; request.bytes as usize % REPLY_DATA];
+                let mut slots = [0; 1];
+                MemAllocReply {
+                    address: request.bytes + 1,
+                }
+                .write(&mut slots);
+                let status = CUresult(u32::from(request.bytes % 7 == 0));
+                let header = record.header;
+                publisher
+                    .reply(header.channel, header.sequence, status, &slots, &data)
+                    .unwrap();
+                consumer.retire(position);
+            }
+        });
+        // More threads than slots, so that some wait for one.
+        std::thread::scope(|scope| {
+            for thread in 0..80u64 {
+                let client = &client;
+                scope.spawn(move || {
+                    for n in 0..50 {
+                        let bytes = thread * 1000 + n;
+                        let reply = client.call(&MemAlloc { context: 0, bytes }, &[]).unwrap();
+                        assert_eq!(reply.fields.address, bytes + 1);
+                        assert_eq!(reply.status, CUresult(u32::from(bytes % 7 == 0)));
+                        assert_eq!(reply.data, vec![bytes as u8; bytes as usize % REPLY_DATA]);
+                    }
+                });
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        publisher.ring_self();
+    });
+    assert_eq!(
+        publisher.reply(64, 1, CUresult::SUCCESS, &[], &[]),
+        Err(NotSent::Channel)
+    );
+    let long = vec![0; REPLY_DATA + 1];
+    assert_eq!(
+        publisher.reply(0, 1, CUresult::SUCCESS, &[], &long),
+        Err(NotSent::TooLong)
+    );
+}
+
+#[test]
+fn completions_wake_those_who_wait_and_faults_are_seen_with_them() {
+    let (client, _consumer, publisher, _socket) = session();
+    std::thread::scope(|scope| {
+        // Several threads wait for places of one stream, near and far ones.
+        for place in [1u64, 5, 5, 900, 1000] {
+            let client = &client;
+            scope.spawn(move || {
+                client.wait(9, place).unwrap();
+                assert!(client.completed(9) >= place);
+                if place == 1000 {
+                    assert_eq!(client.fault(3), CUresult(700));
+                    assert_eq!(client.event_time(11), 123_456_789);
+                }
+            });
+        }
+        for n in 1..1000 {
+            publisher.complete(9, n);
+            if n % 100 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        publisher.fault(3, CUresult(700));
+        publisher.event_time(11, 123_456_789);
+        publisher.complete(9, 1000);
+    });
+    assert_eq!(client.fault(2), CUresult::SUCCESS);
+    assert_eq!(client.completed(8), 0);
+    // Nobody can wait for slots that there are not.
+    publisher.complete(STREAM_SLOTS, 1);
+    publisher.complete(u32::MAX, 1);
+    publisher.event_time(u32::MAX, 1);
+    publisher.fault(u32::MAX, CUresult(1));
+}
+
+#[test]
+fn depth_is_bounded() {
+    let (client, _consumer, publisher, _socket) = session();
+    client.wait_for_depth(1, STREAM_DEPTH).unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.wait_for_depth(1, STREAM_DEPTH + 2));
+        std::thread::sleep(Duration::from_millis(20));
+        publisher.complete(1, 1);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waiter.is_finished());
+        publisher.complete(1, 2);
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn the_server_s_end_is_noticed_by_all_who_wait() {
+    let (client, consumer, publisher, socket) = session();
+    std::thread::scope(|scope| {
+        let places = [
+            scope.spawn(|| client.wait(4, 1)),
+            scope.spawn(|| client.call(&MemAlloc::default(), &[]).map(drop)),
+            scope.spawn(|| {
+                let data = vec![0; RECORD_DATA];
+                (0..10).try_for_each(|_| client.post(0, 0, &Write { to: 0 }, &[&data]))
+            }),
+        ];
+        std::thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        drop((consumer, publisher, socket));
+        for place in places {
+            assert_eq!(place.join().unwrap(), Err(Closed));
+        }
+        assert!(began.elapsed() < Duration::from_secs(2));
+    });
+    assert!(!client.is_alive());
+    assert_eq!(client.closed(), None);
+    assert_eq!(client.post(0, 0, &Write { to: 0 }, &[]), Err(Closed));
+}
+
+#[test]
+fn the_server_can_say_why_it_ends_a_session() {
+    let (client, _consumer, publisher, _socket) = session();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| client.wait(4, 1));
+        std::thread::sleep(Duration::from_millis(20));
+        publisher.close(CUresult(719));
+        assert_eq!(waiter.join().unwrap(), Err(Closed));
+    });
+    assert_eq!(client.closed(), Some(CUresult(719)));
+}
+
+/// A consumer that is not rung by its client is rung by its own process, asleep or not yet.
+#[test]
+fn the_session_rings_its_own_bell() {
+    let (_client, mut consumer, publisher, _socket) = session();
+    let began = Instant::now();
+    for pause in [0, 0, 1, 5, 20] {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(pause));
+                publisher.ring_self();
+            });
+            consumer.wait(false);
+        });
+    }
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+/// Both ends asleep use no processor time, and a record still gets through at once.
+#[test]
+fn idle_ends_use_no_processor() {
+    fn thread_time() -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+    let (client, mut consumer, publisher, _socket) = session();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let before = thread_time();
+            let mut record = Record::default();
+            take(&mut consumer, &mut record);
+            publisher.complete(record.header.channel, record.header.sequence);
+            thread_time() - before
+        });
+        let before = thread_time();
+        std::thread::sleep(Duration::from_millis(600));
+        client.post(2, 1, &Fill::default(), &[]).unwrap();
+        client.wait(2, 1).unwrap();
+        assert!(thread_time() - before < Duration::from_millis(20));
+        assert!(server.join().unwrap() < Duration::from_millis(20));
+    });
+}
+
+#[test]
+#[should_panic(expected = "too long for the ring")]
+fn a_record_that_is_too_long_is_the_caller_s_mistake() {
+    let (client, _consumer, _publisher, _socket) = session();
+    let data = vec![0; RECORD_DATA * 2];
+    let _ = client.post(0, 0, &Write { to: 0 }, &[&data]);
+}
