@@ -115,6 +115,7 @@ impl Grid {
             memory: Arc::clone(space),
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
+            sm_count: u32::try_from(sms).unwrap_or(u32::MAX),
         })
         .map_err(|error| match error {
             LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,

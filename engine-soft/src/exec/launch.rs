@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::memory::AddressSpace;
 use super::module::Kernel;
+use super::regs::Bytes;
 
 /// The most shared memory that a block may have, static and dynamic together, in bytes.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
@@ -17,11 +18,12 @@ pub struct Launch {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) dynamic_shared: u32,
-    pub(crate) params: Box<[u8]>,
+    pub(crate) params: Bytes,
     pub(crate) globals: Arc<[u64]>,
     pub(crate) memory: Arc<AddressSpace>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) grid_id: u64,
+    pub(crate) sm_count: u32,
 }
 
 /// Why a launch is refused.
@@ -56,6 +58,8 @@ pub struct LaunchSpec {
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub grid_id: u64,
+    /// What `%nsmid` reads.
+    pub sm_count: u32,
 }
 
 impl Launch {
@@ -74,6 +78,7 @@ impl Launch {
             memory,
             cancel,
             grid_id,
+            sm_count,
         } = spec;
         let threads = block.iter().map(|&n| u64::from(n)).product::<u64>();
         if grid.contains(&0)
@@ -97,16 +102,18 @@ impl Launch {
         {
             return Err(LaunchError::OutOfResources);
         }
+        let buffer = Bytes::from_slice(&params);
         Ok(Self {
             kernel,
             grid,
             block,
             dynamic_shared,
-            params,
+            params: buffer,
             globals,
             memory,
             cancel,
             grid_id,
+            sm_count,
         })
     }
 

@@ -22,15 +22,29 @@
 //! [`AddressSpace`] before it is made; the others against the block's own arrays.
 
 mod access;
+mod analysis;
 mod block;
+mod emit;
+mod gang;
+mod ir;
+mod isa;
 mod launch;
+mod lower;
+mod machine;
+mod mask;
 mod memory;
 mod module;
+mod ops;
+mod program;
+mod regs;
+mod segment;
+mod spaces;
 
 /// The most lanes of a block that execute together.
 pub const GANG_LANES: usize = 256;
 
 pub use block::{Block, Outcome};
+pub use isa::Isa;
 pub use launch::{Fault, FaultKind, Launch, LaunchError, LaunchSpec, MAX_SHARED_BYTES};
 pub use memory::{AddressSpace, GRANULE, Window};
 pub use module::{Global, GlobalSpace, Kernel, LoadError, Module, Options, ParamFact, Relocated};

@@ -1,13 +1,23 @@
 //! A loaded module: its kernels with the facts that a driver reports of them, and its variables.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+
+use super::GANG_LANES;
+use super::analysis;
+use super::emit::emit;
+use super::ir::Func;
+use super::isa::Isa;
+use super::lower::ModuleFacts;
+use super::program::Program;
 
 /// What [`Module::load`] may choose.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The most registers a thread may have (`CU_JIT_MAX_REGISTERS`); only reported, nothing spills.
     pub max_registers: Option<u32>,
+    /// The vector unit to compile for, if this machine has it; else the best.
+    pub isa: Option<Isa>,
 }
 
 /// Why a module cannot be loaded: becomes CUDA_ERROR_INVALID_PTX and the JIT log.
@@ -110,6 +120,23 @@ pub struct Kernel {
     pub registers: u32,
     /// PTX version as CUDA reports it: 10 × major + minor.
     pub ptx_version: u32,
+    /// What is compiled from: the entry and what it calls.
+    funcs: Vec<Func>,
+    by_address: Vec<u32>,
+    isa: Isa,
+    /// The program for gangs of 32, 64, 128 and 256 lanes, compiled when first wanted.
+    programs: [OnceLock<Arc<Program>>; 4],
+}
+
+impl Kernel {
+    /// The program for blocks of so many threads, and the lanes of its gangs.
+    pub(crate) fn program(&self, threads: usize) -> (Arc<Program>, usize) {
+        let lanes = threads.next_power_of_two().clamp(32, GANG_LANES);
+        let index = (lanes / 32).trailing_zeros() as usize;
+        let program = self.programs[index]
+            .get_or_init(|| Arc::new(emit(&self.funcs, self.by_address.clone(), self.isa, lanes)));
+        (Arc::clone(program), lanes)
+    }
 }
 
 /// A loaded module.
@@ -125,11 +152,55 @@ impl Module {
     /// # Errors
     /// [`LoadError`] at the first instruction that is wrong or not built.
     pub fn load(module: &ptx::ast::Module<'_>, options: &Options) -> Result<Self, LoadError> {
-        let _ = (module, options);
-        Err(LoadError {
-            line: 0,
-            function: String::new(),
-            message: "the executor is being built".into(),
+        let isa = options
+            .isa
+            .filter(|isa| isa.available())
+            .unwrap_or_else(Isa::best);
+        let facts = ModuleFacts::new(module)?;
+        let const_bytes = facts
+            .globals
+            .iter()
+            .filter(|global| global.space == GlobalSpace::Const)
+            .map(|global| global.size)
+            .sum::<u64>();
+        let mut kernels = Vec::new();
+        for (index, function) in module.functions.iter().enumerate() {
+            if !function.entry || function.body.is_none() {
+                continue;
+            }
+            let lowered = facts.kernel(index)?;
+            let params: Vec<ParamFact> = ptx::layout::params(function)
+                .into_iter()
+                .map(|(offset, size)| ParamFact {
+                    offset: offset as u32,
+                    size: size as u32,
+                })
+                .collect();
+            let required = function.required_threads;
+            let threads = required.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
+            let registers = registers(&lowered.funcs);
+            kernels.push(Arc::new(Kernel {
+                name: function.name.into(),
+                params,
+                param_bytes: ptx::layout::params_size(function) as u32,
+                shared_bytes: lowered.shared_bytes,
+                local_bytes: lowered.local_bytes,
+                const_bytes: u32::try_from(const_bytes).unwrap_or(u32::MAX),
+                max_threads: function.max_threads.or(threads).unwrap_or(1024).min(1024),
+                required_threads: required,
+                registers: options
+                    .max_registers
+                    .map_or(registers, |most| registers.min(most.max(16))),
+                ptx_version: u32::from(module.version.0) * 10 + u32::from(module.version.1),
+                funcs: lowered.funcs,
+                by_address: lowered.by_address,
+                isa,
+                programs: Default::default(),
+            }));
+        }
+        Ok(Self {
+            kernels,
+            globals: facts.globals,
         })
     }
 
@@ -150,4 +221,11 @@ impl Module {
     pub fn globals(&self) -> &[Global] {
         &self.globals
     }
+}
+
+/// How many registers a thread would have: as many 32-bit ones as are live at once, in the entry or in
+/// what it calls, and a few for addresses.
+fn registers(funcs: &[Func]) -> u32 {
+    let most = funcs.iter().map(analysis::pressure).max().unwrap_or(0);
+    (most + 4).next_multiple_of(8).clamp(16, 255)
 }

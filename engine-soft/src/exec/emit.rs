@@ -1,0 +1,503 @@
+//! From basic blocks to compiled operations.
+
+use super::analysis::{self, Class, Layout, Set};
+use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, Kind, Passed, Reg};
+use super::isa::Isa;
+use super::machine::{Op, OpFn, ReduceOp};
+use super::ops::{control, pure, special};
+use super::program::{BlockCode, CallSite, FunctionCode, Move, NOWHERE, Program, Slot};
+
+/// Bytes that recursion may use of a thread's local memory beyond the deepest chain without it.
+const RECURSION_BYTES: u32 = 32 * 1024;
+
+/// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
+/// of them each function of the module is.
+pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize) -> Program {
+    let mut out = Emitter {
+        program: Program {
+            by_address,
+            ..Program::default()
+        },
+        isa,
+        fixups: Vec::new(),
+        line: 0,
+    };
+    let mut first = 0;
+    for (index, func) in funcs.iter().enumerate() {
+        let live = analysis::live_in(func);
+        let classes = if index == 0 {
+            analysis::classes(func)
+        } else {
+            vec![Class::Varying; func.regs.len()]
+        };
+        let layout = analysis::layout(func, &live, &classes, lanes);
+        let moves = |block: usize| moves(func, &live[block], &classes, &layout);
+        let blocks = (0..func.blocks.len()).map(|block| BlockCode {
+            fast: NOWHERE,
+            slow: NOWHERE,
+            moves: moves(block),
+        });
+        out.program.blocks.extend(blocks);
+        let slot = |passed: &Passed| slot(func, &classes, &layout, false, passed);
+        out.program.functions.push(FunctionCode {
+            name: func.name.clone(),
+            first,
+            frame: layout.bytes,
+            local: func.local_bytes.next_multiple_of(16),
+            params: func.params.iter().map(slot).collect(),
+            returns: func.returns.iter().map(slot).collect(),
+        });
+        let mut body = Body {
+            func,
+            index,
+            first,
+            classes,
+            layout,
+            convergent: true,
+        };
+        if index == 0 {
+            out.prologue(&body);
+            out.blocks(&body);
+            out.program.divergent = out.program.ops.len() as u32;
+        }
+        body.convergent = false;
+        out.blocks(&body);
+        first += func.blocks.len() as u32;
+    }
+    out.finish(funcs)
+}
+
+fn moves(func: &Func, live: &Set, classes: &[Class], layout: &Layout) -> Vec<Move> {
+    live.iter()
+        .filter(|&reg| classes[reg as usize] == Class::Uniform)
+        .map(|reg| {
+            let homes = layout.homes[reg as usize];
+            Move {
+                uniform: homes.uniform,
+                varying: homes.varying,
+                width: func.regs[reg as usize],
+            }
+        })
+        .collect()
+}
+
+/// Where a passed value lies.
+fn slot(
+    func: &Func,
+    classes: &[Class],
+    layout: &Layout,
+    convergent: bool,
+    passed: &Passed,
+) -> Slot {
+    match *passed {
+        Passed::Local(offset, size) => Slot::Local { offset, size },
+        Passed::Register(reg) => {
+            let homes = layout.homes[reg as usize];
+            let varying = match classes[reg as usize] {
+                Class::Fixed => false,
+                Class::Uniform => !convergent,
+                Class::Varying => true,
+            };
+            let offset = if varying {
+                homes.varying
+            } else {
+                homes.uniform
+            };
+            Slot::Register {
+                offset,
+                width: func.regs[reg as usize],
+                varying,
+            }
+        }
+    }
+}
+
+/// A function while it is compiled.
+struct Body<'a> {
+    func: &'a Func,
+    /// Its number.
+    index: usize,
+    /// The program's number of its block 0.
+    first: u32,
+    classes: Vec<Class>,
+    layout: Layout,
+    convergent: bool,
+}
+
+impl Body<'_> {
+    /// A register's slot, and whether it holds a value per lane.
+    fn home(&self, reg: Reg) -> (u32, bool) {
+        match slot(
+            self.func,
+            &self.classes,
+            &self.layout,
+            self.convergent,
+            &Passed::Register(reg),
+        ) {
+            Slot::Register {
+                offset, varying, ..
+            } => (offset, varying),
+            Slot::Local { .. } => (0, false),
+        }
+    }
+
+    fn width(&self, reg: Reg) -> u8 {
+        self.func.regs[reg as usize]
+    }
+}
+
+struct Emitter {
+    program: Program,
+    isa: Isa,
+    /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
+    fixups: Vec<(usize, usize, u32, bool)>,
+    line: u32,
+}
+
+/// An operation with nothing in it.
+fn blank(run: OpFn) -> Op {
+    Op {
+        run,
+        imm: 0,
+        cold: None,
+        d: [0; 4],
+        s: [0; 5],
+        varying: 0,
+        width: [0; 2],
+    }
+}
+
+impl Emitter {
+    fn push(&mut self, op: Op) {
+        self.program.ops.push(op);
+        self.program.lines.push(self.line);
+    }
+
+    /// What is the same while the block runs.
+    fn prologue(&mut self, body: &Body<'_>) {
+        self.program.prologue = self.program.ops.len() as u32;
+        for inst in body.func.blocks.iter().flat_map(|block| &block.insts) {
+            if inst.is_fixed(&body.classes) {
+                self.inst(body, inst);
+            }
+        }
+        self.push(blank(control::done));
+    }
+
+    fn blocks(&mut self, body: &Body<'_>) {
+        for (index, block) in body.func.blocks.iter().enumerate() {
+            let at = self.program.ops.len() as u32;
+            let code = &mut self.program.blocks[body.first as usize + index];
+            if body.convergent {
+                code.fast = at;
+            } else {
+                code.slow = at;
+            }
+            for inst in &block.insts {
+                if !inst.is_fixed(&body.classes) {
+                    self.inst(body, inst);
+                }
+            }
+            self.end(body, block, index as BlockId);
+        }
+    }
+
+    fn inst(&mut self, body: &Body<'_>, inst: &Inst) {
+        self.line = inst.line;
+        let guard = inst.guard.map(|(reg, negated)| {
+            let (offset, varying) = body.home(reg);
+            let mut op = blank(control::guard);
+            op.s[2] = offset;
+            op.varying = u16::from(varying) << 2;
+            op.width[1] = u8::from(negated);
+            self.push(op);
+            self.program.ops.len() - 1
+        });
+        let op = self.operation(body, inst);
+        self.push(op);
+        if let Some(at) = guard {
+            self.push(blank(control::unguard));
+            self.program.ops[at].s[0] = self.program.ops.len() as u32;
+        }
+    }
+
+    fn operation(&self, body: &Body<'_>, inst: &Inst) -> Op {
+        let isa = self.isa as usize;
+        let mut op = blank(control::done);
+        for (index, &reg) in inst.s.iter().enumerate() {
+            let (offset, varying) = body.home(reg);
+            op.s[index] = offset;
+            op.varying |= u16::from(varying) << index;
+        }
+        for (index, &reg) in inst.d.iter().enumerate() {
+            let (offset, varying) = body.home(reg);
+            op.d[index] = offset;
+            op.varying |= u16::from(varying) << (8 + index);
+        }
+        op.width[0] = inst.d.first().map_or(0, |&reg| body.width(reg));
+        match &inst.kind {
+            Kind::Pure { run, imm, .. } => {
+                op.run = run[isa];
+                op.imm = *imm;
+            }
+            Kind::Cold { f, imm } => {
+                op.run = pure::run_cold;
+                op.cold = Some(*f);
+                op.imm = *imm;
+                for (index, &reg) in inst.s.iter().enumerate() {
+                    op.width[1] |= (body.width(reg).trailing_zeros() as u8) << (2 * index);
+                }
+            }
+            Kind::Const(value) => {
+                op.run = special::constant;
+                op.imm = *value;
+            }
+            Kind::Special(special) => {
+                op.run = special::read_special;
+                op.imm = special.imm();
+            }
+            Kind::Clock { nanoseconds } => {
+                op.run = special::clock;
+                op.imm = u64::from(*nanoseconds);
+            }
+            Kind::Global(index, addend) => {
+                op.run = special::global_address;
+                op.s[4] = *index;
+                op.imm = *addend;
+            }
+            Kind::LocalAddress { offset, generic } => {
+                op.run = special::local_address;
+                op.s[4] = u32::from(*generic);
+                op.imm = *offset;
+            }
+            Kind::Param { run, imm } | Kind::Load { run, imm, .. } | Kind::Store { run, imm } => {
+                op.run = run[isa];
+                op.imm = *imm;
+            }
+            Kind::Atomic { run, imm } | Kind::Warp { run, imm } => {
+                op.run = *run;
+                op.imm = *imm;
+            }
+            Kind::Fence => op.run = control::fence,
+            Kind::Pause => op.run = control::pause,
+        }
+        op
+    }
+
+    /// What it costs to go from block `from` to block `to`.
+    fn cost(&self, body: &Body<'_>, from: BlockId, to: BlockId) -> u32 {
+        let range = to as usize..=from as usize;
+        if to > from {
+            return 0;
+        }
+        let blocks = &body.func.blocks[range];
+        let operations: usize = blocks.iter().map(|block| block.insts.len() + 1).sum();
+        let spins = blocks
+            .iter()
+            .flat_map(|block| &block.insts)
+            .any(Inst::waits);
+        control::edge(true, operations as u32, spins)
+    }
+
+    fn target(&mut self, body: &Body<'_>, op: &mut Op, which: usize, from: BlockId, to: BlockId) {
+        let block = body.first + to;
+        op.d[which] = block;
+        op.imm |= u64::from(self.cost(body, from, to)) << (32 * which);
+        self.fixups
+            .push((self.program.ops.len(), which, block, body.convergent));
+    }
+
+    fn end(&mut self, body: &Body<'_>, block: &Block, index: BlockId) {
+        self.line = block.line;
+        let mut op = blank(control::exit);
+        let source = |op: &mut Op, which: usize, reg: Reg| {
+            let (offset, varying) = body.home(reg);
+            op.s[which] = offset;
+            op.varying |= u16::from(varying) << which;
+        };
+        match &block.end {
+            End::Jump(next) => {
+                op.run = if body.convergent {
+                    control::jump_fast
+                } else {
+                    control::jump_slow
+                };
+                self.target(body, &mut op, 0, index, *next);
+            }
+            End::Branch {
+                on,
+                negated,
+                then,
+                other,
+            } => {
+                op.run = if body.convergent {
+                    control::branch_fast
+                } else {
+                    control::branch_slow
+                };
+                source(&mut op, 2, *on);
+                op.width[1] = u8::from(*negated);
+                self.target(body, &mut op, 0, index, *then);
+                self.target(body, &mut op, 1, index, *other);
+            }
+            End::Table { index, targets } => {
+                op.run = control::table;
+                source(&mut op, 2, *index);
+                op.imm = self.program.tables.len() as u64;
+                self.program
+                    .tables
+                    .push(targets.iter().map(|block| body.first + block).collect());
+            }
+            End::Barrier {
+                id,
+                count,
+                arrive_only,
+                reduce,
+                next,
+            } => {
+                op.run = control::barrier;
+                op.d[0] = body.first + next;
+                match id {
+                    Barrier::Fixed(id) => op.width[0] = *id,
+                    Barrier::Register(reg) => {
+                        op.width[0] = 255;
+                        source(&mut op, 2, *reg);
+                    }
+                }
+                if let Some(count) = count {
+                    source(&mut op, 3, *count);
+                }
+                op.width[1] = u8::from(count.is_some()) | u8::from(*arrive_only) << 1;
+                if let Some((kind, from, negated, to)) = reduce {
+                    source(&mut op, 4, *from);
+                    op.d[1] = body.home(*to).0;
+                    let kind = match kind {
+                        ReduceOp::And => 1,
+                        ReduceOp::Or => 2,
+                        ReduceOp::Popc => 3,
+                    };
+                    op.width[1] |= kind << 2 | u8::from(*negated) << 4;
+                }
+            }
+            End::Call {
+                callee,
+                args,
+                results,
+                next,
+            } => {
+                op.d[0] = body.first + next;
+                op.imm = self.program.sites.len() as u64;
+                let slot = |passed: &Passed| {
+                    slot(
+                        body.func,
+                        &body.classes,
+                        &body.layout,
+                        body.convergent,
+                        passed,
+                    )
+                };
+                let callee = match callee {
+                    Callee::Direct(callee) => {
+                        op.run = control::call;
+                        *callee
+                    }
+                    Callee::Indirect(reg) => {
+                        op.run = control::call_indirect;
+                        source(&mut op, 2, *reg);
+                        NOWHERE
+                    }
+                };
+                self.program.sites.push(CallSite {
+                    callee,
+                    caller: body.index as u32,
+                    args: args.iter().map(slot).collect(),
+                    results: results.iter().map(slot).collect(),
+                });
+            }
+            End::Return if body.index != 0 => op.run = control::ret,
+            End::Return | End::Exit => {}
+            End::Trap { breakpoint } => {
+                op.run = control::trap;
+                op.imm = u64::from(*breakpoint);
+            }
+        }
+        self.push(op);
+    }
+
+    fn finish(mut self, funcs: &[Func]) -> Program {
+        for (op, which, block, fast) in std::mem::take(&mut self.fixups) {
+            let block = &self.program.blocks[block as usize];
+            self.program.ops[op].s[which] = if fast { block.fast } else { block.slow };
+        }
+        self.program.local_stride = local_stride(funcs, &self.program.functions);
+        self.program
+    }
+}
+
+impl Inst {
+    /// Whether it runs once, in the prologue.
+    fn is_fixed(&self, classes: &[Class]) -> bool {
+        !self.d.is_empty()
+            && self
+                .d
+                .iter()
+                .all(|&reg| classes[reg as usize] == Class::Fixed)
+    }
+
+    /// Whether a loop with it in it may wait for another thread.
+    fn waits(&self) -> bool {
+        match &self.kind {
+            Kind::Load { traits, .. } => traits.volatile,
+            Kind::Atomic { .. } => !self.d.is_empty(),
+            Kind::Pause => true,
+            _ => false,
+        }
+    }
+}
+
+/// Bytes of local memory of a thread: what the deepest chain of calls takes, and a fixed amount more if a
+/// function may come back to itself or is called through a pointer.
+fn local_stride(funcs: &[Func], code: &[FunctionCode]) -> u32 {
+    /// Depth below `at`; `None` for recursion.
+    fn depth(
+        at: usize,
+        funcs: &[Func],
+        code: &[FunctionCode],
+        path: &mut Vec<usize>,
+        done: &mut [Option<u32>],
+    ) -> Option<u32> {
+        if let Some(known) = done[at] {
+            return Some(known);
+        }
+        if path.contains(&at) {
+            return None;
+        }
+        path.push(at);
+        let mut below = 0;
+        for block in &funcs[at].blocks {
+            if let End::Call { callee, .. } = &block.end {
+                let Callee::Direct(callee) = callee else {
+                    return None;
+                };
+                below = below.max(depth(*callee as usize, funcs, code, path, done)?);
+            }
+        }
+        path.pop();
+        let total = code[at].local.saturating_add(below);
+        done[at] = Some(total);
+        Some(total)
+    }
+    let straight = depth(
+        0,
+        funcs,
+        code,
+        &mut Vec::new(),
+        &mut vec![None; funcs.len()],
+    );
+    let recursion = || {
+        code.iter()
+            .map(|function| function.local)
+            .fold(RECURSION_BYTES, u32::saturating_add)
+    };
+    straight.unwrap_or_else(recursion).next_multiple_of(16)
+}

@@ -1,0 +1,405 @@
+//! Branches, calls, barriers, and what the lanes of a warp do together.
+
+use ptx::ast::{Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
+
+use super::body::{Body, Lowered};
+use crate::exec::ir::{Barrier, Callee, End, Kind, Passed, Reg};
+use crate::exec::machine::ReduceOp;
+use crate::exec::ops::table::Words;
+use crate::exec::ops::warp;
+use crate::exec::program::NOWHERE;
+
+impl<'a> Body<'a> {
+    pub(super) fn control(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        match at.opcode {
+            "bra" => self.branch(at),
+            "brx" => self.branch_table(at),
+            "call" => self.call(at),
+            "ret" => self.leave(End::Return),
+            "exit" => self.leave(End::Exit),
+            "trap" => self.leave(End::Trap { breakpoint: false }),
+            "brkpt" => self.leave(End::Trap { breakpoint: true }),
+            "bar" | "barrier" if words.has("warp") => self.warp_barrier(at),
+            "bar" | "barrier" => self.barrier(at, words),
+            "membar" | "fence" => {
+                let known = |word: &&str| {
+                    matches!(
+                        *word,
+                        "sc" | "acq_rel"
+                            | "acquire"
+                            | "release"
+                            | "cta"
+                            | "cluster"
+                            | "gpu"
+                            | "gl"
+                            | "sys"
+                    )
+                };
+                if !words.flags.iter().all(known) {
+                    return Err(self.unbuilt());
+                }
+                self.fence();
+                Ok(())
+            }
+            "nanosleep" => {
+                self.emit(Kind::Pause, Vec::new(), Vec::new());
+                Ok(())
+            }
+            "pmevent" => Ok(()),
+            "shfl" => self.shuffle(at, words),
+            "vote" => self.vote(at, words),
+            "match" => self.find_equal(at, words),
+            "redux" => self.reduce(at, words),
+            "activemask" => {
+                let [d] = self.operands(at)?;
+                let dest = self.dest(d, 4)?;
+                self.emit(
+                    Kind::Warp {
+                        run: warp::active,
+                        imm: 0,
+                    },
+                    vec![dest],
+                    Vec::new(),
+                );
+                Ok(())
+            }
+            "elect" => self.elect(at),
+            _ => Err(self.unbuilt()),
+        }
+    }
+
+    fn branch(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let &[Operand::Label(label)] = self.operands(at)? else {
+            return Err(self.unbuilt());
+        };
+        let then = self.label(label)?;
+        match self.take_guard() {
+            None => self.end(End::Jump(then)),
+            Some((on, negated)) => {
+                let other = self.new_block();
+                self.end(End::Branch {
+                    on,
+                    negated,
+                    then,
+                    other,
+                });
+                self.begin(other);
+            }
+        }
+        Ok(())
+    }
+
+    fn branch_table(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let [index, Operand::Targets(list)] = self.operands(at)? else {
+            return Err(self.unbuilt());
+        };
+        let Some(Targets::Branch(labels)) = self.tree.targets.get(*list) else {
+            return Err(self.unbuilt());
+        };
+        if labels.is_empty() {
+            return Err(self.fail("an empty list of targets"));
+        }
+        let index = self.read(index, 4)?;
+        let after = self.enter_guarded();
+        let targets: Lowered<Vec<_>> = labels
+            .iter()
+            .map(|label: &Label| self.label(*label))
+            .collect();
+        self.end(End::Table {
+            index,
+            targets: targets?,
+        });
+        if let Some(after) = after {
+            self.begin(after);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, end: End) -> Lowered {
+        let after = self.enter_guarded();
+        self.end(end);
+        if let Some(after) = after {
+            self.begin(after);
+        }
+        Ok(())
+    }
+
+    fn barrier(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let known = |word: &&str| {
+            matches!(
+                *word,
+                "sync" | "arrive" | "red" | "aligned" | "cta" | "popc" | "and" | "or"
+            )
+        };
+        if !words.flags.iter().all(known) {
+            return Err(self.unbuilt());
+        }
+        let mut operands = at.operands.as_slice();
+        let mut reduce = None;
+        if words.has("red") {
+            let (Some((d, rest)), kind) = (operands.split_first(), words) else {
+                return Err(self.fail("a wrong number of operands"));
+            };
+            let Some((source, rest)) = rest.split_last() else {
+                return Err(self.fail("a wrong number of operands"));
+            };
+            operands = rest;
+            let (kind, width) = if kind.has("popc") {
+                (ReduceOp::Popc, 4)
+            } else if kind.has("and") {
+                (ReduceOp::And, 1)
+            } else {
+                (ReduceOp::Or, 1)
+            };
+            let source = self.read(source, 1)?;
+            reduce = Some((kind, source, d, width));
+        }
+        let (id, count) = match operands {
+            [id] => (id, None),
+            [id, count] => (id, Some(count)),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let id = match id {
+            Operand::Integer(id @ 0..16) => Barrier::Fixed(*id as u8),
+            Operand::Integer(_) => return Err(self.fail("there are 16 barriers")),
+            id => Barrier::Register(self.read(id, 4)?),
+        };
+        let count = match count {
+            Some(count) => Some(self.read(count, 4)?),
+            None => None,
+        };
+        let after = self.enter_guarded();
+        let next = self.new_block();
+        let mut copied = None;
+        let reduce = match reduce {
+            Some((kind, source, d, width)) => {
+                let dest = self.dest(d, width)?;
+                copied = Some((d, dest));
+                Some((kind, source, false, dest))
+            }
+            None => None,
+        };
+        self.end(End::Barrier {
+            id,
+            count,
+            arrive_only: words.has("arrive"),
+            reduce,
+            next,
+        });
+        self.begin(next);
+        if let Some((d, dest)) = copied {
+            self.finish(d, dest, false)?;
+        }
+        self.leave_guarded(after);
+        Ok(())
+    }
+
+    fn call(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let (results, callee, args) = self.call_parts(at)?;
+        let passed = |body: &mut Self, operand: &Operand<'a>| -> Lowered<Passed> {
+            match operand {
+                Operand::Symbol(Symbol::Local(index), 0) => {
+                    body.call_variable(*index).ok_or_else(|| body.unbuilt())
+                }
+                Operand::Symbol(Symbol::Param(index), 0) if !body.tree.entry => body
+                    .func
+                    .params
+                    .get(*index)
+                    .copied()
+                    .ok_or_else(|| body.unbuilt()),
+                Operand::Symbol(Symbol::Return(index), 0) => body
+                    .func
+                    .returns
+                    .get(*index)
+                    .copied()
+                    .ok_or_else(|| body.unbuilt()),
+                Operand::Register(register) => Ok(Passed::Register(register.0)),
+                Operand::Integer(value) => {
+                    let reg = body.constant(value.cast_unsigned(), 8);
+                    Ok(Passed::Register(reg))
+                }
+                _ => Err(body.unbuilt()),
+            }
+        };
+        let list = |body: &mut Self, operands: &[Operand<'a>]| -> Lowered<Vec<Passed>> {
+            operands
+                .iter()
+                .map(|operand| passed(body, operand))
+                .collect()
+        };
+        let args = list(self, args)?;
+        let results = list(self, results)?;
+        let known = |reg: &Passed| match reg {
+            Passed::Register(reg) => (*reg as usize) < self.func.regs.len(),
+            Passed::Local(..) => true,
+        };
+        if !args.iter().chain(&results).all(known) {
+            return Err(self.fail("no such register"));
+        }
+        let callee = match callee {
+            Operand::Symbol(Symbol::Function(index), 0) => {
+                let Some(function) = self.kernel.module.tree.functions.get(*index) else {
+                    return Err(self.fail("no such function"));
+                };
+                let number = self
+                    .kernel
+                    .by_address
+                    .get(*index)
+                    .copied()
+                    .unwrap_or(NOWHERE);
+                if number == NOWHERE || function.entry {
+                    let why = format!(
+                        "function \"{}\" is not defined in this module",
+                        function.name
+                    );
+                    return Err(self.fail(&why));
+                }
+                self.check_signature(&args, &function.params)?;
+                self.check_signature(&results, &function.returns)?;
+                Callee::Direct(number)
+            }
+            callee => Callee::Indirect(self.read(callee, 8)?),
+        };
+        let after = self.enter_guarded();
+        let next = self.new_block();
+        self.end(End::Call {
+            callee,
+            args,
+            results,
+            next,
+        });
+        self.begin(next);
+        self.leave_guarded(after);
+        Ok(())
+    }
+
+    fn check_signature(&self, given: &[Passed], wanted: &[Parameter<'_>]) -> Lowered {
+        if given.len() == wanted.len() {
+            Ok(())
+        } else {
+            Err(self.fail("arguments that do not fit the function"))
+        }
+    }
+
+    /// Results, callee and arguments of a call, in whatever of its forms.
+    #[expect(clippy::type_complexity, reason = "three slices of one instruction")]
+    fn call_parts(
+        &self,
+        at: &'a Instruction<'a>,
+    ) -> Lowered<(&'a [Operand<'a>], &'a Operand<'a>, &'a [Operand<'a>])> {
+        let (results, rest): (&[Operand<'a>], _) = match at.operands.as_slice() {
+            [Operand::List(results), rest @ ..] => (results, rest),
+            rest => (&[], rest),
+        };
+        match rest {
+            [callee] => Ok((results, callee, &[])),
+            [callee, Operand::List(args), ..] => Ok((results, callee, args)),
+            [callee, Operand::Prototype(_) | Operand::Targets(_)] => Ok((results, callee, &[])),
+            _ => Err(self.fail("a wrong number of operands")),
+        }
+    }
+
+    fn warp_barrier(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let [members] = self.operands(at)?;
+        let members = self.read(members, 4)?;
+        self.exchange(warp::sync, 0, Vec::new(), vec![members]);
+        Ok(())
+    }
+
+    /// Adds a warp operation in a place that only lanes whose guard holds reach.
+    fn exchange(&mut self, run: crate::exec::machine::OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
+        let after = self.enter_guarded();
+        self.emit(Kind::Warp { run, imm }, d, s);
+        self.leave_guarded(after);
+    }
+
+    /// A destination, or a pair of one and a predicate.
+    fn pair(&mut self, operand: &Operand<'a>, width: u8) -> Lowered<Vec<Reg>> {
+        match operand {
+            Operand::Pair(d, p) => Ok(vec![self.dest(d, width)?, self.dest(p, 1)?]),
+            d => Ok(vec![self.dest(d, width)?]),
+        }
+    }
+
+    fn shuffle(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let sync = words.has("sync");
+        let mode = words.flags.iter().find_map(|word| warp::shuffle_mode(word));
+        let mode = mode.ok_or_else(|| self.unbuilt())?;
+        let (d, sources) = match (at.operands.split_first(), sync) {
+            (Some((d, sources)), true) if sources.len() == 4 => (d, sources),
+            (Some((d, sources)), false) if sources.len() == 3 => (d, sources),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let mut s = Vec::new();
+        for source in sources {
+            s.push(self.read(source, 4)?);
+        }
+        let d = self.pair(d, 4)?;
+        self.exchange(
+            warp::shuffle,
+            mode | if sync { warp::SYNC } else { 0 },
+            d,
+            s,
+        );
+        Ok(())
+    }
+
+    fn vote(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let mode = words.flags.iter().find_map(|word| warp::vote_mode(word));
+        let mode = mode.ok_or_else(|| self.unbuilt())?;
+        let (d, p, members) = match at.operands.as_slice() {
+            [d, p, members] if words.has("sync") => (d, p, Some(members)),
+            [d, p] if !words.has("sync") => (d, p, None),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        let mut s = vec![self.read(p, 1)?];
+        let mut imm = mode;
+        if let Some(members) = members {
+            s.push(self.read(members, 4)?);
+            imm |= warp::SYNC;
+        }
+        let dest = self.dest(d, if mode == 3 { 4 } else { 1 })?;
+        self.exchange(warp::vote, imm, vec![dest], s);
+        Ok(())
+    }
+
+    fn find_equal(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let [d, value, members] = self.operands(at)?;
+        let &[ty @ (Type::B32 | Type::B64)] = words.types else {
+            return Err(self.unbuilt());
+        };
+        let wide = ty == Type::B64;
+        let s = vec![
+            self.read(value, if wide { 8 } else { 4 })?,
+            self.read(members, 4)?,
+        ];
+        let d = self.pair(d, 4)?;
+        let imm = u64::from(words.has("all")) | u64::from(wide) << 1;
+        self.exchange(warp::find_equal, imm, d, s);
+        Ok(())
+    }
+
+    fn reduce(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let [d, value, members] = self.operands(at)?;
+        let &[ty @ (Type::U32 | Type::S32 | Type::B32)] = words.types else {
+            return Err(self.unbuilt());
+        };
+        let kind = words
+            .flags
+            .iter()
+            .find_map(|word| warp::reduction(word, ty));
+        let kind = kind.ok_or_else(|| self.unbuilt())?;
+        let s = vec![self.read(value, 4)?, self.read(members, 4)?];
+        let d = self.dest(d, 4)?;
+        self.exchange(warp::reduce, kind, vec![d], s);
+        Ok(())
+    }
+
+    fn elect(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let [d, members] = self.operands(at)?;
+        let s = vec![self.read(members, 4)?];
+        let d = self.pair(d, 4)?;
+        self.exchange(warp::elect, 0, d, s);
+        Ok(())
+    }
+}

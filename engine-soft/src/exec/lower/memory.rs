@@ -1,0 +1,300 @@
+//! Loads, stores and atomics.
+
+use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
+
+use super::body::{Body, Lowered};
+use crate::exec::ir::{Kind, Reg, Traits};
+use crate::exec::ops::table::Words;
+use crate::exec::ops::{atomic, memory};
+use crate::exec::spaces::{Access, Place, pack};
+
+/// Words of a memory instruction that change nothing here: scopes, caching, and orderings that every
+/// access of x86 has anyway.
+fn is_hint(word: &str) -> bool {
+    matches!(
+        word,
+        "weak"
+            | "relaxed"
+            | "acquire"
+            | "release"
+            | "acq_rel"
+            | "volatile"
+            | "mmio"
+            | "cta"
+            | "cluster"
+            | "gpu"
+            | "sys"
+            | "ca"
+            | "cg"
+            | "cs"
+            | "lu"
+            | "cv"
+            | "wb"
+            | "wt"
+            | "nc"
+            | "noftz"
+            | "unified"
+    ) || word.starts_with("L1::")
+        || word.starts_with("L2::")
+        || word.starts_with("level::")
+}
+
+/// What an address stands in.
+struct Target {
+    place: Place,
+    base: Reg,
+    wide: bool,
+    offset: i64,
+    /// At a fixed place of the entry's parameters.
+    fixed: bool,
+}
+
+impl<'a> Body<'a> {
+    /// The space that the words name, and the other words, which must be among those known.
+    fn space(&self, words: &Words<'_>, known: &[&str]) -> Lowered<Option<Space>> {
+        let mut space = None;
+        for word in words.flags {
+            let named = match *word {
+                "global" => Space::Global,
+                "const" => Space::Const,
+                "shared" | "shared::cta" => Space::Shared,
+                "local" => Space::Local,
+                "param" | "param::entry" | "param::func" => Space::Param,
+                word if is_hint(word) || known.contains(&word) => continue,
+                _ => return Err(self.unbuilt()),
+            };
+            space = Some(named);
+        }
+        Ok(space)
+    }
+
+    fn target(&mut self, space: Option<Space>, operand: &Operand<'_>) -> Lowered<Target> {
+        let Operand::Address(address) = operand else {
+            return Err(self.fail("an operand that is no address"));
+        };
+        let mut offset = address.offset;
+        let mut fixed = false;
+        // A variable's own space, where the instruction is generic.
+        let mut own = None;
+        let (base, wide) = match address.base {
+            Base::Register(register) => {
+                let width = self
+                    .func
+                    .regs
+                    .get(register.0 as usize)
+                    .copied()
+                    .unwrap_or(0);
+                if !matches!(width, 4 | 8) {
+                    return Err(self.fail("an address register must have 32 or 64 bits"));
+                }
+                (self.register(register, width)?, width == 8)
+            }
+            Base::Immediate => {
+                let base = self.constant(offset.cast_unsigned(), 8);
+                offset = 0;
+                (base, true)
+            }
+            Base::Symbol(symbol) => {
+                fixed = self.tree.entry && matches!(symbol, Symbol::Param(_));
+                own = match symbol {
+                    Symbol::Param(_) | Symbol::Return(_) => Some(Space::Param),
+                    Symbol::Local(index) => self.tree.variables.get(index).map(|v| v.space),
+                    Symbol::Module(index) => self
+                        .kernel
+                        .module
+                        .tree
+                        .variables
+                        .get(index)
+                        .map(|v| v.space),
+                    Symbol::Function(_) => None,
+                };
+                // Variables of a call stand in the local frame, even in an entry.
+                if space == Some(Space::Param) && !fixed {
+                    own = Some(Space::Local);
+                }
+                (self.symbol(symbol, 0)?, true)
+            }
+        };
+        let space = match own {
+            Some(Space::Local) if space == Some(Space::Param) => Some(Space::Local),
+            Some(own) if space.is_none() => Some(own),
+            _ => space,
+        };
+        let place = match space {
+            None => Place::Generic,
+            Some(Space::Global | Space::Const) => Place::Global,
+            Some(Space::Shared) => Place::Shared,
+            Some(Space::Local) => Place::Local,
+            Some(Space::Param) if self.tree.entry => Place::Param,
+            Some(Space::Param) => Place::Local,
+        };
+        Ok(Target {
+            place,
+            base,
+            wide,
+            offset,
+            fixed,
+        })
+    }
+
+    fn access(&self, target: &Target, count: usize) -> Lowered<u64> {
+        let access = Access {
+            offset: target.offset,
+            place: target.place,
+            wide: target.wide,
+            count,
+        };
+        pack(access).ok_or_else(|| self.fail("an offset out of range"))
+    }
+
+    /// The type, and how many elements the words say.
+    fn shape(&self, words: &Words<'_>) -> Lowered<(Type, usize)> {
+        let &[ty] = words.types else {
+            return Err(self.unbuilt());
+        };
+        let count = if words.has("v4") {
+            4
+        } else if words.has("v2") {
+            2
+        } else {
+            1
+        };
+        if ty == Type::Pred || ty.size() > 8 {
+            return Err(self.unbuilt());
+        }
+        Ok((ty, count))
+    }
+
+    fn elements<'o>(&self, operand: &'o Operand<'a>, count: usize) -> Lowered<&'o [Operand<'a>]> {
+        let elements = match operand {
+            Operand::Vector(elements) if count > 1 => elements.as_slice(),
+            operand => std::slice::from_ref(operand),
+        };
+        if elements.len() == count {
+            Ok(elements)
+        } else {
+            Err(self.fail("a vector of a wrong length"))
+        }
+    }
+
+    pub(super) fn load(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let [d, address] = self.operands(at)?;
+        let space = self.space(words, &["v2", "v4"])?;
+        let (ty, count) = self.shape(words)?;
+        let target = self.target(space, address)?;
+        let imm = self.access(&target, count)?;
+        let signed = matches!(ty, Type::S8 | Type::S16 | Type::S32);
+        let elements = self.elements(d, count)?;
+        // All elements of one instruction go to registers of one width; wider ones are extended after.
+        let bytes = ty.size() as u8;
+        let natural = bytes.max(2);
+        let width = match elements {
+            [Operand::Register(register)] => self
+                .func
+                .regs
+                .get(register.0 as usize)
+                .copied()
+                .unwrap_or(natural)
+                .max(natural),
+            _ => natural,
+        };
+        let run = memory::load(bytes, signed, width).ok_or_else(|| self.unbuilt())?;
+        let mut results = Vec::with_capacity(count);
+        for element in elements {
+            results.push(self.dest(element, width)?);
+        }
+        let kind = if target.fixed {
+            Kind::Param { run, imm }
+        } else {
+            let volatile = ["volatile", "relaxed", "acquire", "mmio"]
+                .iter()
+                .any(|word| words.has(word));
+            let traits = Traits {
+                private: matches!(target.place, Place::Local | Place::Generic),
+                volatile,
+                generic: target.place == Place::Generic,
+            };
+            Kind::Load { run, imm, traits }
+        };
+        self.emit(kind, results.clone(), vec![target.base]);
+        if words.has("acquire") {
+            self.fence();
+        }
+        for (element, result) in elements.iter().zip(results) {
+            self.finish(element, result, signed)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn store(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let [address, value] = self.operands(at)?;
+        let space = self.space(words, &["v2", "v4"])?;
+        let (ty, count) = self.shape(words)?;
+        let target = self.target(space, address)?;
+        let imm = self.access(&target, count)?;
+        let bytes = ty.size() as u8;
+        let elements = self.elements(value, count)?;
+        let mut sources = vec![target.base];
+        for element in elements {
+            // Bytes are stored from 16-bit registers or wider ones, narrowed to 16 bits.
+            sources.push(self.read(element, bytes.max(2))?);
+        }
+        let run = memory::store(bytes, bytes.max(2)).ok_or_else(|| self.unbuilt())?;
+        if words.has("release") {
+            self.fence();
+        }
+        self.emit(Kind::Store { run, imm }, Vec::new(), sources);
+        Ok(())
+    }
+
+    pub(super) fn atomic(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        const NAMES: [&str; 10] = [
+            "add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min", "max",
+        ];
+        let space = self.space(words, &NAMES)?;
+        let &[ty] = words.types else {
+            return Err(self.unbuilt());
+        };
+        let named: Vec<&str> = words
+            .flags
+            .iter()
+            .copied()
+            .filter(|word| NAMES.contains(word))
+            .collect();
+        let &[name] = named.as_slice() else {
+            return Err(self.unbuilt());
+        };
+        let (run, count) = atomic::find(name, ty).ok_or_else(|| self.unbuilt())?;
+        let (d, address, values) = match (words.opcode, at.operands.as_slice()) {
+            ("atom", [d, address, values @ ..]) => (Some(d), address, values),
+            ("red", [address, values @ ..]) => (None, address, values),
+            _ => return Err(self.fail("a wrong number of operands")),
+        };
+        if values.len() != count {
+            return Err(self.fail("a wrong number of operands"));
+        }
+        let target = self.target(space, address)?;
+        if target.place == Place::Param {
+            return Err(self.unbuilt());
+        }
+        let imm = self.access(&target, 1)?;
+        let width = ty.size() as u8;
+        let mut sources = vec![target.base];
+        for value in values {
+            sources.push(self.read(value, width)?);
+        }
+        let mut results = Vec::new();
+        if let Some(d) = d.filter(|d| !matches!(d, Operand::Sink)) {
+            results.push(self.dest(d, width)?);
+        }
+        self.emit(Kind::Atomic { run, imm }, results.clone(), sources);
+        if let (Some(d), Some(&result)) = (d, results.first()) {
+            self.finish(d, result, false)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn fence(&mut self) {
+        self.emit(Kind::Fence, Vec::new(), Vec::new());
+    }
+}

@@ -1,0 +1,363 @@
+//! From the syntax tree to [`super::ir`]: what each instruction means.
+//!
+//! A kernel is lowered with everything that it may call, so that shared variables have one place in it
+//! and nothing is linked later.
+
+mod arith;
+mod body;
+mod control;
+mod memory;
+
+use std::collections::HashMap;
+
+use ptx::ast::{self, Base, Instruction, Operand, Space, Symbol};
+
+use super::analysis;
+use super::ir::Func;
+use super::module::{Global, GlobalSpace, LoadError, Relocated};
+use super::program::NOWHERE;
+use super::spaces::{FUNCTION_BASE, FUNCTION_STEP};
+
+/// The most bytes of one thread's local frame, and of a block's static shared memory: far above what CUDA
+/// allows, far below what arithmetic on offsets could overflow.
+const MAX_FRAME: u64 = 1 << 20;
+
+/// A variable of the module or of one of its functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum VariableId {
+    Module(usize),
+    /// Function, index in its variables.
+    Local(usize, usize),
+}
+
+/// What all functions of a module see.
+pub(crate) struct ModuleFacts<'a> {
+    pub(crate) tree: &'a ast::Module<'a>,
+    pub(crate) globals: Vec<Global>,
+    /// Where a `.global` or `.const` variable stands in `globals`.
+    global_index: HashMap<VariableId, u32>,
+}
+
+/// A lowered kernel.
+pub(crate) struct Lowered {
+    /// The entry and what it may call.
+    pub(crate) funcs: Vec<Func>,
+    /// For each function of the module: which of `funcs` it is, or [`NOWHERE`].
+    pub(crate) by_address: Vec<u32>,
+    pub(crate) shared_bytes: u32,
+    pub(crate) local_bytes: u32,
+}
+
+fn error(line: u32, function: &str, message: impl Into<String>) -> LoadError {
+    LoadError {
+        line,
+        function: function.into(),
+        message: message.into(),
+    }
+}
+
+impl<'a> ModuleFacts<'a> {
+    pub(crate) fn new(tree: &'a ast::Module<'a>) -> Result<Self, LoadError> {
+        let mut facts = Self {
+            tree,
+            globals: Vec::new(),
+            global_index: HashMap::new(),
+        };
+        let module = tree
+            .variables
+            .iter()
+            .enumerate()
+            .map(|(index, v)| (VariableId::Module(index), v));
+        let local = tree.functions.iter().enumerate().flat_map(|(function, f)| {
+            f.variables
+                .iter()
+                .enumerate()
+                .map(move |(index, v)| (VariableId::Local(function, index), v))
+        });
+        let mut sources = Vec::new();
+        for (id, variable) in module.chain(local) {
+            let space = match variable.space {
+                Space::Global => GlobalSpace::Global,
+                Space::Const => GlobalSpace::Const,
+                _ => continue,
+            };
+            if variable.linkage == ast::Linkage::Extern {
+                let message = format!(
+                    "variable \"{}\" is defined in another module",
+                    variable.name
+                );
+                return Err(error(variable.line, "", message));
+            }
+            if !variable.align.is_power_of_two() || variable.init.bytes.len() as u64 > variable.size
+            {
+                return Err(error(variable.line, "", "malformed variable"));
+            }
+            facts.global_index.insert(id, facts.globals.len() as u32);
+            sources.push((id, variable));
+            facts.globals.push(Global {
+                name: variable.name.into(),
+                space,
+                size: variable.size,
+                align: variable.align,
+                init: variable.init.bytes.clone(),
+                relocations: Vec::new(),
+                visible: variable.linkage != ast::Linkage::Internal,
+                managed: variable.managed,
+            });
+        }
+        for (index, (id, variable)) in sources.into_iter().enumerate() {
+            let relocations: Result<Vec<_>, _> = variable
+                .init
+                .relocations
+                .iter()
+                .map(|relocation| facts.relocate(id, variable, relocation))
+                .collect();
+            facts.globals[index].relocations = relocations?;
+        }
+        Ok(facts)
+    }
+
+    fn relocate(
+        &self,
+        id: VariableId,
+        variable: &ast::Variable<'_>,
+        relocation: &ast::Relocation,
+    ) -> Result<Relocated, LoadError> {
+        let fail = |message: &str| {
+            error(
+                variable.line,
+                "",
+                format!("{message} in \"{}\"", variable.name),
+            )
+        };
+        if relocation
+            .offset
+            .checked_add(8)
+            .is_none_or(|end| end > variable.size)
+        {
+            return Err(fail("an address lies outside of the variable"));
+        }
+        let at = |target, addend| Relocated {
+            offset: relocation.offset,
+            target,
+            addend,
+        };
+        let addend = relocation.addend.cast_unsigned();
+        let target = match relocation.symbol {
+            Symbol::Function(index) => {
+                return Ok(at(None, function_address(index).wrapping_add(addend)));
+            }
+            Symbol::Module(index) => VariableId::Module(index),
+            Symbol::Local(index) => match id {
+                VariableId::Local(function, _) => VariableId::Local(function, index),
+                VariableId::Module(_) => return Err(fail("a name of a function")),
+            },
+            Symbol::Param(_) | Symbol::Return(_) => return Err(fail("the address of a parameter")),
+        };
+        let index = self
+            .global_index
+            .get(&target)
+            .ok_or_else(|| fail("the address of no global variable"))?;
+        Ok(at(Some(*index as usize), addend))
+    }
+
+    fn variable(&self, id: VariableId) -> Option<&'a ast::Variable<'a>> {
+        match id {
+            VariableId::Module(index) => self.tree.variables.get(index),
+            VariableId::Local(function, index) => {
+                self.tree.functions.get(function)?.variables.get(index)
+            }
+        }
+    }
+
+    /// Lowers the entry with this index.
+    pub(crate) fn kernel(&self, entry: usize) -> Result<Lowered, LoadError> {
+        let closure = self.closure(entry);
+        let mut by_address = vec![NOWHERE; self.tree.functions.len()];
+        for (index, &function) in closure.iter().enumerate() {
+            by_address[function] = index as u32;
+        }
+        let (shared, shared_bytes) = self.place_shared(&closure)?;
+        let kernel = KernelFacts {
+            module: self,
+            by_address: &by_address,
+            shared,
+        };
+        let mut funcs = Vec::with_capacity(closure.len());
+        for &function in &closure {
+            let mut func = body::lower(&kernel, function)?;
+            analysis::order(&mut func);
+            funcs.push(func);
+        }
+        let local_bytes = funcs.iter().map(|func| func.local_bytes).max().unwrap_or(0);
+        Ok(Lowered {
+            funcs,
+            by_address,
+            shared_bytes,
+            local_bytes,
+        })
+    }
+
+    /// The entry and the functions that it may call, itself or through others; all whose address is taken
+    /// anywhere, as soon as one of them calls through a pointer.
+    fn closure(&self, entry: usize) -> Vec<usize> {
+        let functions = &self.tree.functions;
+        let mut found = vec![entry];
+        let mut next = 0;
+        let mut indirect = false;
+        while next < found.len() {
+            let function = &functions[found[next]];
+            next += 1;
+            let mut add = |index: usize| {
+                let known = functions
+                    .get(index)
+                    .is_some_and(|f| f.body.is_some() && !f.entry);
+                if known && !found.contains(&index) {
+                    found.push(index);
+                }
+            };
+            for instruction in function.body.iter().flatten() {
+                indirect |= instruction.opcode == "call" && !calls_by_name(instruction);
+                each_symbol(instruction, &mut |symbol| {
+                    if let Symbol::Function(index) = symbol {
+                        add(index);
+                    }
+                });
+            }
+            if indirect && next == found.len() {
+                indirect = false;
+                for index in self.address_taken() {
+                    if !found.contains(&index) {
+                        found.push(index);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Functions whose address is taken by an instruction or stands in a variable.
+    fn address_taken(&self) -> Vec<usize> {
+        let functions = &self.tree.functions;
+        let mut taken = Vec::new();
+        let mut add = |symbol: Symbol| {
+            if let Symbol::Function(index) = symbol {
+                let callable = functions
+                    .get(index)
+                    .is_some_and(|f| f.body.is_some() && !f.entry);
+                if callable && !taken.contains(&index) {
+                    taken.push(index);
+                }
+            }
+        };
+        let variables = self
+            .tree
+            .variables
+            .iter()
+            .chain(functions.iter().flat_map(|f| &f.variables));
+        for relocation in variables.flat_map(|variable| &variable.init.relocations) {
+            add(relocation.symbol);
+        }
+        for instruction in functions.iter().flat_map(|f| f.body.iter().flatten()) {
+            if instruction.opcode != "call" {
+                each_symbol(instruction, &mut add);
+            }
+        }
+        taken
+    }
+
+    /// Gives the shared variables that these functions name their places; unsized ones begin where the
+    /// sized ones end.
+    fn place_shared(
+        &self,
+        closure: &[usize],
+    ) -> Result<(HashMap<VariableId, u64>, u32), LoadError> {
+        let mut ids = Vec::new();
+        for &function in closure {
+            for instruction in self.tree.functions[function].body.iter().flatten() {
+                each_symbol(instruction, &mut |symbol| {
+                    let id = match symbol {
+                        Symbol::Module(index) => VariableId::Module(index),
+                        Symbol::Local(index) => VariableId::Local(function, index),
+                        _ => return,
+                    };
+                    let shared = self.variable(id).is_some_and(|v| v.space == Space::Shared);
+                    if shared && !ids.contains(&id) {
+                        ids.push(id);
+                    }
+                });
+            }
+        }
+        ids.sort_unstable();
+        let mut places = HashMap::new();
+        let mut end = 0u64;
+        let mut align = 16;
+        for sized in [true, false] {
+            for &id in &ids {
+                let Some(variable) = self.variable(id) else {
+                    continue;
+                };
+                if (variable.size != 0) != sized {
+                    continue;
+                }
+                align = align.max(variable.align);
+                if sized {
+                    end = end.next_multiple_of(variable.align.max(1));
+                    places.insert(id, end);
+                    end = end.saturating_add(variable.size);
+                    if end > MAX_FRAME {
+                        return Err(error(variable.line, "", "too much shared memory"));
+                    }
+                } else {
+                    places.insert(id, end.next_multiple_of(variable.align.max(16)));
+                }
+            }
+        }
+        Ok((places, end as u32))
+    }
+}
+
+/// What the functions of one kernel see.
+struct KernelFacts<'a> {
+    module: &'a ModuleFacts<'a>,
+    by_address: &'a [u32],
+    shared: HashMap<VariableId, u64>,
+}
+
+/// The number that stands for a function's address.
+fn function_address(index: usize) -> u64 {
+    FUNCTION_BASE + index as u64 * FUNCTION_STEP
+}
+
+fn calls_by_name(instruction: &Instruction<'_>) -> bool {
+    instruction
+        .operands
+        .iter()
+        .any(|operand| matches!(operand, Operand::Symbol(Symbol::Function(_), _)))
+}
+
+/// Calls `f` with every symbol that the instruction names.
+fn each_symbol(instruction: &Instruction<'_>, f: &mut impl FnMut(Symbol)) {
+    fn visit(operand: &Operand<'_>, f: &mut impl FnMut(Symbol)) {
+        match operand {
+            Operand::Symbol(symbol, _) => f(*symbol),
+            Operand::Address(address) => {
+                if let Base::Symbol(symbol) = address.base {
+                    f(symbol);
+                }
+            }
+            Operand::List(list) | Operand::Vector(list) | Operand::Indexed(list) => {
+                list.iter().for_each(|operand| visit(operand, f));
+            }
+            Operand::Pair(a, b) => {
+                visit(a, f);
+                visit(b, f);
+            }
+            _ => {}
+        }
+    }
+    instruction
+        .operands
+        .iter()
+        .for_each(|operand| visit(operand, f));
+}

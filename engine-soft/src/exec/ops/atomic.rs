@@ -1,0 +1,130 @@
+//! Atomic read-modify-write: `atom` and `red`.
+
+use crate::exec::access::Cell;
+use crate::exec::machine::{Flow, Machine, Op, OpFn};
+use crate::exec::regs::Lane;
+use crate::exec::spaces::unpack;
+use ptx::ast::Type;
+
+/// One atomic operation.
+pub(crate) trait Atomic {
+    type Value: Cell + Lane;
+
+    /// The new value from the old one and the operands.
+    fn apply(old: Self::Value, b: Self::Value, c: Self::Value) -> Self::Value;
+}
+
+/// For each running lane, ascending: source 1 (and 2) into the place at source 0; the old value to
+/// destination 0 if `width[0]` is not 0.
+///
+/// # Safety
+/// None: any machine has it.
+unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let size = size_of::<A::Value>();
+    let tested = match cx.addresses(op, access, size, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    let frame = cx.frame;
+    let operand = |index: usize, lane: usize| {
+        frame.lane::<A::Value>(
+            op.s[index] as usize,
+            if op.varies(index) { lane } else { 0 },
+        )
+    };
+    let wanted = op.width[0] != 0;
+    for lane in cx.mask.lanes() {
+        let (b, c) = (operand(1, lane), operand(2, lane));
+        let host = cx.tested(tested, lane, size);
+        // SAFETY: `addresses` tested it for this lane.
+        let old = unsafe { A::Value::update(host, |old| Some(A::apply(old, b, c))) };
+        if wanted {
+            frame.set_lane(op.d[0] as usize, lane, old);
+        }
+    }
+    Flow::Next
+}
+
+macro_rules! atomic {
+    ($t:ty; |$old:ident, $b:ident, $c:ident| $e:expr) => {{
+        struct Operation;
+        impl Atomic for Operation {
+            type Value = $t;
+
+            #[inline(always)]
+            fn apply($old: $t, $b: $t, $c: $t) -> $t {
+                $e
+            }
+        }
+        run::<Operation> as OpFn
+    }};
+}
+
+/// Floats that stand in integers.
+macro_rules! float_add {
+    ($bits:ident, $float:ident) => {
+        atomic!($bits; |old, b, _c| ($float::from_bits(old) + $float::from_bits(b)).to_bits())
+    };
+}
+
+/// The operation of an atomic instruction, and how many operands it takes after the address.
+pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
+    let wide = ty.size() == 8;
+    let f = match (name, ty) {
+        ("add", Type::U32 | Type::S32) => atomic!(u32; |old, b, _c| old.wrapping_add(b)),
+        ("add", Type::U64 | Type::S64) => atomic!(u64; |old, b, _c| old.wrapping_add(b)),
+        ("add", Type::F32) => float_add!(u32, f32),
+        ("add", Type::F64) => float_add!(u64, f64),
+        ("add", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16)),
+        ("add", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16)),
+        ("add", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16)),
+        ("add", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16)),
+        ("and", _) if wide => atomic!(u64; |old, b, _c| old & b),
+        ("and", _) => atomic!(u32; |old, b, _c| old & b),
+        ("or", _) if wide => atomic!(u64; |old, b, _c| old | b),
+        ("or", _) => atomic!(u32; |old, b, _c| old | b),
+        ("xor", _) if wide => atomic!(u64; |old, b, _c| old ^ b),
+        ("xor", _) => atomic!(u32; |old, b, _c| old ^ b),
+        ("exch", _) if wide => atomic!(u64; |_old, b, _c| b),
+        ("exch", _) => atomic!(u32; |_old, b, _c| b),
+        ("cas", Type::B16) => {
+            return Some((atomic!(u16; |old, b, c| if old == b { c } else { old }), 2));
+        }
+        ("cas", _) if wide => {
+            return Some((atomic!(u64; |old, b, c| if old == b { c } else { old }), 2));
+        }
+        ("cas", _) => return Some((atomic!(u32; |old, b, c| if old == b { c } else { old }), 2)),
+        ("inc", Type::U32) => atomic!(u32; |old, b, _c| if old >= b { 0 } else { old + 1 }),
+        ("dec", Type::U32) => {
+            atomic!(u32; |old, b, _c| if old == 0 || old > b { b } else { old - 1 })
+        }
+        ("min", Type::U32) => atomic!(u32; |old, b, _c| old.min(b)),
+        ("max", Type::U32) => atomic!(u32; |old, b, _c| old.max(b)),
+        ("min", Type::U64) => atomic!(u64; |old, b, _c| old.min(b)),
+        ("max", Type::U64) => atomic!(u64; |old, b, _c| old.max(b)),
+        ("min", Type::S32) => atomic!(u32; |old, b, _c| (old as i32).min(b as i32) as u32),
+        ("max", Type::S32) => atomic!(u32; |old, b, _c| (old as i32).max(b as i32) as u32),
+        ("min", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).min(b as i64) as u64),
+        ("max", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).max(b as i64) as u64),
+        _ => return None,
+    };
+    let size = ty.size();
+    (size == 2 || size == 4 || size == 8).then_some((f, 1))
+}
+
+fn half(a: u16, b: u16, ty: Type) -> u16 {
+    let imm = super::half::kind(ty);
+    let sum = f64::from(super::half::to_f32(a, imm)) + f64::from(super::half::to_f32(b, imm));
+    if sum.is_nan() {
+        0x7fff
+    } else {
+        super::half::from_f64(sum, imm)
+    }
+}
+
+fn pair(a: u32, b: u32, ty: Type) -> u32 {
+    let low = half(a as u16, b as u16, ty);
+    let high = half((a >> 16) as u16, (b >> 16) as u16, ty);
+    u32::from(high) << 16 | u32::from(low)
+}

@@ -1,0 +1,189 @@
+//! Loads and stores.
+
+use super::pure::for_each_isa;
+use crate::exec::access::Cell;
+use crate::exec::isa::Isa;
+use crate::exec::machine::{Flow, Machine, Op, OpFn};
+use crate::exec::regs::{Lane, STRIP};
+use crate::exec::spaces::{Tested, unpack};
+
+/// A type in memory and the register type that it goes to or comes from.
+pub(crate) trait Transfer {
+    type Memory: Cell + Lane;
+    type Register: Lane;
+
+    fn load(value: Self::Memory) -> Self::Register;
+    fn store(value: Self::Register) -> Self::Memory;
+}
+
+macro_rules! transfers {
+    ($($name:ident: $memory:ident $register:ident;)*) => {$(
+        struct $name;
+        impl Transfer for $name {
+            type Memory = $memory;
+            type Register = $register;
+
+            #[inline(always)]
+            fn load(value: $memory) -> $register {
+                value as $register
+            }
+
+            #[inline(always)]
+            fn store(value: $register) -> $memory {
+                value as $memory
+            }
+        }
+    )*};
+}
+transfers! {
+    U8U8: u8 u8; U8U16: u8 u16; U8U32: u8 u32; U8U64: u8 u64;
+    S8U16: i8 u16; S8U32: i8 u32; S8U64: i8 u64;
+    U16U16: u16 u16; U16U32: u16 u32; U16U64: u16 u64;
+    S16U32: i16 u32; S16U64: i16 u64;
+    U32U32: u32 u32; U32U64: u32 u64; S32U64: i32 u64;
+    U64U64: u64 u64;
+}
+
+for_each_isa!(run_load, Transfer, load_table);
+for_each_isa!(run_store, Transfer, store_table);
+
+/// The functions that move `bytes` of memory to or from registers of `register` bytes.
+fn transfer(bytes: u8, signed: bool, register: u8, load: bool) -> Option<[OpFn; Isa::COUNT]> {
+    fn of<T: Transfer>(load: bool) -> [OpFn; Isa::COUNT] {
+        if load {
+            load_table::table::<T>()
+        } else {
+            store_table::table::<T>()
+        }
+    }
+    Some(
+        match (bytes, signed && load && register > bytes, register) {
+            (1, _, 1) => of::<U8U8>(load),
+            (1, false, 2) => of::<U8U16>(load),
+            (1, false, 4) => of::<U8U32>(load),
+            (1, false, 8) => of::<U8U64>(load),
+            (1, true, 2) => of::<S8U16>(load),
+            (1, true, 4) => of::<S8U32>(load),
+            (1, true, 8) => of::<S8U64>(load),
+            (2, _, 2) => of::<U16U16>(load),
+            (2, false, 4) => of::<U16U32>(load),
+            (2, false, 8) => of::<U16U64>(load),
+            (2, true, 4) => of::<S16U32>(load),
+            (2, true, 8) => of::<S16U64>(load),
+            (4, _, 4) => of::<U32U32>(load),
+            (4, false, 8) => of::<U32U64>(load),
+            (4, true, 8) => of::<S32U64>(load),
+            (8, _, 8) => of::<U64U64>(load),
+            _ => return None,
+        },
+    )
+}
+
+/// The load of `bytes`, extended to a register of `register` bytes.
+pub(crate) fn load(bytes: u8, signed: bool, register: u8) -> Option<[OpFn; Isa::COUNT]> {
+    transfer(bytes, signed, register, true)
+}
+
+/// The store of the low `bytes` of a register of `register` bytes.
+pub(crate) fn store(bytes: u8, register: u8) -> Option<[OpFn; Isa::COUNT]> {
+    transfer(bytes, false, register, false)
+}
+
+#[inline(always)]
+fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let element = size_of::<T::Memory>();
+    let tested = match cx.addresses(op, access, element, false) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    // SAFETY: `addresses` tested every element of the access for each running lane, and gives lanes that
+    // do not run the address of one that does.
+    let read = |host: u64, index: usize| unsafe {
+        T::load(T::Memory::load(host + (index * element) as u64))
+    };
+    if access.count == 1 && cx.full && element == size_of::<T::Register>() {
+        if let (Tested::Row(host), true) = (tested, op.writes_varying(0)) {
+            cx.copy_row_in(op.d[0], host, element);
+            return Flow::Next;
+        }
+    }
+    let size = element * access.count;
+    for index in 0..access.count {
+        let target = cx.target(op, index);
+        match tested {
+            Tested::One(host) => {
+                let value = [read(host, index); STRIP];
+                for strip in target.low..target.high {
+                    target.frame.set_strip(target.offset as usize, strip, value);
+                }
+            }
+            Tested::Row(_) | Tested::Each => {
+                for strip in target.low..target.high {
+                    let mut values = [T::Register::default(); STRIP];
+                    for (lane, value) in values.iter_mut().enumerate() {
+                        *value = read(cx.tested(tested, strip * STRIP + lane, size), index);
+                    }
+                    target
+                        .frame
+                        .set_strip(target.offset as usize, strip, values);
+                }
+            }
+        }
+        if target.blend {
+            cx.blend::<T::Register>(op.d[index]);
+        }
+    }
+    Flow::Next
+}
+
+#[inline(always)]
+fn run_store<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let element = size_of::<T::Memory>();
+    let tested = match cx.addresses(op, access, element, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    let frame = cx.frame;
+    let value = |lane: usize, index: usize| {
+        let lane = if op.varies(1 + index) { lane } else { 0 };
+        T::store(frame.lane::<T::Register>(op.s[1 + index] as usize, lane))
+    };
+    // SAFETY: `addresses` tested every element of the access for each running lane.
+    let write = |host: u64, index: usize, value: T::Memory| unsafe {
+        T::Memory::store(host + (index * element) as u64, value);
+    };
+    let size = element * access.count;
+    match tested {
+        Tested::One(host) => {
+            // All lanes write one place: which of them wins is open, so let it be one.
+            let lane = cx.mask.lowest().unwrap_or(0);
+            for index in 0..access.count {
+                write(host, index, value(lane, index));
+            }
+        }
+        Tested::Row(host)
+            if access.count == 1 && element == size_of::<T::Register>() && op.varies(1) =>
+        {
+            cx.copy_row_out(op.s[1], host, element);
+        }
+        Tested::Row(_) => {
+            for lane in cx.low * STRIP..cx.high * STRIP {
+                let host = cx.tested(tested, lane, size);
+                for index in 0..access.count {
+                    write(host, index, value(lane, index));
+                }
+            }
+        }
+        Tested::Each => {
+            for lane in cx.mask.lanes() {
+                let host = cx.tested(tested, lane, size);
+                for index in 0..access.count {
+                    write(host, index, value(lane, index));
+                }
+            }
+        }
+    }
+    Flow::Next
+}

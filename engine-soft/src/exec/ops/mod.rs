@@ -1,0 +1,14 @@
+//! The operations that compiled code is made of. A function here runs one of them for the lanes of a
+//! [`super::machine::Machine`]; which one an instruction becomes, `lower` says.
+
+pub(crate) mod atomic;
+pub(crate) mod cold;
+pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod float;
+pub(crate) mod half;
+pub(crate) mod memory;
+pub(crate) mod pure;
+pub(crate) mod special;
+pub(crate) mod table;
+pub(crate) mod warp;

@@ -1,0 +1,256 @@
+//! Constants, special registers and addresses: values that come from the launch.
+
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::exec::machine::{Flow, Machine, Op};
+use crate::exec::regs::{Lane, STRIP};
+use crate::exec::spaces::{LOCAL_BASE, WINDOW};
+
+/// Lanes of a warp.
+pub(crate) const WARP: u32 = 32;
+
+/// A special register that keeps its value while a thread lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    NwarpId,
+    SmId,
+    NsmId,
+    GridId,
+    LanemaskEq,
+    LanemaskLe,
+    LanemaskLt,
+    LanemaskGe,
+    LanemaskGt,
+    DynamicSmemSize,
+    TotalSmemSize,
+    WarpSize,
+    Zero,
+    One,
+}
+
+impl Special {
+    /// The register of this name, its component, and its width in bytes. `None` if there is none of it.
+    pub(crate) fn named(name: &str, component: Option<char>) -> Option<(Self, u8)> {
+        let axis = match component {
+            Some('x') => Some(0),
+            Some('y') => Some(1),
+            Some('z') => Some(2),
+            Some(_) | None => None,
+        };
+        let plain = match (name, axis) {
+            ("tid", Some(axis)) => Self::Tid(axis),
+            ("ntid", Some(axis)) => Self::Ntid(axis),
+            ("ctaid" | "clusterid", Some(axis)) => Self::Ctaid(axis),
+            ("nctaid" | "nclusterid", Some(axis)) => Self::Nctaid(axis),
+            ("cluster_nctaid", Some(_)) | ("cluster_nctarank", None) => Self::One,
+            ("cluster_ctaid", Some(_)) | ("cluster_ctarank", None) => Self::Zero,
+            ("laneid", None) => Self::LaneId,
+            ("warpid", None) => Self::WarpId,
+            ("nwarpid", None) => Self::NwarpId,
+            ("smid", None) => Self::SmId,
+            ("nsmid", None) => Self::NsmId,
+            ("gridid", None) => return Some((Self::GridId, 8)),
+            ("lanemask_eq", None) => Self::LanemaskEq,
+            ("lanemask_le", None) => Self::LanemaskLe,
+            ("lanemask_lt", None) => Self::LanemaskLt,
+            ("lanemask_ge", None) => Self::LanemaskGe,
+            ("lanemask_gt", None) => Self::LanemaskGt,
+            ("dynamic_smem_size", None) => Self::DynamicSmemSize,
+            ("total_smem_size", None) => Self::TotalSmemSize,
+            ("WARP_SZ", None) => Self::WarpSize,
+            _ => return None,
+        };
+        Some((plain, 4))
+    }
+
+    /// Whether lanes of one block read different values.
+    pub(crate) fn varies(self) -> bool {
+        matches!(
+            self,
+            Self::Tid(_)
+                | Self::LaneId
+                | Self::WarpId
+                | Self::LanemaskEq
+                | Self::LanemaskLe
+                | Self::LanemaskLt
+                | Self::LanemaskGe
+                | Self::LanemaskGt
+        )
+    }
+
+    fn code(self) -> u64 {
+        let axis = |base: u64, axis: u8| base | u64::from(axis) << 8;
+        match self {
+            Self::Tid(a) => axis(0, a),
+            Self::Ntid(a) => axis(1, a),
+            Self::Ctaid(a) => axis(2, a),
+            Self::Nctaid(a) => axis(3, a),
+            Self::LaneId => 4,
+            Self::WarpId => 5,
+            Self::NwarpId => 6,
+            Self::SmId => 7,
+            Self::NsmId => 8,
+            Self::GridId => 9,
+            Self::LanemaskEq => 10,
+            Self::LanemaskLe => 11,
+            Self::LanemaskLt => 12,
+            Self::LanemaskGe => 13,
+            Self::LanemaskGt => 14,
+            Self::DynamicSmemSize => 15,
+            Self::TotalSmemSize => 16,
+            Self::WarpSize => 17,
+            Self::Zero => 18,
+            Self::One => 19,
+        }
+    }
+
+    /// What [`read_special`] takes as `imm`.
+    pub(crate) fn imm(self) -> u64 {
+        self.code()
+    }
+}
+
+impl Machine<'_> {
+    /// Sets every running lane of destination 0, or its one strip.
+    pub(crate) fn fill(&mut self, op: &Op, value: impl Fn(usize) -> u64) {
+        let offset = op.d[0] as usize;
+        if op.writes_varying(0) {
+            for lane in self.mask.lanes() {
+                self.frame.set_wide(offset, lane, op.width[0], value(lane));
+            }
+        } else {
+            for lane in 0..STRIP {
+                self.frame.set_wide(offset, lane, op.width[0], value(0));
+            }
+        }
+    }
+
+    /// Sets destination 0 to one value in all running lanes.
+    pub(crate) fn splat<T: Lane>(&mut self, op: &Op, value: T) {
+        let target = self.target(op, 0);
+        for strip in target.low..target.high {
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, [value; STRIP]);
+        }
+        if target.blend {
+            self.blend::<T>(op.d[0]);
+        }
+    }
+
+    /// [`Machine::splat`] by the destination's width.
+    pub(crate) fn splat_wide(&mut self, op: &Op, value: u64) {
+        match op.width[0] {
+            1 => self.splat(op, value as u8),
+            2 => self.splat(op, value as u16),
+            4 => self.splat(op, value as u32),
+            _ => self.splat(op, value),
+        }
+    }
+}
+
+/// d = imm
+///
+/// # Safety
+/// None: any machine has it; so for all functions below.
+pub(crate) unsafe fn constant(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.splat_wide(op, op.imm);
+    Flow::Next
+}
+
+/// d = address of global number `s[4]` + imm
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn global_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let base = cx
+        .launch
+        .globals
+        .get(op.s[4] as usize)
+        .copied()
+        .unwrap_or(0);
+    cx.splat_wide(op, base.wrapping_add(op.imm));
+    Flow::Next
+}
+
+/// d = local frame + imm; as a generic address if `s[4]` is not 0
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn local_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let base = if op.s[4] == 0 { 0 } else { LOCAL_BASE };
+    cx.splat_wide(op, (u64::from(cx.local_base) + base).wrapping_add(op.imm));
+    Flow::Next
+}
+
+/// d = clock; nanoseconds of the wall clock if imm is not 0, else ticks of 1 ns since the first use
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn clock(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = if op.imm == 0 {
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    } else {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64)
+    };
+    // Two reads by one thread differ, as programs that divide by the difference expect.
+    cx.splat_wide(op, now);
+    Flow::Next
+}
+
+/// d = special register
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let axis = (op.imm >> 8 & 3) as usize;
+    let launch = cx.launch;
+    let [x, y, _] = launch.block;
+    let first = cx.first_thread;
+    let lane_id = |lane: usize| lane as u32 % WARP;
+    let same = |value: u32| u64::from(value);
+    match op.imm & 0xff {
+        0 => cx.fill(op, |lane| {
+            let thread = first + lane as u32;
+            same(match axis {
+                0 => thread % x,
+                1 => thread / x % y,
+                _ => thread / (x * y),
+            })
+        }),
+        1 => cx.splat_wide(op, same(launch.block[axis])),
+        2 => cx.splat_wide(op, same(cx.block_index[axis])),
+        3 => cx.splat_wide(op, same(launch.grid[axis])),
+        4 => cx.fill(op, |lane| same(lane_id(lane))),
+        5 => cx.fill(op, |lane| same((first + lane as u32) / WARP)),
+        6 => cx.splat_wide(op, same(launch.threads().div_ceil(WARP))),
+        7 => cx.splat_wide(op, same(cx.sm)),
+        8 => cx.splat_wide(op, same(launch.sm_count)),
+        9 => cx.splat_wide(op, launch.grid_id),
+        10 => cx.fill(op, |lane| same(1 << lane_id(lane))),
+        11 => cx.fill(op, |lane| same(u32::MAX >> (31 - lane_id(lane)))),
+        12 => cx.fill(op, |lane| same((1 << lane_id(lane)) - 1)),
+        13 => cx.fill(op, |lane| same(u32::MAX << lane_id(lane))),
+        14 => cx.fill(op, |lane| {
+            same((u32::MAX << lane_id(lane)) & !(1 << lane_id(lane)))
+        }),
+        15 => cx.splat_wide(op, same(launch.dynamic_shared)),
+        16 => cx.splat_wide(op, same(launch.dynamic_shared + launch.kernel.shared_bytes)),
+        17 => cx.splat_wide(op, same(WARP)),
+        18 => cx.splat_wide(op, 0),
+        _ => cx.splat_wide(op, 1),
+    }
+    debug_assert!(u64::from(cx.local_stride) <= WINDOW);
+    Flow::Next
+}

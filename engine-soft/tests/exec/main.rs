@@ -1,0 +1,5 @@
+//! The executor on real kernels: PTX that nvcc made from `tests/kernels/*.cu`, results checked against
+//! plain Rust.
+
+mod gpu;
+mod kernels;
