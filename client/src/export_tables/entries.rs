@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn check_integrity(
             driver_version: seam::driver_version(),
             version,
             pid: std::process::id(),
-            thread: pthread_self() as u32,
+            thread: thread(),
             cudart_interface: CUDART_INTERFACE.address().addr() as u64,
             integrity_check: INTEGRITY_CHECK.address().addr() as u64,
             function: INTEGRITY_CHECK.get(1).addr() as u64,
@@ -161,6 +161,11 @@ pub(super) unsafe extern "C" fn check_integrity(
         // SAFETY: as this function's.
         unsafe { set(out, answer(&question, devices)) }
     })
+}
+
+/// The low half of the calling thread's pthread_self.
+pub(super) fn thread() -> u32 {
+    pthread_self() as u32
 }
 
 // SAFETY: the C library's function is declared as POSIX has it, its result as the machine word that
