@@ -1,11 +1,13 @@
 //! Which engine a server drives, and how it is set up by the environment.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use control::log::Role;
 use engine::Engine;
+use engine_nvidia::{NvidiaEngine, OpenError};
 use engine_soft::{Config, SoftEngine};
 
 /// server.log, in the words of a server.
@@ -43,13 +45,38 @@ pub fn serve() -> ExitCode {
     }
 }
 
-/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft`, and later others;
-/// `OPENMPS_SOFT_DEVICES`, `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and
+/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it is
+/// NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`, `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and
 /// `OPENMPS_SOFT_WORKERS` set the software GPU up.
 fn from_environment() -> Result<Arc<dyn Engine>> {
-    if let Some(name) = variable("OPENMPS_ENGINE").filter(|name| name != "soft") {
-        bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft`");
+    match variable("OPENMPS_ENGINE").as_deref() {
+        Some("soft") => return soft_from_environment(),
+        Some("nvidia") | None => {}
+        Some(name) => {
+            bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft` and `nvidia`")
+        }
     }
+    match NvidiaEngine::open() {
+        Ok(engine) => Ok(Arc::new(engine)),
+        Err(OpenError::Environment(_)) => Err(again_with_the_drivers_environment().into()),
+        // A driver that is there and does not work is not passed over: whoever has a GPU wants it.
+        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => {
+            soft_from_environment()
+        }
+        Err(error) => Err(error).context("cannot use the GPU"),
+    }
+}
+
+/// Starts this program anew, in this process and with all that it was started with, with the settings
+/// that the driver reads when it starts. Comes back only if that fails.
+fn again_with_the_drivers_environment() -> std::io::Error {
+    Command::new("/proc/self/exe")
+        .arg0(control::server_process::SERVER_NAME)
+        .envs(engine_nvidia::ENVIRONMENT.iter().copied())
+        .exec()
+}
+
+fn soft_from_environment() -> Result<Arc<dyn Engine>> {
     let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
         text.parse()
             .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))

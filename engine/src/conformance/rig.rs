@@ -45,6 +45,9 @@ pub struct Guest {
     modules: u64,
 }
 
+/// Positions of a stream with what became of them.
+type Results = Vec<(u64, Result<(), CUresult>)>;
+
 /// An observer that remembers everything.
 #[derive(Debug)]
 pub struct Told {
@@ -56,7 +59,7 @@ pub struct Told {
 
 #[derive(Debug, Default)]
 struct ToldState {
-    completed: HashMap<u32, Vec<(u64, Result<(), CUresult>)>>,
+    completed: HashMap<u32, Results>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     variable_bytes: u64,
@@ -486,7 +489,7 @@ impl Told {
     }
 
     /// Everything that a stream completed, in the order in which it was told.
-    pub fn completed(&self, stream: u32) -> Vec<(u64, Result<(), CUresult>)> {
+    pub fn completed(&self, stream: u32) -> Results {
         let state = lock(&self.state);
         state.completed.get(&stream).cloned().unwrap_or_default()
     }
