@@ -45,9 +45,6 @@ pub struct Guest {
     modules: u64,
 }
 
-/// Positions of a stream with what became of them.
-type Results = Vec<(u64, Result<(), CUresult>)>;
-
 /// An observer that remembers everything.
 #[derive(Debug)]
 pub struct Told {
@@ -57,9 +54,12 @@ pub struct Told {
     variables: Window,
 }
 
+/// A position and what became of it.
+pub type Completion = (u64, Result<(), CUresult>);
+
 #[derive(Debug, Default)]
 struct ToldState {
-    completed: HashMap<u32, Results>,
+    completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     variable_bytes: u64,
@@ -489,7 +489,7 @@ impl Told {
     }
 
     /// Everything that a stream completed, in the order in which it was told.
-    pub fn completed(&self, stream: u32) -> Results {
+    pub fn completed(&self, stream: u32) -> Vec<Completion> {
         let state = lock(&self.state);
         state.completed.get(&stream).cloned().unwrap_or_default()
     }
