@@ -172,6 +172,10 @@ fn pinned_memory_is_the_same_for_all() {
     assert_eq!(kind, CUmemorytype::HOST.0);
     cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, address).unwrap();
     assert_eq!(kind, CUmemorytype::DEVICE.0);
+    let mut managed = u32::MAX;
+    let data_of_managed = (&raw mut managed).cast();
+    cuPointerGetAttribute(data_of_managed, CUpointer_attribute::IS_MANAGED, address).unwrap();
+    assert_eq!(managed, 0, "all four bytes of it");
     let own = own.as_ptr() as u64;
     let unknown = cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, own);
     assert_eq!(unknown, Err(CUresult::ERROR_INVALID_VALUE));
