@@ -1,13 +1,12 @@
 //! Which engine a server drives, and how it is set up by the environment.
 
-use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use control::log::Role;
 use engine::Engine;
-use engine_nvidia::{NvidiaEngine, OpenError};
+use engine_nvidia::NvidiaEngine;
 use engine_soft::{Config, SoftEngine};
 
 /// server.log, in the words of a server.
@@ -45,9 +44,16 @@ pub fn serve() -> ExitCode {
     }
 }
 
-/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it is
-/// NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`, `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and
-/// `OPENMPS_SOFT_WORKERS` set the software GPU up.
+/// How a daemon starts a server: this program again, with what the driver reads when it starts.
+pub fn server_program() -> Command {
+    let mut command = control::this_program();
+    command.envs(engine_nvidia::ENVIRONMENT.iter().copied());
+    command
+}
+
+/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
+/// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
+/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
 fn from_environment() -> Result<Arc<dyn Engine>> {
     match variable("OPENMPS_ENGINE").as_deref() {
         Some("soft") => return soft_from_environment(),
@@ -58,22 +64,12 @@ fn from_environment() -> Result<Arc<dyn Engine>> {
     }
     match NvidiaEngine::open() {
         Ok(engine) => Ok(Arc::new(engine)),
-        Err(OpenError::Environment(_)) => Err(again_with_the_drivers_environment().into()),
         // A driver that is there and does not work is not passed over: whoever has a GPU wants it.
         Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => {
             soft_from_environment()
         }
         Err(error) => Err(error).context("cannot use the GPU"),
     }
-}
-
-/// Starts this program anew, in this process and with all that it was started with, with the settings
-/// that the driver reads when it starts. Comes back only if that fails.
-fn again_with_the_drivers_environment() -> std::io::Error {
-    Command::new("/proc/self/exe")
-        .arg0(control::server_process::SERVER_NAME)
-        .envs(engine_nvidia::ENVIRONMENT.iter().copied())
-        .exec()
 }
 
 fn soft_from_environment() -> Result<Arc<dyn Engine>> {

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
+    ("benches", &["tests"]),
     ("xtask", &["cuda-abi"]),
 ];
 
