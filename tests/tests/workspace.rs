@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
-    ("benches", &["tests"]),
+    ("benches", &["cuda-abi", "tests", "transport"]),
     ("xtask", &["cuda-abi"]),
 ];
 
