@@ -1,5 +1,9 @@
 //! Figures of the engine without anything around it. Printed, not judged:
 //! `cargo test --release -p engine-soft --test figures -- --ignored --nocapture --test-threads 1`.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a measurement that fails has nothing to say"
+)]
 
 use std::time::Instant;
 
@@ -55,7 +59,7 @@ fn small_operations() {
     };
     time("event", &mut guest, &|guest| guest.event(0, 0));
     time("write of 4 bytes", &mut guest, &|guest| {
-        guest.write(0, device, &[1; 4])
+        guest.write(0, device, &[1; 4]);
     });
     let fill = Fill {
         to: device,
@@ -65,7 +69,7 @@ fn small_operations() {
         ..Fill::default()
     };
     time("fill of 64 bytes", &mut guest, &|guest| {
-        guest.fill(0, &fill)
+        guest.fill(0, &fill);
     });
     let module = guest.module(kernels::POKE);
     let data = params(&[device, 1]);

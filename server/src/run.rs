@@ -3,11 +3,11 @@
 //! It waits in epoll for the daemon's packets, for each client's process and socket, and for sessions
 //! that have ended; nothing wakes it while all is quiet.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
 
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
-const ENDED: u64 = 1;
+const NEWS: u64 = 1;
 /// From here on a session's number, twice: for its process and, plus one, for its socket.
 const FIRST_SESSION: u64 = 2;
 
@@ -59,10 +59,19 @@ const FIRST_SESSION: u64 = 2;
 #[derive(Debug)]
 struct Running {
     ender: Arc<Ender>,
-    pidfd: OwnedFd,
+    pidfd: Arc<OwnedFd>,
     connection: Arc<Connection>,
     who: Option<(i32, u64)>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a session's thread tells the main thread.
+#[derive(Debug)]
+enum News {
+    /// The client was welcomed.
+    Attached(u64),
+    /// The session has ended, and all that it had is free.
+    Ended(u64, Ending),
 }
 
 /// What sessions' threads and the main thread share.
@@ -70,8 +79,8 @@ struct Running {
 struct Sessions {
     host: Arc<Host>,
     log: Arc<dyn Log>,
-    /// Sessions that have ended, and how.
-    ended: Mutex<Vec<(u64, Ending)>>,
+    /// For the main thread.
+    news: Mutex<Vec<News>>,
     /// Rings when there are some.
     bell: OwnedFd,
     /// Clients that have a context, and are not gone.
@@ -120,17 +129,18 @@ pub fn run(
                 daemon: connection.clone(),
             }),
             log: log.clone(),
-            ended: Mutex::default(),
+            news: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             contexts: Arc::default(),
         }),
         connection,
+        untold: VecDeque::new(),
         own_process: process_inode(pidfd_open(getpid(), PidfdFlags::empty())?.as_fd()),
         stopping: false,
         force_at: None,
     };
-    server.watch(&server.connection, DAEMON, EventFlags::IN)?;
-    server.watch(&server.sessions.bell, ENDED, EventFlags::IN)?;
+    server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
+    server.watch(&server.sessions.bell, NEWS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     server.run()?;
@@ -161,6 +171,8 @@ fn process_inode(pidfd: std::os::fd::BorrowedFd<'_>) -> u64 {
 struct Server {
     epoll: OwnedFd,
     connection: Arc<Connection>,
+    /// Packets for a daemon that does not read fast enough.
+    untold: VecDeque<Vec<u8>>,
     running: HashMap<u64, Running>,
     sessions: Arc<Sessions>,
     own_process: u64,
@@ -196,8 +208,11 @@ impl Server {
             for event in &events {
                 let data = event.data;
                 match data.u64() {
-                    DAEMON => self.daemon_spoke(),
-                    ENDED => self.sessions_ended(),
+                    DAEMON => {
+                        self.daemon_spoke();
+                        self.tell_untold();
+                    }
+                    NEWS => self.hear_news(),
                     number => self.client_ended(number - FIRST_SESSION),
                 }
             }
@@ -229,7 +244,7 @@ impl Server {
                     self.say(&format!(
                         "The daemon is gone ({error}); waiting for current clients to finish"
                     ));
-                    let _ = epoll::delete(&self.epoll, &self.connection);
+                    let _ = epoll::delete(&self.epoll, &*self.connection);
                     self.stopping = true;
                     return;
                 }
@@ -277,28 +292,29 @@ impl Server {
             return self.gone(number, Ending::Failed);
         };
         let memory: Vec<OwnedFd> = fds.collect();
-        let connection = Arc::new(Connection::from_fd(socket));
+        let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_fd(socket)));
         let ender = Arc::new(Ender::default());
         let who = self.identity(packet.pid, &pidfd);
         let former = self.end_former(who);
         let watched = self
-            .watch(&pidfd, FIRST_SESSION + 2 * number, EventFlags::IN)
+            .watch(&*pidfd, FIRST_SESSION + 2 * number, EventFlags::IN)
             .and_then(|()| {
                 let flags = EventFlags::RDHUP | EventFlags::HUP;
-                self.watch(&connection, FIRST_SESSION + 2 * number + 1, flags)
+                self.watch(&*connection, FIRST_SESSION + 2 * number + 1, flags)
             });
         let thread = watched.map_err(std::io::Error::from).and_then(|()| {
             let sessions = self.sessions.clone();
-            let (ender, connection) = (ender.clone(), connection.clone());
+            let ender = ender.clone();
+            let (pidfd, connection) = (pidfd.clone(), connection.clone());
             std::thread::Builder::new()
                 .name(format!("client {}", packet.pid))
                 .spawn(move || {
                     if let Some(former) = former {
                         let _ = former.join();
                     }
-                    let how = sessions.serve(&packet, &connection, memory, &ender);
+                    let how = sessions.serve(&packet, &pidfd, &connection, memory, &ender);
                     drop(connection);
-                    sessions.note_end(number, how);
+                    sessions.tell(News::Ended(number, how));
                 })
         });
         match thread {
@@ -344,40 +360,60 @@ impl Server {
             return;
         };
         // Once is enough; the descriptors stay readable.
-        let _ = epoll::delete(&self.epoll, &running.pidfd);
-        let _ = epoll::delete(&self.epoll, &running.connection);
-        // A process that ends closes its socket first, which is no other ending.
-        let how = if of_socket && !has_ended(&running.pidfd) {
+        let _ = epoll::delete(&self.epoll, &*running.pidfd);
+        let _ = epoll::delete(&self.epoll, &*running.connection);
+        running.ender.end(if of_socket {
             Ending::SocketClosed
         } else {
             Ending::ProcessEnded
-        };
-        running.ender.end(how);
+        });
     }
 
-    fn sessions_ended(&mut self) {
+    fn hear_news(&mut self) {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.sessions.bell, &mut counter);
-        let ended = std::mem::take(
-            &mut *self
-                .sessions
-                .ended
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        for (number, how) in ended {
-            if let Some(running) = self.running.remove(&number) {
-                let _ = epoll::delete(&self.epoll, &running.pidfd);
-                let _ = epoll::delete(&self.epoll, &running.connection);
+        let news = std::mem::take(&mut *self.sessions.news());
+        for news in news {
+            match news {
+                News::Attached(session) => self.tell(&Packet::Attached { session }),
+                News::Ended(session, how) => {
+                    if let Some(running) = self.running.remove(&session) {
+                        let _ = epoll::delete(&self.epoll, &*running.pidfd);
+                        let _ = epoll::delete(&self.epoll, &*running.connection);
+                    }
+                    self.gone(session, how);
+                }
             }
-            self.gone(number, how);
         }
     }
 
-    fn gone(&self, session: u64, how: Ending) {
-        let _ = self
-            .connection
-            .send(&Packet::Gone { session, how }.encode(), &[]);
+    fn gone(&mut self, session: u64, how: Ending) {
+        self.tell(&Packet::Gone { session, how });
+    }
+
+    /// Tells the daemon something, now or when it has read what it was told before: no client waits
+    /// for a daemon that is slow.
+    fn tell(&mut self, packet: &Packet) {
+        self.untold.push_back(packet.encode());
+        self.tell_untold();
+    }
+
+    fn tell_untold(&mut self) {
+        let waited = self.untold.len() > 1;
+        while let Some(packet) = self.untold.front() {
+            match self.connection.try_send(packet, &[]) {
+                Err(error) if error.would_wait() => break,
+                // A daemon that is gone needs to be told nothing.
+                _ => drop(self.untold.pop_front()),
+            }
+        }
+        let waits = !self.untold.is_empty();
+        if waits || waited {
+            let mut flags = EventFlags::IN;
+            flags.set(EventFlags::OUT, waits);
+            let data = EventData::new_u64(DAEMON);
+            let _ = epoll::modify(&self.epoll, &*self.connection, data, flags);
+        }
     }
 }
 
@@ -393,6 +429,7 @@ impl Sessions {
     fn serve(
         &self,
         packet: &Admit,
+        pidfd: &OwnedFd,
         connection: &Connection,
         memory: Vec<OwnedFd>,
         ender: &Ender,
@@ -417,8 +454,13 @@ impl Sessions {
                 )),
             }
         });
-        name.gone(end.how, end.reason.as_deref());
-        end.how
+        // A process that ends closes its socket first, which is no other ending.
+        let how = match end.how {
+            Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,
+            how => how,
+        };
+        name.gone(how, end.reason.as_deref());
+        how
     }
 
     fn serve_until_end(
@@ -448,21 +490,20 @@ impl Sessions {
                 };
             }
         };
-        let session = packet.session;
-        let attached = Packet::Attached { session };
-        let _ = self.host.daemon.send(&attached.encode(), &[]);
+        self.tell(News::Attached(packet.session));
 
         // Whatever happens, a client that waits is told that nothing comes any more.
         let _close = CloseOnEnd(admitted.session.shared.publisher.clone());
         admitted.session.serve(&mut admitted.consumer, ender)
     }
 
-    /// Says that a session has ended and that everything it had is free.
-    fn note_end(&self, session: u64, how: Ending) {
-        self.ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((session, how));
+    fn news(&self) -> MutexGuard<'_, Vec<News>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the main thread something.
+    fn tell(&self, news: News) {
+        self.news().push(news);
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }

@@ -1,7 +1,10 @@
 //! Clients that break rules, die, or hit a defect: each is its own problem and nobody else's.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod rig;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
@@ -45,13 +48,13 @@ fn whoever_breaks_a_rule_is_disconnected_and_named() {
             let _ = client.end.post(u32::MAX, 1, &EventRecord::default(), &[]);
         }),
         ("made in a slot that is not free", |client| {
-            client.context(0)
+            client.context(0);
         }),
         ("made in a slot that is not free", |client| {
-            client.context(1 << 20)
+            client.context(1 << 20);
         }),
         ("made in a slot that is not free", |client| {
-            client.stream(3, 0)
+            client.stream(3, 0);
         }),
         ("operations unfinished", |client| {
             client.stream(40, 0);
@@ -148,8 +151,9 @@ fn what_is_merely_wrong_is_an_error_and_no_more() {
 fn garbage_in_the_shared_memory_ends_only_its_client() {
     let rig = Rig::new(FakeEngine::new());
     let neighbour = rig.attach_with_context();
-    for seed in 1..60 {
-        let client = rig.attach_with_context();
+    let (mut malformed, mut posters) = (0, Vec::new());
+    for seed in 1..200 {
+        let (client, mut child) = rig.attach_process();
         client.round_trip();
         let ring = Mapping::map(&client.memory.ring).unwrap();
         let mut dice = dice(seed);
@@ -160,7 +164,7 @@ fn garbage_in_the_shared_memory_ends_only_its_client() {
             // Headers that are nearly right go deepest.
             let value = match dice() % 4 {
                 0 => dice(),
-                1 => (dice() % 50) << 32 | (dice() % 30) << 56 | dice() % 300,
+                1 => ((dice() % 50) << 32) | ((dice() % 30) << 56) | (dice() % 300),
                 2 => dice() % 4200,
                 _ => 1,
             };
@@ -175,12 +179,27 @@ fn garbage_in_the_shared_memory_ends_only_its_client() {
         };
         ring.word(0)
             .store(produced, std::sync::atomic::Ordering::Release);
-        let _ = client.end.post(0, 0, &MemFree::default(), &[]);
+        // Rings the server. It may take its time, since its own cursor is wrong too.
+        let (session, client) = (client.session, Arc::new(client));
+        let poster = client.clone();
+        posters.push(std::thread::spawn(move || {
+            let _ = poster.end.post(0, 0, &MemFree::default(), &[]);
+        }));
         std::thread::sleep(Duration::from_millis(3));
-        let session = client.session;
-        drop(client);
-        rig.ending_of(session);
+        // Whether it was found out or the garbage made sense, it ends.
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let how = rig.ending_of(session);
+        assert!(
+            matches!(how, Ending::Malformed | Ending::ProcessEnded),
+            "{how:?}"
+        );
+        malformed += usize::from(how == Ending::Malformed);
         works(&neighbour);
+    }
+    assert!(malformed > 100, "most garbage is found out: {malformed}");
+    for poster in posters {
+        poster.join().unwrap();
     }
     assert_eq!(rig.engine.clients(), 1);
 }

@@ -54,9 +54,12 @@ pub struct Told {
     variables: Window,
 }
 
+/// A position and what became of it.
+pub type Completion = (u64, Result<(), CUresult>);
+
 #[derive(Debug, Default)]
 struct ToldState {
-    completed: HashMap<u32, Vec<(u64, Result<(), CUresult>)>>,
+    completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     variable_bytes: u64,
@@ -486,7 +489,7 @@ impl Told {
     }
 
     /// Everything that a stream completed, in the order in which it was told.
-    pub fn completed(&self, stream: u32) -> Vec<(u64, Result<(), CUresult>)> {
+    pub fn completed(&self, stream: u32) -> Vec<Completion> {
         let state = lock(&self.state);
         state.completed.get(&stream).cloned().unwrap_or_default()
     }
