@@ -255,7 +255,6 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
     }
 }
 #[inline]
-
 fn legacy(current: &Current) -> Result<Target, CUresult> {
     let streams = &current.session.streams;
     let stream = streams
