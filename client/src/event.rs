@@ -162,7 +162,7 @@ impl Events {
         let place = Place {
             slot: target.slot,
             sequence,
-            context: target.context,
+            context: target.current.slot,
         };
         *recorded = Some(place);
         if let Some(timer) = timer.and_then(|timer| self.timers.get(timer)) {
@@ -205,7 +205,7 @@ pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> 
     let Some(place) = event.place() else {
         return Ok(()); // Never recorded: there is nothing to wait for.
     };
-    if place.slot == target.slot || target.session.reached(place.slot, place.sequence) {
+    if place.slot == target.slot || target.current.session.reached(place.slot, place.sequence) {
         return Ok(()); // Its own past, or past altogether.
     }
     target

@@ -54,7 +54,7 @@ pub(crate) unsafe fn launch(
     attributes: &[CUlaunchAttribute],
 ) -> Result<(), CUresult> {
     let target = stream::target(stream)?;
-    let current = context::usable(target.session, target.stream.context())?;
+    let current = target.current;
     let (_, function) = current.session.functions.in_context(function, &current)?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let shape = with_attributes(shape, attributes)?;

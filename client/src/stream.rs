@@ -78,11 +78,10 @@ impl Stream {
 /// A stream that a call is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
-    pub session: &'static Session,
+    /// Its context.
+    pub current: Current,
     pub slot: u32,
     pub stream: &'static Stream,
-    /// The slot of its context.
-    pub context: u32,
 }
 
 /// All streams of the process.
@@ -245,12 +244,10 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
             let found =
                 Key::of(bits, Kind::Stream).and_then(|key| Some((key, session.streams.get(key)?)));
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-            let context = context::usable(session, stream.context())?;
             Ok(Target {
-                session,
+                current: context::usable(session, stream.context())?,
                 slot: key.index,
                 stream,
-                context: context.slot,
             })
         }
     }
@@ -263,10 +260,9 @@ fn legacy(current: &Current) -> Result<Target, CUresult> {
         .at(current.slot)
         .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     Ok(Target {
-        session: current.session,
+        current: *current,
         slot: current.slot,
         stream,
-        context: current.slot,
     })
 }
 
@@ -297,10 +293,9 @@ fn own(current: &Current) -> Result<Target, CUresult> {
         }
     };
     Ok(Target {
-        session,
+        current: *current,
         slot: key.index,
         stream,
-        context: current.slot,
     })
 }
 
@@ -311,12 +306,15 @@ impl Target {
         request: &R,
         data: &[&[u8]],
     ) -> Result<u64, CUresult> {
-        self.session.enqueue(self.slot, self.stream, request, data)
+        self.current
+            .session
+            .enqueue(self.slot, self.stream, request, data)
     }
 
     /// Waits for a place in this stream, and says what became of its context.
     pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
-        self.session.wait(self.slot, sequence)?;
-        self.session.check_fault(self.context)
+        let session = self.current.session;
+        session.wait(self.slot, sequence)?;
+        session.check_fault(self.current.slot)
     }
 }

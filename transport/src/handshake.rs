@@ -603,3 +603,51 @@ impl<'a> Reader<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_take_the_lower_minor_and_another_major_is_refused_in_words() {
+        let version = |major, minor| Version { major, minor };
+        assert_eq!(agree(version(1, 3), version(1, 7)), Ok(version(1, 3)));
+        assert_eq!(agree(version(1, 7), version(1, 3)), Ok(version(1, 3)));
+        let refused = agree(version(1, 7), version(2, 3)).unwrap_err().to_string();
+        assert!(
+            refused.contains("2.3") && refused.contains("1.0"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_packet_of_another_major_is_told_apart_and_a_refusal_is_always_read() {
+        let mut hello = Packet::Hello(Hello {
+            version: Version { major: 9, minor: 4 },
+            fingerprint: 0,
+            features: 0,
+            purpose: Purpose::Command {
+                line: String::new(),
+            },
+        })
+        .encode();
+        let theirs = Version { major: 9, minor: 4 };
+        let other = Err(Unreadable::Version(OtherMajor { theirs }));
+        assert_eq!(Packet::decode(&hello), other);
+        // Even when nothing behind the prefix can be understood.
+        hello.truncate(10);
+        assert_eq!(Packet::decode(&hello), other);
+        let refused = Packet::Refused {
+            code: 805,
+            text: "why".into(),
+        };
+        let mut bytes = refused.encode();
+        bytes[6] = 9;
+        assert_eq!(Packet::decode(&bytes), Ok(refused));
+        assert_eq!(Packet::decode(b"GET / HTTP"), Err(Unreadable::Magic));
+        assert_eq!(
+            Packet::decode(b"OMPS\x63\0\x01\0\0\0"),
+            Err(Unreadable::Kind(99))
+        );
+    }
+}

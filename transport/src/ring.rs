@@ -474,7 +474,10 @@ impl Bell {
     /// Makes the consumer's wait return, this time or the next.
     pub(crate) fn ring<A: Area>(&self, area: &A) {
         // [own bell]
-        self.rung.store(true, Ordering::Release);
+        if self.rung.swap(true, Ordering::AcqRel) {
+            // Whoever rang before and was not heard yet wakes the consumer, who then sees our part too.
+            return;
+        }
         // [sleep-or-ring]: as in the doorbell, but by our own words.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) {

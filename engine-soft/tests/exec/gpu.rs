@@ -57,19 +57,32 @@ impl Gpu {
         let space = Arc::new(AddressSpace::new(vec![Arc::clone(&window)]));
         let next = window.base() + GRANULE;
         let cancel = Arc::new(AtomicBool::new(false));
-        let mut gpu = Self { window, space, next, module, globals: Arc::new([]), cancel };
+        let mut gpu = Self {
+            window,
+            space,
+            next,
+            module,
+            globals: Arc::new([]),
+            cancel,
+        };
         gpu.place_globals();
         gpu
     }
 
     fn place_globals(&mut self) {
         let globals = self.module.globals().to_vec();
-        let addresses: Vec<u64> = globals.iter().map(|global| self.alloc_bytes(global.size)).collect();
+        let addresses: Vec<u64> = globals
+            .iter()
+            .map(|global| self.alloc_bytes(global.size))
+            .collect();
         for (global, &address) in globals.iter().zip(&addresses) {
             self.write(address, &global.init);
             for relocation in &global.relocations {
                 let base = relocation.target.map_or(0, |target| addresses[target]);
-                self.write(address + relocation.offset, &[base.wrapping_add(relocation.addend)]);
+                self.write(
+                    address + relocation.offset,
+                    &[base.wrapping_add(relocation.addend)],
+                );
             }
         }
         self.globals = addresses.into();
@@ -77,7 +90,12 @@ impl Gpu {
 
     /// The address of a module's variable.
     pub fn global(&self, name: &str) -> u64 {
-        let index = self.module.globals().iter().position(|global| global.name == name).unwrap();
+        let index = self
+            .module
+            .globals()
+            .iter()
+            .position(|global| global.name == name)
+            .unwrap();
         self.globals[index]
     }
 
@@ -85,7 +103,10 @@ impl Gpu {
     pub fn alloc_bytes(&mut self, bytes: u64) -> u64 {
         let address = self.next;
         self.next += bytes.max(1).next_multiple_of(GRANULE);
-        assert!(self.next < self.window.base() + self.window.len(), "the window is full");
+        assert!(
+            self.next < self.window.base() + self.window.len(),
+            "the window is full"
+        );
         self.window.set_valid(address, bytes.max(1), true);
         address
     }
@@ -103,7 +124,11 @@ impl Gpu {
         assert!(address >= self.window.base() && end <= self.window.base() + self.window.len());
         // SAFETY: inside the window; no kernel runs now.
         unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), address as *mut u8, size_of_val(values));
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr().cast::<u8>(),
+                address as *mut u8,
+                size_of_val(values),
+            );
         }
     }
 
@@ -114,13 +139,26 @@ impl Gpu {
         assert!(address >= self.window.base());
         assert!(address + bytes as u64 <= self.window.base() + self.window.len());
         // SAFETY: inside the window; no kernel runs now.
-        unsafe { std::ptr::copy_nonoverlapping(address as *const u8, values.as_mut_ptr().cast(), bytes) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(address as *const u8, values.as_mut_ptr().cast(), bytes)
+        };
         values
     }
 
     /// A launch.
-    pub fn launch(&self, name: &str, grid: impl Dim, block: impl Dim, shared: u32, args: &Args) -> Arc<Launch> {
-        let kernel = Arc::clone(self.module.kernel(name).unwrap_or_else(|| panic!("no kernel {name}")));
+    pub fn launch(
+        &self,
+        name: &str,
+        grid: impl Dim,
+        block: impl Dim,
+        shared: u32,
+        args: &Args,
+    ) -> Arc<Launch> {
+        let kernel = Arc::clone(
+            self.module
+                .kernel(name)
+                .unwrap_or_else(|| panic!("no kernel {name}")),
+        );
         let mut params = args.0.clone();
         params.resize(kernel.param_bytes as usize, 0);
         let launch = Launch::new(LaunchSpec {
@@ -139,14 +177,22 @@ impl Gpu {
     }
 
     /// Runs a grid to its end, all blocks at once, taking turns.
-    pub fn try_run(&self, name: &str, grid: impl Dim, block: impl Dim, shared: u32, args: &Args) -> Result<(), Fault> {
+    pub fn try_run(
+        &self,
+        name: &str,
+        grid: impl Dim,
+        block: impl Dim,
+        shared: u32,
+        args: &Args,
+    ) -> Result<(), Fault> {
         let launch = self.launch(name, grid, block, shared, args);
         run_all(&[launch], 1 << 14)
     }
 
     /// Runs a grid to its end; panics at a fault.
     pub fn run(&self, name: &str, grid: impl Dim, block: impl Dim, args: &Args) {
-        self.try_run(name, grid, block, 0, args).unwrap_or_else(|fault| panic!("{fault}"));
+        self.try_run(name, grid, block, 0, args)
+            .unwrap_or_else(|fault| panic!("{fault}"));
     }
 
     /// Asks running kernels to end.
@@ -160,7 +206,9 @@ impl Gpu {
 pub fn run_all(launches: &[Arc<Launch>], budget: u64) -> Result<(), Fault> {
     let mut blocks: Vec<Block> = launches
         .iter()
-        .flat_map(|launch| (0..launch.blocks()).map(|index| Block::new(Arc::clone(launch), index, 0)))
+        .flat_map(|launch| {
+            (0..launch.blocks()).map(|index| Block::new(Arc::clone(launch), index, 0))
+        })
         .collect();
     let mut rounds = 0;
     while !blocks.is_empty() {

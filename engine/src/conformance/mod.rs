@@ -21,11 +21,11 @@ pub mod progress;
 pub mod rig;
 pub mod streams;
 
-/// Makes one `#[test]` of every case, for the engines that a factory makes.
+/// Hands every case to the macro `$callback`, by modules, after what is in the parentheses.
 #[macro_export]
-macro_rules! conformance_suite {
-    ($factory:expr) => {
-        $crate::conformance_suite! { @cases $factory;
+macro_rules! for_each_case {
+    ($callback:path, ($($head:tt)*)) => {
+        $callback! { $($head)*
             memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
                 clients_cannot_reach_each_other what_is_not_committed_is_refused
                 ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
@@ -53,6 +53,11 @@ macro_rules! conformance_suite {
                 queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;
         }
     };
+}
+
+/// Makes one `#[test]` of every case, for the engines that a factory makes.
+#[macro_export]
+macro_rules! conformance_suite {
     (@cases $factory:expr; $($module:ident: $($case:ident)*;)*) => {$(
         mod $module {
             #[allow(unused_imports, reason = "the factory names what its file has")]
@@ -66,4 +71,28 @@ macro_rules! conformance_suite {
             )*
         }
     )*};
+    ($factory:expr) => {
+        $crate::for_each_case! { $crate::conformance_suite, (@cases $factory;) }
+    };
 }
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its module and name.
+    pub name: &'static str,
+    /// Panics when the engine is wrong.
+    pub run: fn(&dyn crate::Engine),
+}
+
+macro_rules! list {
+    ($($module:ident: $($case:ident)*;)*) => {
+        /// Every case, for programs that run them one by one.
+        pub const CASES: &[Case] = &[$($(Case {
+            name: concat!(stringify!($module), "::", stringify!($case)),
+            run: $module::$case,
+        },)*)*];
+    };
+}
+
+crate::for_each_case! { list, () }

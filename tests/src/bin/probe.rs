@@ -306,12 +306,13 @@ fn memory() -> Result<(), Code> {
     const OUT_OF_MEMORY: Code = 2;
     const INVALID_VALUE: Code = 1;
     let driver = Driver::ready();
+    let sequence = driver.function(driver.module(KERNELS)?, "sequence")?;
     let (before, total) = driver.memory()?;
     assert!(before <= total);
     assert_eq!(driver.alloc(total + (1 << 20)).err(), Some(OUT_OF_MEMORY));
     let data = driver.alloc(16 << 20)?;
     assert!(driver.memory()?.0 <= before - (16 << 20));
-    sequence(&driver, data, 1 << 20, 5, 2)?;
+    driver.launch(sequence, 8, 128, NULL, &[data, 1 << 20, 5, 2])?;
     // SAFETY: addresses of this program's own, and one that is not any more.
     unsafe {
         driver.mem_free(data)?;
@@ -327,7 +328,7 @@ fn memory() -> Result<(), Code> {
     // SAFETY: the out pointer is a local's; the memory holds 1,024 words.
     unsafe {
         driver.mem_host_alloc(&raw mut pinned, 8192, 0)?;
-        sequence(&driver, pinned as Address, 1024, 9, 4)?;
+        driver.launch(sequence, 1, 128, NULL, &[pinned as Address, 1024, 9, 4])?;
         driver.synchronize()?;
         let words = std::slice::from_raw_parts(pinned.cast::<u64>(), 1024);
         assert!(

@@ -226,7 +226,6 @@ impl ClientEnd {
     /// # Panics
     /// When there is no such context slot.
     #[inline]
-    #[must_use]
     pub fn fault(&self, context: u32) -> CUresult {
         CUresult(self.shared().faults()[context as usize].load(Ordering::Acquire) as u32)
     }
