@@ -251,6 +251,7 @@ impl Session {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_CONTEXT for what names no context that is alive.
+    #[inline]
     pub(crate) fn context(&'static self, handle: u64) -> Result<Current, CUresult> {
         let found = Key::of(handle, Kind::Context)
             .and_then(|key| Some((key, self.contexts.table.get(key)?)));
@@ -363,6 +364,7 @@ pub(crate) fn pop() -> Result<u64, CUresult> {
 /// # Errors
 /// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED when another thread has
 /// destroyed it.
+#[inline]
 pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
     let session = session()?;
     match CURRENT.get() {
@@ -377,6 +379,7 @@ pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
 ///
 /// # Errors
 /// As [`current_as_it_is`], and the error that the context died of.
+#[inline]
 pub(crate) fn current() -> Result<Current, CUresult> {
     ready(current_as_it_is()?)
 }
@@ -385,6 +388,7 @@ pub(crate) fn current() -> Result<Current, CUresult> {
 ///
 /// # Errors
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED for a dead one, and the error that it died of.
+#[inline]
 pub(crate) fn usable(session: &'static Session, handle: u64) -> Result<Current, CUresult> {
     ready(
         session
@@ -392,7 +396,7 @@ pub(crate) fn usable(session: &'static Session, handle: u64) -> Result<Current, 
             .map_err(|_| CUresult::ERROR_CONTEXT_IS_DESTROYED)?,
     )
 }
-
+#[inline]
 fn ready(current: Current) -> Result<Current, CUresult> {
     if !current.context.is_made() {
         // A primary context that was made current before anybody retained it.

@@ -95,6 +95,7 @@ impl Function {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an attribute that CUDA does not have.
+    #[inline]
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32, CUresult> {
         self.attributes
             .get(attribute.0 as usize)
@@ -237,6 +238,7 @@ impl Functions {
     }
 
     /// The function or kernel of a handle.
+    #[inline]
     pub(crate) fn get(&self, handle: u64) -> Result<&Function, CUresult> {
         Key::of(handle, Kind::Function)
             .and_then(|key| self.table.get(key))
@@ -249,6 +251,7 @@ impl Functions {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for a dead handle and for a function of another context, and what
     /// loading the module may give.
+    #[inline]
     pub(crate) fn in_context(
         &'static self,
         handle: u64,

@@ -46,6 +46,7 @@ impl<T> std::fmt::Debug for Slots<T> {
 }
 
 /// The chunk of a slot, and its place in it.
+#[inline]
 const fn place(index: u32) -> (usize, usize) {
     let scaled = index / FIRST + 1;
     let chunk = scaled.ilog2();
@@ -66,6 +67,7 @@ impl<T: Default> Slots<T> {
         }
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let (chunk, at) = place(index);
         self.chunks.get(chunk)?.get()?.get(at)
@@ -124,6 +126,7 @@ impl<T: Default> Slots<T> {
     }
 
     /// What a live place holds.
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let slot = self.slot(key.index)?;
         let generation = slot.generation.load(Ordering::Acquire);
@@ -131,6 +134,7 @@ impl<T: Default> Slots<T> {
     }
 
     /// What a slot holds, whoever lives there.
+    #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
         self.slot(index).map(|slot| &slot.value)
     }

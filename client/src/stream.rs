@@ -62,6 +62,7 @@ impl Stream {
     }
 
     /// Takes the next place for what `send` sends.
+    #[inline]
     pub(crate) fn append(
         &self,
         send: impl FnOnce(u64) -> Result<(), CUresult>,
@@ -234,6 +235,7 @@ fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
 /// CUDA_ERROR_INVALID_CONTEXT without a current context where the handle needs one,
 /// CUDA_ERROR_INVALID_HANDLE for a handle that names no live stream, and the context's own error
 /// where it died of one.
+#[inline]
 pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
     match handle.bits() {
         0 if PER_THREAD.get() => own(&context::current()?),
@@ -252,7 +254,7 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
         }
     }
 }
-
+#[inline]
 fn legacy(current: &Current) -> Result<Target, CUresult> {
     let streams = &current.session.streams;
     let stream = streams

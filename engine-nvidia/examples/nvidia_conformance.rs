@@ -380,7 +380,7 @@ fn figures() -> ExitCode {
     };
     drop(Guest::new(&engine));
     median("attach, make a context and end", 20, &mut || {
-        drop(Guest::new(&engine))
+        drop(Guest::new(&engine));
     });
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, 64 << 20);

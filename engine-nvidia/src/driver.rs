@@ -64,6 +64,16 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether there is no GPU here to be used: no driver, or none that sees a device.
+    #[must_use]
+    pub fn is_no_gpu(&self) -> bool {
+        match self {
+            Self::NoDriver { .. } | Self::Ours(_) => true,
+            Self::Call { code, .. } => *code == CUresult::ERROR_NO_DEVICE,
+            _ => false,
+        }
+    }
+
     /// Says which call failed.
     pub(crate) fn of(call: &'static str) -> impl FnOnce(CUresult) -> Self {
         move |code| Self::Call { call, code }
@@ -152,13 +162,11 @@ impl fmt::Debug for Driver {
 }
 
 impl Driver {
-    /// Opens and initialises the first driver of the usual places, or the one that OPENMPS_DRIVER
-    /// names.
+    /// Opens and initialises the first driver in these places.
     ///
     /// # Errors
     /// See [`OpenError`].
-    pub(crate) fn open() -> Result<Self, OpenError> {
-        let tried = locate::candidates();
+    pub(crate) fn open(tried: Vec<PathBuf>) -> Result<Self, OpenError> {
         let mut ours = None;
         for path in &tried {
             match Self::open_at(path) {

@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::driver::{Driver, OpenError};
 use crate::environment;
 use crate::image::Images;
+use crate::locate;
 use crate::poller::Poller;
 
 /// NVIDIA GPUs, by way of the real driver.
@@ -38,8 +39,13 @@ impl NvidiaEngine {
     /// See [`OpenError`]: no driver, one that is too old or is our own client library, an environment
     /// without the settings of [`ENVIRONMENT`](crate::ENVIRONMENT), or a call of the driver that failed.
     pub fn open() -> Result<Self, OpenError> {
+        // Where there is no driver, nothing need be prepared to find that out.
+        let tried = locate::candidates();
+        if !tried.iter().any(|path| path.exists()) {
+            return Err(OpenError::NoDriver { tried });
+        }
         environment::check()?;
-        Self::over(Driver::open()?)
+        Self::over(Driver::open(tried)?)
     }
 
     /// As [`NvidiaEngine::open`], with the driver at this absolute path.

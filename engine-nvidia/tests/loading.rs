@@ -9,7 +9,7 @@ use engine::Engine;
 use engine_nvidia::OpenError;
 
 fn refused(fake: &Fake) -> String {
-    fake.open().unwrap_err().to_string()
+    fake.open().expect_err("it is refused").to_string()
 }
 
 #[test]

@@ -76,5 +76,5 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
         .iter()
         .map(|argument| argument.to_string_lossy().into_owned())
         .collect();
-    control::main(&arguments, control::this_program)
+    control::main(&arguments, engines::server_program)
 }

@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
+    ("benches", &["cuda-abi", "tests", "transport"]),
     ("xtask", &["cuda-abi"]),
 ];
 

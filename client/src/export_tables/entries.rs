@@ -195,24 +195,24 @@ pub(super) extern "C" fn check_process() -> CUresult {
 /// Whether a runtime has asked for silence.
 static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// ERROR_LOG slot 1: a runtime says what went wrong. The text is a format for printf, and is noted
-/// without what it formats.
+/// ERROR_LOG slot 1: a runtime says who has something to say, how grave it is, and what it is. The
+/// text is a format for printf, and is noted without what it formats.
 ///
 /// # Safety
-/// `format` is null or text that ends in a NUL.
+/// `component` and `format` are null or text that ends in a NUL.
 pub(super) unsafe extern "C" fn report_error(
-    component: u32,
+    component: *const c_char,
     level: u32,
     format: *const c_char,
 ) -> CUresult {
-    if !format.is_null() && !MUTED.load(Ordering::Relaxed) {
+    let none = component.is_null() || format.is_null();
+    if !none && !MUTED.load(Ordering::Relaxed) {
         contain((), || {
-            // SAFETY: not null, so text, as the caller promises.
-            let format = unsafe { CStr::from_ptr(format) };
-            log!(
-                "component {component}, level {level}: {}",
-                format.to_string_lossy()
-            );
+            // SAFETY: neither is null, so both are text, as the caller promises.
+            let (component, format) =
+                unsafe { (CStr::from_ptr(component), CStr::from_ptr(format)) };
+            let (component, format) = (component.to_string_lossy(), format.to_string_lossy());
+            log!("{component} says (level {level}): {format}");
         });
     }
     CUresult::SUCCESS

@@ -23,6 +23,7 @@ tests! {
     servers_start_on_demand_and_are_listed
     clients_are_listed_and_gone_when_they_go
     a_server_that_dies_ends_its_clients_and_the_next_gets_another
+    every_user_has_a_server_of_its_own
     a_server_that_cannot_start_is_given_up_with_a_reason
     a_client_with_a_junk_limit_is_refused
     the_foreground_daemon_logs_to_its_terminal_and_ends_with_a_signal
@@ -285,6 +286,25 @@ fn a_server_that_dies_ends_its_clients_and_the_next_gets_another() {
         rig.control_log()
             .contains(&format!("Server {first} exited with status 1"))
     );
+}
+
+fn every_user_has_a_server_of_its_own() {
+    let rig = Rig::new();
+    let client = rig.attach();
+    if !rustix::process::geteuid().is_root() {
+        let refused = rig.ask("start_server -uid 0");
+        assert!(refused.contains("for root only"), "{refused}");
+        return;
+    }
+    assert_eq!(rig.ask("start_server -uid 4242"), "");
+    let servers = rig.servers();
+    assert_eq!(servers.len(), 2);
+    assert_eq!(servers[0], client.welcome.server_pid);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", servers[1])).unwrap();
+    let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap();
+    assert_eq!(line("Uid:"), "Uid:\t4242\t4242\t4242\t4242");
+    assert_eq!(line("Gid:"), "Gid:\t65534\t65534\t65534\t65534");
+    assert_eq!(line("Groups:").trim_end(), "Groups:");
 }
 
 fn a_server_that_cannot_start_is_given_up_with_a_reason() {

@@ -1,5 +1,7 @@
 //! The fake driver: compiled for each test, so that each has one of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;

@@ -103,7 +103,6 @@ impl Block {
                     } => {
                         return self.fault(kind, address, thread, line);
                     }
-                    Pause::Cancelled => return Outcome::Cancelled,
                 }
                 progress |= self.release_barriers();
                 if budget <= 0 {

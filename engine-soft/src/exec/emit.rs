@@ -40,7 +40,6 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize)
         out.program.blocks.extend(blocks);
         let slot = |passed: &Passed| slot(func, &classes, &layout, false, passed);
         out.program.functions.push(FunctionCode {
-            name: func.name.clone(),
             first,
             frame: layout.bytes,
             local: func.local_bytes.next_multiple_of(16),

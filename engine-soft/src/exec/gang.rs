@@ -94,7 +94,6 @@ pub(crate) enum Pause {
         thread: u32,
         line: u32,
     },
-    Cancelled,
 }
 
 /// What a gang has of its block.
@@ -416,7 +415,6 @@ impl Gang {
                     line,
                 });
             }
-            Event::Cancelled => return Some(Pause::Cancelled),
         }
         None
     }

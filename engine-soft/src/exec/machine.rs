@@ -90,8 +90,6 @@ pub(crate) enum Event {
         address: u64,
         lane: usize,
     },
-    /// The cancel word is set.
-    Cancelled,
 }
 
 /// How a fragment arrives at a block's barrier.

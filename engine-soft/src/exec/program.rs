@@ -71,7 +71,6 @@ pub(crate) struct Move {
 /// One function.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionCode {
-    pub(crate) name: String,
     /// Its first block.
     pub(crate) first: u32,
     /// Bytes of its registers.

@@ -1,5 +1,6 @@
 //! The executor on real kernels: PTX that nvcc made from `tests/kernels/*.cu`, results checked against
 //! plain Rust.
 
+mod faults;
 mod gpu;
 mod kernels;

@@ -1,0 +1,109 @@
+//! Speed of whole kernels on the executor alone: no engine, no transport; blocks on plain threads.
+//!
+//! `cargo bench -p engine-soft --bench kernels [-- THREADS]`
+
+#![allow(missing_docs, reason = "a program")]
+
+#[path = "../tests/exec/gpu.rs"]
+#[allow(dead_code, reason = "shared with the tests")]
+mod gpu;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use engine_soft::exec::{Block, Isa, Launch, Options, Outcome};
+use gpu::{Args, Gpu};
+
+fn main() {
+    let threads = std::env::args()
+        .skip(1)
+        .find_map(|arg| arg.parse().ok())
+        .unwrap_or(2);
+    for isa in [Isa::Sse2, Isa::Avx2, Isa::Avx512] {
+        if isa.available() {
+            nbody(isa, threads);
+        }
+    }
+}
+
+/// n-body in single precision: 14,336 bodies, blocks of 256.
+fn nbody(isa: Isa, threads: usize) {
+    let options = Options {
+        isa: Some(isa),
+        ..Options::default()
+    };
+    let mut gpu = Gpu::with(
+        include_str!("../../examples/nbody/nbody.ptx"),
+        &options,
+        256,
+    );
+    let count = 14_336usize;
+    let bodies: Vec<[f32; 4]> = (0..count)
+        .map(|i| {
+            let t = i as f32;
+            [
+                (t * 0.37).sin(),
+                (t * 0.11).cos(),
+                (t * 0.73).sin(),
+                1.0 / count as f32,
+            ]
+        })
+        .collect();
+    let positions = gpu.upload(&bodies);
+    let moved = gpu.upload(&bodies);
+    let velocities = gpu.upload(&bodies);
+    let args = Args::new()
+        .ptr(moved)
+        .ptr(positions)
+        .ptr(velocities)
+        .u32(0)
+        .u32((count / 256) as u32)
+        .f32(0.016)
+        .f32(0.01);
+    let launch = gpu.launch("step_f32", (count / 256) as u32, 256, 0, &args);
+    let times: Vec<(f64, f64)> = (0..3).map(|_| run(&launch, threads)).collect();
+    let wall = times.iter().map(|time| time.0).fold(f64::MAX, f64::min);
+    let cpu = times.iter().map(|time| time.1).fold(f64::MAX, f64::min);
+    let gflop = (count * count) as f64 * 20.0 / 1e9;
+    println!(
+        "n-body f32 {isa:?}, {threads} threads: {:.1} ms, {:.1} GFLOP/s; {:.1} GFLOP per second of one core",
+        wall * 1e3,
+        gflop / wall,
+        gflop / cpu,
+    );
+}
+
+/// Seconds of processor time that this process has used.
+fn cpu() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
+
+/// Runs a grid on so many threads; returns how long it took, and how much processor time (which is what
+/// to compare on a machine that does other things beside).
+fn run(launch: &Arc<Launch>, threads: usize) -> (f64, f64) {
+    let next = AtomicU64::new(0);
+    let (start, before) = (Instant::now(), cpu());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= launch.blocks() {
+                        return;
+                    }
+                    let mut block = Block::new(Arc::clone(launch), index, 0);
+                    loop {
+                        match block.run(1 << 20) {
+                            Outcome::Finished => break,
+                            Outcome::Yielded => {}
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (start.elapsed().as_secs_f64(), cpu() - before)
+}
