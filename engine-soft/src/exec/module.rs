@@ -118,7 +118,8 @@ pub struct Kernel {
     pub required_threads: Option<[u32; 3]>,
     /// Registers of a thread: an estimate from the most values that are live at once, 16 to 255.
     pub registers: u32,
-    /// PTX version as CUDA reports it: 10 × major + minor.
+    /// The architecture that the PTX was compiled for, 10 × major + minor: what CUDA calls the PTX
+    /// version of a function, and what CUB selects its policies by.
     pub ptx_version: u32,
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
@@ -191,7 +192,7 @@ impl Module {
                 registers: options
                     .max_registers
                     .map_or(registers, |most| registers.min(most.max(16))),
-                ptx_version: u32::from(module.version.0) * 10 + u32::from(module.version.1),
+                ptx_version: module.target,
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,
                 isa,

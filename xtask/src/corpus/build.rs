@@ -29,6 +29,8 @@ pub struct Builder {
     cudart: Cudart,
     /// Text of what all programs include.
     header: String,
+    /// Text of what those include that call the driver.
+    driver_header: String,
     folder: PathBuf,
 }
 
@@ -40,6 +42,7 @@ impl Builder {
             nvcc: toolkit.nvcc(),
             cudart,
             header: fs::read_to_string(sources.join("check.h"))?,
+            driver_header: fs::read_to_string(sources.join("driver.h"))?,
             folder,
         })
     }
@@ -75,8 +78,11 @@ impl Builder {
         }
         options.extend(program.flags.iter().cloned());
         let mut hasher = DefaultHasher::new();
-        (fs::read_to_string(&program.source)?, &self.header).hash(&mut hasher);
-        (&options, &self.nvcc).hash(&mut hasher);
+        let source = fs::read_to_string(&program.source)?;
+        if source.contains("driver.h") {
+            self.driver_header.hash(&mut hasher);
+        }
+        (source, &self.header, &options, &self.nvcc).hash(&mut hasher);
         let path = self.folder.join(&program.name);
         let (mark, content) = (path.with_extension("content"), hasher.finish().to_string());
         if path.exists() && fs::read_to_string(&mark).is_ok_and(|mark| mark == content) {
