@@ -25,8 +25,9 @@ int main() {
     CHECK(flags == cudaStreamDefault, "flags %u", flags);
 
     Array<int> list(10), flag(1);
-    list.clear();
     flag.clear();
+    append<<<1, 1>>>(list, 0); // loads the kernel: that may wait for kernels that run
+    list.clear();
     OK(cudaDeviceSynchronize());
     spin<<<1, 1, 0, blocking>>>(flag);
     append<<<1, 1>>>(list, 1);              // waits for the blocking stream
