@@ -80,7 +80,9 @@ impl Launch {
             grid_id,
             sm_count,
         } = spec;
-        let threads = block.iter().fold(1u64, |product, &n| product.saturating_mul(n.into()));
+        let threads = block
+            .iter()
+            .fold(1u64, |product, &n| product.saturating_mul(n.into()));
         if grid.contains(&0)
             || grid[0] > i32::MAX.unsigned_abs()
             || grid[1] > 65535
