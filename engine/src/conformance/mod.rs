@@ -47,7 +47,7 @@ macro_rules! for_each_case {
             progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
-                destroying_a_context_ends_its_kernels;
+                destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
             faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
                 a_trap_is_a_launch_failure a_misaligned_access_is_named
                 queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;

@@ -88,7 +88,11 @@ impl<'a> Body<'a> {
         if at.operands.len() != arity + 1 {
             return Err(self.fail("a wrong number of operands"));
         }
-        let own_ftz = !rounding && matches!(words.opcode, "add" | "sub" | "mul" | "fma" | "mad");
+        let own_ftz = !rounding
+            && matches!(
+                words.opcode,
+                "add" | "sub" | "mul" | "fma" | "mad" | "rsqrt"
+            );
         let ftz = words.has("ftz") && float && words.types == [Type::F32] && !own_ftz;
         let mut sources = Vec::with_capacity(arity);
         for (operand, &width) in at.operands[1..].iter().zip(&simple.widths[1..]) {
