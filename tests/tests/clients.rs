@@ -1,5 +1,7 @@
 //! Programs that share a device, and what they may expect of it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::process::{Child, Stdio};
 
 use tests::daemon::{Daemon, openmps, succeed};

@@ -199,8 +199,8 @@ fn threads() -> Result<(), Code> {
     // SAFETY: an address of this program's own.
     unsafe { driver.fill_32(flags, 0, 1024)? };
     let functions = [
-        driver.function(module, "wait_for")? as usize,
-        driver.function(module, "set")? as usize,
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
     ];
     std::thread::scope(|scope| {
         let driver = &driver;

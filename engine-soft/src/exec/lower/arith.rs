@@ -77,7 +77,7 @@ impl<'a> Body<'a> {
                 || ["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"].contains(flag)
                 || float && ["rz", "rm", "rp"].contains(flag)
         };
-        if !words.flags.iter().all(|flag| known(flag)) {
+        if !words.flags.iter().all(known) {
             return Err(self.unbuilt());
         }
         let simple = table::find(words).ok_or_else(|| self.unbuilt())?;

@@ -102,11 +102,13 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let read = |host: u64, index: usize| unsafe {
         T::load(T::Memory::load(host + (index * element) as u64))
     };
-    if access.count == 1 && cx.full && element == size_of::<T::Register>() {
-        if let (Tested::Row(host), true) = (tested, op.writes_varying(0)) {
-            cx.copy_row_in(op.d[0], host, element);
-            return Flow::Next;
-        }
+    if access.count == 1
+        && cx.full
+        && element == size_of::<T::Register>()
+        && let (Tested::Row(host), true) = (tested, op.writes_varying(0))
+    {
+        cx.copy_row_in(op.d[0], host, element);
+        return Flow::Next;
     }
     let size = element * access.count;
     for index in 0..access.count {

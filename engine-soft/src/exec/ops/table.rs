@@ -387,7 +387,7 @@ fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
             _ => None,
         },
         "mad" if words.has("hi") && words.has("sat") => Some(op!(i32, i32, i32 => i32; |a, b, c| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
         })),
         "mad" if words.has("hi") => high_add(ty),
         "mad" if words.has("lo") => match ty {
@@ -400,10 +400,10 @@ fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
             (false, false) => op!(u32, u32 => u32; |a, b| low24(a).wrapping_mul(low24(b))),
             (false, true) => op!(u32, u32 => u32; |a, b| sign24(a).wrapping_mul(sign24(b)) as u32),
             (true, false) => op!(u32, u32 => u32; |a, b| {
-                (u64::from(low24(a)) * u64::from(low24(b)) >> 16) as u32
+                ((u64::from(low24(a)) * u64::from(low24(b))) >> 16) as u32
             }),
             (true, true) => op!(u32, u32 => u32; |a, b| {
-                (i64::from(sign24(a)) * i64::from(sign24(b)) >> 16) as u32
+                ((i64::from(sign24(a)) * i64::from(sign24(b))) >> 16) as u32
             }),
         }),
         "mad24" if !words.has("hi") => Some(if signed {
@@ -494,12 +494,12 @@ fn sign24(a: u32) -> i32 {
 
 fn high(ty: Type) -> Option<Simple> {
     Some(match ty {
-        Type::U16 => op!(u16, u16 => u16; |a, b| (u32::from(a) * u32::from(b) >> 16) as u16),
-        Type::S16 => op!(i16, i16 => i16; |a, b| (i32::from(a) * i32::from(b) >> 16) as i16),
-        Type::U32 => op!(u32, u32 => u32; |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
-        Type::S32 => op!(i32, i32 => i32; |a, b| (i64::from(a) * i64::from(b) >> 32) as i32),
-        Type::U64 => op!(u64, u64 => u64; |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
-        Type::S64 => op!(i64, i64 => i64; |a, b| (i128::from(a) * i128::from(b) >> 64) as i64),
+        Type::U16 => op!(u16, u16 => u16; |a, b| ((u32::from(a) * u32::from(b)) >> 16) as u16),
+        Type::S16 => op!(i16, i16 => i16; |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16),
+        Type::U32 => op!(u32, u32 => u32; |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+        Type::S32 => op!(i32, i32 => i32; |a, b| ((i64::from(a) * i64::from(b)) >> 32) as i32),
+        Type::U64 => op!(u64, u64 => u64; |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64),
+        Type::S64 => op!(i64, i64 => i64; |a, b| ((i128::from(a) * i128::from(b)) >> 64) as i64),
         _ => return None,
     })
 }
@@ -507,22 +507,22 @@ fn high(ty: Type) -> Option<Simple> {
 fn high_add(ty: Type) -> Option<Simple> {
     Some(match ty {
         Type::U16 => op!(u16, u16, u16 => u16; |a, b, c| {
-            ((u32::from(a) * u32::from(b) >> 16) as u16).wrapping_add(c)
+            (((u32::from(a) * u32::from(b)) >> 16) as u16).wrapping_add(c)
         }),
         Type::S16 => op!(i16, i16, i16 => i16; |a, b, c| {
-            ((i32::from(a) * i32::from(b) >> 16) as i16).wrapping_add(c)
+            (((i32::from(a) * i32::from(b)) >> 16) as i16).wrapping_add(c)
         }),
         Type::U32 => op!(u32, u32, u32 => u32; |a, b, c| {
-            ((u64::from(a) * u64::from(b) >> 32) as u32).wrapping_add(c)
+            (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c)
         }),
         Type::S32 => op!(i32, i32, i32 => i32; |a, b, c| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).wrapping_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).wrapping_add(c)
         }),
         Type::U64 => op!(u64, u64, u64 => u64; |a, b, c| {
-            ((u128::from(a) * u128::from(b) >> 64) as u64).wrapping_add(c)
+            (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c)
         }),
         Type::S64 => op!(i64, i64, i64 => i64; |a, b, c| {
-            ((i128::from(a) * i128::from(b) >> 64) as i64).wrapping_add(c)
+            (((i128::from(a) * i128::from(b)) >> 64) as i64).wrapping_add(c)
         }),
         _ => return None,
     })
