@@ -178,8 +178,8 @@ pub(crate) unsafe fn copy(
     if extent.is_empty() {
         return Ok(());
     }
-    target.session.check_side(&to, &extent)?;
-    target.session.check_side(&from, &extent)?;
+    target.current.session.check_side(&to, &extent)?;
+    target.current.session.check_side(&from, &extent)?;
     match (to.place, from.place) {
         (Place::Program(to_start), Place::Program(from_start)) => {
             // Nothing for a device, but for the order: what was posted before comes first.
@@ -332,7 +332,7 @@ unsafe fn copy_in(
     extent: &Extent,
     when: Return,
 ) -> Result<(), CUresult> {
-    let session = target.session;
+    let session = target.current.session;
     if extent.height == 1 && extent.depth == 1 && extent.width <= INLINE {
         // SAFETY: the program's memory is readable for the run. It must not write it meanwhile,
         // as for any copy of CUDA's.
@@ -375,7 +375,7 @@ unsafe fn copy_out(
     from: &Side,
     extent: &Extent,
 ) -> Result<(), CUresult> {
-    let session = target.session;
+    let session = target.current.session;
     let mut under_way: VecDeque<(Piece, Chunk, u64)> = VecDeque::new();
     let arrive = |(piece, chunk, sequence): (Piece, Chunk, u64)| {
         if let Err(error) = target.wait(sequence) {

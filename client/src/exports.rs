@@ -19,16 +19,16 @@ use crate::{absent, api, params, stream};
 
 /// Turns the outcome of a call into a status. Nothing unwinds into the program.
 #[inline]
-fn answer(function: Function, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
+pub(crate) fn guarded(name: &str, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => CUresult::of(result),
-        Err(_) => failed(function),
+        Err(_) => failed(name),
     }
 }
 
 #[cold]
-fn failed(function: Function) -> CUresult {
-    crate::log::log!("{} failed inside of the library", function.name());
+fn failed(name: &str) -> CUresult {
+    crate::log::log!("{name} failed inside of the library");
     CUresult::ERROR_UNKNOWN
 }
 
@@ -107,7 +107,7 @@ macro_rules! twin {
         // SAFETY: no other symbol of this library has this name.
         #[unsafe(export_name = concat!(stringify!($name), $suffix))]
         pub(super) unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
-            answer(Function::$name, || {
+            guarded(stringify!($name), || {
                 stream::per_thread(|| body!($class $name($($argument: $mode $tokens),*)))
             })
         }
@@ -136,7 +136,7 @@ macro_rules! shells {
             // SAFETY: no other symbol of this library has this name.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
-                answer(Function::$name, || body!($class $name($($argument: $mode $tokens),*)))
+                guarded(stringify!($name), || body!($class $name($($argument: $mode $tokens),*)))
             }
         )*
 

@@ -10,7 +10,8 @@
 //! * [`launch`], [`copy`], [`image`], [`occupancy`]: what takes more than passing on;
 //! * [`export_tables`]: the private tables that CUDA runtimes ask for, and what they keep with a
 //!   context;
-//! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it.
+//! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it, [`leave`]
+//!   ends it.
 //!
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread, changes no
 //! signal, and turns its own panics into errors.
@@ -27,6 +28,11 @@ mod function;
 mod handle;
 mod image;
 mod launch;
+#[cfg_attr(
+    test,
+    allow(dead_code, reason = "the loader calls it, in the library only")
+)]
+mod leave;
 mod log;
 mod memory;
 mod module;
@@ -37,6 +43,10 @@ mod slots;
 mod staging;
 mod stream;
 mod visible;
+
+/// Tells a server that looks for the real driver that this file is not it.
+#[used]
+static MARK: [u8; 22] = *b"OpenMPS client runtime";
 
 #[cfg(test)]
 mod testing;

@@ -24,6 +24,9 @@ use crate::stream::{Stream, Streams};
 /// the child finds null there without asking anybody. Null itself before the first cuInit.
 static PAGE: AtomicPtr<AtomicPtr<Session>> = AtomicPtr::new(std::ptr::null_mut());
 
+/// Set once the process has begun to end.
+static LEFT: AtomicBool = AtomicBool::new(false);
+
 /// All that belongs to one attachment.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -66,7 +69,8 @@ impl Device {
 ///
 /// # Errors
 /// CUDA_ERROR_NOT_INITIALIZED before cuInit has succeeded, and in a fork's child of a process in
-/// which it has.
+/// which it has; CUDA_ERROR_DEINITIALIZED once the process ends.
+#[inline]
 pub(crate) fn session() -> Result<&'static Session, CUresult> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
@@ -76,7 +80,23 @@ pub(crate) fn session() -> Result<&'static Session, CUresult> {
     // by a fork it holds a null pointer, else what `publish` wrote.
     let session = unsafe { &*page }.load(Ordering::Acquire);
     // SAFETY: the pointer is null or comes from a leaked box, so it is valid for ever.
-    unsafe { session.as_ref() }.ok_or(CUresult::ERROR_NOT_INITIALIZED)
+    unsafe { session.as_ref() }.ok_or_else(|| {
+        if LEFT.load(Ordering::Relaxed) {
+            CUresult::ERROR_DEINITIALIZED
+        } else {
+            CUresult::ERROR_NOT_INITIALIZED
+        }
+    })
+}
+
+/// Takes the session out of reach, because the process ends, and gives it for a last word.
+pub(crate) fn withdraw() -> Option<&'static Session> {
+    let session = session().ok()?;
+    LEFT.store(true, Ordering::Relaxed);
+    let page = PAGE.load(Ordering::Acquire);
+    // SAFETY: as in `session`, which has just found a session on the page.
+    unsafe { &*page }.store(std::ptr::null_mut(), Ordering::Release);
+    Some(session)
 }
 
 /// Whether cuInit succeeded in this process or in the one that it was forked from.
@@ -159,6 +179,7 @@ impl Session {
     }
 
     /// Whether the server is still there, as far as is known without asking.
+    #[inline]
     pub(crate) fn check_open(&self) -> Result<(), CUresult> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
@@ -191,6 +212,7 @@ impl Session {
     }
 
     /// Puts a request at the end of a stream, and gives its place there.
+    #[inline]
     pub(crate) fn enqueue<R: Request>(
         &self,
         slot: u32,
@@ -224,6 +246,7 @@ impl Session {
     }
 
     /// The error that a context died of, if it did.
+    #[inline]
     pub(crate) fn check_fault(&self, context: u32) -> Result<(), CUresult> {
         self.link.fault(context).ok()
     }

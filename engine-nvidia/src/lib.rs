@@ -1,1 +1,46 @@
 //! The real driver, opened by absolute path.
+//!
+//! [`NvidiaEngine`] drives NVIDIA GPUs through `libcuda.so.1`: one context a device, which all clients
+//! share; a non-blocking stream for each of a client's streams; a window of virtual addresses for each
+//! client and device, backed by exportable physical memory; completion read from words that the GPU
+//! writes. Everything of the driver is reached through the function pointers in `driver`.
+//!
+//! What is weaker than the software GPU, for now:
+//! * The driver offers no way to end one client's kernel. A client that goes is waited for; an endless
+//!   kernel of it keeps its session's thread, and nobody else.
+//! * A fault ends the device's one context, and with it every client on the device: each is told, and
+//!   further clients are refused with the error. A new executor is what helps.
+//! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
+//!   decided by the daemon.
+//! * A client's percentage is not yet enforced.
+//!
+//! It must not know who the clients are, nor what carries their calls here.
+
+mod client;
+mod clock;
+mod context;
+mod copy;
+mod device;
+mod driver;
+mod engine;
+mod environment;
+mod facts;
+mod granules;
+mod host;
+mod image;
+mod launch;
+mod locate;
+mod memory;
+mod module;
+mod names;
+mod poller;
+mod stream;
+mod sync;
+mod window;
+mod words;
+mod work;
+
+pub use driver::OpenError;
+pub use engine::NvidiaEngine;
+pub use environment::{ENVIRONMENT, Unprepared, prepare_environment};
+pub use locate::CLIENT_MARK;

@@ -3,9 +3,9 @@
 //! Every client has a virtual time that grows with the processor time it is given, the slower the
 //! larger its percentage; the client that is furthest behind goes next, for one turn of some
 //! milliseconds. So clients that all have work get it in proportion to their percentages, and one that
-//! is alone gets everything. Clients of the lower priority class have turns when no normal client
-//! waits, and one turn in [`TRICKLE`] when one does, so that no kernel waits for ever for another
-//! client's. Since every turn ends, kernels that wait for each other all proceed, on one thread too.
+//! is alone gets everything. Clients of the lower priority class run when no normal client waits, and
+//! for a small part of the time, one in [`TRICKLE`], when one does, so that no kernel waits for ever
+//! for another client's. Since every turn ends, kernels that wait for each other all proceed, on one thread too.
 //!
 //! Knows what a job is, and nothing of addresses, kernels or streams' contents.
 
@@ -20,8 +20,8 @@ use engine::Share;
 use crate::sync::lock;
 use crate::work::{Job, Piece};
 
-/// Below-normal work gets one turn of so many while normal work waits.
-const TRICKLE: u64 = 64;
+/// Below-normal work gets one part of so many of the time while normal work waits.
+const TRICKLE: i64 = 32;
 
 /// Among one client's jobs the most urgent ones go first, but for one turn of so many.
 const OTHERS: u64 = 8;
@@ -55,8 +55,8 @@ pub(crate) struct Scheduler {
     ready: AtomicUsize,
     /// Threads that sleep or are waking; written under the lock, read without.
     spare: AtomicUsize,
-    /// Virtual time of the member that went last: where newcomers begin.
-    floor: AtomicU64,
+    /// By class, virtual time of the member that went last: where newcomers begin.
+    floors: [AtomicU64; 2],
     workers: usize,
 }
 
@@ -65,7 +65,9 @@ struct State {
     members: Vec<Option<Member>>,
     /// By class, members with work to hand out, the one furthest behind first.
     ready: [BTreeSet<(u64, usize)>; 2],
-    turns: u64,
+    /// Nanoseconds of normal work for which below-normal work that waited had no part yet. Below
+    /// zero when it had its part in advance.
+    owed: i64,
     asleep: usize,
     waking: usize,
     helping: usize,
@@ -121,7 +123,7 @@ impl Pool {
             quiet: Condvar::new(),
             ready: AtomicUsize::new(0),
             spare: AtomicUsize::new(0),
-            floor: AtomicU64::new(0),
+            floors: Default::default(),
             workers,
         });
         let mut pool = Self {
@@ -211,7 +213,7 @@ impl Scheduler {
     /// Queues a job of which about `threads` threads can make use.
     pub(crate) fn submit(&self, account: &Account, job: Arc<Job>, threads: usize) {
         let mut state = lock(&self.state);
-        let refused = state.queue(account.id, job, &self.floor).err();
+        let refused = state.queue(account.id, job, &self.floors).err();
         let wake = threads.min(state.asleep);
         state.asleep -= wake;
         state.waking += wake;
@@ -229,7 +231,7 @@ impl Scheduler {
         if self.ready.load(Ordering::Relaxed) == 0 {
             return account.class == 0 || self.spare.load(Ordering::Relaxed) > 0;
         }
-        let floor = self.floor.load(Ordering::Relaxed);
+        let floor = self.floors[account.class].load(Ordering::Relaxed);
         let time = account.time.fetch_max(floor, Ordering::Relaxed).max(floor);
         account.class == 0 && time <= floor.saturating_add(SLACK)
     }
@@ -267,7 +269,7 @@ impl Scheduler {
     fn serve(&self, index: u32) {
         let mut state = lock(&self.state);
         while !state.stop {
-            if let Some(turn) = state.pick(&self.floor, self.workers) {
+            if let Some(turn) = state.pick(&self.floors, self.workers) {
                 self.publish(&state);
                 drop(state);
                 let end = self.run(turn, index, None);
@@ -310,10 +312,13 @@ impl Scheduler {
         } = end;
         let mut refused = None;
         if let Some(member) = &state.members[id] {
-            member.account.correct(took.as_nanos() as u64);
+            let nanoseconds = took.as_nanos() as u64;
+            member.account.correct(nanoseconds);
+            let class = member.account.class;
+            state.share_classes(class, i64::try_from(nanoseconds).unwrap_or(i64::MAX));
         }
         if let Some(job) = again {
-            refused = state.queue(id, job, &self.floor).err();
+            refused = state.queue(id, job, &self.floors).err();
         }
         let wake = took > LONG_TURN && state.asleep > 0 && state.ready_members() > 0;
         if wake {
@@ -364,15 +369,28 @@ impl State {
         self.ready.iter().map(BTreeSet::len).sum()
     }
 
+    /// Notes what a turn of a class took, while the other class waits.
+    fn share_classes(&mut self, class: usize, took: i64) {
+        if self.ready[1 - class].is_empty() {
+            // Nobody waits, so nothing is owed; what was had in advance stays so.
+            self.owed = self.owed.min(0);
+        } else if class == 0 {
+            self.owed = self.owed.saturating_add(took);
+        } else {
+            let more = took.saturating_sub(ADVANCE as i64).saturating_mul(TRICKLE);
+            self.owed = self.owed.saturating_sub(more);
+        }
+    }
+
     /// Puts a job into its client's queue, or gives it back if the client is gone.
-    fn queue(&mut self, id: usize, job: Arc<Job>, floor: &AtomicU64) -> Result<(), Arc<Job>> {
+    fn queue(&mut self, id: usize, job: Arc<Job>, floors: &[AtomicU64; 2]) -> Result<(), Arc<Job>> {
         let Some(member) = self.members[id].as_mut().filter(|member| !member.closed) else {
             return Err(job);
         };
         member.jobs.entry(job.priority).or_default().push_back(job);
         if member.key.is_none() {
             let account = &member.account;
-            let floor = floor.load(Ordering::Relaxed);
+            let floor = floors[account.class].load(Ordering::Relaxed);
             let time = account.time.fetch_max(floor, Ordering::Relaxed).max(floor);
             member.key = Some(time);
             self.ready[account.class].insert((time, id));
@@ -381,11 +399,9 @@ impl State {
     }
 
     /// The next turn of whoever is furthest behind.
-    fn pick(&mut self, floor: &AtomicU64, threads: usize) -> Option<Turn> {
+    fn pick(&mut self, floors: &[AtomicU64; 2], threads: usize) -> Option<Turn> {
         loop {
-            self.turns += 1;
-            let below = self.ready[0].is_empty()
-                || (!self.ready[1].is_empty() && self.turns.is_multiple_of(TRICKLE));
+            let below = self.ready[0].is_empty() || (!self.ready[1].is_empty() && self.owed > 0);
             let &(key, id) = self.ready[usize::from(below)].first()?;
             let time = self.members[id]
                 .as_ref()
@@ -395,8 +411,10 @@ impl State {
                 self.move_to(id, time);
                 continue;
             }
-            if !below {
-                floor.fetch_max(time, Ordering::Relaxed);
+            floors[usize::from(below)].fetch_max(time, Ordering::Relaxed);
+            if below && !self.ready[0].is_empty() {
+                // Paid for in advance, or all threads would take such a turn at once.
+                self.owed -= TRICKLE * ADVANCE as i64;
             }
             if let Some(turn) = self.take_turn(id, threads) {
                 return Some(turn);

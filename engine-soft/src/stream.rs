@@ -219,7 +219,7 @@ impl Stream {
 
     /// Carries out what waits until something is left to others or nothing waits.
     fn drive(self: &Arc<Self>) {
-        let until = Instant::now() + SPREE;
+        let mut until = None;
         loop {
             let mut state = lock(&self.state);
             let Some(head) = state.queue.pop_front() else {
@@ -235,7 +235,8 @@ impl Stream {
             } = head;
             let bytes = operation.bytes();
             self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
-            let here = Instant::now() < until;
+            let now = Instant::now();
+            let here = now < *until.get_or_insert(now + SPREE);
             match self.start(sequence, &context, priority, operation, here) {
                 Started::Done(result) => self.report(sequence, result),
                 Started::Running => return,

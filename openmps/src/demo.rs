@@ -3,8 +3,8 @@
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -77,8 +77,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let one_by_one = stage.run_one_by_one()?;
         let error = stage.compare()?;
         // All programs do the same work, so rates add up over the time that all of them took.
-        let work = |runs: &[Measured]| runs.iter().map(|run| run.gflops * run.milliseconds).sum::<f64>();
-        let longest = together.iter().map(|run| run.milliseconds).fold(0.0, f64::max);
+        let work = |runs: &[Measured]| {
+            runs.iter()
+                .map(|run| run.gflops * run.milliseconds)
+                .sum::<f64>()
+        };
+        let longest = together
+            .iter()
+            .map(|run| run.milliseconds)
+            .fold(0.0, f64::max);
         let sum = one_by_one.iter().map(|run| run.milliseconds).sum::<f64>();
         Ok::<_, anyhow::Error>(Report {
             bodies: arguments.bodies,
@@ -108,12 +115,20 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn table(report: &Report) -> Table {
     let mut table = Table::new();
-    table.load_preset(comfy_table::presets::ASCII_MARKDOWN);
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table.set_header(["", "GFLOP/s", "ms"]);
     for run in &report.together {
-        table.add_row([run.client.clone(), format!("{:.1}", run.gflops), format!("{:.0}", run.milliseconds)]);
+        table.add_row([
+            run.client.clone(),
+            format!("{:.1}", run.gflops),
+            format!("{:.0}", run.milliseconds),
+        ]);
     }
-    table.add_row(["all together", &format!("{:.1}", report.together_gflops), ""]);
+    table.add_row([
+        "all together",
+        &format!("{:.1}", report.together_gflops),
+        "",
+    ]);
     table.add_row([
         "the same, one after another",
         &format!("{:.1}", report.one_after_another_gflops),
@@ -160,21 +175,42 @@ impl<'a> Stage<'a> {
         let library = daemon.folder().join("lib");
         embedded::client_library_in(&library)?;
         let nbody = embedded::nbody_in(daemon.folder())?;
-        Ok(Self { daemon, arguments, screen, stop, library, nbody })
+        Ok(Self {
+            daemon,
+            arguments,
+            screen,
+            stop,
+            library,
+            nbody,
+        })
     }
 
     fn run_together(&self) -> Result<Vec<Measured>> {
-        let names: Vec<String> = (1..=self.arguments.clients).map(|n| format!("nbody_{n}")).collect();
+        let names: Vec<String> = (1..=self.arguments.clients)
+            .map(|n| format!("nbody_{n}"))
+            .collect();
         let label = format!("{} programs side by side", names.len());
-        self.watched(&label, names.iter().map(|name| self.start(name, "-benchmark", self.arguments.iterations)).collect())
+        self.watched(
+            &label,
+            names
+                .iter()
+                .map(|name| self.start(name, "-benchmark", self.arguments.iterations))
+                .collect(),
+        )
     }
 
     fn run_one_by_one(&self) -> Result<Vec<Measured>> {
         (1..=self.arguments.clients)
             .map(|n| {
-                let label = format!("the same work one after another: {n} of {}", self.arguments.clients);
+                let label = format!(
+                    "the same work one after another: {n} of {}",
+                    self.arguments.clients
+                );
                 let name = format!("alone_{n}");
-                let mut runs = self.watched(&label, vec![self.start(&name, "-benchmark", self.arguments.iterations)])?;
+                let mut runs = self.watched(
+                    &label,
+                    vec![self.start(&name, "-benchmark", self.arguments.iterations)],
+                )?;
                 runs.pop().context("one program, one result")
             })
             .collect()
@@ -183,7 +219,9 @@ impl<'a> Stage<'a> {
     fn compare(&self) -> Result<f64> {
         // One step: the CPU takes its time with all pairs in double precision.
         let program = self.start("compare", "-compare", 1);
-        let (_, lines) = self.outputs("comparing with the CPU", vec![program])?.remove(0);
+        let (_, lines) = self
+            .outputs("comparing with the CPU", vec![program])?
+            .remove(0);
         number_after(&lines, "relative error").context("the comparison printed no error")
     }
 
@@ -194,7 +232,10 @@ impl<'a> Stage<'a> {
             .arg(mode)
             .arg(format!("-numbodies={}", self.arguments.bodies))
             .arg(format!("-iterations={iterations}"))
-            .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &self.arguments.percentage)
+            .env(
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                &self.arguments.percentage,
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -202,8 +243,14 @@ impl<'a> Stage<'a> {
         self.daemon.adopt(&mut command);
         put_first_on_loader_path(&mut command, &self.library);
         let mut child = command.spawn().context("cannot start the n-body program")?;
-        let out = child.stdout.take().context("the program's output is a pipe")?;
-        let err = child.stderr.take().context("the program's errors are a pipe")?;
+        let out = child
+            .stdout
+            .take()
+            .context("the program's output is a pipe")?;
+        let err = child
+            .stderr
+            .take()
+            .context("the program's errors are a pipe")?;
         Ok(Program {
             name: name.to_owned(),
             lines: vec![
@@ -271,7 +318,12 @@ impl Program {
     fn finish(mut self) -> Result<(String, Vec<String>)> {
         let mut lines = Vec::new();
         for reader in self.lines.drain(..) {
-            lines.extend(reader.join().ok().context("reading a program's output failed")?);
+            lines.extend(
+                reader
+                    .join()
+                    .ok()
+                    .context("reading a program's output failed")?,
+            );
         }
         Ok((self.name.clone(), lines))
     }
@@ -313,7 +365,10 @@ mod tests {
             "= 332.953 single-precision GFLOP/s at 20 flops per interaction".to_owned(),
         ];
         assert_eq!(number_before(&lines, "ms"), Some(123.456));
-        assert_eq!(number_before(&lines, "single-precision GFLOP/s"), Some(332.953));
+        assert_eq!(
+            number_before(&lines, "single-precision GFLOP/s"),
+            Some(332.953)
+        );
         assert_eq!(number_before(&lines, "double-precision GFLOP/s"), None);
         let lines = ["largest relative error 1.5e-06 (allowed 1e-3)".to_owned()];
         assert_eq!(number_after(&lines, "relative error"), Some(1.5e-6));

@@ -57,7 +57,10 @@ fn private_folder(folder: &Path) -> Result<()> {
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     let facts = fs::metadata(folder)?;
     if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
-        bail!("{} is not this user's alone; remove it and try again", folder.display());
+        bail!(
+            "{} is not this user's alone; remove it and try again",
+            folder.display()
+        );
     }
     Ok(())
 }
@@ -71,7 +74,9 @@ fn put(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     let context = || format!("cannot write {}", path.display());
     let mut file = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
     file.write_all(content).with_context(context)?;
-    file.as_file().set_permissions(fs::Permissions::from_mode(0o755)).with_context(context)?;
+    file.as_file()
+        .set_permissions(fs::Permissions::from_mode(0o755))
+        .with_context(context)?;
     // A program that is still open for writing cannot be run: the descriptor must be closed first.
     let (handle, written) = file.into_parts();
     drop::<File>(handle);

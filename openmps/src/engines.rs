@@ -1,11 +1,24 @@
 //! Which engine a server drives, and how it is set up by the environment.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use control::log::Role;
 use engine::Engine;
+use engine_nvidia::NvidiaEngine;
 use engine_soft::{Config, SoftEngine};
+
+/// server.log, in the words of a server.
+#[derive(Debug)]
+struct ServerLog(control::log::Log);
+
+impl server::Log for ServerLog {
+    fn line(&self, starting: bool, text: &str) {
+        self.0
+            .line(if starting { Role::Other } else { Role::Server }, text);
+    }
+}
 
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
@@ -16,24 +29,53 @@ pub fn serve() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match from_environment() {
-        Ok(engine) => server::run(daemon, engine),
+    let log = Arc::new(ServerLog(log));
+    let result = from_environment()
+        .and_then(|engine| Ok(server::run(daemon, engine, Arc::<ServerLog>::clone(&log))?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log.line(control::log::Role::Server, &format!("MPS server failed to start: {error:#}"));
+            log.0.line(
+                Role::Server,
+                &format!("MPS server failed to start: {error:#}"),
+            );
             ExitCode::FAILURE
         }
     }
 }
 
-/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft`, and later others;
-/// `OPENMPS_SOFT_DEVICES`, `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and
-/// `OPENMPS_SOFT_WORKERS` set the software GPU up.
+/// How a daemon starts a server: this program again, with what the driver reads when it starts.
+pub fn server_program() -> Command {
+    let mut command = control::this_program();
+    command.envs(engine_nvidia::ENVIRONMENT.iter().copied());
+    command
+}
+
+/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
+/// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
+/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
 fn from_environment() -> Result<Arc<dyn Engine>> {
-    if let Some(name) = variable("OPENMPS_ENGINE").filter(|name| name != "soft") {
-        bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft`");
+    match variable("OPENMPS_ENGINE").as_deref() {
+        Some("soft") => return soft_from_environment(),
+        Some("nvidia") | None => {}
+        Some(name) => {
+            bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft` and `nvidia`")
+        }
     }
+    match NvidiaEngine::open() {
+        Ok(engine) => Ok(Arc::new(engine)),
+        // A driver that is there and does not work is not passed over: whoever has a GPU wants it.
+        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => {
+            soft_from_environment()
+        }
+        Err(error) => Err(error).context("cannot use the GPU"),
+    }
+}
+
+fn soft_from_environment() -> Result<Arc<dyn Engine>> {
     let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
-        text.parse().with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+        text.parse()
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
     })?;
     let mut config = Config::with_devices(devices);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
@@ -45,7 +87,9 @@ fn from_environment() -> Result<Arc<dyn Engine>> {
             .parse()
             .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
     }
-    Ok(Arc::new(SoftEngine::new(&config).context("cannot set up the software GPU")?))
+    Ok(Arc::new(
+        SoftEngine::new(&config).context("cannot set up the software GPU")?,
+    ))
 }
 
 fn variable(name: &str) -> Option<String> {

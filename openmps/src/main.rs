@@ -72,5 +72,9 @@ fn main() -> ExitCode {
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {
-    control::main(&arguments)
+    let arguments: Vec<String> = arguments
+        .iter()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .collect();
+    control::main(&arguments, engines::server_program)
 }

@@ -18,7 +18,10 @@ pub struct Screen {
 
 impl Screen {
     pub fn new(result_only: bool) -> Self {
-        Self { progress: MultiProgress::new(), result_only }
+        Self {
+            progress: MultiProgress::new(),
+            result_only,
+        }
     }
 
     /// Prints what comes from `source`, line by line, as `name | line`, and returns it at the end.

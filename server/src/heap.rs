@@ -141,6 +141,12 @@ impl Heap {
         self.retained.total + self.small.total
     }
 
+    /// Whether [`Heap::trim`] has something to give back.
+    #[must_use]
+    pub const fn retains(&self) -> bool {
+        self.retained.total > 0
+    }
+
     /// Makes a block of a size that [`Heap::rounded`] gave.
     ///
     /// # Errors
@@ -233,14 +239,13 @@ impl Heap {
         }
     }
 
-    /// Gives memory that is in no block back to the device. Says whether there was any.
-    pub fn trim(&mut self, backing: &mut dyn Backing) -> bool {
+    /// Gives memory that is in no block back to the device.
+    pub fn trim(&mut self, backing: &mut dyn Backing) {
         let retained = std::mem::take(&mut self.retained);
         for (&base, &bytes) in &retained.by_start {
             backing.decommit(Window { base, bytes });
             self.vacant.join(base, bytes, |_| false);
         }
-        retained.total > 0
     }
 }
 
@@ -299,9 +304,10 @@ mod tests {
             heap.release(block, bytes, &mut device);
         }
         assert_eq!(device.commits, 1);
-        assert!(heap.trim(&mut device));
+        assert!(heap.retains());
+        heap.trim(&mut device);
         assert!(device.granules.is_empty());
-        assert!(!heap.trim(&mut device));
+        assert!(!heap.retains());
     }
 
     #[test]

@@ -1,7 +1,26 @@
 //! Sessions, dispatch, memory, limits and the executor.
+//!
+//! One process, one engine, one thread a client. From the bottom:
+//!
+//! * `progress`: how far each stream of a client is, written by the engine's threads;
+//! * `order`: what a record has to wait for; the rules of CUDA's streams;
+//! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
+//! * `observer`: what the engine tells; `log`: what is said of a client;
+//! * `session`, `operations`: a client's thread, and what each operation does;
+//! * `admission`: from the daemon's packet to a session; `run`: the main thread.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod heap;
+mod images;
+mod log;
 mod memory;
+mod observer;
+mod operations;
 mod order;
 mod progress;
+mod run;
+mod session;
+
+pub use log::{Log, NoLog};
+pub use run::{RunError, run};

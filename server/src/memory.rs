@@ -173,13 +173,18 @@ impl Memory {
         ))
     }
 
-    /// Gives memory that no block uses back to the devices. Says whether there was any.
-    pub fn trim(&mut self, backing: &mut dyn Backing) -> bool {
-        let mut any = self.host.heap.trim(backing);
+    /// Whether [`Memory::trim`] has something to give back.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        self.host.heap.retains() || self.devices.iter().any(|pool| pool.heap.retains())
+    }
+
+    /// Gives memory that no block uses back to the devices.
+    pub fn trim(&mut self, backing: &mut dyn Backing) {
+        self.host.heap.trim(backing);
         for pool in &mut self.devices {
-            any |= pool.heap.trim(backing);
+            pool.heap.trim(backing);
         }
-        any
     }
 }
 

@@ -549,6 +549,13 @@ impl<T, A> Order<T, A> {
         None
     }
 
+    /// Defers an action until those deferred before it are done. There must be some.
+    pub fn defer_behind_last(&mut self, action: A) {
+        if let Some(last) = self.deferred.back_mut() {
+            last.actions.push_back(action);
+        }
+    }
+
     /// Takes the next deferred action whose time has come. If none has, `progress` is asked to say
     /// when.
     pub fn pop_due(&mut self, progress: &Progress) -> Option<A> {

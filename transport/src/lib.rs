@@ -31,6 +31,8 @@ compile_error!("the records' form is the memory of a little-endian machine");
 
 pub mod doorbell;
 pub mod handshake;
+#[cfg(all(test, loom))]
+mod loom_models;
 #[cfg(not(loom))]
 pub mod memory;
 pub mod ring;

@@ -107,7 +107,11 @@ fn records_that_change_while_they_are_read_are_copies_all_the_same() {
             let lengths = [0, 32, 256, 3200, 1 << 18, u64::from(u32::MAX)];
             for (at, word) in ring.words(RECORDS, 4096).iter().enumerate() {
                 let n = (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-                let length = lengths[if n % 64 == 0 { (n / 64) % 6 } else { n % 4 } as usize];
+                let length = lengths[if n.is_multiple_of(64) {
+                    (n / 64) % 6
+                } else {
+                    n % 4
+                } as usize];
                 let value = if at % 4 == 2 {
                     n
                 } else {

@@ -1,9 +1,11 @@
 //! Everything that CI and a developer run, tools included.
 
 mod ci;
+mod corpus;
 mod coverage;
 mod fuzz;
 mod shell;
+mod toolkit;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -32,6 +34,8 @@ enum Task {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Builds and runs the CUDA programs of tests/programs
+    Corpus(corpus::Arguments),
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -42,6 +46,7 @@ fn main() -> Result<()> {
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
+        Task::Corpus(arguments) => corpus::corpus(&arguments),
         Task::Coverage => coverage::write(),
     }
 }

@@ -23,7 +23,7 @@ fn run(
     if bytes == 0 {
         return Ok(());
     }
-    let (to, from) = places(target.session)?;
+    let (to, from) = places(target.current.session)?;
     // SAFETY: the program promises `bytes` bytes at its own addresses, during the call.
     unsafe {
         copy(
@@ -293,8 +293,8 @@ fn shaped(target: &Target, to: &Corner, from: &Corner, extent: Extent, when: Ret
         return Ok(());
     }
     let (to, from) = (
-        to.side(target.session, &extent)?,
-        from.side(target.session, &extent)?,
+        to.side(target.current.session, &extent)?,
+        from.side(target.current.session, &extent)?,
     );
     // SAFETY: the program promises memory for the extent at its own addresses, during the call.
     unsafe { copy(target, to, from, extent, when) }

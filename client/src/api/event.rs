@@ -45,7 +45,7 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Outcome {
 
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
-    let events = &target.session.events;
+    let events = &target.current.session.events;
     let event = events.get(event)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);

@@ -51,7 +51,7 @@ fn fill(rows: Rows, value: u32, stream: CUstream, here: bool) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let span = rows.span().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let range = target.session.ranges.find(rows.to);
+    let range = target.current.session.ranges.find(rows.to);
     let range = range
         .filter(|range| range.contains(rows.to, span))
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;

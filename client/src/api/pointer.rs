@@ -17,7 +17,10 @@ const MOST: u32 = 256;
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
+    /// A C++ bool.
     Bool(bool),
+    /// 32 bits. Some of what the manual calls a boolean too: runtime 13.0 reads all four bytes of
+    /// IS_MANAGED, and takes a byte among garbage for managed memory.
     Int(u32),
     Long(u64),
 }
@@ -56,9 +59,8 @@ fn value(
         CUpointer_attribute::DEVICE_POINTER => Value::Long(address),
         CUpointer_attribute::HOST_POINTER if range.origin == Origin::Host => Value::Long(address),
         CUpointer_attribute::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
-        CUpointer_attribute::SYNC_MEMOPS
-        | CUpointer_attribute::IS_MANAGED
-        | CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
+        CUpointer_attribute::SYNC_MEMOPS | CUpointer_attribute::IS_MANAGED => Value::Int(0),
+        CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
         | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
         | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
         CUpointer_attribute::BUFFER_ID | CUpointer_attribute::MEMORY_BLOCK_ID => {
@@ -102,12 +104,13 @@ fn nothing(attribute: CUpointer_attribute) -> Option<Value> {
         | CUpointer_attribute::MEMORY_BLOCK_ID
         | CUpointer_attribute::ALLOWED_HANDLE_TYPES
         | CUpointer_attribute::MEMPOOL_HANDLE => Value::Long(0),
-        CUpointer_attribute::MEMORY_TYPE | CUpointer_attribute::ACCESS_FLAGS => Value::Int(0),
+        CUpointer_attribute::MEMORY_TYPE
+        | CUpointer_attribute::ACCESS_FLAGS
+        | CUpointer_attribute::SYNC_MEMOPS
+        | CUpointer_attribute::IS_MANAGED => Value::Int(0),
         // CU_DEVICE_INVALID
         CUpointer_attribute::DEVICE_ORDINAL => Value::Int((-2_i32).cast_unsigned()),
-        CUpointer_attribute::SYNC_MEMOPS
-        | CUpointer_attribute::IS_MANAGED
-        | CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
+        CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
         | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
         | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE
         | CUpointer_attribute::MAPPED => Value::Bool(false),

@@ -53,7 +53,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
 
 /// The place that a stream must come to for all that was posted until now.
 fn end_of(target: &Target) -> Result<u64, CUresult> {
-    target.session.check_open()?;
+    target.current.session.check_open()?;
     Ok(target.stream.posted())
 }
 
@@ -81,12 +81,12 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    query(target.slot, end_of(&target)?, target.context)
+    query(target.slot, end_of(&target)?, target.current.slot())
 }
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
-    let event = target.session.events.get(event)?;
+    let event = target.current.session.events.get(event)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -125,6 +125,7 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> Outc
     let target = stream::target(stream)?;
     device.set(
         target
+            .current
             .session
             .context(target.stream.context())?
             .context

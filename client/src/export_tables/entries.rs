@@ -152,7 +152,7 @@ pub(super) unsafe extern "C" fn check_integrity(
             driver_version: seam::driver_version(),
             version,
             pid: std::process::id(),
-            thread: pthread_self() as u32,
+            thread: thread(),
             cudart_interface: CUDART_INTERFACE.address().addr() as u64,
             integrity_check: INTEGRITY_CHECK.address().addr() as u64,
             function: INTEGRITY_CHECK.get(1).addr() as u64,
@@ -161,6 +161,11 @@ pub(super) unsafe extern "C" fn check_integrity(
         // SAFETY: as this function's.
         unsafe { set(out, answer(&question, devices)) }
     })
+}
+
+/// The low half of the calling thread's pthread_self.
+pub(super) fn thread() -> u32 {
+    pthread_self() as u32
 }
 
 // SAFETY: the C library's function is declared as POSIX has it, its result as the machine word that
@@ -190,24 +195,24 @@ pub(super) extern "C" fn check_process() -> CUresult {
 /// Whether a runtime has asked for silence.
 static MUTED: AtomicBool = AtomicBool::new(false);
 
-/// ERROR_LOG slot 1: a runtime says what went wrong. The text is a format for printf, and is noted
-/// without what it formats.
+/// ERROR_LOG slot 1: a runtime says who has something to say, how grave it is, and what it is. The
+/// text is a format for printf, and is noted without what it formats.
 ///
 /// # Safety
-/// `format` is null or text that ends in a NUL.
+/// `component` and `format` are null or text that ends in a NUL.
 pub(super) unsafe extern "C" fn report_error(
-    component: u32,
+    component: *const c_char,
     level: u32,
     format: *const c_char,
 ) -> CUresult {
-    if !format.is_null() && !MUTED.load(Ordering::Relaxed) {
+    let none = component.is_null() || format.is_null();
+    if !none && !MUTED.load(Ordering::Relaxed) {
         contain((), || {
-            // SAFETY: not null, so text, as the caller promises.
-            let format = unsafe { CStr::from_ptr(format) };
-            log!(
-                "component {component}, level {level}: {}",
-                format.to_string_lossy()
-            );
+            // SAFETY: neither is null, so both are text, as the caller promises.
+            let (component, format) =
+                unsafe { (CStr::from_ptr(component), CStr::from_ptr(format)) };
+            let (component, format) = (component.to_string_lossy(), format.to_string_lossy());
+            log!("{component} says (level {level}): {format}");
         });
     }
     CUresult::SUCCESS
@@ -312,22 +317,5 @@ mod tests {
                 CUresult::SUCCESS
             );
         }
-    }
-
-    #[test]
-    fn before_cuinit_there_is_no_primary_context_and_no_self_test() {
-        let (mut context, mut digest) = (CUcontext::NULL, [7; 16]);
-        // SAFETY: both are valid for writes.
-        unsafe {
-            assert_eq!(
-                primary_context(&raw mut context, 0),
-                CUresult::ERROR_NOT_INITIALIZED
-            );
-            assert_eq!(
-                check_integrity(13000, 0, &raw mut digest),
-                CUresult::ERROR_NOT_INITIALIZED
-            );
-        }
-        assert_eq!(digest, [7; 16]);
     }
 }

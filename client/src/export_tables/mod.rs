@@ -12,6 +12,8 @@ mod md2;
 mod seam;
 mod storage;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::c_void;
 
@@ -147,36 +149,4 @@ pub(crate) fn get(uuid: &[u8; 16]) -> Option<*const c_void> {
         None => log!("private table {uuid:032x} was asked for and is not known"),
     }
     None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tables_are_found_by_the_bytes_of_their_uuid() {
-        let interface = [
-            0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd,
-            0x9d, 0xf9,
-        ];
-        assert_eq!(get(&interface), Some(CUDART_INTERFACE.address()));
-        for (uuid, table) in &SERVED {
-            assert_eq!(get(&uuid.to_be_bytes()), Some(table.address()));
-        }
-        for (uuid, _) in &REFUSED {
-            assert_eq!(get(&uuid.to_be_bytes()), None);
-        }
-        assert_eq!(get(&[0; 16]), None);
-    }
-
-    #[test]
-    fn tables_stand_in_the_order_of_their_names_and_say_their_true_sizes() {
-        let slots = SERVED.map(|(_, table)| table.get(0).addr() / 8);
-        let storage = (storage::put as *const c_void).addr() / 8;
-        // The sizes that driver 580 has.
-        assert_eq!(slots, [13, 7, 3, storage, 3, 15, 3, 93, 17, 99]);
-        for (at, name) in Name::ALL.into_iter().enumerate() {
-            assert_eq!(name as usize, at);
-        }
-    }
 }

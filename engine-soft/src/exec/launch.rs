@@ -82,7 +82,7 @@ impl Launch {
         } = spec;
         let threads = block
             .iter()
-            .fold(1u64, |product, &n| product.saturating_mul(n.into()));
+            .fold(1_u64, |all, &n| all.saturating_mul(n.into()));
         if grid.contains(&0)
             || grid[0] > i32::MAX.unsigned_abs()
             || grid[1] > 65535

@@ -13,7 +13,8 @@ pub fn attaching_and_detaching_leaves_nothing(engine: &dyn Engine) {
         let mut guest = Guest::new(engine);
         let base = guest.commit(0, 4 * GRANULE);
         guest.upload(base, &noise(4 * GRANULE, round));
-        assert_eq!(guest.client.free_memory(0), free - 4 * GRANULE);
+        // An engine may take memory in larger pieces than it gives.
+        assert!(guest.client.free_memory(0) <= free - 4 * GRANULE);
     }
     assert_eq!(Guest::new(engine).client.free_memory(0), free);
 }

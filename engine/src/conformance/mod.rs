@@ -21,11 +21,11 @@ pub mod progress;
 pub mod rig;
 pub mod streams;
 
-/// Makes one `#[test]` of every case, for the engines that a factory makes.
+/// Hands every case to the macro `$callback`, by modules, after what is in the parentheses.
 #[macro_export]
-macro_rules! conformance_suite {
-    ($factory:expr) => {
-        $crate::conformance_suite! { @cases $factory;
+macro_rules! for_each_case {
+    ($callback:path, ($($head:tt)*)) => {
+        $callback! { $($head)*
             memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
                 clients_cannot_reach_each_other what_is_not_committed_is_refused
                 ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
@@ -47,12 +47,17 @@ macro_rules! conformance_suite {
             progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
-                destroying_a_context_ends_its_kernels;
+                destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
             faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
                 a_trap_is_a_launch_failure a_misaligned_access_is_named
                 queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;
         }
     };
+}
+
+/// Makes one `#[test]` of every case, for the engines that a factory makes.
+#[macro_export]
+macro_rules! conformance_suite {
     (@cases $factory:expr; $($module:ident: $($case:ident)*;)*) => {$(
         mod $module {
             #[allow(unused_imports, reason = "the factory names what its file has")]
@@ -66,4 +71,28 @@ macro_rules! conformance_suite {
             )*
         }
     )*};
+    ($factory:expr) => {
+        $crate::for_each_case! { $crate::conformance_suite, (@cases $factory;) }
+    };
 }
+
+/// One case.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// Its module and name.
+    pub name: &'static str,
+    /// Panics when the engine is wrong.
+    pub run: fn(&dyn crate::Engine),
+}
+
+macro_rules! list {
+    ($($module:ident: $($case:ident)*;)*) => {
+        /// Every case, for programs that run them one by one.
+        pub const CASES: &[Case] = &[$($(Case {
+            name: concat!(stringify!($module), "::", stringify!($case)),
+            run: $module::$case,
+        },)*)*];
+    };
+}
+
+crate::for_each_case! { list, () }

@@ -40,7 +40,8 @@ pub struct Guest {
     pub told: Arc<Told>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
-    extents: Extents,
+    /// Given back when the client is gone.
+    _extents: Extents,
     next: HashMap<u32, u64>,
     modules: u64,
 }
@@ -54,9 +55,12 @@ pub struct Told {
     variables: Window,
 }
 
+/// A position and what became of it.
+pub type Completion = (u64, Result<(), CUresult>);
+
 #[derive(Debug, Default)]
 struct ToldState {
-    completed: HashMap<u32, Vec<(u64, Result<(), CUresult>)>>,
+    completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     variable_bytes: u64,
@@ -189,7 +193,7 @@ impl Guest {
             told,
             staging,
             host_memory,
-            extents,
+            _extents: extents,
             next: HashMap::new(),
             modules: 0,
         }
@@ -463,15 +467,8 @@ impl Guest {
 
     /// Ends the client; its addresses are free afterwards.
     pub fn end(self) -> Arc<Told> {
-        let Self {
-            client,
-            told,
-            extents,
-            ..
-        } = self;
-        drop(client);
-        drop(extents);
-        told
+        // The fields go in their order: the engine's side first, the addresses last.
+        Arc::clone(&self.told)
     }
 }
 
@@ -486,7 +483,7 @@ impl Told {
     }
 
     /// Everything that a stream completed, in the order in which it was told.
-    pub fn completed(&self, stream: u32) -> Vec<(u64, Result<(), CUresult>)> {
+    pub fn completed(&self, stream: u32) -> Vec<Completion> {
         let state = lock(&self.state);
         state.completed.get(&stream).cloned().unwrap_or_default()
     }

@@ -1,0 +1,308 @@
+//! Modules, libraries and launches.
+
+use std::ffi::c_void;
+
+use cuda_abi::types::*;
+
+use crate::api::*;
+use crate::params::{In, List, ListOut};
+use crate::testing::*;
+
+#[test]
+fn launches_carry_their_parameters_either_way() {
+    let mine = context(0);
+    let module = load("kernel store 8 8\nkernel odd 1 4 2 8\n\0");
+    let store = function(module, "store\0");
+    let (mut to, mut value) = (allocate(8), 0x1122_3344_5566_7788_u64);
+    launch(
+        store,
+        CUstream::NULL,
+        &mut [(&raw mut to).cast(), (&raw mut value).cast()],
+    )
+    .unwrap();
+    assert_eq!(read(to, 8), value.to_le_bytes());
+    let mut block = [to, 42];
+    let (mut size, mut less) = (16_usize, 8_usize);
+    let mut extra: [*mut c_void; 5] = [
+        std::ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_POINTER),
+        block.as_mut_ptr().cast(),
+        std::ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_SIZE),
+        (&raw mut size).cast(),
+        std::ptr::null_mut(),
+    ];
+    let by_extra = |function, extra: *mut *mut c_void| {
+        cuLaunchKernel(
+            function,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            CUstream::NULL,
+            std::ptr::null_mut(),
+            extra,
+        )
+    };
+    by_extra(store, extra.as_mut_ptr()).unwrap();
+    assert_eq!(read(to, 8), 42_u64.to_le_bytes());
+    extra[3] = (&raw mut less).cast();
+    assert_eq!(
+        by_extra(store, extra.as_mut_ptr()),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    assert_eq!(
+        by_extra(store, std::ptr::null_mut()),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    let (mut offset, mut bytes) = (0, 0);
+    let odd = function(module, "odd\0");
+    cuFuncGetParamInfo(odd, 3, out(&mut offset), out(&mut bytes)).unwrap();
+    assert_eq!((offset, bytes), (16, 8));
+    let past = cuFuncGetParamInfo(odd, 4, out(&mut offset), out(&mut bytes));
+    assert_eq!(past, Err(CUresult::ERROR_INVALID_VALUE));
+    let mut missing = CUfunction::NULL;
+    let missing = cuModuleGetFunction(out(&mut missing), module, text("nothing\0"));
+    assert_eq!(missing, Err(CUresult::ERROR_NOT_FOUND));
+    cuModuleUnload(module).unwrap();
+    assert_eq!(
+        launch(store, CUstream::NULL, &mut []),
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    );
+    assert_eq!(cuModuleUnload(module), Err(CUresult::ERROR_INVALID_HANDLE));
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn wrong_shapes_are_refused_at_once() {
+    let mine = context(0);
+    let module = load("kernel plain\n\0");
+    let plain = function(module, "plain\0");
+    let shaped = |grid: [u32; 3], block: [u32; 3], shared| {
+        let none = std::ptr::null_mut();
+        cuLaunchKernel(
+            plain,
+            grid[0],
+            grid[1],
+            grid[2],
+            block[0],
+            block[1],
+            block[2],
+            shared,
+            CUstream::NULL,
+            none,
+            none,
+        )
+    };
+    let one = [1, 1, 1];
+    assert_eq!(shaped(one, [512, 1, 1], 48 << 10 >> 1), Ok(()));
+    for (grid, block, shared, error) in [
+        ([0, 1, 1], one, 0, CUresult::ERROR_INVALID_VALUE),
+        (one, [1, 0, 1], 0, CUresult::ERROR_INVALID_VALUE),
+        ([1, 65536, 1], one, 0, CUresult::ERROR_INVALID_VALUE),
+        (one, [1, 1, 65], 0, CUresult::ERROR_INVALID_VALUE),
+        (one, [64, 64, 1], 0, CUresult::ERROR_INVALID_VALUE),
+        (one, [513, 1, 1], 0, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES),
+        (one, one, 48 << 10, CUresult::ERROR_INVALID_VALUE),
+    ] {
+        assert_eq!(
+            shaped(grid, block, shared),
+            Err(error),
+            "{grid:?} {block:?} {shared}"
+        );
+    }
+    // With leave for more shared memory, the same launch goes.
+    let most = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    assert_eq!(
+        cuFuncSetAttribute(plain, most, 200 << 10),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    cuFuncSetAttribute(plain, most, 48 << 10).unwrap();
+    assert_eq!(shaped(one, one, 48 << 10), Ok(()));
+    let cooperative = |blocks| {
+        let none = std::ptr::null_mut();
+        cuLaunchCooperativeKernel(plain, blocks, 1, 1, 512, 1, 1, 0, CUstream::NULL, none)
+    };
+    assert_eq!(cooperative(16), Ok(()));
+    assert_eq!(
+        cooperative(17),
+        Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
+    );
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn launch_attributes_travel_whole() {
+    let shared = start();
+    let mine = context(0);
+    let module = load("kernel with_attributes 4\n\0");
+    let mut value = [7_u8; 64];
+    value[63] = 9;
+    let mut attributes = [CUlaunchAttribute {
+        id: CUlaunchAttributeID::CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue(value),
+    }];
+    let config = CUlaunchConfig {
+        gridDimX: 4,
+        gridDimY: 3,
+        gridDimZ: 2,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: CUstream::NULL,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: 1,
+    };
+    let mut parameter = 5_u32;
+    let mut each: [*mut c_void; 1] = [(&raw mut parameter).cast()];
+    let kernel = function(module, "with_attributes\0");
+    cuLaunchKernelEx(
+        In::of(&config),
+        kernel,
+        each.as_mut_ptr(),
+        std::ptr::null_mut(),
+    )
+    .unwrap();
+    cuCtxSynchronize().unwrap();
+    let launches = shared.launches.lock().unwrap();
+    let launched = launches
+        .iter()
+        .find(|launched| launched.name == "with_attributes")
+        .unwrap();
+    assert_eq!(
+        (launched.request.grid, launched.request.attributes),
+        ([4, 3, 2], 1)
+    );
+    assert_eq!(launched.data[..8], [4, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(launched.data[8..72], value);
+    assert_eq!(launched.data[72..], [5, 0, 0, 0]);
+    drop(launches);
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn libraries_need_no_context_and_become_modules_in_each() {
+    start();
+    let mut library = CUlibrary::NULL;
+    let image = "kernel store 8 8\nvariable counter 16\nkernel other 4\n\0";
+    // SAFETY: no options, so no arrays.
+    let none = || unsafe { List::new(std::ptr::null()) };
+    // SAFETY: as above.
+    let no_values = || unsafe { List::new(std::ptr::null()) };
+    // SAFETY: as above.
+    let no_options = || unsafe { List::new(std::ptr::null()) };
+    cuLibraryLoadData(
+        out(&mut library),
+        image.as_ptr().cast(),
+        none(),
+        no_values(),
+        0,
+        no_options(),
+        no_values(),
+        1,
+    )
+    .unwrap();
+    let mut kernel = CUkernel::NULL;
+    cuLibraryGetKernel(out(&mut kernel), library, text("store\0")).unwrap();
+    let most = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    cuKernelSetAttribute(most, 50 << 10, kernel, 0).unwrap();
+    let mut functions = Vec::new();
+    for device in 0..2 {
+        let mine = context(device);
+        let (mut to, mut value) = (allocate(8), 5 + device as u64);
+        let as_function = CUfunction::from_bits(kernel.bits());
+        launch(
+            as_function,
+            CUstream::NULL,
+            &mut [(&raw mut to).cast(), (&raw mut value).cast()],
+        )
+        .unwrap();
+        assert_eq!(read(to, 8), value.to_le_bytes());
+        let mut function = CUfunction::NULL;
+        cuKernelGetFunction(out(&mut function), kernel).unwrap();
+        assert!(!functions.contains(&function));
+        functions.push(function);
+        let mut set = 0;
+        cuFuncGetAttribute(out(&mut set), most, function).unwrap();
+        assert_eq!(set, 50 << 10, "what was set before it was made");
+        let (mut address, mut bytes) = (0, 0);
+        cuLibraryGetGlobal(
+            out(&mut address),
+            out(&mut bytes),
+            library,
+            text("counter\0"),
+        )
+        .unwrap();
+        assert_eq!(bytes, 16);
+        assert_eq!(read(address, 16), [0; 16]);
+        cuCtxDestroy(mine).unwrap();
+        let mut name = std::ptr::null();
+        assert_eq!(
+            cuFuncGetName(out(&mut name), function),
+            Err(CUresult::ERROR_INVALID_HANDLE)
+        );
+    }
+    let mut count = 0;
+    cuLibraryGetKernelCount(out(&mut count), library).unwrap();
+    let mut kernels = [CUkernel::NULL; 3];
+    // SAFETY: room for three.
+    let list = unsafe { ListOut::new(kernels.as_mut_ptr()) };
+    cuLibraryEnumerateKernels(list, 3, library).unwrap();
+    assert_eq!((count, kernels[0], kernels[2]), (2, kernel, CUkernel::NULL));
+    let mut name = std::ptr::null();
+    cuKernelGetName(out(&mut name), kernels[1]).unwrap();
+    // SAFETY: the name lives as long as the library.
+    assert_eq!(unsafe { std::ffi::CStr::from_ptr(name) }, c"other");
+    cuLibraryUnload(library).unwrap();
+    assert_eq!(
+        cuKernelGetName(out(&mut name), kernel),
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    );
+    assert_eq!(
+        cuLibraryUnload(library),
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    );
+}
+
+#[test]
+fn images_tell_their_errors_and_long_ones_are_described_in_full() {
+    let mine = context(0);
+    let mut log = [0_u8; 64];
+    let options = [
+        CUjit_option::ERROR_LOG_BUFFER,
+        CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+    ];
+    let mut values: [*mut c_void; 2] = [
+        log.as_mut_ptr().cast(),
+        std::ptr::without_provenance_mut(64),
+    ];
+    let mut module = CUmodule::NULL;
+    let image = c"fail line 3: bad\n".as_ptr().cast();
+    // SAFETY: both arrays have two entries.
+    let (options, list) = unsafe {
+        (
+            List::new(options.as_ptr()),
+            List::new(values.as_mut_ptr().cast_const()),
+        )
+    };
+    let failed = cuModuleLoadDataEx(out(&mut module), image, 2, options, list);
+    assert_eq!(failed, Err(CUresult::ERROR_INVALID_PTX));
+    assert!(log.starts_with(b"line 3: bad\0"));
+    assert_eq!(values[1].addr(), 12);
+    let long = load("kernel store 8 8\npad\n\0");
+    let mut count = 0;
+    cuModuleGetFunctionCount(out(&mut count), long).unwrap();
+    assert_eq!(count, 4001);
+    function(long, "padding_3999\0");
+    // Larger than what may be on its way at once.
+    let mut large = vec![b'\n'; 20 << 20];
+    large.extend(b"kernel last\n\0");
+    cuModuleLoadData(out(&mut module), large.as_ptr().cast()).unwrap();
+    function(module, "last\0");
+    let nowhere = cuModuleLoad(out(&mut module), text("/nonexistent/image.ptx\0"));
+    assert_eq!(nowhere, Err(CUresult::ERROR_FILE_NOT_FOUND));
+    cuCtxDestroy(mine).unwrap();
+}

@@ -1,0 +1,181 @@
+//! Devices, contexts, and what is not built.
+
+use cuda_abi::functions::Function;
+use cuda_abi::types::*;
+
+use crate::api::*;
+use crate::testing::*;
+
+#[test]
+fn devices_answer_from_what_was_told() {
+    start();
+    let mut count = 0;
+    assert_eq!(cuDeviceGetCount(out(&mut count)), Ok(()));
+    assert_eq!(count, 2);
+    let mut device = -1;
+    assert_eq!(cuDeviceGet(out(&mut device), 1), Ok(()));
+    assert_eq!(device, 1);
+    assert_eq!(
+        cuDeviceGet(out(&mut device), 2),
+        Err(CUresult::ERROR_INVALID_DEVICE)
+    );
+    let mut value = 0;
+    for id in 1..=147 {
+        assert_eq!(
+            cuDeviceGetAttribute(out(&mut value), CUdevice_attribute(id), 0),
+            Ok(()),
+            "{id}"
+        );
+    }
+    let beyond = cuDeviceGetAttribute(out(&mut value), CUdevice_attribute(148), 0);
+    assert_eq!(beyond, Err(CUresult::ERROR_INVALID_VALUE));
+    let mut found = -1;
+    assert_eq!(
+        cuDeviceGetByPCIBusId(out(&mut found), text("0000:1A:01.0\0")),
+        Ok(())
+    );
+    assert_eq!(found, 1);
+}
+
+#[test]
+fn contexts_stack_by_thread_and_dead_ones_are_refused() {
+    let first = context(0);
+    let second = context(1);
+    let mut current = CUcontext::NULL;
+    let mut device = -1;
+    cuCtxGetDevice(out(&mut device)).unwrap();
+    assert_eq!(device, 1);
+    let other = std::thread::spawn(|| {
+        let mut device = 0;
+        cuCtxGetDevice(out(&mut device))
+    });
+    assert_eq!(other.join().unwrap(), Err(CUresult::ERROR_INVALID_CONTEXT));
+    cuCtxPopCurrent(out(&mut current)).unwrap();
+    assert_eq!(current, second);
+    cuCtxPushCurrent(second).unwrap();
+    cuCtxDestroy(second).unwrap();
+    assert_eq!(cuCtxDestroy(second), Err(CUresult::ERROR_INVALID_CONTEXT));
+    cuCtxGetCurrent(out(&mut current)).unwrap();
+    assert_eq!(
+        current, first,
+        "destroying takes it from this thread's stack"
+    );
+    for bogus in [0x1234, second.bits(), first.bits() ^ 1 << 60, u64::MAX] {
+        let bogus = CUcontext::from_bits(bogus);
+        assert_eq!(cuCtxSetCurrent(bogus), Err(CUresult::ERROR_INVALID_CONTEXT));
+        assert_eq!(cuCtxDestroy(bogus), Err(CUresult::ERROR_INVALID_CONTEXT));
+    }
+    cuCtxDestroy(first).unwrap();
+    assert_eq!(
+        cuCtxGetDevice(out(&mut device)),
+        Err(CUresult::ERROR_INVALID_CONTEXT)
+    );
+}
+
+#[test]
+fn a_context_destroyed_elsewhere_is_said_to_be() {
+    let mine = context(0);
+    let bits = mine.bits();
+    std::thread::spawn(move || cuCtxDestroy(CUcontext::from_bits(bits)))
+        .join()
+        .unwrap()
+        .unwrap();
+    let mut address = 0;
+    let allocated = cuMemAlloc_v2(out(&mut address), 16);
+    assert_eq!(allocated, Err(CUresult::ERROR_CONTEXT_IS_DESTROYED));
+    cuCtxPopCurrent(out(&mut CUcontext::NULL.clone())).unwrap();
+}
+
+#[test]
+fn primary_contexts_are_counted_and_keep_their_handle() {
+    start();
+    // The only test that uses device 1's primary context.
+    let (mut flags, mut active) = (0, -1);
+    let mut state = || {
+        cuDevicePrimaryCtxGetState(1, out(&mut flags), out(&mut active)).unwrap();
+        active
+    };
+    assert_eq!(state(), 0);
+    let mut first = CUcontext::NULL;
+    let mut second = CUcontext::NULL;
+    cuDevicePrimaryCtxRetain(out(&mut first), 1).unwrap();
+    cuDevicePrimaryCtxRetain(out(&mut second), 1).unwrap();
+    assert_eq!((first, state()), (second, 1));
+    cuCtxSetCurrent(first).unwrap();
+    let address = allocate(64);
+    cuDevicePrimaryCtxRelease(1).unwrap();
+    assert_eq!(read(address, 4), [0; 4]);
+    cuDevicePrimaryCtxRelease(1).unwrap();
+    assert_eq!(state(), 0);
+    assert_eq!(
+        cuDevicePrimaryCtxRelease(1),
+        Err(CUresult::ERROR_INVALID_CONTEXT)
+    );
+    let mut version = 0;
+    cuCtxGetApiVersion(first, out(&mut version)).unwrap();
+    // It comes to life again where it is used, as runtime 11 does it.
+    assert_eq!(
+        cuMemFree_v2(address),
+        Err(CUresult::ERROR_INVALID_VALUE),
+        "it went with the context"
+    );
+    allocate(64);
+    assert_eq!(state(), 1);
+    cuDevicePrimaryCtxReset(1).unwrap();
+    assert_eq!(state(), 0);
+    assert_eq!(cuCtxDestroy(first), Err(CUresult::ERROR_INVALID_CONTEXT));
+    cuCtxSetCurrent(CUcontext::NULL).unwrap();
+}
+
+#[test]
+fn a_fault_is_that_contexts_alone_and_stays() {
+    let well = context(0);
+    let module = load("kernel store 8 8\n\0");
+    let store = function(module, "store\0");
+    let (mut to, mut value) = (allocate(8), 1_u64);
+    let ill = context(1);
+    let die = function(load("kernel die\n\0"), "die\0");
+    assert_eq!(launch(die, CUstream::NULL, &mut []), Ok(()), "told later");
+    assert_eq!(cuCtxSynchronize(), Err(CUresult::ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(
+        launch(die, CUstream::NULL, &mut []),
+        Err(CUresult::ERROR_ILLEGAL_ADDRESS)
+    );
+    assert_eq!(
+        cuMemAlloc_v2(out(&mut 0), 8),
+        Err(CUresult::ERROR_ILLEGAL_ADDRESS)
+    );
+    cuCtxDestroy(ill).unwrap();
+    let mut current = CUcontext::NULL;
+    cuCtxGetCurrent(out(&mut current)).unwrap();
+    assert_eq!(current, well);
+    launch(
+        store,
+        CUstream::NULL,
+        &mut [(&raw mut to).cast(), (&raw mut value).cast()],
+    )
+    .unwrap();
+    assert_eq!(cuCtxSynchronize(), Ok(()));
+    cuCtxDestroy(well).unwrap();
+    // The slot's next tenant is not ill.
+    let next = context(1);
+    assert_eq!(cuCtxSynchronize(), Ok(()));
+    cuCtxDestroy(next).unwrap();
+}
+
+#[test]
+fn what_is_not_built_is_said_once() {
+    let shared = start();
+    let before = crate::absent::calls(Function::cuLinkDestroy);
+    for _ in 0..3 {
+        let answer = crate::absent::absent(Function::cuLinkDestroy);
+        assert_eq!(answer, Err(CUresult::ERROR_NOT_SUPPORTED));
+    }
+    assert_eq!(crate::absent::calls(Function::cuLinkDestroy), before + 3);
+    let mine = context(0);
+    cuMemGetInfo_v2(out(&mut 0), out(&mut 0)).unwrap(); // comes after what was posted before
+    let named = shared.not_supported.lock().unwrap().clone();
+    let wanted = u32::from(Function::cuLinkDestroy.number());
+    assert_eq!(named.iter().filter(|number| **number == wanted).count(), 1);
+    cuCtxDestroy(mine).unwrap();
+}

@@ -1,0 +1,189 @@
+//! Memory, copies and fills.
+
+use std::ffi::c_void;
+
+use cuda_abi::types::*;
+
+use crate::api::*;
+use crate::params::In;
+use crate::testing::*;
+
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn memory_is_freed_once_and_copies_stay_in_an_allocation() {
+    let mine = context(0);
+    let address = allocate(1000);
+    let content = pattern(1000);
+    cuMemcpyHtoD_v2(address, bytes(&content), 1000).unwrap();
+    assert_eq!(read(address, 1000), content);
+    let beyond = cuMemcpyHtoD_v2(address + 1, bytes(&content), 1000);
+    assert_eq!(beyond, Err(CUresult::ERROR_INVALID_VALUE));
+    let (mut base, mut size) = (0, 0);
+    cuMemGetAddressRange_v2(out(&mut base), out(&mut size), address + 999).unwrap();
+    assert_eq!((base, size), (address, 1000));
+    assert_eq!(
+        cuMemFree_v2(address + 1),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    cuMemFree_v2(address).unwrap();
+    assert_eq!(cuMemFree_v2(address), Err(CUresult::ERROR_INVALID_VALUE));
+    assert_eq!(cuMemFree_v2(0), Ok(()));
+    let mut none = 0;
+    assert_eq!(
+        cuMemAlloc_v2(out(&mut none), 0),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    assert_eq!(
+        cuMemAlloc_v2(out(&mut none), 1 << 40),
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    );
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn large_copies_go_through_staging_both_ways() {
+    let mine = context(0);
+    // More than all of staging.
+    let count = (40 << 20) + 12345;
+    let address = allocate(count);
+    let content = pattern(count);
+    cuMemcpyHtoD_v2(address, bytes(&content), count).unwrap();
+    assert!(read(address, count) == content);
+    cuMemsetD8_v2(address, 0x5a, 70_000).unwrap();
+    let back = read(address, 70_001);
+    assert!(back[..70_000].iter().all(|byte| *byte == 0x5a));
+    assert_eq!(back[70_000], content[70_000]);
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn pinned_memory_is_the_same_for_all() {
+    let mine = context(0);
+    let mut pinned: *mut c_void = std::ptr::null_mut();
+    cuMemHostAlloc(out(&mut pinned), 4096, 0).unwrap();
+    let address = allocate(4096);
+    // SAFETY: the memory has just been allocated, and only this test knows of it.
+    let slice = unsafe { std::slice::from_raw_parts_mut(pinned.cast::<u8>(), 4096) };
+    slice.copy_from_slice(&pattern(4096));
+    cuMemcpyHtoDAsync_v2(address, bytes(slice), 4096, CUstream::NULL).unwrap();
+    cuStreamSynchronize(CUstream::NULL).unwrap();
+    assert_eq!(read(address, 4096), pattern(4096));
+    cuMemsetD8_v2(address, 9, 4096).unwrap();
+    cuMemcpyDtoH_v2(room(slice), address, 4096).unwrap();
+    assert_eq!(slice, vec![9; 4096]);
+    // Without a direction.
+    let (host, mut own) = (pinned.addr() as u64, vec![0; 4096]);
+    cuMemcpy(own.as_mut_ptr() as u64, host, 4096).unwrap();
+    assert_eq!(own, slice);
+    let mut kind = 0_u32;
+    let data = (&raw mut kind).cast();
+    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, host + 5).unwrap();
+    assert_eq!(kind, CUmemorytype::HOST.0);
+    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, address).unwrap();
+    assert_eq!(kind, CUmemorytype::DEVICE.0);
+    let mut managed = u32::MAX;
+    let data_of_managed = (&raw mut managed).cast();
+    cuPointerGetAttribute(data_of_managed, CUpointer_attribute::IS_MANAGED, address).unwrap();
+    assert_eq!(managed, 0, "all four bytes of it");
+    let own = own.as_ptr() as u64;
+    let unknown = cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, own);
+    assert_eq!(unknown, Err(CUresult::ERROR_INVALID_VALUE));
+    let mut flags = 0;
+    cuMemHostGetFlags(out(&mut flags), pinned).unwrap();
+    cuMemFreeHost(pinned).unwrap();
+    assert_eq!(cuMemFreeHost(pinned), Err(CUresult::ERROR_INVALID_VALUE));
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn rectangles_and_boxes_keep_what_is_around_them() {
+    let mine = context(0);
+    let content = pattern(64 * 32);
+    let address = allocate(64 * 32);
+    cuMemsetD8_v2(address, 0xee, 64 * 32).unwrap();
+    // A rectangle of 10 × 5 from (3, 2) of a host picture of pitch 32 to (20, 7) at pitch 64.
+    let mut copy = CUDA_MEMCPY2D {
+        srcXInBytes: 3,
+        srcY: 2,
+        srcMemoryType: CUmemorytype::HOST,
+        srcHost: content.as_ptr().cast(),
+        srcDevice: 0,
+        srcArray: CUarray::NULL,
+        srcPitch: 32,
+        dstXInBytes: 20,
+        dstY: 7,
+        dstMemoryType: CUmemorytype::DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: address,
+        dstArray: CUarray::NULL,
+        dstPitch: 64,
+        WidthInBytes: 10,
+        Height: 5,
+    };
+    cuMemcpy2D_v2(In::of(&copy)).unwrap();
+    let mut expected = vec![0xee; 64 * 32];
+    for y in 0..5 {
+        expected[(7 + y) * 64 + 20..][..10].copy_from_slice(&content[(2 + y) * 32 + 3..][..10]);
+    }
+    assert_eq!(read(address, 64 * 32), expected);
+    copy.srcPitch = 9;
+    assert_eq!(
+        cuMemcpy2D_v2(In::of(&copy)),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    copy.srcPitch = 32;
+    copy.Height = 30;
+    assert_eq!(
+        cuMemcpy2D_v2(In::of(&copy)),
+        Err(CUresult::ERROR_INVALID_VALUE),
+        "beyond the end"
+    );
+    let mut back = vec![0; 4 * 3 * 2];
+    // A box of 4 × 3 × 2 from (1, 1, 1) of slices of 8 rows of 64 bytes, packed.
+    let box_copy = CUDA_MEMCPY3D {
+        srcXInBytes: 20,
+        srcY: 7,
+        srcZ: 0,
+        srcLOD: 0,
+        srcMemoryType: CUmemorytype::DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: address,
+        srcArray: CUarray::NULL,
+        reserved0: std::ptr::null_mut(),
+        srcPitch: 64,
+        srcHeight: 10,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstZ: 0,
+        dstLOD: 0,
+        dstMemoryType: CUmemorytype::HOST,
+        dstHost: back.as_mut_ptr().cast(),
+        dstDevice: 0,
+        dstArray: CUarray::NULL,
+        reserved1: std::ptr::null_mut(),
+        dstPitch: 4,
+        dstHeight: 3,
+        WidthInBytes: 4,
+        Height: 3,
+        Depth: 2,
+    };
+    cuMemcpy3D_v2(In::of(&box_copy)).unwrap();
+    let mut expected_box: Vec<u8> = Vec::new();
+    for z in 0..2 {
+        for y in 0..3 {
+            expected_box.extend(&expected[(z * 10 + 7 + y) * 64 + 20..][..4]);
+        }
+    }
+    assert_eq!(back, expected_box);
+    cuMemsetD2D16_v2(address, 64, 0x0102, 3, 2).unwrap();
+    assert_eq!(read(address + 64, 8), [2, 1, 2, 1, 2, 1, 0xee, 0xee]);
+    assert_eq!(
+        cuMemsetD32_v2(address + 2, 0, 1),
+        Err(CUresult::ERROR_INVALID_VALUE),
+        "not aligned"
+    );
+    cuCtxDestroy(mine).unwrap();
+}

@@ -1,0 +1,6 @@
+//! The api against the server of `testing`, by family.
+
+mod code;
+mod contexts;
+mod memory;
+mod streams;

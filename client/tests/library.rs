@@ -1,0 +1,154 @@
+//! The library as programs get it: its symbols, what it needs, and C programs that use it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use cuda_abi::functions::ROWS;
+
+/// The library, built as this test was: cargo does not build it for the tests by itself.
+fn library() -> PathBuf {
+    static BUILD: Once = Once::new();
+    BUILD.call_once(|| {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--package", "client"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo").success());
+    });
+    let test = std::env::current_exe().expect("a path");
+    let target = test.ancestors().nth(2).expect("target/debug/deps");
+    target.join("libcuda.so")
+}
+
+fn output(command: &mut Command) -> String {
+    let output = command.output().expect("binutils");
+    assert!(output.status.success(), "{command:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Compiles a program of this folder.
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(name);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name.trim_end_matches(".c"));
+    let status = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .args(["-ldl", "-lpthread"])
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    program
+}
+
+fn passes(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        output.stderr.is_empty(),
+        "the library printed {:?}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn it_exports_the_tables_names_and_no_other() {
+    let symbols = output(
+        Command::new("nm")
+            .args(["-D", "--defined-only"])
+            .arg(library()),
+    );
+    let exported: BTreeSet<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    let table: BTreeSet<&str> = ROWS
+        .iter()
+        .flat_map(|row| [Some(row.name), row.twin.map(|twin| twin.symbol)])
+        .flatten()
+        .collect();
+    assert_eq!(exported, table);
+}
+
+#[test]
+fn it_has_the_drivers_name_and_needs_libc_only() {
+    let dynamic = output(Command::new("readelf").arg("-d").arg(library()));
+    let of = |kind: &str| -> Vec<&str> {
+        dynamic
+            .lines()
+            .filter(|line| line.contains(kind))
+            .filter_map(|line| line.split(['[', ']']).nth(1))
+            .collect()
+    };
+    assert_eq!(of("(SONAME)"), ["libcuda.so.1"]);
+    for needed in of("(NEEDED)") {
+        assert!(
+            matches!(needed, "libc.so.6" | "ld-linux-x86-64.so.2"),
+            "{needed}"
+        );
+    }
+}
+
+#[test]
+fn proc_address_answers_as_measured() {
+    let table =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda-abi/tests/data/getprocaddress.tsv");
+    passes(
+        &Command::new(compile("proc_address.c"))
+            .arg(library())
+            .arg(table)
+            .output()
+            .expect("it runs"),
+    );
+}
+
+#[test]
+fn without_a_daemon_there_is_an_error_and_nothing_else() {
+    let program = compile("unattached.c");
+    let nowhere = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nowhere");
+    let run = |directory: &Path| {
+        Command::new(&program)
+            .arg(library())
+            .env("CUDA_MPS_PIPE_DIRECTORY", directory)
+            .output()
+            .expect("it runs")
+    };
+    let begin = Instant::now();
+    passes(&run(&nowhere));
+    assert!(begin.elapsed() < Duration::from_secs(2), "at once");
+    // Longer than a socket's address takes: the log says so.
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("client.log");
+    let _ = std::fs::remove_file(&log);
+    let long = nowhere.join("x".repeat(120));
+    let mut command = Command::new(&program);
+    command
+        .arg(library())
+        .env("CUDA_MPS_PIPE_DIRECTORY", &long)
+        .env("OPENMPS_CLIENT_LOG", &log);
+    passes(&command.output().expect("it runs"));
+    let log = std::fs::read_to_string(&log).expect("a log");
+    assert!(log.contains("107") && log.contains("xxx"), "{log}");
+}
+
+#[test]
+fn a_program_waits_for_a_daemon_as_long_as_it_is_told() {
+    let begin = Instant::now();
+    let mut command = Command::new(compile("unattached.c"));
+    command
+        .arg(library())
+        .env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
+        .env("OPENMPS_CONNECT_TIMEOUT", "200ms");
+    passes(&command.output().expect("it runs"));
+    // It attaches three times.
+    assert!(
+        begin.elapsed() >= Duration::from_millis(600),
+        "{:?}",
+        begin.elapsed()
+    );
+}

@@ -1,0 +1,256 @@
+//! A private daemon for a test, and clients of it.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::panic::catch_unwind;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cuda_abi::operations::{ContextCreate, EventRecord};
+use engine::arena::EXTENT;
+use transport::handshake::{ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
+use transport::session::{ClientEnd, SessionMemory};
+use transport::socket::Connection;
+
+pub type Test = (&'static str, fn());
+
+/// Runs the tests whose names contain one of the arguments, or all; understands as much of the usual
+/// harness's command line as tools use.
+pub fn run(tests: &[Test], figures: &[Test], arguments: impl Iterator<Item = String>) -> ExitCode {
+    let arguments: Vec<String> = arguments.collect();
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let tests = if has("--ignored") { figures } else { tests };
+    if has("--list") {
+        for (name, _) in tests {
+            println!("{name}: test");
+        }
+        return ExitCode::SUCCESS;
+    }
+    let wanted: Vec<&String> = arguments
+        .iter()
+        .filter(|argument| !argument.starts_with('-'))
+        .collect();
+    let mut failed = 0;
+    for (name, test) in tests {
+        if !(wanted.is_empty() || wanted.iter().any(|part| name.contains(*part))) {
+            continue;
+        }
+        let began = Instant::now();
+        let ok = catch_unwind(test).is_ok();
+        failed += u32::from(!ok);
+        let result = if ok { "ok" } else { "FAILED" };
+        println!("test {name} ... {result} ({:?})", began.elapsed());
+    }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < limit, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Directories of a test, and the daemon in them if it runs.
+pub struct Rig {
+    root: tempfile::TempDir,
+    pub foreground: Option<Child>,
+    pub environment: Vec<(&'static str, String)>,
+}
+
+impl Rig {
+    pub fn without_daemon() -> Self {
+        Self {
+            root: tempfile::tempdir().unwrap(),
+            foreground: None,
+            environment: Vec::new(),
+        }
+    }
+
+    pub fn new() -> Self {
+        let rig = Self::without_daemon();
+        rig.start();
+        rig
+    }
+
+    pub fn start(&self) {
+        let output = self.control(&["-d"], None);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!((output.stdout.len(), output.stderr.len()), (0, 0));
+    }
+
+    pub fn pipe(&self) -> PathBuf {
+        self.root.path().join("pipe")
+    }
+
+    pub fn log(&self) -> PathBuf {
+        self.root.path().join("log")
+    }
+
+    pub fn control_log(&self) -> String {
+        std::fs::read_to_string(self.log().join("control.log")).unwrap()
+    }
+
+    pub fn server_log(&self) -> String {
+        std::fs::read_to_string(self.log().join("server.log")).unwrap()
+    }
+
+    /// The program in an environment of nothing but the two directories.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("nvidia-cuda-mps-control")
+            .args(arguments)
+            .env_clear()
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", self.log());
+        for (name, value) in &self.environment {
+            command.env(name, value);
+        }
+        command
+    }
+
+    pub fn control(&self, arguments: &[&str], input: Option<&str>) -> Output {
+        let mut child = self
+            .command(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input.unwrap_or("").as_bytes()).unwrap();
+        drop(stdin);
+        child.wait_with_output().unwrap()
+    }
+
+    /// What a line prints.
+    pub fn ask(&self, line: &str) -> String {
+        let output = self.control(&[], Some(&format!("{line}\n")));
+        assert!(output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub fn daemon_pid(&self) -> i32 {
+        let text = std::fs::read_to_string(self.pipe().join("nvidia-cuda-mps-control.pid"));
+        text.unwrap().parse().unwrap()
+    }
+
+    pub fn servers(&self) -> Vec<i32> {
+        let list = self.ask("get_server_list");
+        list.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    pub fn connect(&self) -> Connection {
+        Connection::connect(self.pipe().join("control")).unwrap()
+    }
+
+    pub fn try_attach(&self, fields: ClientFields) -> Result<Client, (u32, String)> {
+        attach(&self.connect(), fields)
+    }
+
+    pub fn attach(&self) -> Client {
+        self.try_attach(named("./app")).unwrap()
+    }
+}
+
+pub fn named(program: &str) -> ClientFields {
+    ClientFields {
+        program: program.into(),
+        ..ClientFields::default()
+    }
+}
+
+pub fn say_hello(connection: &Connection, fields: ClientFields) {
+    let hello = Packet::Hello(Hello {
+        version: VERSION,
+        fingerprint: fingerprint(),
+        features: 0,
+        purpose: Purpose::Client(fields),
+    });
+    connection.send(&hello.encode(), &[]).unwrap();
+}
+
+pub fn attach(connection: &Connection, fields: ClientFields) -> Result<Client, (u32, String)> {
+    say_hello(connection, fields);
+    welcomed(connection)
+}
+
+pub fn welcomed(connection: &Connection) -> Result<Client, (u32, String)> {
+    let most = Some(Duration::from_secs(20));
+    connection.set_receive_timeout(most).unwrap();
+    let (bytes, fds) = connection
+        .receive()
+        .map_err(|error| (0, error.to_string()))?;
+    match Packet::decode(&bytes).unwrap() {
+        Packet::Welcome(welcome) => {
+            let memory = SessionMemory::from_fds(fds, EXTENT).unwrap();
+            let connection = connection.try_clone().unwrap();
+            Ok(Client {
+                welcome,
+                end: ClientEnd::new(&memory, connection).unwrap(),
+            })
+        }
+        Packet::Refused { code, text } => Err((code, text)),
+        other => panic!("{other:?}"),
+    }
+}
+
+pub struct Client {
+    pub welcome: Welcome,
+    pub end: ClientEnd,
+}
+
+impl Client {
+    /// Makes a context and does a little in it.
+    pub fn work(&self) {
+        let create = ContextCreate::default();
+        self.end.post(0, 0, &create, &[]).unwrap();
+        self.end.post(0, 1, &EventRecord::default(), &[]).unwrap();
+        self.end.wait(0, 1).unwrap();
+    }
+
+    pub fn work_again(&self, sequence: u64) {
+        self.end
+            .post(0, sequence, &EventRecord::default(), &[])
+            .unwrap();
+        self.end.wait(0, sequence).unwrap();
+    }
+}
+
+pub fn kill(pid: i32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    let _ = rustix::process::kill_process(pid, signal);
+}
+
+pub fn runs(pid: i32) -> bool {
+    // A zombie of somebody else's child does not run.
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.foreground.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let pid_file = self.pipe().join("nvidia-cuda-mps-control.pid");
+        if let Ok(text) = std::fs::read_to_string(pid_file)
+            && let Ok(pid) = text.parse()
+        {
+            kill(pid, rustix::process::Signal::TERM);
+            let limit = Instant::now() + Duration::from_secs(10);
+            while runs(pid) && Instant::now() < limit {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The daemon as a process: this very program, which behaves as the daemon, the command client or a
+//! server when it is invoked under their names, and runs the tests otherwise.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../server/tests/rig/engine.rs"]
+#[allow(dead_code, reason = "the server's tests use more of it")]
+mod fake;
+mod harness;
+mod tests;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use control::log::{Log, Role};
+
+#[derive(Debug)]
+struct ServerLog(Log);
+
+impl server::Log for ServerLog {
+    fn line(&self, starting: bool, text: &str) {
+        let role = if starting { Role::Other } else { Role::Server };
+        self.0.line(role, text);
+    }
+}
+
+fn serve() -> ExitCode {
+    if std::env::var_os("TEST_SERVER_FAILS").is_some() {
+        return ExitCode::FAILURE;
+    }
+    let (connection, log) = control::server_process::adopt().expect("started by a daemon");
+    let engine = Arc::new(fake::FakeEngine::new());
+    match server::run(connection, engine, Arc::new(ServerLog(log))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args();
+    let name = arguments.next().unwrap_or_default();
+    match name.rsplit('/').next() {
+        Some("nvidia-cuda-mps-control") => {
+            let arguments: Vec<String> = arguments.collect();
+            control::main(&arguments, control::this_program)
+        }
+        Some("nvidia-cuda-mps-server") => serve(),
+        _ => harness::run(tests::TESTS, tests::FIGURES, arguments),
+    }
+}

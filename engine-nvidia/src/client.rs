@@ -1,0 +1,406 @@
+//! One client's objects, by its own handles, and the operations on them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use engine::{Attachment, CUresult, Client, Window};
+
+use crate::context::Context;
+use crate::copy::{plan_copy, plan_fill, plan_write};
+use crate::engine::Shared;
+use crate::image::Image;
+use crate::launch::Launch;
+use crate::memory::Memory;
+use crate::module::Module;
+use crate::stream::{Common, Stream};
+use crate::work::Work;
+
+/// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
+const MOST_OBJECTS: usize = 1 << 16;
+
+/// The least and the longest time between two looks at what a client that goes has running.
+const FIRST_LOOK: Duration = Duration::from_micros(20);
+const LAST_LOOK: Duration = Duration::from_millis(1);
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct NvidiaClient {
+    shared: Arc<Shared>,
+    common: Arc<Common>,
+    /// Added to the priority of each stream: a client below normal goes after the others.
+    nice: i32,
+    contexts: HashMap<u32, Arc<Context>>,
+    streams: HashMap<u32, Arc<Stream>>,
+    /// Streams whose slot has another by now, and that may still have work.
+    former: Vec<Arc<Stream>>,
+    modules: HashMap<u64, Arc<Module>>,
+    images: HashMap<u64, Arc<Image>>,
+    /// Goes last: its unmapping needs all work to be over.
+    memory: Memory,
+    scratch: Vec<Arc<Stream>>,
+}
+
+impl NvidiaClient {
+    /// Attaches a client.
+    ///
+    /// # Errors
+    /// See [`engine::Engine::attach`]; what a device died of, if one did.
+    pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
+        let Attachment {
+            windows,
+            host,
+            staging,
+            share,
+            observer,
+        } = attachment;
+        if !(share.percentage > 0.0 && share.percentage <= 100.0) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        for device in &shared.devices {
+            device.probe()?;
+        }
+        let memory = Memory::new(&shared.devices, &windows, host, staging)?;
+        let waker = Arc::clone(shared.poller.waker());
+        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
+        shared.poller.add(Arc::clone(&common));
+        Ok(Self {
+            shared: Arc::clone(shared),
+            common,
+            nice: if share.priority == 0 { 0 } else { 1 << 16 },
+            contexts: HashMap::new(),
+            streams: HashMap::new(),
+            former: Vec::new(),
+            modules: HashMap::new(),
+            images: HashMap::new(),
+            memory,
+            scratch: Vec::new(),
+        })
+    }
+
+    fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
+        self.contexts
+            .get(&id)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
+        self.streams
+            .get(&slot)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
+        self.modules
+            .get(&handle)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn add_stream(
+        &mut self,
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+    ) -> Result<(), CUresult> {
+        let before = self.streams.get(&slot).cloned();
+        if before.as_ref().is_some_and(|stream| !stream.is_ending()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let common = Arc::clone(&self.common);
+        let priority = priority.saturating_add(self.nice);
+        let stream = Stream::new(slot, priority, context, common, before)?;
+        if let Some(before) = self.streams.insert(slot, stream) {
+            self.former.retain(|stream| !stream.is_idle());
+            self.former.push(before);
+        }
+        Ok(())
+    }
+
+    /// Posts what was planned; if the planning failed, that is told in the stream's order.
+    fn post(&self, at: At, planned: Result<Work, CUresult>) -> Result<(), CUresult> {
+        self.stream(at.stream)?
+            .post(at.sequence, planned.unwrap_or_else(Work::Refused))
+    }
+
+    fn plan_launch(
+        &self,
+        at: At,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Work, CUresult> {
+        let stream = self.stream(at.stream)?;
+        let module = self.module(request.module)?;
+        if !Arc::ptr_eq(stream.context(), module.context()) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        Launch::new(module, request, data).map(Work::Launch)
+    }
+
+    fn forget(&mut self, module: &Module) {
+        for variable in module.variables() {
+            self.memory.remove_variable(variable.base);
+        }
+    }
+}
+
+impl Client for NvidiaClient {
+    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        self.memory.commit(range)
+    }
+
+    fn decommit(&mut self, range: Window) {
+        self.memory.decommit(range);
+    }
+
+    fn free_memory(&self, device: u32) -> u64 {
+        self.shared
+            .devices
+            .get(device as usize)
+            .map_or(0, |device| device.free_memory())
+    }
+
+    fn assist(&mut self) -> bool {
+        self.memory.tidy();
+        self.common.poll(&mut self.scratch)
+    }
+
+    fn context_create(
+        &mut self,
+        request: &operations::ContextCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let device = self
+            .shared
+            .devices
+            .get(request.device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        device.check()?;
+        let id = request.context;
+        if id >= CONTEXT_SLOTS || self.contexts.contains_key(&id) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let observer = Arc::clone(&self.common.observer);
+        let context = Arc::new(Context::new(id, Arc::clone(device), observer));
+        // The legacy stream comes with its context.
+        self.add_stream(id, 0, Arc::clone(&context))?;
+        self.common.add_context(Arc::clone(&context));
+        self.contexts.insert(id, context);
+        Ok(())
+    }
+
+    fn context_destroy(
+        &mut self,
+        request: &operations::ContextDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = self
+            .contexts
+            .remove(&request.context)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        // What the driver has runs to its end; what waits fails.
+        context.destroy();
+        self.common.remove_context(&context);
+        for stream in self.streams.values() {
+            if Arc::ptr_eq(stream.context(), &context) {
+                stream.end();
+            }
+        }
+        let of_context = |module: &Arc<Module>| Arc::ptr_eq(module.context(), &context);
+        let gone: Vec<_> = self
+            .modules
+            .extract_if(|_, module| of_context(module))
+            .collect();
+        for (_, module) in gone {
+            self.forget(&module);
+        }
+        Ok(())
+    }
+
+    fn stream_create(
+        &mut self,
+        request: &operations::StreamCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if request.stream == request.context {
+            // Its legacy stream, which is there.
+            return Ok(());
+        }
+        if !(CONTEXT_SLOTS..STREAM_SLOTS).contains(&request.stream)
+            || request.flags & !STREAM_NON_BLOCKING != 0
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.add_stream(request.stream, request.priority, context)
+    }
+
+    fn stream_destroy(
+        &mut self,
+        at: At,
+        _request: &operations::StreamDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.post(at, Ok(Work::Destroy))
+    }
+
+    fn image_load(
+        &mut self,
+        request: &operations::ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ImageLoadReply, CUresult> {
+        if self.images.contains_key(&request.image) || self.images.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let device = self
+            .shared
+            .devices
+            .first()
+            .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        Ok(match self.shared.images.load(device, data) {
+            Ok(image) => {
+                let descriptor = image.descriptor().encode();
+                reply.extend_from_slice(&descriptor);
+                self.images.insert(request.image, image);
+                operations::ImageLoadReply {
+                    status: CUresult::SUCCESS.0,
+                    descriptor: descriptor.len() as u64,
+                    log: 0,
+                }
+            }
+            Err(refused) => {
+                reply.extend_from_slice(refused.log.as_bytes());
+                operations::ImageLoadReply {
+                    status: refused.code.0,
+                    descriptor: 0,
+                    log: refused.log.len() as u64,
+                }
+            }
+        })
+    }
+
+    fn image_unload(
+        &mut self,
+        request: &operations::ImageUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.images
+            .remove(&request.image)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn module_load(
+        &mut self,
+        request: &operations::ModuleLoad,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ModuleLoadReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        let image = self
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let module = Module::new(&context, Arc::clone(image))?;
+        for &variable in module.variables() {
+            reply.extend(variable.base.to_le_bytes());
+            self.memory.add_variable(variable);
+        }
+        let addresses = module.variables().len() as u64;
+        self.modules.insert(request.module, Arc::new(module));
+        Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    fn module_unload(
+        &mut self,
+        request: &operations::ModuleUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // Launches that were posted before keep it.
+        let module = self
+            .modules
+            .remove(&request.module)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.forget(&module);
+        Ok(())
+    }
+
+    fn function_set(
+        &mut self,
+        request: &operations::FunctionSet,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let operations::FunctionSet {
+            module,
+            kernel,
+            attribute,
+            value,
+        } = *request;
+        self.module(module)?.set(kernel, attribute, value)
+    }
+
+    fn launch(
+        &mut self,
+        at: At,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.post(at, self.plan_launch(at, request, data))
+    }
+
+    fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
+        let planned = plan_copy(&mut self.memory, request);
+        self.post(at, planned.map(Work::Steps))
+    }
+
+    fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
+        let planned = plan_write(&mut self.memory, request.to, data);
+        self.post(at, planned.map(Work::Steps))
+    }
+
+    fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
+        let planned = plan_fill(&mut self.memory, request);
+        self.post(at, planned.map(Work::Steps))
+    }
+
+    fn event_record(
+        &mut self,
+        at: At,
+        request: &operations::EventRecord,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let work = Work::Event {
+            event: request.event,
+            timing: request.timing != 0,
+        };
+        self.post(at, Ok(work))
+    }
+}
+
+impl Drop for NvidiaClient {
+    fn drop(&mut self) {
+        self.common.close();
+        for context in self.contexts.values() {
+            context.destroy();
+        }
+        for stream in self.streams.values().chain(&self.former) {
+            stream.clear();
+        }
+        // The GPU must be done with the client's memory before that goes. This is the session's own
+        // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
+        let mut pause = FIRST_LOOK;
+        while self.common.is_busy() {
+            if !self.common.poll(&mut self.scratch) {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LAST_LOOK);
+            }
+        }
+        self.shared.poller.remove(&self.common);
+    }
+}

@@ -1,0 +1,202 @@
+//! A device: its one context, which all clients share, and whether it still works.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use cuda_abi::CUresult;
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::types::*;
+
+use crate::clock::Clock;
+use crate::driver::{Driver, OpenError};
+use crate::facts;
+use crate::sync::Handle;
+use crate::window;
+use crate::words::Words;
+
+thread_local! {
+    /// The context that this thread last made current.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    driver: Arc<Driver>,
+    ordinal: i32,
+    context: Handle<CUcontext>,
+    facts: DeviceFacts,
+    /// The engine's own stream: asked whether the context is well.
+    service: Handle<CUstream>,
+    clock: Clock,
+    words: Words,
+    /// Physical memory comes in multiples of this many bytes.
+    granularity: u64,
+    /// Stream priorities: the least urgent (the greatest number) and the most.
+    priorities: (i32, i32),
+    /// 0, or the error that the context died of.
+    dead: AtomicU32,
+}
+
+impl Device {
+    /// Takes a device's primary context.
+    ///
+    /// # Errors
+    /// Which call failed.
+    pub(crate) fn new(driver: &Arc<Driver>, ordinal: i32) -> Result<Arc<Self>, OpenError> {
+        let facts =
+            facts::of(driver, ordinal).map_err(OpenError::of("reading the device's facts"))?;
+        let mut context = CUcontext::NULL;
+        let mut service = CUstream::NULL;
+        let mut priorities = (0, 0);
+        // SAFETY: all pointers are to locals; the context is current for what follows its retaining.
+        unsafe {
+            driver
+                .cuDevicePrimaryCtxRetain(&raw mut context, ordinal)
+                .map_err(OpenError::of("cuDevicePrimaryCtxRetain"))?;
+            driver
+                .cuCtxSetCurrent(context)
+                .map_err(OpenError::of("cuCtxSetCurrent"))?;
+            driver
+                .cuStreamCreate(&raw mut service, CU_STREAM_NON_BLOCKING)
+                .map_err(OpenError::of("cuStreamCreate"))?;
+            driver
+                .cuCtxGetStreamPriorityRange(&raw mut priorities.0, &raw mut priorities.1)
+                .map_err(OpenError::of("cuCtxGetStreamPriorityRange"))?;
+        }
+        CURRENT.set(context.0.addr());
+        let granularity = window::granularity(driver, ordinal)
+            .map_err(OpenError::of("cuMemGetAllocationGranularity"))?;
+        let clock =
+            Clock::new(driver, service).map_err(OpenError::of("starting the event clock"))?;
+        Ok(Arc::new(Self {
+            driver: Arc::clone(driver),
+            ordinal,
+            context: Handle(context),
+            facts,
+            service: Handle(service),
+            clock,
+            words: Words::default(),
+            granularity,
+            priorities,
+            dead: AtomicU32::new(0),
+        }))
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub(crate) fn ordinal(&self) -> i32 {
+        self.ordinal
+    }
+
+    pub(crate) fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn words(&self) -> &Words {
+        &self.words
+    }
+
+    pub(crate) fn granularity(&self) -> u64 {
+        self.granularity
+    }
+
+    /// Least and greatest urgency of streams; a lower number is more urgent.
+    pub(crate) fn priorities(&self) -> (i32, i32) {
+        self.priorities
+    }
+
+    /// Makes the device's context current for the calling thread.
+    ///
+    /// # Errors
+    /// What the device died of, or the driver's status.
+    pub(crate) fn enter(&self) -> Result<&Driver, CUresult> {
+        self.check()?;
+        self.enter_anyway()
+    }
+
+    /// As [`Device::enter`], for cleaning up.
+    fn enter_anyway(&self) -> Result<&Driver, CUresult> {
+        let context = self.context.0.0.addr();
+        if CURRENT.get() != context {
+            // SAFETY: the context is alive as long as `self`.
+            unsafe { self.driver.cuCtxSetCurrent(self.context.0)? };
+            CURRENT.set(context);
+        }
+        Ok(&self.driver)
+    }
+
+    /// Whether the device still works.
+    ///
+    /// # Errors
+    /// What it died of.
+    pub(crate) fn check(&self) -> Result<(), CUresult> {
+        match self.dead.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CUresult(code)),
+        }
+    }
+
+    /// Asks the driver whether the context is well. Does not wait.
+    ///
+    /// # Errors
+    /// What it died of.
+    pub(crate) fn probe(&self) -> Result<(), CUresult> {
+        self.enter()?;
+        // SAFETY: the stream is ours and lives as long as `self`.
+        match unsafe { self.driver.cuStreamQuery(self.service.0) } {
+            Ok(()) | Err(CUresult::ERROR_NOT_READY) => Ok(()),
+            Err(code) => {
+                // The first error is the cause.
+                let _ = self
+                    .dead
+                    .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+                self.check()
+            }
+        }
+    }
+
+    /// Passes on a result of a call in the context. If the context has died, the cause replaces the
+    /// error.
+    ///
+    /// # Errors
+    /// As told.
+    pub(crate) fn confirm<T>(&self, result: Result<T, CUresult>) -> Result<T, CUresult> {
+        if result.is_err() {
+            self.probe()?;
+        }
+        result
+    }
+
+    /// Bytes of memory that nobody has taken.
+    pub(crate) fn free_memory(&self) -> u64 {
+        let (mut free, mut total) = (0, 0);
+        let asked = self.enter().and_then(|driver| {
+            // SAFETY: the pointers are to locals.
+            unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) }
+        });
+        if asked.is_ok() { free as u64 } else { 0 }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if self.enter_anyway().is_ok() {
+            self.words.close(&self.driver);
+            self.clock.close(&self.driver);
+            // SAFETY: ours, and nobody else has it.
+            let _ = unsafe { self.driver.cuStreamDestroy_v2(self.service.0) };
+        }
+        CURRENT.set(0);
+        // SAFETY: retained once in `new`; everything made in it holds an Arc of this device, so that
+        // nothing is left.
+        let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.ordinal) };
+    }
+}

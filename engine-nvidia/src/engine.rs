@@ -1,0 +1,109 @@
+//! The engine: the driver, its devices, and the clients that attach.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::facts::DeviceFacts;
+use engine::{Attachment, Client, Engine};
+
+use crate::client::NvidiaClient;
+use crate::device::Device;
+use crate::driver::{Driver, OpenError};
+use crate::environment;
+use crate::image::Images;
+use crate::locate;
+use crate::poller::Poller;
+
+/// NVIDIA GPUs, by way of the real driver.
+#[derive(Debug)]
+pub struct NvidiaEngine {
+    shared: Arc<Shared>,
+    driver: Arc<Driver>,
+}
+
+/// What clients have of the engine.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) devices: Vec<Arc<Device>>,
+    pub(crate) images: Images,
+    pub(crate) poller: Poller,
+    facts: Vec<DeviceFacts>,
+}
+
+impl NvidiaEngine {
+    /// Opens the driver that OPENMPS_DRIVER names, or the one in the usual places, and takes the
+    /// primary context of each device. A process does this once.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: no driver, one that is too old or is our own client library, an environment
+    /// without the settings of [`ENVIRONMENT`](crate::ENVIRONMENT), or a call of the driver that failed.
+    pub fn open() -> Result<Self, OpenError> {
+        // Where there is no driver, nothing need be prepared to find that out.
+        let tried = locate::candidates();
+        if !tried.iter().any(|path| path.exists()) {
+            return Err(OpenError::NoDriver { tried });
+        }
+        environment::check()?;
+        Self::over(Driver::open(tried)?)
+    }
+
+    /// As [`NvidiaEngine::open`], with the driver at this absolute path.
+    ///
+    /// # Errors
+    /// As [`NvidiaEngine::open`].
+    pub fn open_at(path: &Path) -> Result<Self, OpenError> {
+        environment::check()?;
+        Self::over(Driver::open_at(path)?)
+    }
+
+    fn over(driver: Driver) -> Result<Self, OpenError> {
+        let driver = Arc::new(driver);
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        unsafe { driver.cuDeviceGetCount(&raw mut count) }
+            .map_err(OpenError::of("cuDeviceGetCount"))?;
+        let devices = (0..count)
+            .map(|ordinal| Device::new(&driver, ordinal))
+            .collect::<Result<Vec<_>, _>>()?;
+        if devices.is_empty() {
+            return Err(OpenError::of("cuDeviceGetCount")(CUresult::ERROR_NO_DEVICE));
+        }
+        let poller = Poller::start(devices.clone())
+            .map_err(|_| OpenError::of("starting a thread")(CUresult::ERROR_OPERATING_SYSTEM))?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                facts: devices
+                    .iter()
+                    .map(|device| device.facts().clone())
+                    .collect(),
+                devices,
+                images: Images::default(),
+                poller,
+            }),
+            driver,
+        })
+    }
+
+    /// The CUDA version that the driver is for: 1000 × major + 10 × minor.
+    #[must_use]
+    pub fn driver_version(&self) -> i32 {
+        self.driver.version()
+    }
+
+    /// The driver library's path.
+    #[must_use]
+    pub fn driver_path(&self) -> &Path {
+        self.driver.path()
+    }
+}
+
+impl Engine for NvidiaEngine {
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.shared.facts
+    }
+
+    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
+        Ok(Box::new(NvidiaClient::new(&self.shared, attachment)?))
+    }
+}

@@ -1,0 +1,184 @@
+//! A client's host memory that the GPU may reach: parts of a region that somebody else mapped, pinned
+//! where they are in use.
+//!
+//! Pinning is by whole *registrations* of the driver's. A copy must not span two of them, so whoever
+//! plans copies asks [`HostWindow::run`] how far one reaches. Pages go back to the system when a
+//! registration has nothing in use any more.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use engine::{Owner, Region, Window};
+
+use crate::device::Device;
+use crate::granules::{Granules, is_granular};
+
+/// cuMemHostRegister: pinned for all contexts.
+const PORTABLE: u32 = 1;
+/// cuMemHostRegister: has a device address.
+const DEVICE_MAP: u32 = 2;
+
+/// Staging memory is pinned in pieces of this size, as it comes into use.
+const STAGING_PIECE: u64 = 4 << 20;
+
+/// A region, and what of it is pinned.
+#[derive(Debug)]
+pub(crate) struct HostWindow {
+    device: Arc<Device>,
+    region: Region,
+    /// First address and bytes of each registration.
+    registrations: BTreeMap<u64, u64>,
+    granules: Granules,
+}
+
+impl HostWindow {
+    /// A region of which nothing is pinned. `device` is any one of the client's.
+    pub(crate) fn new(device: &Arc<Device>, region: Region) -> Self {
+        Self {
+            device: Arc::clone(device),
+            registrations: BTreeMap::new(),
+            granules: Granules::new(region.window.base),
+            region,
+        }
+    }
+
+    pub(crate) fn window(&self) -> Window {
+        self.region.window
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<dyn Owner> {
+        &self.region.owner
+    }
+
+    pub(crate) fn contains(&self, range: Window) -> bool {
+        self.region.window.contains(range.base, range.bytes)
+    }
+
+    /// Whether the client has all of a range of this window.
+    pub(crate) fn has(&self, range: Window) -> bool {
+        self.granules.has_all(range)
+    }
+
+    /// How many bytes from an address on lie in one registration; 0 if it lies in none.
+    pub(crate) fn run(&self, address: u64) -> u64 {
+        self.registrations
+            .range(..=address)
+            .next_back()
+            .map_or(0, |(&base, &bytes)| (base + bytes).saturating_sub(address))
+    }
+
+    /// Gives the client a range of this window, zeroed and pinned.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY and the like; then nothing has changed.
+    pub(crate) fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        if !is_granular(range) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object, and
+        // the client does not have this part of it.
+        unsafe { std::ptr::write_bytes(range.base as *mut u8, 0, range.bytes as usize) };
+        if let Err(code) = self.pin(range) {
+            self.release(range);
+            return Err(code);
+        }
+        self.granules.set(range, true);
+        Ok(())
+    }
+
+    /// Takes a range of this window back. Whoever calls knows that no work uses it.
+    pub(crate) fn decommit(&mut self, range: Window) {
+        if is_granular(range) {
+            self.granules.set(range, false);
+            self.release(range);
+        }
+    }
+
+    /// Pins a range of staging memory, all of which the client has.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn use_staging(&mut self, range: Window) -> Result<(), CUresult> {
+        if self.run(range.base) >= range.bytes {
+            return Ok(());
+        }
+        let Window { base: start, bytes } = self.region.window;
+        let mut at = start + (range.base - start) / STAGING_PIECE * STAGING_PIECE;
+        while at < range.base + range.bytes {
+            self.pin(Window {
+                base: at,
+                bytes: STAGING_PIECE.min(start + bytes - at),
+            })?;
+            at += STAGING_PIECE;
+        }
+        Ok(())
+    }
+
+    /// Registers whatever of a range is not registered.
+    fn pin(&mut self, range: Window) -> Result<(), CUresult> {
+        let device = Arc::clone(&self.device);
+        let driver = device.enter()?;
+        let end = range.base + range.bytes;
+        let mut at = range.base;
+        while at < end {
+            let run = self.run(at);
+            if run != 0 {
+                at += run;
+                continue;
+            }
+            let next = self.registrations.range(at..).next();
+            let bytes = next.map_or(end, |(&base, _)| base.min(end)) - at;
+            // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
+            // unregisters it first.
+            let registered = unsafe {
+                driver.cuMemHostRegister_v2(
+                    at as *mut c_void,
+                    bytes as usize,
+                    PORTABLE | DEVICE_MAP,
+                )
+            };
+            device.confirm(registered)?;
+            self.registrations.insert(at, bytes);
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Unpins what touches a range and of which the client has nothing.
+    fn release(&mut self, range: Window) {
+        let granules = &self.granules;
+        let empty: Vec<(u64, u64)> = self
+            .registrations
+            .range(..range.base + range.bytes)
+            .rev()
+            .take_while(|&(base, bytes)| base + bytes > range.base)
+            .map(|(&base, &bytes)| (base, bytes))
+            .filter(|&(base, bytes)| !granules.has_any(Window { base, bytes }))
+            .collect();
+        for (base, bytes) in empty {
+            self.unpin(base);
+            // SAFETY: the range is mapped, the client does not have it, and the GPU no longer does.
+            // Where the memory cannot lose its pages they stay, and are zeroed before their next use.
+            unsafe { libc::madvise(base as *mut c_void, bytes as usize, libc::MADV_REMOVE) };
+        }
+    }
+
+    fn unpin(&mut self, base: u64) {
+        if self.registrations.remove(&base).is_some()
+            && let Ok(driver) = self.device.enter()
+        {
+            // SAFETY: registered by `pin`; no work uses it, as the caller of `decommit` knows.
+            let _ = unsafe { driver.cuMemHostUnregister(base as *mut c_void) };
+        }
+    }
+}
+
+impl Drop for HostWindow {
+    fn drop(&mut self) {
+        for base in self.registrations.keys().copied().collect::<Vec<_>>() {
+            self.unpin(base);
+        }
+    }
+}

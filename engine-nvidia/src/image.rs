@@ -1,0 +1,295 @@
+//! Images: device code as clients send it, kept by content, and what the driver says of it.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{Arc, Mutex, Weak};
+
+use cuda_abi::CUresult;
+use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
+use cuda_abi::types::*;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::names;
+use crate::sync::{Handle, lock};
+
+/// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
+const PADDING: usize = 4096;
+
+/// Bytes of the driver's log that are kept.
+const LOG: usize = 16 << 10;
+
+/// Kernels of an image, and parameters of a kernel, beyond which the driver is not believed.
+const MOST_KERNELS: u32 = 1 << 20;
+const MOST_PARAMETERS: usize = 1 << 16;
+
+/// Why an image was refused.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) code: CUresult,
+    pub(crate) log: String,
+}
+
+impl From<CUresult> for Refused {
+    fn from(code: CUresult) -> Self {
+        Self {
+            code,
+            log: code.to_string(),
+        }
+    }
+}
+
+/// All images that clients have at the moment, by their bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Images {
+    known: Mutex<HashMap<Arc<[u8]>, Weak<Image>>>,
+}
+
+impl Images {
+    /// The image with these bytes; the driver is asked only if nobody has it already.
+    ///
+    /// # Errors
+    /// Why the driver does not take it, with its log.
+    pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
+        let mut padded = Vec::with_capacity(bytes.len() + PADDING);
+        padded.extend_from_slice(bytes);
+        padded.resize(bytes.len() + PADDING, 0);
+        let padded: Arc<[u8]> = padded.into();
+        if let Some(image) = lock(&self.known).get(&padded).and_then(Weak::upgrade) {
+            return Ok(image);
+        }
+        // Not under the lock: compiling takes long. Two that come at once both compile.
+        let candidates = names::variables(bytes)?;
+        let image = Arc::new(Image::new(device, Arc::clone(&padded), &candidates)?);
+        let mut known = lock(&self.known);
+        known.retain(|_, image| image.strong_count() > 0);
+        known.insert(padded, Arc::downgrade(&image));
+        Ok(image)
+    }
+}
+
+/// An image that the driver takes.
+#[derive(Debug)]
+pub(crate) struct Image {
+    bytes: Arc<[u8]>,
+    descriptor: Descriptor,
+    /// Names of the kernels and variables, in the descriptor's order, for the driver.
+    kernels: Vec<CString>,
+    variables: Vec<CString>,
+    /// The module that was made to learn all this; the first user gets it, nothing in it was used.
+    fresh: Mutex<Option<Loaded>>,
+}
+
+/// A module of the driver's; unloaded on drop.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    device: Arc<Device>,
+    module: Handle<CUmodule>,
+}
+
+impl Image {
+    fn new(device: &Arc<Device>, bytes: Arc<[u8]>, candidates: &[String]) -> Result<Self, Refused> {
+        let loaded = Loaded::new(device, &bytes)?;
+        let driver = device.enter()?;
+        let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
+        let mut variables = Vec::new();
+        let mut variable_names = Vec::new();
+        for name in candidates {
+            // What holds a NUL is no name that a program could ask for.
+            let Ok(c_name) = CString::new(name.as_str()) else {
+                continue;
+            };
+            if let Ok((_, bytes)) = loaded.variable(&c_name) {
+                variables.push(Variable {
+                    name: name.clone(),
+                    bytes,
+                    managed: false,
+                });
+                variable_names.push(c_name);
+            }
+        }
+        Ok(Self {
+            bytes,
+            descriptor: Descriptor { kernels, variables },
+            kernels: kernel_names,
+            variables: variable_names,
+            fresh: Mutex::new(Some(loaded)),
+        })
+    }
+
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    pub(crate) fn kernel_names(&self) -> &[CString] {
+        &self.kernels
+    }
+
+    pub(crate) fn variable_names(&self) -> &[CString] {
+        &self.variables
+    }
+
+    /// A module of this image on a device, that nobody else uses.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Loaded, CUresult> {
+        let mut fresh = lock(&self.fresh);
+        if let Some(loaded) = fresh.take_if(|loaded| Arc::ptr_eq(&loaded.device, device)) {
+            return Ok(loaded);
+        }
+        drop(fresh);
+        Loaded::new(device, &self.bytes).map_err(|refused| refused.code)
+    }
+}
+
+impl Loaded {
+    fn new(device: &Arc<Device>, padded: &[u8]) -> Result<Self, Refused> {
+        let driver = device.enter()?;
+        let mut module = CUmodule::NULL;
+        let mut log = vec![0_u8; LOG];
+        let mut options = [
+            CUjit_option::ERROR_LOG_BUFFER,
+            CUjit_option::ERROR_LOG_BUFFER_SIZE_BYTES,
+        ];
+        let mut values = [
+            log.as_mut_ptr().cast::<c_void>(),
+            std::ptr::without_provenance_mut(LOG - 1),
+        ];
+        // SAFETY: pointers are to locals; the image's tables were found to stay within it, PTX ends
+        // with a NUL, and the options say the log's size.
+        let result = unsafe {
+            driver.cuModuleLoadDataEx(
+                &raw mut module,
+                padded.as_ptr().cast(),
+                options.len() as u32,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        device.confirm(result).map_err(|code| {
+            let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+            if text.is_empty() {
+                return Refused::from(code);
+            }
+            Refused {
+                code,
+                log: text.to_string_lossy().into_owned(),
+            }
+        })?;
+        Ok(Self {
+            device: Arc::clone(device),
+            module: Handle(module),
+        })
+    }
+
+    /// A kernel's function.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND, or what the device died of.
+    pub(crate) fn function(&self, name: &CStr) -> Result<Handle<CUfunction>, CUresult> {
+        let mut function = CUfunction::NULL;
+        // SAFETY: the pointers are to a local and to a string with its NUL; the module is alive.
+        unsafe {
+            self.device.enter()?.cuModuleGetFunction(
+                &raw mut function,
+                self.module.0,
+                name.as_ptr(),
+            )?;
+        }
+        Ok(Handle(function))
+    }
+
+    /// A variable's address and size.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND, or what the device died of.
+    pub(crate) fn variable(&self, name: &CStr) -> Result<(u64, u64), CUresult> {
+        let (mut address, mut bytes) = (0, 0);
+        // SAFETY: the pointers are to locals and to a string with its NUL; the module is alive.
+        unsafe {
+            self.device.enter()?.cuModuleGetGlobal_v2(
+                &raw mut address,
+                &raw mut bytes,
+                self.module.0,
+                name.as_ptr(),
+            )?;
+        }
+        Ok((address, bytes as u64))
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.device.enter() {
+            // SAFETY: made in `new`; whoever had it waited for the work that used it.
+            let _ = unsafe { driver.cuModuleUnload(self.module.0) };
+        }
+    }
+}
+
+/// The kernels of a module and their names.
+fn kernels(driver: &Driver, module: CUmodule) -> Result<(Vec<Kernel>, Vec<CString>), CUresult> {
+    let mut count = 0;
+    // SAFETY: the pointer is to a local; the module is alive.
+    unsafe { driver.cuModuleGetFunctionCount(&raw mut count, module)? };
+    let count = count.min(MOST_KERNELS);
+    let mut functions = vec![CUfunction::NULL; count as usize];
+    if count != 0 {
+        // SAFETY: the list has room for `count`; the module is alive.
+        unsafe { driver.cuModuleEnumerateFunctions(functions.as_mut_ptr(), count, module)? };
+    }
+    let mut kernels = Vec::new();
+    let mut names = Vec::new();
+    for function in functions {
+        let mut name: *const c_char = std::ptr::null();
+        // SAFETY: the pointer is to a local; the function is of a module that is alive.
+        unsafe { driver.cuFuncGetName(&raw mut name, function)? };
+        if name.is_null() {
+            return Err(CUresult::ERROR_UNKNOWN);
+        }
+        // SAFETY: the driver's string ends with a NUL and lives as long as the module.
+        let name = unsafe { CStr::from_ptr(name) }.to_owned();
+        kernels.push(kernel(
+            driver,
+            function,
+            name.to_string_lossy().into_owned(),
+        )?);
+        names.push(name);
+    }
+    Ok((kernels, names))
+}
+
+fn kernel(driver: &Driver, function: CUfunction, name: String) -> Result<Kernel, CUresult> {
+    let mut params = Vec::new();
+    while params.len() < MOST_PARAMETERS {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the pointers are to locals; the function is alive.
+        let asked = unsafe {
+            driver.cuFuncGetParamInfo(function, params.len(), &raw mut offset, &raw mut size)
+        };
+        match asked {
+            Ok(()) => params.push((offset as u32, size as u32)),
+            // There is no parameter of this number.
+            Err(CUresult::ERROR_INVALID_VALUE) => break,
+            Err(code) => return Err(code),
+        }
+    }
+    let fact = |attribute| {
+        let mut value = 0;
+        // SAFETY: the pointer is to a local; the function is alive.
+        unsafe { driver.cuFuncGetAttribute(&raw mut value, attribute, function)? };
+        Ok(value as u32)
+    };
+    Ok(Kernel {
+        name,
+        params,
+        max_threads: fact(CUfunction_attribute::MAX_THREADS_PER_BLOCK)?,
+        shared_bytes: fact(CUfunction_attribute::SHARED_SIZE_BYTES)?,
+        const_bytes: fact(CUfunction_attribute::CONST_SIZE_BYTES)?,
+        local_bytes: fact(CUfunction_attribute::LOCAL_SIZE_BYTES)?,
+        registers: fact(CUfunction_attribute::NUM_REGS)?,
+        ptx_version: fact(CUfunction_attribute::PTX_VERSION)?,
+        binary_version: fact(CUfunction_attribute::BINARY_VERSION)?,
+    })
+}

@@ -1,0 +1,187 @@
+//! Launches: the client's request checked, and given to the driver.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{self, LAUNCH_COOPERATIVE};
+use cuda_abi::types::*;
+
+use crate::driver::Driver;
+use crate::module::Module;
+use crate::sync::Handle;
+use crate::work::After;
+
+/// Attributes whose values are numbers. The others name events or addresses of the process that sets
+/// them, which the driver would follow in this one.
+const PLAIN: &[CUlaunchAttributeID] = &[
+    CUlaunchAttributeID::IGNORE,
+    CUlaunchAttributeID::COOPERATIVE,
+    CUlaunchAttributeID::SYNCHRONIZATION_POLICY,
+    CUlaunchAttributeID::CLUSTER_DIMENSION,
+    CUlaunchAttributeID::CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+    CUlaunchAttributeID::PROGRAMMATIC_STREAM_SERIALIZATION,
+    CUlaunchAttributeID::PRIORITY,
+    CUlaunchAttributeID::MEM_SYNC_DOMAIN_MAP,
+    CUlaunchAttributeID::MEM_SYNC_DOMAIN,
+    CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION,
+    CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT,
+];
+
+/// Attributes of one launch; CUDA has fewer.
+const MOST_ATTRIBUTES: usize = 32;
+
+/// A launch that was found to be sound.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    /// Keeps the function.
+    module: Arc<Module>,
+    function: Handle<CUfunction>,
+    kernel: u32,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    attributes: Vec<CUlaunchAttribute>,
+    parameters: Vec<u8>,
+}
+
+impl Launch {
+    /// Checks a request. `data` is its launch attributes, then its parameter block.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE for a kernel that is not there, CUDA_ERROR_INVALID_VALUE for data
+    /// that does not fit it, and CUDA_ERROR_NOT_SUPPORTED for attributes that name events or memory.
+    pub(crate) fn new(
+        module: &Arc<Module>,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Self, CUresult> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let function = module.function(request.kernel)?;
+        if request.flags & !LAUNCH_COOPERATIVE != 0 {
+            return Err(invalid);
+        }
+        let count = request.attributes as usize;
+        if count > MOST_ATTRIBUTES {
+            return Err(invalid);
+        }
+        let (attributes, parameters) = data
+            .split_at_checked(count * size_of::<CUlaunchAttribute>())
+            .ok_or(invalid)?;
+        let mut attributes = attributes
+            .chunks_exact(size_of::<CUlaunchAttribute>())
+            .map(attribute)
+            .collect::<Result<Vec<_>, _>>()?;
+        if request.flags & LAUNCH_COOPERATIVE != 0 {
+            let mut value = [0; 64];
+            value[0] = 1;
+            attributes.push(CUlaunchAttribute {
+                id: CUlaunchAttributeID::COOPERATIVE,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue(value),
+            });
+        }
+        if parameters.len() != module.parameter_bytes(request.kernel) {
+            return Err(invalid);
+        }
+        Ok(Self {
+            module: Arc::clone(module),
+            function,
+            kernel: request.kernel,
+            grid: request.grid,
+            block: request.block,
+            shared: request.shared,
+            attributes,
+            parameters: parameters.to_vec(),
+        })
+    }
+
+    /// Bytes that it keeps while it waits.
+    pub(crate) fn kept(&self) -> usize {
+        self.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
+    }
+
+    /// Gives it to the driver. The device's context is current. What is returned keeps the
+    /// module until the kernel has finished.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn issue(mut self, driver: &Driver, stream: CUstream) -> Result<After, CUresult> {
+        let mut size = self.parameters.len();
+        let marker = std::ptr::without_provenance_mut::<c_void>;
+        let mut extra = [
+            marker(CU_LAUNCH_PARAM_BUFFER_POINTER),
+            self.parameters.as_mut_ptr().cast(),
+            marker(CU_LAUNCH_PARAM_BUFFER_SIZE),
+            (&raw mut size).cast(),
+            marker(CU_LAUNCH_PARAM_END),
+        ];
+        let extra = if size == 0 {
+            std::ptr::null_mut()
+        } else {
+            extra.as_mut_ptr()
+        };
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
+        if self.attributes.is_empty() {
+            // SAFETY: the module keeps the function; the buffer is as long as the parameters, which
+            // the driver copies.
+            unsafe {
+                driver.cuLaunchKernel(
+                    self.function.0,
+                    grid_x,
+                    grid_y,
+                    grid_z,
+                    block_x,
+                    block_y,
+                    block_z,
+                    self.shared,
+                    stream,
+                    std::ptr::null_mut(),
+                    extra,
+                )?;
+            }
+        } else {
+            let config = CUlaunchConfig {
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: self.shared,
+                hStream: stream,
+                attrs: self.attributes.as_mut_ptr(),
+                numAttrs: self.attributes.len() as u32,
+            };
+            // SAFETY: as above; the attributes are as many as said, and hold numbers only.
+            unsafe {
+                driver.cuLaunchKernelEx(
+                    &raw const config,
+                    self.function.0,
+                    std::ptr::null_mut(),
+                    extra,
+                )?;
+            }
+        }
+        Ok(After::Keep {
+            module: self.module,
+            kernel: self.kernel,
+        })
+    }
+}
+
+fn attribute(bytes: &[u8]) -> Result<CUlaunchAttribute, CUresult> {
+    let (id, value) = bytes
+        .split_first_chunk::<4>()
+        .zip(bytes.last_chunk::<64>())
+        .map(|((id, _), value)| (CUlaunchAttributeID(u32::from_le_bytes(*id)), *value))
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if !PLAIN.contains(&id) {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    Ok(CUlaunchAttribute {
+        id,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue(value),
+    })
+}

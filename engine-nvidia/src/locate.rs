@@ -1,0 +1,120 @@
+//! Where the real driver library is, and how it is told from ours.
+//!
+//! Ours has the same name and may lie where the driver used to; loading it into the server would make
+//! the server a client of itself. It carries [`CLIENT_MARK`], and a file with the mark is refused
+//! before anything of it runs.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Text that our client library carries in its read-only data.
+pub const CLIENT_MARK: &str = "OpenMPS client runtime";
+
+/// Where distributions, NVIDIA's installer, container runtimes and WSL put it.
+const DIRECTORIES: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib64/nvidia",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/opt/nvidia/lib64",
+];
+
+/// Names a driver library to use instead of those in the usual places.
+pub(crate) const VARIABLE: &str = "OPENMPS_DRIVER";
+
+/// Absolute paths at which the driver may be, best first.
+pub(crate) fn candidates() -> Vec<PathBuf> {
+    match std::env::var_os(VARIABLE) {
+        Some(path) => vec![PathBuf::from(path)],
+        None => DIRECTORIES
+            .iter()
+            .map(|directory| Path::new(directory).join("libcuda.so.1"))
+            .collect(),
+    }
+}
+
+/// Whether a file carries the mark of our client library.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_ours(path: &Path) -> io::Result<bool> {
+    let mark = CLIENT_MARK.as_bytes();
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0_u8; 1 << 20];
+    // The mark may lie across two reads: the end of each is kept before the next.
+    let mut kept = 0;
+    loop {
+        let count = file.read(&mut buffer[kept..])?;
+        if count == 0 {
+            return Ok(false);
+        }
+        let filled = kept + count;
+        if contains(&buffer[..filled], mark) {
+            return Ok(true);
+        }
+        kept = filled.min(mark.len() - 1);
+        buffer.copy_within(filled - kept..filled, 0);
+    }
+}
+
+/// Looks at every `mark.len()`-th byte only, and closer where that byte occurs in the mark.
+fn contains(bytes: &[u8], mark: &[u8]) -> bool {
+    let step = mark.len();
+    let mut in_mark = [false; 256];
+    for &byte in mark {
+        in_mark[usize::from(byte)] = true;
+    }
+    let mut at = step - 1;
+    while at < bytes.len() {
+        if in_mark[usize::from(bytes[at])] {
+            let from = at + 1 - step;
+            let to = (at + step).min(bytes.len());
+            if bytes[from..to].windows(step).any(|window| window == mark) {
+                return true;
+            }
+        }
+        at += step;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn the_mark_is_found_wherever_it_lies() {
+        let mark = CLIENT_MARK.as_bytes();
+        let boundary = 1 << 20;
+        for at in [
+            0,
+            1,
+            21,
+            22,
+            23,
+            4000,
+            boundary - 5,
+            boundary - 22,
+            boundary,
+            boundary + 1,
+        ] {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            let mut bytes = vec![b' '; boundary + 100];
+            assert!(!contains(&bytes, mark));
+            bytes[at..at + mark.len()].copy_from_slice(mark);
+            file.write_all(&bytes).unwrap();
+            assert!(is_ours(file.path()).unwrap(), "at {at}");
+        }
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&mark[1..]).unwrap();
+        file.write_all(&mark[..mark.len() - 1]).unwrap();
+        assert!(!is_ours(file.path()).unwrap());
+    }
+}

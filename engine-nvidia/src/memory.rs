@@ -1,0 +1,176 @@
+//! A client's memory as its operations see it: what an address is, and whether the client has it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::Space;
+use engine::{Region, Window};
+
+use crate::device::Device;
+use crate::host::HostWindow;
+use crate::window::{Cleared, DeviceWindow};
+
+/// What kind of memory a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// The GPU's: a device window, or a module's variable.
+    Device,
+    /// Page-locked host memory.
+    Host,
+    /// Staging memory, which is host memory too.
+    Staging,
+}
+
+/// One client's memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    devices: Vec<DeviceWindow>,
+    host: HostWindow,
+    staging: HostWindow,
+    /// First address and bytes of each variable of the client's modules.
+    variables: BTreeMap<u64, u64>,
+}
+
+impl Memory {
+    /// Reserves a client's windows.
+    ///
+    /// # Errors
+    /// See [`DeviceWindow::new`].
+    pub(crate) fn new(
+        devices: &[Arc<Device>],
+        windows: &[Window],
+        host: Region,
+        staging: Region,
+    ) -> Result<Self, CUresult> {
+        let first = devices.first().ok_or(CUresult::ERROR_NO_DEVICE)?;
+        if windows.len() != devices.len() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(Self {
+            devices: devices
+                .iter()
+                .zip(windows)
+                .map(|(device, &window)| DeviceWindow::new(device, window))
+                .collect::<Result<_, _>>()?,
+            host: HostWindow::new(first, host),
+            staging: HostWindow::new(first, staging),
+            variables: BTreeMap::new(),
+        })
+    }
+
+    /// What streams have to wait for before they touch memory.
+    pub(crate) fn cleared(&self) -> Vec<Arc<Cleared>> {
+        self.devices
+            .iter()
+            .map(|window| Arc::clone(window.cleared()))
+            .collect()
+    }
+
+    /// See [`engine::Client::commit`].
+    pub(crate) fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        if self.host.contains(range) {
+            return self.host.commit(range);
+        }
+        self.devices
+            .iter_mut()
+            .find(|window| window.contains(range))
+            .ok_or(CUresult::ERROR_INVALID_VALUE)?
+            .commit(range)
+    }
+
+    /// See [`engine::Client::decommit`].
+    pub(crate) fn decommit(&mut self, range: Window) {
+        if self.host.contains(range) {
+            self.host.decommit(range);
+        } else if let Some(window) = self
+            .devices
+            .iter_mut()
+            .find(|window| window.contains(range))
+        {
+            window.decommit(range);
+        }
+    }
+
+    /// Gives back what is overdue.
+    pub(crate) fn tidy(&mut self) {
+        for window in &mut self.devices {
+            window.tidy();
+        }
+    }
+
+    /// Adds a variable of a module.
+    pub(crate) fn add_variable(&mut self, range: Window) {
+        self.variables.insert(range.base, range.bytes);
+    }
+
+    /// Forgets a variable.
+    pub(crate) fn remove_variable(&mut self, base: u64) {
+        self.variables.remove(&base);
+    }
+
+    /// The address in this process of a range in a space, and what is there.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the client does not have all of it.
+    pub(crate) fn find(
+        &mut self,
+        space: u32,
+        at: u64,
+        bytes: u64,
+    ) -> Result<(u64, Place), CUresult> {
+        match Space::from_number(space) {
+            Some(Space::Unified) => {
+                let range = Window { base: at, bytes };
+                Ok((at, self.unified(range)?))
+            }
+            Some(Space::Staging) => {
+                let base = self
+                    .staging
+                    .window()
+                    .base
+                    .checked_add(at)
+                    .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+                let range = Window { base, bytes };
+                if !self.staging.contains(range) {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                self.staging.use_staging(range)?;
+                Ok((base, Place::Staging))
+            }
+            None => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    fn unified(&self, range: Window) -> Result<Place, CUresult> {
+        let had = |has: bool, place| {
+            if has {
+                Ok(place)
+            } else {
+                Err(CUresult::ERROR_INVALID_VALUE)
+            }
+        };
+        if self.host.contains(range) {
+            return had(self.host.has(range), Place::Host);
+        }
+        if let Some(window) = self.devices.iter().find(|window| window.contains(range)) {
+            return had(window.has(range), Place::Device);
+        }
+        let variable = self.variables.range(..=range.base).next_back();
+        had(
+            variable.is_some_and(|(&base, &bytes)| {
+                Window { base, bytes }.contains(range.base, range.bytes)
+            }),
+            Place::Device,
+        )
+    }
+
+    /// The host window that a place other than the device's is in.
+    pub(crate) fn host_of(&self, place: Place) -> Option<&HostWindow> {
+        match place {
+            Place::Device => None,
+            Place::Host => Some(&self.host),
+            Place::Staging => Some(&self.staging),
+        }
+    }
+}

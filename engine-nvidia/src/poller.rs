@@ -1,0 +1,182 @@
+//! The thread that sees completions: it reads the completion words of all clients' busy streams.
+//!
+//! It spins while work is short, sleeps longer the longer nothing happens, and sleeps for good while
+//! no client has work. Reading a word costs no call of the driver. Now and then, when nothing has moved
+//! for a while, it asks the driver whether the devices are well: a dead one writes no words.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use crate::device::Device;
+use crate::stream::Common;
+use crate::sync::lock;
+
+/// How long it spins after the last progress, where there are cores to spare.
+const SPIN: Duration = Duration::from_micros(60);
+/// Its shortest and its longest sleep while there is work.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_micros(500);
+/// How often the devices are asked while nothing moves.
+const PROBE: Duration = Duration::from_millis(2);
+/// Cores below which spinning would take the time of who posts the work.
+const CORES_TO_SPIN: usize = 4;
+
+/// Wakes the poller when there is work.
+#[derive(Debug, Default)]
+pub(crate) struct Waker {
+    /// Counts posts.
+    posts: AtomicU64,
+    sleeping: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl Waker {
+    /// Something was posted. Costs a system call only if the poller sleeps.
+    pub(crate) fn wake(&self) {
+        // Pairs with `sleep`: either the poller sees the post, or we see that it sleeps.
+        self.posts.fetch_add(1, Ordering::SeqCst);
+        if self.sleeping.load(Ordering::SeqCst)
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    fn sleep(&self, seen: u64, time: Option<Duration>) {
+        self.sleeping.store(true, Ordering::SeqCst);
+        if self.posts.load(Ordering::SeqCst) == seen {
+            match time {
+                Some(time) => std::thread::park_timeout(time),
+                None => std::thread::park(),
+            }
+        }
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    waker: Arc<Waker>,
+    devices: Vec<Arc<Device>>,
+    clients: Mutex<Vec<Arc<Common>>>,
+    stop: AtomicBool,
+}
+
+/// The polling thread and those it polls for.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Poller {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub(crate) fn start(devices: Vec<Arc<Device>>) -> std::io::Result<Self> {
+        let state = Arc::new(State {
+            waker: Arc::default(),
+            devices,
+            clients: Mutex::default(),
+            stop: AtomicBool::new(false),
+        });
+        let thread = std::thread::Builder::new()
+            .name("nvidia-poller".into())
+            .spawn({
+                let state = Arc::clone(&state);
+                move || state.run()
+            })?;
+        // Nobody else sets it.
+        let _ = state.waker.thread.set(thread.thread().clone());
+        Ok(Self {
+            state,
+            thread: Some(thread),
+        })
+    }
+
+    pub(crate) fn waker(&self) -> &Arc<Waker> {
+        &self.state.waker
+    }
+
+    pub(crate) fn add(&self, client: Arc<Common>) {
+        lock(&self.state.clients).push(client);
+    }
+
+    pub(crate) fn remove(&self, client: &Arc<Common>) {
+        lock(&self.state.clients).retain(|other| !Arc::ptr_eq(other, client));
+    }
+}
+
+impl Drop for Poller {
+    fn drop(&mut self) {
+        self.state.stop.store(true, Ordering::SeqCst);
+        self.state.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn run(&self) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = if cores < CORES_TO_SPIN {
+            Duration::ZERO
+        } else {
+            SPIN
+        };
+        let mut clients: Vec<Arc<Common>> = Vec::new();
+        let mut scratch = Vec::new();
+        let mut seen = 0;
+        let mut still_since = Instant::now();
+        let mut next_probe = still_since + PROBE;
+        while !self.stop.load(Ordering::SeqCst) {
+            let posts = self.waker.posts.load(Ordering::SeqCst);
+            clients.clone_from(&lock(&self.clients));
+            let (mut progress, mut busy) = (false, false);
+            for client in &clients {
+                progress |= client.poll(&mut scratch);
+                busy |= client.is_busy();
+            }
+            let now = Instant::now();
+            if progress || posts != seen {
+                seen = posts;
+                still_since = now;
+                next_probe = now + PROBE;
+                continue;
+            }
+            if !busy {
+                clients.clear();
+                self.waker.sleep(posts, None);
+                continue;
+            }
+            if now >= next_probe {
+                self.probe(&clients);
+                next_probe = now + PROBE;
+            }
+            let still = now - still_since;
+            if still < spin {
+                std::hint::spin_loop();
+            } else {
+                self.waker
+                    .sleep(posts, Some((still / 8).clamp(SHORTEST, LONGEST)));
+            }
+        }
+    }
+
+    fn probe(&self, clients: &[Arc<Common>]) {
+        let mut dead = false;
+        for device in &self.devices {
+            dead |= device.probe().is_err();
+        }
+        if dead {
+            // Those with work are told when they are polled.
+            for client in clients.iter().filter(|client| !client.is_busy()) {
+                client.tell_faults(&[]);
+            }
+        }
+    }
+}

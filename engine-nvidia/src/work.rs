@@ -1,0 +1,92 @@
+//! One operation of a stream, checked and ready to be given to the driver.
+
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUevent, CUstream};
+
+use crate::copy::Step;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::launch::Launch;
+use crate::module::Module;
+use crate::sync::Handle;
+
+/// What a stream is to do.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Launch(Launch),
+    /// A copy, a fill or a write.
+    Steps(Vec<Step>),
+    Event {
+        event: u32,
+        timing: bool,
+    },
+    /// The stream's last.
+    Destroy,
+    /// It was found wrong when it came, which is said in its turn.
+    Refused(CUresult),
+}
+
+/// What is to be done, or kept until, when the GPU has come past an operation.
+#[derive(Debug)]
+pub(crate) enum After {
+    Nothing,
+    /// A kernel runs: its module must stay.
+    Keep {
+        module: Arc<Module>,
+        kernel: u32,
+    },
+    /// A timed event was passed.
+    Time {
+        event: u32,
+        raw: Handle<CUevent>,
+    },
+    /// The stream is over.
+    Destroy,
+}
+
+impl Work {
+    /// About how many bytes it takes while it waits.
+    pub(crate) fn kept(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Launch(launch) => launch.kept(),
+                Self::Steps(steps) => steps
+                    .iter()
+                    .map(|step| size_of::<Step>() + step.kept())
+                    .sum(),
+                _ => 0,
+            }
+    }
+
+    /// Gives it to the driver. The device's context is current.
+    ///
+    /// # Errors
+    /// The driver's status; part of it may have been taken.
+    pub(crate) fn issue(
+        self,
+        device: &Device,
+        driver: &Driver,
+        stream: CUstream,
+    ) -> Result<After, CUresult> {
+        match self {
+            Self::Launch(launch) => launch.issue(driver, stream),
+            Self::Steps(steps) => {
+                for step in steps {
+                    step.issue(driver, stream)?;
+                }
+                Ok(After::Nothing)
+            }
+            Self::Event { timing: false, .. } => Ok(After::Nothing),
+            Self::Event { event, .. } => {
+                let raw = device.clock().event(driver)?;
+                // SAFETY: event and stream are ours and of this context.
+                unsafe { driver.cuEventRecord(raw.0, stream)? };
+                Ok(After::Time { event, raw })
+            }
+            Self::Destroy => Ok(After::Destroy),
+            Self::Refused(code) => Err(code),
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The fake driver: compiled for each test, so that each has one of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+use engine_nvidia::{NvidiaEngine, OpenError, prepare_environment};
+use libloading::os::unix::Library;
+
+/// A fake driver's file.
+pub struct Fake {
+    directory: tempfile::TempDir,
+}
+
+impl Fake {
+    /// Compiles one, with the definitions that `driver.c` tells of.
+    pub fn new(definitions: &[&str]) -> Self {
+        let fake = Self {
+            directory: tempfile::tempdir().unwrap(),
+        };
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-pthread"])
+            .args(
+                definitions
+                    .iter()
+                    .map(|definition| format!("-D{definition}")),
+            )
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake/driver.c"))
+            .arg("-o")
+            .arg(fake.path())
+            .status()
+            .unwrap();
+        assert!(compiled.success());
+        fake
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("libcuda.so.1")
+    }
+
+    /// The engine over it.
+    pub fn open(&self) -> Result<NvidiaEngine, OpenError> {
+        open(&self.path())
+    }
+}
+
+/// The engine over a driver.
+pub fn open(path: &Path) -> Result<NvidiaEngine, OpenError> {
+    static PREPARED: Once = Once::new();
+    // SAFETY: all tests come through here before they read the environment, but for what the standard
+    // library reads under its own lock.
+    PREPARED.call_once(|| unsafe { prepare_environment() });
+    NvidiaEngine::open_at(path)
+}
+
+/// What a test turns in a fake driver that is loaded.
+pub struct Controls {
+    library: Library,
+}
+
+#[allow(dead_code, reason = "not every test file turns something")]
+impl Controls {
+    /// The controls of a fake.
+    pub fn of(fake: &Fake) -> Self {
+        // SAFETY: our own file; it has no constructors.
+        let library = unsafe { Library::new(fake.path()) }.unwrap();
+        Self { library }
+    }
+
+    /// Holds all streams, or lets them go.
+    pub fn hold(&self, on: bool) {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let hold = self
+                .library
+                .get::<unsafe extern "C" fn(i32)>(b"fake_hold\0")
+                .unwrap();
+            hold(i32::from(on));
+        }
+    }
+
+    /// Kills the context.
+    pub fn die(&self, code: u32) {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let die = self
+                .library
+                .get::<unsafe extern "C" fn(i32)>(b"fake_die\0")
+                .unwrap();
+            die(code.cast_signed());
+        }
+    }
+
+    /// How many streams, modules, registrations, events and bytes of physical memory there are.
+    pub fn counts(&self) -> [i64; 5] {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let count = self
+                .library
+                .get::<unsafe extern "C" fn(i32) -> i64>(b"fake_count\0")
+                .unwrap();
+            std::array::from_fn(|what| count(what as i32))
+        }
+    }
+}

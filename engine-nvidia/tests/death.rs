@@ -1,0 +1,62 @@
+//! A device that dies. In a process of its own: the addresses that its clients had stay taken.
+
+mod common;
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use cuda_abi::operations::CONTEXT_SLOTS;
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+
+const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
+
+fn poke(to: u64, value: u32) -> Vec<u8> {
+    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_dead_device_is_told_to_all_and_takes_nobody() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guilty = Guest::new(&engine);
+    let mut other = Guest::new(&engine);
+    other.context(1, 0);
+    let device = guilty.commit(0, GRANULE);
+    let module = guilty.module(PTX);
+    guilty.write(0, device, &[0; 4]);
+    assert_eq!(guilty.wait(0), Ok(()));
+    controls.hold(true);
+    for _ in 0..200 {
+        guilty.launch(0, module, 1, 1, &poke(device, 1));
+    }
+    controls.die(700);
+    let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
+    assert_eq!(guilty.wait(0), Err(illegal));
+    let completed = guilty.told.completed(0);
+    assert_eq!(completed.len(), 201);
+    assert!(
+        completed[1..]
+            .iter()
+            .all(|&(_, result)| result == Err(illegal))
+    );
+    let (context, code, text) = guilty.told.fault();
+    assert_eq!((context, code), (0, illegal));
+    assert!(text.contains("poke") && text.contains("Fake GPU"), "{text}");
+    // Once for each context, of clients that did nothing too.
+    let _ = other.told.fault();
+    while other.told.faults().len() < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(guilty.told.faults().len(), 1);
+    other.write(0, device, &[1]);
+    assert_eq!(other.wait(0), Err(illegal));
+    assert_eq!(other.stream_in(CONTEXT_SLOTS, 0), Err(illegal));
+    guilty.end();
+    other.end();
+    let attached = std::panic::catch_unwind(AssertUnwindSafe(|| Guest::new(&engine)));
+    assert!(attached.is_err(), "nobody is taken");
+}

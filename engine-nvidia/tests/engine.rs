@@ -1,0 +1,283 @@
+//! The engine over the fake driver: the cases of the conformance suite that need no kernels, and what
+//! only a driver that can be held and killed shows.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use cuda_abi::operations::{FunctionSet, Launch, ModuleUnload};
+use engine::Window;
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, noise, simple_launch};
+use engine::conformance::{copies, memory, streams};
+
+const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+fn fake() -> Fake {
+    Fake::new(&["VERSION=12040"])
+}
+
+macro_rules! cases {
+    ($($module:ident: $($case:ident)*;)*) => {$($(
+        #[test]
+        fn $case() {
+            let fake = fake();
+            $module::$case(&fake.open().unwrap());
+            assert_eq!(Controls::of(&fake).counts(), [0; 5], "something is left");
+        }
+    )*)*};
+}
+
+cases! {
+    memory: committed_memory_is_zeroed_again clients_cannot_reach_each_other
+        what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
+    copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills
+        fills_of_every_element writes_from_the_record extents_that_overflow_are_refused
+        misplaced_sides_are_refused nothing_to_copy_is_no_error;
+    streams: operations_keep_their_order events_keep_time destroyed_streams_take_nothing
+        slots_can_be_used_again unknown_handles_are_refused
+        a_destroyed_context_reports_all_that_it_had;
+}
+
+fn poke(to: u64, value: u32) -> Vec<u8> {
+    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+#[test]
+fn posting_never_waits_for_the_gpu() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    guest.write(0, device, &[0; 4]);
+    assert_eq!(guest.wait(0), Ok(()));
+    controls.hold(true);
+    guest.stream(40);
+    let writes = 1024_u32;
+    for value in 1..=writes {
+        guest.write(40, device, &value.to_le_bytes());
+    }
+    // Memory can be had and given back, streams made and ended.
+    guest.commit(64 * GRANULE, GRANULE);
+    guest.client.decommit(Window {
+        base: device + 64 * GRANULE,
+        bytes: GRANULE,
+    });
+    guest.stream(41);
+    guest.destroy(41);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!guest.is_done(40) && guest.told.completed(40).is_empty());
+    controls.hold(false);
+    assert_eq!(guest.wait(40), Ok(()));
+    assert_eq!(guest.wait(41), Ok(()));
+    let expected: Vec<_> = (1..=u64::from(writes)).map(|at| (at, Ok(()))).collect();
+    assert_eq!(guest.told.completed(40), expected);
+    assert_eq!(guest.word(device), writes);
+}
+
+#[test]
+fn a_stream_takes_only_so_much() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    controls.hold(true);
+    let request = cuda_abi::operations::Write { to: device };
+    let mut taken = 0;
+    let refused = loop {
+        let at = guest.at(0);
+        let result = guest.client.write(at, &request, &[1]);
+        match guest.taken(at, result) {
+            Ok(()) => taken += 1,
+            Err(code) => break code,
+        }
+    };
+    assert_eq!(refused, CUresult::ERROR_INVALID_VALUE);
+    assert!((1024..=2048).contains(&taken), "{taken}");
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+}
+
+#[test]
+fn memory_is_not_given_back_while_it_is_cleared() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    controls.hold(true);
+    let base = guest.commit(0, GRANULE);
+    let taken = controls.counts()[4];
+    assert!(taken > 0);
+    guest.client.decommit(Window {
+        base,
+        bytes: GRANULE,
+    });
+    guest.client.assist();
+    assert_eq!(controls.counts()[4], taken);
+    controls.hold(false);
+    guest.client.assist();
+    assert_eq!(controls.counts()[4], 0);
+}
+
+#[test]
+fn chunks_follow_what_is_committed() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let range = |guest: &Guest, at: u64, bytes: u64| Window {
+        base: guest.windows[0].base + at,
+        bytes,
+    };
+    // Granules of one piece of physical memory share it.
+    for index in 0..32 {
+        guest.commit(index * GRANULE, GRANULE);
+    }
+    assert_eq!(controls.counts()[4], 2 << 20);
+    // A range over memory that is there, and some that is not.
+    let data = noise(GRANULE, 1);
+    guest.upload(guest.windows[0].base, &data);
+    guest
+        .client
+        .commit(range(&guest, GRANULE, 5 << 20))
+        .unwrap();
+    assert_eq!(guest.download(guest.windows[0].base, GRANULE), data);
+    for (at, bytes) in [(GRANULE, 5 << 20), (0, GRANULE)] {
+        assert!(controls.counts()[4] > 0);
+        guest.client.decommit(range(&guest, at, bytes));
+    }
+    assert_eq!(controls.counts()[4], 0);
+    // More than there is changes nothing.
+    let all = range(&guest, 0, 8 << 30);
+    assert_eq!(guest.client.commit(all), Err(CUresult::ERROR_OUT_OF_MEMORY));
+    assert_eq!(controls.counts()[4], 0);
+    assert_eq!(guest.client.free_memory(0), 1 << 32);
+}
+
+#[test]
+fn modules_launches_and_variables() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let (status, descriptor, _) = guest.image(100, PTX.as_bytes());
+    assert_eq!(status, CUresult::SUCCESS);
+    assert_eq!(descriptor.kernels[0].name, "poke");
+    assert_eq!(descriptor.kernels[0].params, [(0, 8), (8, 4)]);
+    assert_eq!(
+        (
+            &descriptor.variables[0].name[..],
+            descriptor.variables[0].bytes
+        ),
+        ("room", 64)
+    );
+    let (module, addresses) = guest.module_in(0, PTX);
+    assert_eq!(
+        controls.counts()[1],
+        1,
+        "the module that described the image is used"
+    );
+    let (second, others) = guest.module_in(0, PTX);
+    assert_ne!(addresses, others);
+    guest.launch(0, module, 1, 1, &poke(device + 4, 77));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(device + 4), 77);
+    // Variables are the client's memory, to their last byte.
+    let data = noise(64, 2);
+    guest.upload(addresses[0], &data);
+    assert_eq!(guest.download(addresses[0], 64), data);
+    guest.write(0, addresses[0] + 60, &[0; 8]);
+    assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    // The wrong size of the block, unknown handles, and what this driver has not.
+    let good = simple_launch(module, 1, 1);
+    for wrong in [0, 11, 13] {
+        let result = guest.launch_result(0, &good, &vec![0; wrong]);
+        assert_eq!(result, Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    let kernel = Launch { kernel: 1, ..good };
+    let handle = Err(CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(guest.launch_result(0, &kernel, &poke(device, 1)), handle);
+    let cooperative = Launch { flags: 1, ..good };
+    let missing = guest.launch_result(0, &cooperative, &poke(device, 1));
+    assert_eq!(missing, Err(CUresult::ERROR_NOT_SUPPORTED));
+    let set = FunctionSet {
+        module,
+        ..FunctionSet::default()
+    };
+    assert_eq!(
+        guest.client.function_set(&set, &[]),
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    );
+    // A module that is unloaded under its kernels goes when they are done.
+    controls.hold(true);
+    guest.launch(0, second, 1, 1, &poke(device, 5));
+    let unload = ModuleUnload { module: second };
+    assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    assert_eq!(controls.counts()[1], 2);
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!((guest.word(device), controls.counts()[1]), (5, 1));
+    let wrong = guest.image(101, b".version 7.8\nnothing");
+    assert_eq!(
+        (wrong.0, &wrong.2[..]),
+        (CUresult::ERROR_INVALID_PTX, "no kernel in line 1")
+    );
+}
+
+#[test]
+fn a_client_that_goes_waits_for_its_own_work() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, 4 << 20);
+    let host = guest.commit_host();
+    let module = guest.module(PTX);
+    controls.hold(true);
+    for _ in 0..100 {
+        guest.launch(0, module, 1, 1, &poke(device, 1));
+        guest.write(0, host, &[1, 2, 3]);
+    }
+    let told = std::thread::scope(|scope| {
+        let end = scope.spawn(|| guest.end());
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!end.is_finished());
+        controls.hold(false);
+        end.join().unwrap()
+    });
+    assert!(told.completed(0).is_empty(), "nobody is there to be told");
+    drop(engine);
+    assert_eq!(controls.counts(), [0; 5]);
+}
+
+#[test]
+fn an_idle_engine_uses_no_processor() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    guest.write(0, device, &[1]);
+    assert_eq!(guest.wait(0), Ok(()));
+    let ticks = || {
+        // The poller's user and system time, in ticks of the clock.
+        std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok())
+            .filter(|stat| stat.contains("(nvidia-poller)"))
+            .map(|stat| {
+                let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
+                fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
+            })
+            .sum::<u64>()
+    };
+    std::thread::sleep(Duration::from_millis(20));
+    let before = ticks();
+    std::thread::sleep(Duration::from_millis(500));
+    // Other tests of this process have pollers too, and may be at work.
+    assert!(ticks() - before < 50, "{} ticks", ticks() - before);
+}

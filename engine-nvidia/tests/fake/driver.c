@@ -1,0 +1,316 @@
+/* A driver of our own making, for tests on machines without a GPU: one device whose memory is the
+ * process's, streams that do their work at once, or, while they are held, when they are let go. It has
+ * no compiler: an image that begins with ".version" has the kernels that its text names, which do
+ * nothing. Compiled by the tests, with
+ *   VERSION      what cuDriverGetVersion says;
+ *   MARK         text in the file's read-only data;
+ *   NOT_A_DRIVER leaves everything out.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#ifdef MARK
+const char mark[] = MARK;
+#endif
+
+#ifdef NOT_A_DRIVER
+int nothing(void) { return 0; }
+#else
+
+typedef int R;
+typedef uint64_t P;
+enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 500, NOT_READY = 600, PTX = 218 };
+
+static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
+static int sticky;     /* what the context died of */
+static int held;       /* streams do nothing */
+static int attributes; /* how many device attributes are known */
+static size_t total = 1ull << 32, taken;
+static int live_streams, live_modules, live_registrations, live_events;
+
+/* One operation of a stream. */
+struct op {
+    struct op *next;
+    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event */
+    P to, from;
+    size_t width, height, depth, to_pitch, from_pitch, to_slice, from_slice;
+    uint32_t value;
+    int element;
+    void (*call)(void *);
+    void *data, *kept;
+};
+struct stream { struct op *first, **last; };
+struct event { double at; int recorded, passed; };
+static double now;
+
+static void run(struct op *o) {
+    switch (o->kind) {
+    case 0:
+        for (size_t z = 0; z < o->depth; z++)
+            for (size_t y = 0; y < o->height; y++)
+                memmove((char *)o->to + z * o->to_slice + y * o->to_pitch,
+                        (char *)o->from + z * o->from_slice + y * o->from_pitch, o->width);
+        break;
+    case 1:
+        for (size_t y = 0; y < o->height; y++)
+            for (size_t x = 0; x < o->width; x++)
+                memcpy((char *)o->to + y * o->to_pitch + x * o->element, &o->value, o->element);
+        break;
+    case 2: __atomic_store_n((uint32_t *)o->to, o->value, __ATOMIC_RELEASE); break;
+    case 3: o->call(o->data); break;
+    case 4: ((struct event *)o->data)->passed = 1; ((struct event *)o->data)->at = now += 0.25; break;
+    }
+    free(o->kept);
+    free(o);
+}
+static void drain(struct stream *s) {
+    while (!held && !sticky && s->first) {
+        struct op *o = s->first;
+        if (!(s->first = o->next)) s->last = &s->first;
+        run(o);
+    }
+}
+static struct stream *streams[4096];
+static R push(struct stream *s, struct op o) {
+    pthread_mutex_lock(&big);
+    R r = sticky;
+    if (!r) {
+        struct op *kept = malloc(sizeof o);
+        *kept = o;
+        kept->next = 0;
+        *s->last = kept;
+        s->last = &kept->next;
+        drain(s);
+    }
+    pthread_mutex_unlock(&big);
+    return r;
+}
+
+/* What tests turn. */
+void fake_hold(int on) {
+    pthread_mutex_lock(&big);
+    held = on;
+    for (int i = 0; i < 4096; i++)
+        if (streams[i]) drain(streams[i]);
+    pthread_mutex_unlock(&big);
+}
+void fake_die(int code) { sticky = code; }
+long fake_count(int what) {
+    switch (what) {
+    case 0: return live_streams;
+    case 1: return live_modules;
+    case 2: return live_registrations;
+    case 3: return live_events;
+    case 4: return (long)taken;
+    }
+    return -1;
+}
+
+R cuInit(unsigned flags) { return OK; }
+R cuDriverGetVersion(int *v) { *v = VERSION; return OK; }
+R cuDeviceGetCount(int *n) { *n = 1; return OK; }
+R cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Fake GPU"); return OK; }
+R cuDeviceGetUuid_v2(unsigned char *u, int d) { for (int i = 0; i < 16; i++) u[i] = i; return OK; }
+R cuDeviceTotalMem_v2(size_t *n, int d) { *n = total; return OK; }
+R cuDeviceGetAttribute(int *v, unsigned a, int d) {
+    attributes = 119; /* as a driver older than the table */
+    if (a > attributes) return INVALID_VALUE;
+    *v = 1000 + a;
+    return OK;
+}
+R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)0x1000; return OK; }
+R cuDevicePrimaryCtxRelease_v2(int d) { return OK; }
+R cuCtxSetCurrent(void *c) { return OK; }
+R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
+R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - taken; *t = total; return sticky; }
+
+R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
+    if (f != 1 || p > 0 || p < -5) return INVALID_VALUE;
+    *s = malloc(sizeof **s);
+    (*s)->first = 0;
+    (*s)->last = &(*s)->first;
+    pthread_mutex_lock(&big);
+    for (int i = 0; i < 4096; i++)
+        if (!streams[i]) { streams[i] = *s; break; }
+    live_streams++;
+    pthread_mutex_unlock(&big);
+    return sticky;
+}
+R cuStreamCreate(struct stream **s, unsigned f) { return cuStreamCreateWithPriority(s, f, 0); }
+R cuStreamDestroy_v2(struct stream *s) {
+    pthread_mutex_lock(&big);
+    for (int i = 0; i < 4096; i++)
+        if (streams[i] == s) streams[i] = 0;
+    live_streams--;
+    pthread_mutex_unlock(&big);
+    free(s);
+    return OK;
+}
+R cuStreamQuery(struct stream *s) { return sticky ? sticky : s->first ? NOT_READY : OK; }
+R cuStreamSynchronize(struct stream *s) { return sticky; }
+R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky; }
+R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {
+    return push(s, (struct op){.kind = 2, .to = to, .value = v});
+}
+R cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *d) {
+    return push(s, (struct op){.kind = 3, .call = f, .data = d});
+}
+R cuEventCreate(struct event **e, unsigned f) { *e = calloc(1, sizeof **e); live_events++; return sticky; }
+R cuEventDestroy_v2(struct event *e) { live_events--; free(e); return OK; }
+R cuEventRecord(struct event *e, struct stream *s) {
+    e->recorded = 1;
+    e->passed = 0;
+    return push(s, (struct op){.kind = 4, .data = e});
+}
+R cuEventQuery(struct event *e) { return sticky ? sticky : e->recorded && !e->passed ? NOT_READY : OK; }
+R cuEventElapsedTime(float *ms, struct event *a, struct event *b) { *ms = b->at - a->at; return sticky; }
+
+R cuMemHostAlloc(void **p, size_t n, unsigned f) { *p = aligned_alloc(4096, n); return *p ? OK : OUT_OF_MEMORY; }
+R cuMemFreeHost(void *p) { free(p); return OK; }
+/* Registrations as first address and size, so that copies over two of them can be refused. */
+static P registered[4096][2];
+R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
+    for (int i = 0; i < 4096; i++)
+        if (registered[i][1] && registered[i][0] < (P)p + n && (P)p < registered[i][0] + registered[i][1]) return 712;
+    for (int i = 0; i < 4096; i++)
+        if (!registered[i][1]) {
+            registered[i][0] = (P)p;
+            registered[i][1] = n;
+            live_registrations++;
+            return sticky;
+        }
+    return OUT_OF_MEMORY;
+}
+R cuMemHostUnregister(void *p) {
+    for (int i = 0; i < 4096; i++)
+        if (registered[i][1] && registered[i][0] == (P)p) {
+            registered[i][1] = 0;
+            live_registrations--;
+            return OK;
+        }
+    return 713;
+}
+R cuMemGetAllocationGranularity(size_t *n, void *p, unsigned o) { *n = 2 << 20; return OK; }
+R cuMemAddressReserve(P *at, size_t n, size_t a, P want, uint64_t f) {
+    void *p = mmap((void *)want, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *at = (P)p;
+    return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
+}
+R cuMemAddressFree(P at, size_t n) { return munmap((void *)at, n) ? INVALID_VALUE : OK; }
+R cuMemCreate(uint64_t *h, size_t n, void *p, uint64_t f) {
+    if (n % (2 << 20) || !n) return INVALID_VALUE;
+    if (taken + n > total) return OUT_OF_MEMORY;
+    taken += n;
+    *h = n;
+    return sticky;
+}
+R cuMemRelease(uint64_t h) { taken -= h; return OK; }
+R cuMemMap(P at, size_t n, size_t o, uint64_t h, uint64_t f) {
+    if (at % (2 << 20) || n != h || o) return INVALID_VALUE;
+    void *p = mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
+}
+R cuMemSetAccess(P at, size_t n, void *d, size_t c) {
+    if (mprotect((void *)at, n, PROT_READ | PROT_WRITE)) return INVALID_VALUE;
+    /* Fresh physical memory holds what others left. */
+    memset((void *)at, 0xa5, n < 4 << 20 ? n : 4 << 20);
+    return OK;
+}
+R cuMemUnmap(P at, size_t n) {
+    void *p = mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return p == MAP_FAILED ? INVALID_VALUE : OK;
+}
+
+static R whole(P at, size_t n) { /* a host range lies in one registration, or in none */
+    for (int i = 0; i < 4096; i++)
+        if (registered[i][1] && at < registered[i][0] + registered[i][1] && registered[i][0] < at + n)
+            return registered[i][0] <= at && at + n <= registered[i][0] + registered[i][1] ? OK : INVALID_VALUE;
+    return OK;
+}
+R cuMemcpyAsync(P to, P from, size_t n, struct stream *s) {
+    if (whole(to, n) || whole(from, n)) return INVALID_VALUE;
+    return push(s, (struct op){.to = to, .from = from, .width = n, .height = 1, .depth = 1});
+}
+R cuMemcpyHtoDAsync_v2(P to, void *from, size_t n, struct stream *s) {
+    void *kept = malloc(n);
+    memcpy(kept, from, n);
+    return push(s, (struct op){.to = to, .from = (P)kept, .width = n, .height = 1, .depth = 1, .kept = kept});
+}
+struct box {
+    size_t sx, sy, sz, sl; unsigned st; P sh, sd, sa, r0; size_t sp, shh;
+    size_t dx, dy, dz, dl; unsigned dt; P dh, dd, da, r1; size_t dp, dhh;
+    size_t w, h, d;
+};
+R cuMemcpy3DAsync_v2(struct box *b, struct stream *s) {
+    if (b->st != 4 || b->dt != 4 || b->w > b->sp || b->w > b->dp || b->h > b->shh || b->h > b->dhh) return INVALID_VALUE;
+    size_t ss = b->sp * b->shh, ds = b->dp * b->dhh;
+    if (whole(b->sd, (b->d - 1) * ss + (b->h - 1) * b->sp + b->w) || whole(b->dd, (b->d - 1) * ds + (b->h - 1) * b->dp + b->w))
+        return INVALID_VALUE;
+    return push(s, (struct op){.to = b->dd, .from = b->sd, .width = b->w, .height = b->h, .depth = b->d,
+                               .to_pitch = b->dp, .from_pitch = b->sp, .to_slice = ds, .from_slice = ss});
+}
+static R set(P to, size_t pitch, uint32_t v, int e, size_t w, size_t h, struct stream *s) {
+    return push(s, (struct op){.kind = 1, .to = to, .to_pitch = pitch, .value = v, .element = e, .width = w, .height = h});
+}
+R cuMemsetD8Async(P to, unsigned char v, size_t n, struct stream *s) {
+    if (v) return set(to, 0, v, 1, n, 1, s);
+    /* Clearing of large ranges: whole pages are dropped, as the tests commit more than there is. */
+    if (!held && n >= 1 << 20 && to % 4096 == 0) madvise((void *)to, n & ~4095ull, MADV_DONTNEED);
+    else return set(to, 0, v, 1, n, 1, s);
+    return set(to + (n & ~4095ull), 0, v, 1, n & 4095, 1, s);
+}
+R cuMemsetD16Async(P to, uint16_t v, size_t n, struct stream *s) { return set(to, 0, v, 2, n, 1, s); }
+R cuMemsetD32Async(P to, uint32_t v, size_t n, struct stream *s) { return set(to, 0, v, 4, n, 1, s); }
+R cuMemsetD2D8Async(P to, size_t p, unsigned char v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 1, w, h, s); }
+R cuMemsetD2D16Async(P to, size_t p, uint16_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 2, w, h, s); }
+R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 4, w, h, s); }
+
+struct module { char name[64]; long variable[8]; };
+R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
+    const char *entry;
+    if (strncmp(image, ".version", 8) || !(entry = strstr(image, ".entry "))) {
+        for (unsigned i = 0; i < n; i++)
+            if (options[i] == 5) strcpy(values[i], "no kernel in line 1");
+        return PTX;
+    }
+    *m = calloc(1, sizeof **m);
+    sscanf(entry, ".entry %63[a-z_]", (*m)->name);
+    live_modules++;
+    return sticky;
+}
+R cuModuleUnload(struct module *m) { free(m); live_modules--; return OK; }
+R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
+R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
+R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
+R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
+    if (strcmp(name, "room")) return NOT_FOUND;
+    *at = (P)m->variable;
+    *n = sizeof m->variable;
+    return OK;
+}
+R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
+R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
+R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
+    if (i > 1) return INVALID_VALUE;
+    *o = 8 * i;
+    *n = i ? 4 : 8;
+    return OK;
+}
+/* A kernel writes its second parameter to the address that its first one is. */
+R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                 unsigned shared, struct stream *s, void **params, void **extra) {
+    if (!gx || bx > 1024) return INVALID_VALUE;
+    char *block = extra[1];
+    P to;
+    uint32_t value;
+    if (*(size_t *)extra[3] != 12) return INVALID_VALUE;
+    memcpy(&to, block, 8);
+    memcpy(&value, block + 8, 4);
+    return push(s, (struct op){.kind = 2, .to = to, .value = value});
+}
+#endif

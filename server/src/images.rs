@@ -1,0 +1,272 @@
+//! A client's images: put together from pieces, and what the engine said of each.
+//!
+//! Everything counts against a bound, so that no client fills the server with images.
+
+use std::collections::HashMap;
+
+use cuda_abi::CUresult;
+use cuda_abi::descriptor::Descriptor;
+
+use crate::heap::ALIGNMENT;
+
+/// Bytes that a client's images may have together.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Images that a client may have.
+const MAX_IMAGES: usize = 1 << 16;
+
+/// Bytes that a module's variables may need beyond their sizes: for the engine's alignment.
+const SLACK: u64 = 64 << 10;
+
+/// An image.
+#[derive(Debug)]
+enum Image {
+    /// Some of its pieces are there.
+    Coming { total: u64, bytes: Vec<u8> },
+    /// The engine has it.
+    Loaded {
+        total: u64,
+        /// What the engine said of it: its descriptor and its log.
+        said: Vec<u8>,
+        /// Bytes that the variables of a module of it may need, or `None` if that is absurd.
+        variables: Option<u64>,
+    },
+}
+
+impl Image {
+    const fn total(&self) -> u64 {
+        match self {
+            Self::Coming { total, .. } | Self::Loaded { total, .. } => *total,
+        }
+    }
+}
+
+/// The images of one client.
+#[derive(Debug, Default)]
+pub struct Images {
+    images: HashMap<u64, Image>,
+    /// Of all images, as announced.
+    bytes: u64,
+}
+
+/// Where the next piece of an image goes: `read` fills exactly the piece.
+pub type ReadPiece<'a> = &'a mut dyn FnMut(&mut [u8]);
+
+impl Images {
+    /// Adds a piece. Pieces come in order.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for pieces that do not fit each other, CUDA_ERROR_OUT_OF_MEMORY
+    /// beyond the bound.
+    pub fn put(
+        &mut self,
+        image: u64,
+        total: u64,
+        offset: u64,
+        piece: u64,
+        read: ReadPiece<'_>,
+    ) -> Result<(), CUresult> {
+        if offset == 0 && !self.images.contains_key(&image) {
+            if total > MAX_BYTES - self.bytes.min(MAX_BYTES) || self.images.len() >= MAX_IMAGES {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+            self.bytes += total;
+            let bytes = Vec::new();
+            self.images.insert(image, Image::Coming { total, bytes });
+        }
+        match self.images.get_mut(&image) {
+            Some(Image::Coming {
+                total: announced,
+                bytes,
+            }) if *announced == total
+                && bytes.len() as u64 == offset
+                && piece <= total - offset =>
+            {
+                // Grows with what really comes, not with what was announced.
+                let start = bytes.len();
+                bytes
+                    .try_reserve(piece as usize)
+                    .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+                bytes.resize(start + piece as usize, 0);
+                read(&mut bytes[start..]);
+                Ok(())
+            }
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Takes the bytes of an image of which all pieces are there.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when there is none such.
+    pub fn take_bytes(&mut self, image: u64) -> Result<Vec<u8>, CUresult> {
+        match self.images.get_mut(&image) {
+            Some(Image::Coming { total, bytes }) if bytes.len() as u64 == *total => {
+                Ok(std::mem::take(bytes))
+            }
+            _ => Err(CUresult::ERROR_INVALID_HANDLE),
+        }
+    }
+
+    /// Keeps what the engine said of an image; its first `descriptor` bytes are the descriptor, and
+    /// empty if the engine refused the image.
+    pub fn loaded(&mut self, image: u64, said: Vec<u8>, descriptor: u64) {
+        let Some(image) = self.images.get_mut(&image) else {
+            return;
+        };
+        let descriptor = usize::try_from(descriptor)
+            .ok()
+            .and_then(|bytes| said.get(..bytes))
+            .and_then(|bytes| Descriptor::decode(bytes).ok());
+        *image = Image::Loaded {
+            total: image.total(),
+            variables: descriptor.as_ref().and_then(bytes_of_variables),
+            said,
+        };
+    }
+
+    /// What the engine said of an image.
+    #[must_use]
+    pub fn said(&self, image: u64) -> Option<&[u8]> {
+        match self.images.get(&image)? {
+            Image::Loaded { said, .. } => Some(said),
+            Image::Coming { .. } => None,
+        }
+    }
+
+    /// Bytes that the variables of a module of an image may need.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when it is not loaded, CUDA_ERROR_OUT_OF_MEMORY when no device has
+    /// as much.
+    pub fn variables(&self, image: u64) -> Result<u64, CUresult> {
+        match self.images.get(&image) {
+            Some(Image::Loaded { variables, .. }) => variables.ok_or(CUresult::ERROR_OUT_OF_MEMORY),
+            _ => Err(CUresult::ERROR_INVALID_HANDLE),
+        }
+    }
+
+    /// Forgets an image. Says whether the engine has it.
+    pub fn remove(&mut self, image: u64) -> bool {
+        let removed = self.images.remove(&image);
+        if let Some(image) = &removed {
+            self.bytes -= image.total();
+        }
+        matches!(removed, Some(Image::Loaded { .. }))
+    }
+}
+
+fn bytes_of_variables(descriptor: &Descriptor) -> Option<u64> {
+    if descriptor.variables.is_empty() {
+        return Some(0);
+    }
+    descriptor
+        .variables
+        .iter()
+        .try_fold(SLACK, |sum, variable| {
+            let bytes = variable
+                .bytes
+                .max(1)
+                .checked_next_multiple_of(ALIGNMENT)?
+                .checked_add(ALIGNMENT)?;
+            sum.checked_add(bytes)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cuda_abi::descriptor::Variable;
+
+    fn put(
+        images: &mut Images,
+        image: u64,
+        total: u64,
+        offset: u64,
+        piece: &[u8],
+    ) -> Result<(), CUresult> {
+        images.put(image, total, offset, piece.len() as u64, &mut |into| {
+            into.copy_from_slice(piece);
+        })
+    }
+
+    #[test]
+    fn pieces_in_order_make_an_image() {
+        let mut images = Images::default();
+        put(&mut images, 7, 6, 0, b"abcd").unwrap();
+        assert!(images.take_bytes(7).is_err(), "not all there");
+        put(&mut images, 7, 6, 4, b"ef").unwrap();
+        assert_eq!(images.take_bytes(7).unwrap(), b"abcdef");
+        images.loaded(7, b"said".to_vec(), 0);
+        assert_eq!(images.said(7), Some(&b"said"[..]));
+        assert!(images.take_bytes(7).is_err(), "loaded once");
+        assert!(put(&mut images, 7, 6, 0, b"abcdef").is_err());
+        assert!(images.remove(7));
+        assert!(!images.remove(7));
+        assert_eq!(images.bytes, 0);
+    }
+
+    #[test]
+    fn pieces_that_do_not_fit_are_refused() {
+        let mut images = Images::default();
+        put(&mut images, 1, 6, 0, b"abcd").unwrap();
+        for (total, offset, piece) in [
+            (6, 3, &b"d"[..]),
+            (6, 5, b"f"),
+            (7, 4, b"ef"),
+            (6, 4, b"efg"),
+            (6, 0, b"abcdef"),
+        ] {
+            assert_eq!(
+                put(&mut images, 1, total, offset, piece),
+                Err(CUresult::ERROR_INVALID_VALUE)
+            );
+        }
+        assert!(
+            put(&mut images, 2, 6, 4, b"ef").is_err(),
+            "has no beginning"
+        );
+        assert!(put(&mut images, 3, u64::MAX, 0, b"").is_err());
+        assert!(images.put(4, 6, 0, u64::MAX, &mut |_| {}).is_err());
+    }
+
+    #[test]
+    fn announced_bytes_are_bounded_together() {
+        let mut images = Images::default();
+        put(&mut images, 1, MAX_BYTES - 1, 0, b"").unwrap();
+        assert_eq!(
+            put(&mut images, 2, 2, 0, b"ab"),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        put(&mut images, 3, 1, 0, b"a").unwrap();
+        images.remove(1);
+        put(&mut images, 2, 2, 0, b"ab").unwrap();
+    }
+
+    #[test]
+    fn variables_are_counted_with_room_to_align_them() {
+        let mut images = Images::default();
+        let variable = |bytes| Variable {
+            name: "v".into(),
+            bytes,
+            managed: false,
+        };
+        let mut load = |image, variables| {
+            let descriptor = Descriptor {
+                variables,
+                ..Descriptor::default()
+            }
+            .encode();
+            put(&mut images, image, 0, 0, b"").unwrap();
+            let length = descriptor.len() as u64;
+            images.loaded(image, descriptor, length);
+            images.variables(image)
+        };
+        assert_eq!(load(1, vec![]), Ok(0));
+        assert!(load(2, vec![variable(1), variable(1000)]).unwrap() >= 512 + 1024);
+        assert_eq!(
+            load(3, vec![variable(u64::MAX)]),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+    }
+}

@@ -1,0 +1,131 @@
+//! server.log: what is said of a server and its clients, in NVIDIA's words where it has some.
+//!
+//! Where lines go is the caller's; here is only what they say, so that tools which read them find
+//! what they look for. "recevie" is in the original.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use transport::handshake::{Admit, Ending};
+
+/// Takes lines of server.log.
+pub trait Log: Send + Sync + fmt::Debug {
+    /// Writes a line, in the name of a process that is not a server yet if `starting`.
+    fn line(&self, starting: bool, text: &str);
+}
+
+/// A log that keeps nothing.
+#[derive(Debug)]
+pub struct NoLog;
+
+impl Log for NoLog {
+    fn line(&self, _: bool, _: &str) {}
+}
+
+/// A client, for log lines.
+#[derive(Clone, Debug)]
+pub struct Named {
+    log: Arc<dyn Log>,
+    pid: i32,
+    program: String,
+    /// Whether the client has had a context.
+    active: Arc<AtomicBool>,
+    /// Clients that have a context, and are not gone.
+    contexts: Arc<AtomicUsize>,
+}
+
+impl Named {
+    /// A client that was just handed to this server.
+    pub fn new(log: Arc<dyn Log>, contexts: Arc<AtomicUsize>, admit: &Admit) -> Self {
+        Self {
+            log,
+            pid: admit.pid,
+            program: admit.client.program.clone(),
+            active: Arc::default(),
+            contexts,
+        }
+    }
+
+    /// Writes a line that names the client by itself.
+    pub fn line(&self, text: impl fmt::Display) {
+        self.log.line(
+            false,
+            &format!("Client {} ({}): {text}", self.pid, self.program),
+        );
+    }
+
+    fn raw(&self, text: &str) {
+        self.log.line(false, text);
+    }
+
+    /// NVIDIA numbers a client's contexts from 1; 0 stands for the client before it has one.
+    fn identity(&self, context: u32) -> String {
+        format!("{{PID: {}, Context ID: {context}}}", self.pid)
+    }
+
+    /// The client has come.
+    pub fn connected(&self) {
+        self.request(0);
+    }
+
+    fn request(&self, context: u32) {
+        let who = self.identity(context);
+        self.raw(&format!("Received new client request for {who}"));
+        self.raw(&format!("Client {who} connected"));
+        self.raw(&format!("Creating worker thread for client {who}"));
+    }
+
+    /// A context of the client works. Only the first one is news.
+    pub fn active(&self, name: &str, uuid: &str) {
+        if self.active.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.contexts.fetch_add(1, Ordering::Relaxed);
+        self.request(1);
+        self.raw(&format!("Device {name} (uuid {uuid}) is associated"));
+        self.raw(&format!("Status of client {} is ACTIVE", self.identity(1)));
+    }
+
+    /// A kernel or copy of the client failed for good. Names the culprit; nobody else suffers.
+    pub fn faulted(&self, context: u32, code: u32, text: &str) {
+        self.raw(&format!(
+            "Client {{PID: {}, Context: {context}}} encountered a fatal GPU error.",
+            self.pid
+        ));
+        self.line(format_args!(
+            "error {code} in context {context}, which is dead: {text}. No other client is affected."
+        ));
+    }
+
+    /// The client is gone.
+    pub fn gone(&self, how: Ending, reason: Option<&str>) {
+        self.line(match how {
+            Ending::Detached => "left in good order".to_owned(),
+            Ending::ProcessEnded => "its process ended without leaving (killed, or crashed)".into(),
+            Ending::SocketClosed => "closed its connection without leaving".into(),
+            Ending::Replaced => "attached again; its former session ends".into(),
+            Ending::Malformed => {
+                format!("disconnected: {}", reason.unwrap_or("broke the protocol"))
+            }
+            Ending::Shutdown => "ended by the server's shutdown".into(),
+            Ending::Failed => format!("ended: {}", reason.unwrap_or("the server failed")),
+        });
+        let lost = |context| {
+            self.raw(&format!(
+                "Server failed to recevie command with status 806, assuming client {} exit",
+                self.identity(context)
+            ));
+        };
+        if self.active.load(Ordering::Relaxed) {
+            let contexts = self.contexts.fetch_sub(1, Ordering::Relaxed) - 1;
+            lost(1);
+            self.raw(&format!(
+                "Client {} exiting. Number of active client contexts is {contexts}.",
+                self.identity(1)
+            ));
+        }
+        lost(0);
+        self.raw(&format!("Client process {} disconnected", self.pid));
+    }
+}

@@ -1,0 +1,164 @@
+//! What the engine's threads tell of a client's work, passed on to the client and to its session.
+//!
+//! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
+
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{At, CONTEXT_SLOTS};
+use engine::{Observer, Window};
+use transport::handshake::{Ending, Packet};
+use transport::session::Publisher;
+use transport::socket::Connection;
+
+use crate::heap::ALIGNMENT;
+use crate::log::Named;
+use crate::progress::Progress;
+
+/// Says to a session that it is over, from any thread.
+#[derive(Debug, Default)]
+pub struct Ender {
+    how: OnceLock<Ending>,
+    bell: OnceLock<Arc<Publisher>>,
+}
+
+impl Ender {
+    /// Ends the session, unless it ends already.
+    pub fn end(&self, how: Ending) {
+        let _ = self.how.set(how);
+        // Paired with `wake_with`: one of the two sees what the other wrote.
+        fence(Ordering::SeqCst);
+        if let Some(bell) = self.bell.get() {
+            bell.ring_self();
+        }
+    }
+
+    /// How the session is to end, if it is.
+    #[must_use]
+    pub fn ending(&self) -> Option<Ending> {
+        self.how.get().copied()
+    }
+
+    /// From now on [`Ender::end`] wakes the session; the caller then looks at [`Ender::ending`].
+    pub fn wake_with(&self, bell: Arc<Publisher>) {
+        let _ = self.bell.set(bell);
+        // Paired with `end`.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What a session and the engine's threads share.
+#[derive(Debug)]
+pub struct Shared {
+    /// To the client.
+    pub publisher: Arc<Publisher>,
+    /// How far its streams are.
+    pub progress: Progress,
+    session: u64,
+    name: Named,
+    daemon: Arc<Connection>,
+    /// Contexts that are dead, as bits.
+    dead: AtomicU32,
+    /// What the module that is being loaded may take for its variables.
+    variables: Mutex<Window>,
+}
+
+impl Shared {
+    /// What a new session shares.
+    pub fn new(
+        publisher: Arc<Publisher>,
+        session: u64,
+        name: Named,
+        daemon: Arc<Connection>,
+    ) -> Self {
+        Self {
+            publisher,
+            progress: Progress::default(),
+            session,
+            name,
+            daemon,
+            dead: AtomicU32::new(0),
+            variables: Mutex::new(Window { base: 0, bytes: 0 }),
+        }
+    }
+
+    /// Forgets that a context was dead: its slot has a new one.
+    pub fn revive(&self, context: u32) {
+        if context < CONTEXT_SLOTS {
+            self.dead.fetch_and(!(1 << context), Ordering::Relaxed);
+            self.publisher.fault(context, CUresult::SUCCESS);
+        }
+    }
+
+    /// Sets what [`Observer::allocate`] may give. Returns what was left of the former.
+    pub fn lend_variables(&self, window: Window) -> Window {
+        let mut variables = self
+            .variables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut variables, window)
+    }
+
+    /// Whether this is the first bad news of a context.
+    fn first_fault(&self, context: u32) -> bool {
+        context < CONTEXT_SLOTS
+            && self.dead.fetch_or(1 << context, Ordering::Relaxed) & (1 << context) == 0
+    }
+}
+
+impl Observer for Shared {
+    fn completed(&self, at: At, result: Result<(), CUresult>) {
+        if let Err(code) = result {
+            let context = self.progress.context(at.stream);
+            if self.first_fault(context) {
+                self.publisher.fault(context, code);
+            }
+        }
+        // The session's word first: when the client sees its own it may post more, which the
+        // session counts against the stream's depth.
+        let due = self.progress.complete(at.stream, at.sequence);
+        self.publisher.complete(at.stream, at.sequence);
+        if due {
+            self.publisher.ring_self();
+        }
+    }
+
+    fn event_time(&self, event: u32, nanoseconds: u64) {
+        self.publisher.event_time(event, nanoseconds);
+    }
+
+    fn fault(&self, context: u32, code: CUresult, text: &str) {
+        if !self.first_fault(context) {
+            return;
+        }
+        self.publisher.fault(context, code);
+        self.name.faulted(context + 1, code.0, text);
+        let packet = Packet::Fault {
+            session: self.session,
+            code: code.0,
+            text: text.chars().take(1000).collect(),
+        };
+        // A daemon that does not read its packets misses one; it is in server.log.
+        let _ = self.daemon.try_send(&packet.encode(), &[]);
+    }
+
+    fn allocate(&self, _context: u32, bytes: u64) -> Result<Window, CUresult> {
+        let mut left = self
+            .variables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)
+            .filter(|&bytes| bytes <= left.bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let given = Window {
+            base: left.base,
+            bytes,
+        };
+        left.base += bytes;
+        left.bytes -= bytes;
+        Ok(given)
+    }
+}

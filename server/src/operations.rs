@@ -1,0 +1,418 @@
+//! What each operation of the table does in a session.
+//!
+//! Streams' operations come here when they may go to the engine. What concerns all of a client's
+//! work (frees, unloads, a context's end) is deferred until the work before it is complete.
+
+use std::collections::HashMap;
+
+use cuda_abi::operations::{
+    At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill,
+    FunctionSet, HostAlloc, HostAllocReply, HostFree, ImageDescribe, ImageDescribeReply, ImageLoad,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, MemAlloc, MemAllocReply, MemFree, MemInfo,
+    MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
+    StreamCreate, StreamDestroy, StreamWait, Write,
+};
+use cuda_abi::{CUresult, Function};
+use engine::Window;
+use transport::session::REPLY_DATA;
+
+use crate::memory::{Block, Place};
+use crate::session::{Action, Committer, Item, Session};
+
+/// Modules that a client may have.
+const MAX_MODULES: usize = 1 << 16;
+
+/// A client's modules.
+#[derive(Debug, Default)]
+pub struct Modules {
+    modules: HashMap<u64, Module>,
+    /// Functions that the client called and that are not built: each is logged once.
+    missed: std::collections::BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Module {
+    context: u32,
+    /// Where its variables are.
+    variables: Option<u64>,
+}
+
+impl Session {
+    /// The device of a context that is alive and not about to end.
+    fn device_of(&self, context: u32) -> Result<u32, CUresult> {
+        let device = self.contexts.get(context as usize).copied().flatten();
+        device
+            .filter(|_| self.ending_contexts & (1 << context) == 0)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// Defers an action, or does it now.
+    fn defer(&mut self, action: Action) {
+        if let Some(action) = self.order.defer(action, &self.shared.progress) {
+            match action {
+                Action::Free(block) => self.release_block(&block),
+                Action::Unload(module) => self.unload(module),
+                Action::EndContext(context) => self.end_context(context),
+                // Only ever put behind others.
+                Action::Again(_) => {}
+            }
+        }
+    }
+
+    fn release_block(&mut self, block: &Block) {
+        let mut committer = Committer(&mut *self.client);
+        self.memory.release(block, &mut committer);
+    }
+
+    /// Copies bytes into the client's staging memory, if they lie in it.
+    fn to_staging(&self, at: u64, capacity: u64, bytes: &[u8]) -> bool {
+        let length = self.staging.len() as u64;
+        let fits = bytes.len() as u64 <= capacity
+            && at
+                .checked_add(bytes.len() as u64)
+                .is_some_and(|end| end <= length);
+        if fits {
+            self.staging.copy_in(at as usize, bytes);
+        }
+        fits
+    }
+
+    /// Sends a long reply by way of staging; a short one stays where it is. What fits nowhere is not
+    /// sent, and the client asks again.
+    fn place_reply(&self, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
+        if reply.len() > REPLY_DATA {
+            self.to_staging(staging, capacity, reply);
+            reply.clear();
+        }
+    }
+
+    /// Makes a stream whose slot is free.
+    pub(crate) fn make_stream(&mut self, request: &StreamCreate) {
+        // The client was promised that it can be made; that it could not is told when it is used.
+        if let Err(code) = self.client.stream_create(request, &[]) {
+            self.name.line(format_args!(
+                "stream {} could not be made: error {}",
+                request.stream, code.0
+            ));
+        }
+    }
+
+    /// Unloads a module that nothing uses any more.
+    pub(crate) fn unload(&mut self, module: u64) {
+        let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
+        if let Some(module) = self.modules.modules.remove(&module)
+            && let Some(address) = module.variables
+            && let Some(block) = self.memory.remove(address, true)
+        {
+            self.release_block(&block);
+        }
+    }
+
+    /// Ends a context that nothing uses any more.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        let _ = self
+            .client
+            .context_destroy(&ContextDestroy { context }, &[]);
+        self.modules
+            .modules
+            .retain(|_, module| module.context != context);
+        for block in self.memory.remove_context(context) {
+            self.release_block(&block);
+        }
+        self.order.context_destroyed(context);
+        if let Some(place) = self.contexts.get_mut(context as usize) {
+            *place = None;
+        }
+        self.ending_contexts &= !(1 << context);
+    }
+
+    fn allocate(&mut self, place: Place, context: u32, bytes: u64) -> Result<u64, CUresult> {
+        let mut committer = Committer(&mut *self.client);
+        self.memory.allocate(place, context, bytes, &mut committer)
+    }
+}
+
+impl Operations for Session {
+    fn not_supported(&mut self, request: &NotSupported, _: &[u8]) -> Result<(), CUresult> {
+        let number = request.function;
+        // Only real functions are remembered, so there is a bound.
+        if let Some(function) = u16::try_from(number).ok().and_then(Function::from_number)
+            && self.modules.missed.insert(number)
+        {
+            self.name.line(format_args!(
+                "{} is not built; it was answered with CUDA_ERROR_NOT_SUPPORTED",
+                function.name()
+            ));
+        }
+        Ok(())
+    }
+
+    fn image_put(&mut self, request: &ImagePut, _: &[u8]) -> Result<(), CUresult> {
+        let staging = &self.staging;
+        let length = staging.len() as u64;
+        let end = request.staging.checked_add(request.bytes);
+        if end.is_none_or(|end| end > length) {
+            self.broken = Some("an image's piece lies outside of staging memory".into());
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.images.put(
+            request.image,
+            request.total,
+            request.offset,
+            request.bytes,
+            &mut |into| staging.copy_out(request.staging as usize, into),
+        )
+    }
+
+    fn mem_alloc(
+        &mut self,
+        request: &MemAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemAllocReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let address = self.allocate(Place::Device(device), request.context, request.bytes)?;
+        Ok(MemAllocReply { address })
+    }
+
+    fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Result<(), CUresult> {
+        let block = self.memory.remove(request.address, true);
+        self.defer(Action::Free(block.ok_or(CUresult::ERROR_INVALID_VALUE)?));
+        Ok(())
+    }
+
+    fn host_alloc(
+        &mut self,
+        request: &HostAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostAllocReply, CUresult> {
+        self.device_of(request.context)?;
+        let address = self.allocate(Place::Host, request.context, request.bytes)?;
+        Ok(HostAllocReply { address })
+    }
+
+    fn host_free(&mut self, request: &HostFree, _: &[u8]) -> Result<(), CUresult> {
+        let block = self.memory.remove(request.address, false);
+        self.defer(Action::Free(block.ok_or(CUresult::ERROR_INVALID_VALUE)?));
+        Ok(())
+    }
+
+    fn mem_info(
+        &mut self,
+        request: &MemInfo,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemInfoReply, CUresult> {
+        let vacant = self.client.free_memory(request.device);
+        let (free, total) = self
+            .memory
+            .info(request.device, vacant)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Ok(MemInfoReply { free, total })
+    }
+
+    fn stream_wait(&mut self, at: At, _: &StreamWait, _: &[u8]) -> Result<(), CUresult> {
+        // The wait is over. An empty record keeps its place, so that whoever is before it in the
+        // stream is complete before it is.
+        let mark = EventRecord {
+            event: 0,
+            timing: 0,
+        };
+        self.client.event_record(at, &mark, &[])
+    }
+
+    fn detach(&mut self, _: &Detach, _: &[u8]) -> Result<(), CUresult> {
+        self.detached = true;
+        Ok(())
+    }
+
+    fn image_describe(
+        &mut self,
+        request: &ImageDescribe,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ImageDescribeReply, CUresult> {
+        let said = self.images.said(request.image);
+        let said = said.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if !self.to_staging(request.staging, request.capacity, said) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(ImageDescribeReply {
+            bytes: said.len() as u64,
+        })
+    }
+
+    fn context_create(&mut self, request: &ContextCreate, data: &[u8]) -> Result<(), CUresult> {
+        let context = request.context;
+        if let Err(violation) = self.order.context_created(context, &self.shared.progress) {
+            self.broken = Some(violation.to_string());
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.shared.revive(context);
+        // Noted even if the engine fails, so that the client can end it and try again.
+        self.contexts[context as usize] = Some(request.device);
+        let result = self
+            .devices
+            .get(request.device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)
+            .and_then(|_| self.client.context_create(request, data));
+        if let Err(code) = result {
+            engine::Observer::fault(&*self.shared, context, code, "the context was not made");
+            return Err(code);
+        }
+        let device = &self.devices[request.device as usize];
+        self.name
+            .active(&device.name, &crate::run::uuid(&device.uuid));
+        Ok(())
+    }
+
+    fn context_destroy(&mut self, request: &ContextDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.ending_contexts |= 1 << request.context;
+        self.defer(Action::EndContext(request.context));
+        Ok(())
+    }
+
+    fn stream_create(&mut self, request: &StreamCreate, _: &[u8]) -> Result<(), CUresult> {
+        let progress = &self.shared.progress;
+        let (slot, context, flags) = (request.stream, request.context, request.flags);
+        let made = match self.order.may_create(slot, progress) {
+            Ok(true) => self
+                .order
+                .stream_created(slot, context, flags, progress)
+                .map(|()| true),
+            Ok(false) => {
+                let item = (Item::Create(*request), size_of::<Item>());
+                self.order
+                    .hold_creation(slot, context, flags, progress, item)
+                    .map(|()| false)
+            }
+            Err(violation) => Err(violation),
+        };
+        match made {
+            Ok(true) => self.make_stream(request),
+            Ok(false) => {}
+            Err(violation) => self.broken = Some(violation.to_string()),
+        }
+        Ok(())
+    }
+
+    fn stream_destroy(
+        &mut self,
+        at: At,
+        request: &StreamDestroy,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        if at.stream < CONTEXT_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.client.stream_destroy(at, request, data)
+    }
+
+    fn image_load(
+        &mut self,
+        request: &ImageLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ImageLoadReply, CUresult> {
+        let bytes = self.images.take_bytes(request.image)?;
+        let fields = self
+            .client
+            .image_load(request, &bytes, reply)
+            .inspect_err(|_| {
+                self.images.remove(request.image);
+            })?;
+        self.images
+            .loaded(request.image, reply.clone(), fields.descriptor);
+        self.place_reply(request.staging, request.capacity, reply);
+        Ok(fields)
+    }
+
+    fn image_unload(&mut self, request: &ImageUnload, data: &[u8]) -> Result<(), CUresult> {
+        if self.images.remove(request.image) {
+            // The engine knows it only if it took it; either way it is gone.
+            let _ = self.client.image_unload(request, data);
+        }
+        Ok(())
+    }
+
+    fn module_load(
+        &mut self,
+        request: &ModuleLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ModuleLoadReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let modules = &self.modules.modules;
+        if modules.len() >= MAX_MODULES || modules.contains_key(&request.module) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let bytes = self.images.variables(request.image)?;
+        let variables = match bytes {
+            0 => None,
+            _ => Some(self.allocate(Place::Device(device), request.context, bytes)?),
+        };
+        let nothing = Window { base: 0, bytes: 0 };
+        self.shared.lend_variables(match variables {
+            Some(base) => Window { base, bytes },
+            None => nothing,
+        });
+        let loaded = self.client.module_load(request, data, reply);
+        self.shared.lend_variables(nothing);
+        match loaded {
+            Ok(fields) => {
+                self.modules.modules.insert(
+                    request.module,
+                    Module {
+                        context: request.context,
+                        variables,
+                    },
+                );
+                self.place_reply(request.staging, request.capacity, reply);
+                Ok(fields)
+            }
+            Err(code) => {
+                if let Some(block) = variables.and_then(|at| self.memory.remove(at, true)) {
+                    self.release_block(&block);
+                }
+                Err(code)
+            }
+        }
+    }
+
+    fn module_unload(&mut self, request: &ModuleUnload, _: &[u8]) -> Result<(), CUresult> {
+        if !self.modules.modules.contains_key(&request.module) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.defer(Action::Unload(request.module));
+        Ok(())
+    }
+
+    fn function_set(&mut self, request: &FunctionSet, data: &[u8]) -> Result<(), CUresult> {
+        self.client.function_set(request, data)
+    }
+
+    fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Result<(), CUresult> {
+        self.client.launch(at, request, data)
+    }
+
+    fn copy(&mut self, at: At, request: &Copy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.copy(at, request, data)
+    }
+
+    fn write(&mut self, at: At, request: &Write, data: &[u8]) -> Result<(), CUresult> {
+        self.client.write(at, request, data)
+    }
+
+    fn fill(&mut self, at: At, request: &Fill, data: &[u8]) -> Result<(), CUresult> {
+        self.client.fill(at, request, data)
+    }
+
+    fn event_record(&mut self, at: At, request: &EventRecord, data: &[u8]) -> Result<(), CUresult> {
+        if request.event >= EVENT_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.client.event_record(at, request, data)
+    }
+}

@@ -1,0 +1,517 @@
+//! The server's main thread: it hears the daemon, and notices when clients end.
+//!
+//! It waits in epoll for the daemon's packets, for each client's process and socket, and for sessions
+//! that have ended; nothing wakes it while all is quiet.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
+use engine::Engine;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use transport::handshake::{Admit, Ending, Packet};
+use transport::socket::{Connection, SocketError};
+
+use crate::admission::{Host, admit};
+use crate::log::{Log, Named};
+use crate::observer::Ender;
+use crate::session::End;
+
+/// Why a server ended otherwise than it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// It cannot wait for events.
+    #[error("cannot wait for events: {0}")]
+    Events(#[from] Errno),
+    /// The daemon could not be told that it is ready.
+    #[error("cannot speak to the daemon: {0}")]
+    Daemon(#[from] SocketError),
+}
+
+/// A UUID as lists and variables write it.
+#[must_use]
+pub fn uuid(bytes: &[u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (index, byte) in bytes.iter().enumerate() {
+        if matches!(index, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// Events, by the number in the kernel's event.
+const DAEMON: u64 = 0;
+const NEWS: u64 = 1;
+/// From here on a session's number, twice: for its process and, plus one, for its socket.
+const FIRST_SESSION: u64 = 2;
+
+/// A session as the main thread knows it.
+#[derive(Debug)]
+struct Running {
+    ender: Arc<Ender>,
+    pidfd: Arc<OwnedFd>,
+    connection: Arc<Connection>,
+    who: Option<(i32, u64)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a session's thread tells the main thread.
+#[derive(Debug)]
+enum News {
+    /// The client was welcomed.
+    Attached(u64),
+    /// The session has ended, and all that it had is free.
+    Ended(u64, Ending),
+}
+
+/// What sessions' threads and the main thread share.
+#[derive(Debug)]
+struct Sessions {
+    host: Arc<Host>,
+    log: Arc<dyn Log>,
+    /// For the main thread.
+    news: Mutex<Vec<News>>,
+    /// Rings when there are some.
+    bell: OwnedFd,
+    /// Clients that have a context, and are not gone.
+    contexts: Arc<AtomicUsize>,
+}
+
+/// Serves the clients that the daemon hands over at the other end of `connection`, until it is told
+/// to end and they have left; without the daemon, until they have left.
+///
+/// # Errors
+/// When the system refuses what the main thread needs.
+pub fn run(
+    connection: Connection,
+    engine: Arc<dyn Engine>,
+    log: Arc<dyn Log>,
+) -> Result<(), RunError> {
+    raise_descriptor_limit();
+    log.line(true, "Startup");
+    for (ordinal, device) in engine.devices().iter().enumerate() {
+        log.line(
+            false,
+            &format!(
+                "Creating server context on device {ordinal} ({})",
+                device.name
+            ),
+        );
+    }
+    log.line(
+        false,
+        "CUDA MPS Server for Linux/Unix. Binary version: 13000",
+    );
+    let devices = engine.devices().iter();
+    let ready = Packet::Ready {
+        pid: getpid().as_raw_pid(),
+        devices: devices
+            .map(|device| format!("{} {}", uuid(&device.uuid), device.name))
+            .collect(),
+    };
+    let connection = Arc::new(connection);
+    let server = Server {
+        epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        running: HashMap::new(),
+        sessions: Arc::new(Sessions {
+            host: Arc::new(Host {
+                engine,
+                daemon: connection.clone(),
+            }),
+            log: log.clone(),
+            news: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            contexts: Arc::default(),
+        }),
+        connection,
+        untold: VecDeque::new(),
+        own_process: process_inode(pidfd_open(getpid(), PidfdFlags::empty())?.as_fd()),
+        stopping: false,
+        force_at: None,
+    };
+    server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
+    server.watch(&server.sessions.bell, NEWS, EventFlags::IN)?;
+    server.connection.send(&ready.encode(), &[])?;
+    log.line(false, "Server has started");
+    server.run()?;
+    log.line(false, "Exiting");
+    Ok(())
+}
+
+/// Each client costs its socket, its process's descriptor and, while it attaches, its memory's: as
+/// many as the machine allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+}
+
+/// What tells processes apart: since Linux 6.9 each has an inode of its own.
+fn process_inode(pidfd: std::os::fd::BorrowedFd<'_>) -> u64 {
+    rustix::fs::fstat(pidfd).map_or(0, |stat| stat.st_ino)
+}
+
+#[derive(Debug)]
+struct Server {
+    epoll: OwnedFd,
+    connection: Arc<Connection>,
+    /// Packets for a daemon that does not read fast enough.
+    untold: VecDeque<Vec<u8>>,
+    running: HashMap<u64, Running>,
+    sessions: Arc<Sessions>,
+    own_process: u64,
+    stopping: bool,
+    force_at: Option<Instant>,
+}
+
+impl Server {
+    fn watch(&self, fd: impl AsFd, number: u64, flags: EventFlags) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, EventData::new_u64(number), flags)
+    }
+
+    fn run(mut self) -> Result<(), RunError> {
+        let mut events = Vec::with_capacity(64);
+        while !(self.stopping && self.running.is_empty()) {
+            let timeout = self.force_at.map(|time| {
+                let left =
+                    time.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                rustix::time::Timespec {
+                    tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                    tv_nsec: i64::from(left.subsec_nanos()),
+                }
+            });
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                let data = event.data;
+                match data.u64() {
+                    DAEMON => {
+                        self.daemon_spoke();
+                        self.tell_untold();
+                    }
+                    NEWS => self.hear_news(),
+                    number => self.client_ended(number - FIRST_SESSION),
+                }
+            }
+            if self.force_at.is_some_and(|time| time <= Instant::now()) {
+                self.force_at = None;
+                self.end_all();
+            }
+        }
+        Ok(())
+    }
+
+    fn daemon_spoke(&mut self) {
+        loop {
+            match self.connection.try_receive() {
+                Ok(Some((bytes, fds))) => match Packet::decode(&bytes) {
+                    Ok(Packet::Admit(admit)) => self.admit(admit, fds),
+                    Ok(Packet::Shutdown { force, grace }) => self.shut_down(force, grace),
+                    Ok(_) => self.say("The daemon said something out of place"),
+                    Err(error) => self.say(&format!(
+                        "The daemon said something that was not understood: {error}"
+                    )),
+                },
+                Ok(None) => return,
+                Err(SocketError::Descriptors | SocketError::Length) => {
+                    self.say("A client was lost: no descriptor is left for it");
+                }
+                Err(error) => {
+                    // Clients go on without the daemon.
+                    self.say(&format!(
+                        "The daemon is gone ({error}); waiting for current clients to finish"
+                    ));
+                    let _ = epoll::delete(&self.epoll, &*self.connection);
+                    self.stopping = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn say(&self, text: &str) {
+        self.sessions.log.line(false, text);
+    }
+
+    fn shut_down(&mut self, force: bool, grace: u32) {
+        if !self.stopping {
+            self.say("Server has been notified to shutdown");
+        }
+        self.stopping = true;
+        if force {
+            self.end_all();
+        } else {
+            self.say("Waiting for current clients to finish");
+            if grace != u32::MAX {
+                self.force_at = Some(Instant::now() + Duration::from_millis(grace.into()));
+            }
+        }
+    }
+
+    fn end_all(&self) {
+        for running in self.running.values() {
+            running.ender.end(Ending::Shutdown);
+        }
+    }
+
+    /// What tells one process from another, unless nothing does.
+    fn identity(&self, pid: i32, pidfd: &OwnedFd) -> Option<(i32, u64)> {
+        let inode = process_inode(pidfd.as_fd());
+        // Before Linux 6.9 all processes' descriptors have one inode, and then only the id tells.
+        (pid != 0 || inode != self.own_process).then_some((pid, inode))
+    }
+
+    fn admit(&mut self, packet: Admit, fds: Vec<OwnedFd>) {
+        let number = packet.session;
+        let mut fds = fds.into_iter();
+        let (Some(socket), Some(pidfd)) = (fds.next(), fds.next()) else {
+            self.say("The daemon handed over a client without its descriptors");
+            return self.gone(number, Ending::Failed);
+        };
+        let memory: Vec<OwnedFd> = fds.collect();
+        let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_fd(socket)));
+        let ender = Arc::new(Ender::default());
+        let who = self.identity(packet.pid, &pidfd);
+        let former = self.end_former(who);
+        let watched = self
+            .watch(&*pidfd, FIRST_SESSION + 2 * number, EventFlags::IN)
+            .and_then(|()| {
+                let flags = EventFlags::RDHUP | EventFlags::HUP;
+                self.watch(&*connection, FIRST_SESSION + 2 * number + 1, flags)
+            });
+        let thread = watched.map_err(std::io::Error::from).and_then(|()| {
+            let sessions = self.sessions.clone();
+            let ender = ender.clone();
+            let (pidfd, connection) = (pidfd.clone(), connection.clone());
+            std::thread::Builder::new()
+                .name(format!("client {}", packet.pid))
+                .spawn(move || {
+                    if let Some(former) = former {
+                        let _ = former.join();
+                    }
+                    let how = sessions.serve(&packet, &pidfd, &connection, memory, &ender);
+                    drop(connection);
+                    sessions.tell(News::Ended(number, how));
+                })
+        });
+        match thread {
+            Ok(thread) => {
+                self.running.insert(
+                    number,
+                    Running {
+                        ender,
+                        pidfd,
+                        connection,
+                        who,
+                        thread: Some(thread),
+                    },
+                );
+            }
+            Err(error) => {
+                self.say(&format!("No thread for a client: {error}"));
+                let refused = Packet::Refused {
+                    code: CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0,
+                    text: error.to_string(),
+                };
+                let _ = connection.try_send(&refused.encode(), &[]);
+                self.gone(number, Ending::Failed);
+            }
+        }
+    }
+
+    /// Ends the session that a process had before, whose thread is to be waited for.
+    fn end_former(&mut self, who: Option<(i32, u64)>) -> Option<JoinHandle<()>> {
+        let who = who?;
+        let former = self
+            .running
+            .values_mut()
+            .find(|running| running.who == Some(who) && running.thread.is_some())?;
+        former.ender.end(Ending::Replaced);
+        former.thread.take()
+    }
+
+    /// A client's process or socket has ended.
+    fn client_ended(&mut self, number: u64) {
+        let (session, of_socket) = (number / 2, number % 2 == 1);
+        let Some(running) = self.running.get(&session) else {
+            return;
+        };
+        // Once is enough; the descriptors stay readable.
+        let _ = epoll::delete(&self.epoll, &*running.pidfd);
+        let _ = epoll::delete(&self.epoll, &*running.connection);
+        running.ender.end(if of_socket {
+            Ending::SocketClosed
+        } else {
+            Ending::ProcessEnded
+        });
+    }
+
+    fn hear_news(&mut self) {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.sessions.bell, &mut counter);
+        let news = std::mem::take(&mut *self.sessions.news());
+        for news in news {
+            match news {
+                News::Attached(session) => self.tell(&Packet::Attached { session }),
+                News::Ended(session, how) => {
+                    if let Some(running) = self.running.remove(&session) {
+                        let _ = epoll::delete(&self.epoll, &*running.pidfd);
+                        let _ = epoll::delete(&self.epoll, &*running.connection);
+                    }
+                    self.gone(session, how);
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, session: u64, how: Ending) {
+        self.tell(&Packet::Gone { session, how });
+    }
+
+    /// Tells the daemon something, now or when it has read what it was told before: no client waits
+    /// for a daemon that is slow.
+    fn tell(&mut self, packet: &Packet) {
+        self.untold.push_back(packet.encode());
+        self.tell_untold();
+    }
+
+    fn tell_untold(&mut self) {
+        let waited = self.untold.len() > 1;
+        while let Some(packet) = self.untold.front() {
+            match self.connection.try_send(packet, &[]) {
+                Err(error) if error.would_wait() => break,
+                // A daemon that is gone needs to be told nothing.
+                _ => drop(self.untold.pop_front()),
+            }
+        }
+        let waits = !self.untold.is_empty();
+        if waits || waited {
+            let mut flags = EventFlags::IN;
+            flags.set(EventFlags::OUT, waits);
+            let data = EventData::new_u64(DAEMON);
+            let _ = epoll::modify(&self.epoll, &*self.connection, data, flags);
+        }
+    }
+}
+
+/// Whether a process has ended, or is about to: a process that exits closes its files some
+/// microseconds before its descriptor says so.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    transport::socket::poll(&[pidfd.as_fd()], Some(Duration::from_millis(2)))
+        .is_ok_and(|ready| ready.first() == Some(&true))
+}
+
+impl Sessions {
+    /// A session, from the welcome to its end; on a thread of its own.
+    fn serve(
+        &self,
+        packet: &Admit,
+        pidfd: &OwnedFd,
+        connection: &Connection,
+        memory: Vec<OwnedFd>,
+        ender: &Ender,
+    ) -> Ending {
+        let name = Named::new(self.log.clone(), self.contexts.clone(), packet);
+        name.connected();
+        // A panic in a session ends that session. What it might have left half-done is the session's
+        // own and is dropped; the arena and the engine are only touched through their own locks.
+        let end = catch_unwind(AssertUnwindSafe(|| {
+            self.serve_until_end(packet, connection, memory, &name, ender)
+        }))
+        .unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            End {
+                how: Ending::Failed,
+                reason: Some(format!(
+                    "the server failed in this session: {}",
+                    text.unwrap_or_default()
+                )),
+            }
+        });
+        // A process that ends closes its socket first, which is no other ending.
+        let how = match end.how {
+            Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,
+            how => how,
+        };
+        name.gone(how, end.reason.as_deref());
+        how
+    }
+
+    fn serve_until_end(
+        &self,
+        packet: &Admit,
+        connection: &Connection,
+        memory: Vec<OwnedFd>,
+        name: &Named,
+        ender: &Ender,
+    ) -> End {
+        let admitted = admit(&self.host, packet, connection, memory, name.clone(), ender);
+        let mut admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                name.line(format_args!(
+                    "refused with error {}: {}",
+                    refusal.code.0, refusal.text
+                ));
+                let refused = Packet::Refused {
+                    code: refusal.code.0,
+                    text: refusal.text.clone(),
+                };
+                let _ = connection.try_send(&refused.encode(), &[]);
+                return End {
+                    how: Ending::Failed,
+                    reason: Some(refusal.text),
+                };
+            }
+        };
+        self.tell(News::Attached(packet.session));
+
+        // Whatever happens, a client that waits is told that nothing comes any more.
+        let _close = CloseOnEnd(admitted.session.shared.publisher.clone());
+        admitted.session.serve(&mut admitted.consumer, ender)
+    }
+
+    fn news(&self) -> MutexGuard<'_, Vec<News>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the main thread something.
+    fn tell(&self, news: News) {
+        self.news().push(news);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+struct CloseOnEnd(Arc<transport::session::Publisher>);
+
+impl Drop for CloseOnEnd {
+    fn drop(&mut self) {
+        self.0.close(CUresult::ERROR_MPS_RPC_FAILURE);
+    }
+}

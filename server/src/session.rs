@@ -1,0 +1,509 @@
+//! A client's session: its thread takes what the client posts, and hands it on or answers it.
+//!
+//! The rules of order are `order`'s, memory is `memory`'s, what an operation does is in `operations`;
+//! here is the loop that joins them. A session trusts nothing of its client, and no other session can
+//! tell that it is there.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::{
+    At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait, dispatch,
+};
+use cuda_abi::wire::Fields;
+use engine::{Client, Observer, Window};
+use transport::handshake::Ending;
+use transport::memory::Mapping;
+use transport::ring::{Position, Record};
+use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
+
+use crate::heap::Backing;
+use crate::images::Images;
+use crate::log::Named;
+use crate::memory::{Block, Memory};
+use crate::observer::{Ender, Shared};
+use crate::operations::Modules;
+use crate::order::{Held, Order, Step, Verdict};
+
+/// Bytes of held records and deferred actions beyond which the session reads no further until some
+/// are released.
+const MAX_HELD: usize = 64 << 20;
+
+/// How long a session with memory to give back looks for more work before it does so.
+const BEFORE_TRIM: Duration = Duration::from_micros(20);
+
+/// Records that are taken before anything else is looked at.
+const RECORDS_AT_A_TIME: u32 = 4096;
+
+/// How often a session that may take nothing looks whether it may.
+const WHILE_BLOCKED: Duration = Duration::from_micros(200);
+
+/// Errors of posted operations that are logged, a session.
+const MAX_ERROR_LINES: u32 = 20;
+
+/// How a session came to its end.
+#[derive(Debug)]
+pub struct End {
+    /// In a word.
+    pub how: Ending,
+    /// In more.
+    pub reason: Option<String>,
+}
+
+impl End {
+    /// The client broke a rule.
+    fn violation(reason: impl std::fmt::Display) -> Self {
+        Self {
+            how: Ending::Malformed,
+            reason: Some(reason.to_string()),
+        }
+    }
+}
+
+/// Something that was held.
+#[derive(Debug)]
+pub enum Item {
+    /// A stream's record.
+    Record(Record),
+    /// A stream, to be made when its slot's former one has finished.
+    Create(StreamCreate),
+}
+
+/// Something to be done when all work taken before it is complete.
+#[derive(Debug)]
+pub enum Action {
+    /// Free memory.
+    Free(Block),
+    /// Unload a module.
+    Unload(u64),
+    /// End a context.
+    EndContext(u32),
+    /// Carry out a call that there was no memory for.
+    Again(Record),
+}
+
+/// An engine's client as the memory's backing.
+pub struct Committer<'a>(pub &'a mut dyn Client);
+
+impl Backing for Committer<'_> {
+    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        self.0.commit(range)
+    }
+    fn decommit(&mut self, range: Window) {
+        self.0.decommit(range);
+    }
+}
+
+/// One client's session.
+#[derive(Debug)]
+pub struct Session {
+    /// First, so that it goes first: nothing of the client's may run when its memory goes.
+    pub(crate) client: Box<dyn Client>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) order: Order<Item, Action>,
+    pub(crate) memory: Memory,
+    pub(crate) images: Images,
+    pub(crate) modules: Modules,
+    pub(crate) staging: Arc<Mapping>,
+    pub(crate) devices: Vec<DeviceFacts>,
+    /// The device of each context.
+    pub(crate) contexts: Vec<Option<u32>>,
+    /// Contexts whose end is deferred, as bits.
+    pub(crate) ending_contexts: u32,
+    pub(crate) name: Named,
+    pub(crate) detached: bool,
+    /// What broke a rule within an operation.
+    pub(crate) broken: Option<String>,
+    /// A record that has to wait, with everything behind it.
+    stalled: Option<Record>,
+    /// Taken records whose place in the ring is still theirs, in the ring's order.
+    unretired: VecDeque<(Position, At)>,
+    reply: Vec<u8>,
+    /// Calls that wait for memory; an honest client has no more than it has reply slots.
+    again: usize,
+    error_lines: u32,
+}
+
+/// What a session is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The engine's side.
+    pub client: Box<dyn Client>,
+    /// What the engine's threads share with it.
+    pub shared: Arc<Shared>,
+    /// What it may have.
+    pub memory: Memory,
+    /// The staging memory.
+    pub staging: Arc<Mapping>,
+    /// Its devices.
+    pub devices: Vec<DeviceFacts>,
+    /// For the log.
+    pub name: Named,
+}
+
+/// For records that belong to no stream.
+const NOWHERE: At = At {
+    stream: u32::MAX,
+    sequence: 0,
+};
+
+impl Session {
+    /// A session of a client that was just welcomed.
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            client: parts.client,
+            shared: parts.shared,
+            order: Order::default(),
+            memory: parts.memory,
+            images: Images::default(),
+            modules: Modules::default(),
+            staging: parts.staging,
+            devices: parts.devices,
+            contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
+            ending_contexts: 0,
+            name: parts.name,
+            detached: false,
+            broken: None,
+            stalled: None,
+            unretired: VecDeque::new(),
+            reply: Vec::new(),
+            again: 0,
+            error_lines: 0,
+        }
+    }
+
+    /// Serves the client until its end.
+    pub fn serve(&mut self, consumer: &mut Consumer, ender: &Ender) -> End {
+        match self.loop_until_end(consumer, ender) {
+            Ok(how) => End { how, reason: None },
+            Err(end) => end,
+        }
+    }
+
+    fn loop_until_end(&mut self, consumer: &mut Consumer, ender: &Ender) -> Result<Ending, End> {
+        let mut record = Record::default();
+        let mut in_a_row = 0u32;
+        loop {
+            if self.shared.progress.take_due() {
+                self.release()?;
+            }
+            self.retire(consumer);
+            // What a client posted before its end is looked at, unless it never stops posting.
+            if in_a_row < RECORDS_AT_A_TIME && self.next(consumer, &mut record)? {
+                if self.detached {
+                    return Ok(Ending::Detached);
+                }
+                in_a_row += 1;
+                continue;
+            }
+            in_a_row = 0;
+            if let Some(how) = ender.ending() {
+                return Ok(how);
+            }
+            if self.client.assist() {
+                continue;
+            }
+            if self.memory.has_unused() {
+                // A program that allocates and frees in a loop comes back within this time.
+                let until = Instant::now() + BEFORE_TRIM;
+                let mut more = false;
+                while !more && Instant::now() < until {
+                    std::hint::spin_loop();
+                    more = self.next(consumer, &mut record)?;
+                }
+                if !more {
+                    self.memory.trim(&mut Committer(&mut *self.client));
+                }
+                continue;
+            }
+            if self.is_blocked() {
+                // The ring may well have records, so it is no use waiting for one.
+                std::thread::sleep(WHILE_BLOCKED);
+            } else {
+                consumer.wait(true);
+            }
+        }
+    }
+
+    /// Whether no record may be taken before something completes.
+    fn is_blocked(&self) -> bool {
+        self.stalled.is_some() || self.order.held_bytes() > MAX_HELD
+    }
+
+    /// Takes the next record, if there is one and it may be taken.
+    fn next(&mut self, consumer: &mut Consumer, record: &mut Record) -> Result<bool, End> {
+        if let Some(stalled) = self.stalled.take() {
+            if self.must_stall(&stalled) {
+                self.stalled = Some(stalled);
+                return Ok(false);
+            }
+            self.perform(stalled)?;
+            return Ok(true);
+        }
+        if self.is_blocked() {
+            return Ok(false);
+        }
+        let Some(position) = consumer.take(record).map_err(End::violation)? else {
+            return Ok(false);
+        };
+        let header = record.header;
+        let mut at = NOWHERE;
+        match Opcode::from_number(header.opcode) {
+            Some(opcode) if opcode.row().class == OperationClass::Stream => {
+                at = At {
+                    stream: header.channel,
+                    sequence: header.sequence,
+                };
+                self.take_stream_record(opcode, at, record)?;
+            }
+            // Taken out, since it may have to be kept.
+            Some(_) if self.must_stall(record) => self.stalled = Some(std::mem::take(record)),
+            Some(_) => self.perform_kept(record)?,
+            None => self.unknown(record)?,
+        }
+        self.unretired.push_back((position, at));
+        if consumer.spill() {
+            self.unretired.clear();
+        }
+        Ok(true)
+    }
+
+    /// Gives back the places in the ring of what is done, in the ring's order.
+    fn retire(&mut self, consumer: &mut Consumer) {
+        while let Some(&(position, at)) = self.unretired.front()
+            && (at == NOWHERE || self.shared.progress.completed(at.stream) >= at.sequence)
+        {
+            consumer.retire(position);
+            self.unretired.pop_front();
+        }
+    }
+
+    /// An operation that a newer client knows. By the protocol's rules it waits for a reply.
+    fn unknown(&mut self, record: &Record) -> Result<(), End> {
+        let header = record.header;
+        self.send(&record.header, CUresult::ERROR_NOT_SUPPORTED, &[], false)?;
+        self.error_line(&format!("operation {} is not known here", header.opcode));
+        Ok(())
+    }
+
+    fn take_stream_record(
+        &mut self,
+        opcode: Opcode,
+        at: At,
+        record: &mut Record,
+    ) -> Result<(), End> {
+        let step = match opcode {
+            Opcode::StreamWait => {
+                let wait = StreamWait::read(record.slots()).map_err(End::violation)?;
+                Step::Wait {
+                    on: wait.on,
+                    until: wait.until,
+                }
+            }
+            Opcode::StreamDestroy => Step::Last,
+            _ => Step::Work,
+        };
+        let verdict = self
+            .order
+            .admit(at, step, &self.shared.progress, || {
+                let bytes = size_of::<Item>() + record.header.record_bytes();
+                (Item::Record(std::mem::take(record)), bytes)
+            })
+            .map_err(End::violation)?;
+        match verdict {
+            Verdict::Submit => self.submit(at, record),
+            Verdict::Held => Ok(()),
+            Verdict::Closed => {
+                let gone = CUresult::ERROR_INVALID_HANDLE;
+                self.shared.completed(at, Err(gone));
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands a stream's record to the engine.
+    fn submit(&mut self, at: At, record: &Record) -> Result<(), End> {
+        let mut nothing = Vec::new();
+        let outcome = dispatch(
+            self,
+            &record.header,
+            record.slots(),
+            record.data(),
+            &mut nothing,
+        );
+        match outcome {
+            Ok(Outcome::Posted(Err(code))) => {
+                self.error_of(record, code);
+                if self.order.not_taken(at, code, &self.shared.progress) {
+                    self.shared.completed(at, Err(code));
+                }
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(refused) => Err(why(refused)),
+        }
+    }
+
+    /// Whether a record, and with it all behind it, has to wait: a context is made in a slot whose
+    /// former one is still ending.
+    fn must_stall(&self, record: &Record) -> bool {
+        if self.ending_contexts == 0 || record.header.opcode != Opcode::ContextCreate as u16 {
+            return false;
+        }
+        ContextCreate::read(record.slots()).is_ok_and(|create| {
+            create.context < u32::BITS && self.ending_contexts & (1 << create.context) != 0
+        })
+    }
+
+    fn perform_kept(&mut self, record: &mut Record) -> Result<(), End> {
+        if self.order.has_deferred() && takes_memory(record) {
+            return self.perform(std::mem::take(record));
+        }
+        self.carry_out(record).map(drop)
+    }
+
+    /// Carries out a record that belongs to no stream. A call that finds no memory while frees are
+    /// under way waits for them, as a native free would have.
+    fn perform(&mut self, record: Record) -> Result<(), End> {
+        if !(self.order.has_deferred() && takes_memory(&record)) {
+            return self.carry_out(&record).map(drop);
+        }
+        let mut reply = Vec::new();
+        let outcome = self.dispatch(&record, &mut reply)?;
+        if let Outcome::Replied { status, .. } = outcome
+            && status == CUresult::ERROR_OUT_OF_MEMORY
+            && self.order.has_deferred()
+            && self.again < REPLY_SLOTS
+        {
+            self.again += 1;
+            self.order.defer_behind_last(Action::Again(record));
+            return Ok(());
+        }
+        self.finish(&record, outcome, reply)
+    }
+
+    fn carry_out(&mut self, record: &Record) -> Result<(), End> {
+        let mut reply = std::mem::take(&mut self.reply);
+        reply.clear();
+        let outcome = self.dispatch(record, &mut reply)?;
+        self.finish(record, outcome, reply)
+    }
+
+    fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<Outcome, End> {
+        let outcome = dispatch(self, &record.header, record.slots(), record.data(), reply);
+        match self.broken.take() {
+            Some(reason) => Err(End::violation(reason)),
+            None => outcome.map_err(why),
+        }
+    }
+
+    fn finish(&mut self, record: &Record, outcome: Outcome, reply: Vec<u8>) -> Result<(), End> {
+        self.reply = reply;
+        // The longest went through it and left it empty; an idle client need not keep the room.
+        self.reply.shrink_to(REPLY_DATA);
+        match outcome {
+            Outcome::Posted(Ok(())) => Ok(()),
+            Outcome::Posted(Err(code)) => {
+                self.error_of(record, code);
+                Ok(())
+            }
+            Outcome::Replied {
+                status,
+                slots,
+                count,
+            } => self.send(&record.header, status, &slots[..count], true),
+        }
+    }
+
+    fn send(
+        &mut self,
+        header: &cuda_abi::wire::Header,
+        status: CUresult,
+        slots: &[u64],
+        with_data: bool,
+    ) -> Result<(), End> {
+        let data: &[u8] = if with_data { &self.reply } else { &[] };
+        let (channel, serial) = (header.channel, header.sequence);
+        let publisher = &self.shared.publisher;
+        match publisher.reply(channel, serial, status, slots, data) {
+            Ok(()) => Ok(()),
+            Err(error @ NotSent::Channel) => Err(End::violation(error)),
+            Err(NotSent::TooLong) => publisher
+                .reply(channel, serial, CUresult::ERROR_UNKNOWN, &[], &[])
+                .map_err(End::violation),
+        }
+    }
+
+    /// Does everything whose time has come.
+    fn release(&mut self) -> Result<(), End> {
+        let mut index = 0;
+        while let Some(slot) = self.order.holding(index) {
+            match self.order.pop_ready(index, &self.shared.progress) {
+                // Emptied lists make room at this index for another, so only a stuck one is passed.
+                None if self.order.holding(index) == Some(slot) => index += 1,
+                None => {}
+                Some(Held::Mark(at, result)) => self.shared.completed(at, result),
+                Some(Held::Record(Item::Create(create))) => self.make_stream(&create),
+                Some(Held::Record(Item::Record(record))) => {
+                    let at = At {
+                        stream: record.header.channel,
+                        sequence: record.header.sequence,
+                    };
+                    self.submit(at, &record)?;
+                }
+            }
+        }
+        while let Some(action) = self.order.pop_due(&self.shared.progress) {
+            match action {
+                Action::Free(block) => {
+                    let mut committer = Committer(&mut *self.client);
+                    self.memory.release(&block, &mut committer);
+                }
+                Action::Unload(module) => self.unload(module),
+                Action::EndContext(context) => self.end_context(context),
+                Action::Again(record) => {
+                    self.again -= 1;
+                    let mut reply = Vec::new();
+                    let outcome = self.dispatch(&record, &mut reply)?;
+                    self.finish(&record, outcome, reply)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that an operation failed for which nobody waits.
+    fn error_of(&mut self, record: &Record, code: CUresult) {
+        let name =
+            Opcode::from_number(record.header.opcode).map_or("?", |opcode| opcode.row().name);
+        self.error_line(&format!("{name} failed with error {}", code.0));
+    }
+
+    fn error_line(&mut self, text: &str) {
+        self.error_lines += 1;
+        match self.error_lines.cmp(&MAX_ERROR_LINES) {
+            std::cmp::Ordering::Less => self.name.line(text),
+            std::cmp::Ordering::Equal => self.name.line(format_args!(
+                "{text}; further errors of this client are not logged"
+            )),
+            std::cmp::Ordering::Greater => {}
+        }
+    }
+}
+
+/// Whether a record asks for memory and waits for the answer.
+fn takes_memory(record: &Record) -> bool {
+    [Opcode::MemAlloc, Opcode::HostAlloc, Opcode::ModuleLoad]
+        .iter()
+        .any(|&opcode| record.header.opcode == opcode as u16)
+}
+
+fn why(refused: Refused) -> End {
+    match refused {
+        Refused::Malformed(malformed) => End::violation(malformed),
+        Refused::Unknown(opcode) => End::violation(format_args!("operation {opcode} is not known")),
+    }
+}

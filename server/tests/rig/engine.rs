@@ -1,0 +1,357 @@
+//! An engine whose work ends when a test says so.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use cuda_abi::CUresult;
+use cuda_abi::descriptor::{Descriptor, Variable};
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::*;
+use engine::{Attachment, Client, Engine, Observer, Window};
+
+/// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
+/// one that makes the engine panic.
+pub const INSTANT: u32 = 0;
+pub const GATED: u32 = 1;
+pub const FAULTING: u32 = 2;
+pub const PANICKING: u32 = 3;
+
+#[derive(Debug)]
+pub struct FakeEngine {
+    devices: Vec<DeviceFacts>,
+    shared: Arc<World>,
+}
+
+#[derive(Debug, Default)]
+pub struct World {
+    clients: AtomicUsize,
+    committed: AtomicU64,
+    room: u64,
+    work: Mutex<Work>,
+}
+
+#[derive(Debug, Default)]
+struct Work {
+    next_client: u64,
+    open: HashSet<u32>,
+    queues: HashMap<(u64, u32), VecDeque<Queued>>,
+    /// What was handed over, in order: client, place, gate.
+    handed: Vec<(u64, At, u32)>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    at: At,
+    gate: Option<u32>,
+    result: Result<(), CUresult>,
+    observer: Arc<dyn Observer>,
+}
+
+impl FakeEngine {
+    pub fn new() -> Self {
+        Self::with_room(64 << 30)
+    }
+
+    pub fn with_room(room: u64) -> Self {
+        let device = DeviceFacts {
+            name: "Fake GPU".into(),
+            uuid: *b"0123456789abcdef",
+            total_memory: 16 << 30,
+            attributes: vec![100; 130],
+            ..DeviceFacts::default()
+        };
+        Self {
+            devices: vec![device],
+            shared: Arc::new(World {
+                room,
+                ..World::default()
+            }),
+        }
+    }
+
+    pub fn clients(&self) -> usize {
+        self.shared.clients.load(Ordering::SeqCst)
+    }
+
+    pub fn committed(&self) -> u64 {
+        self.shared.committed.load(Ordering::SeqCst)
+    }
+
+    /// Lets the kernels with this gate end, on the calling thread.
+    pub fn open(&self, gate: u32) {
+        let mut work = self.shared.lock();
+        work.open.insert(gate);
+        let streams: Vec<_> = work.queues.keys().copied().collect();
+        let done: Vec<_> = streams.into_iter().flat_map(|key| work.pump(key)).collect();
+        drop(work);
+        tell(done);
+    }
+
+    /// Gates in the order in which their kernels were handed over.
+    pub fn gates(&self) -> Vec<u32> {
+        let work = self.shared.lock();
+        work.handed.iter().map(|(_, _, gate)| *gate).collect()
+    }
+
+    pub fn was_handed(&self, gate: u32) -> bool {
+        self.gates().contains(&gate)
+    }
+}
+
+impl World {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work
+            .lock()
+            .unwrap_or_else(|poison| poison.into_inner())
+    }
+}
+
+impl Work {
+    fn pump(&mut self, key: (u64, u32)) -> Vec<Queued> {
+        let mut done = Vec::new();
+        let Some(queue) = self.queues.get_mut(&key) else {
+            return done;
+        };
+        while let Some(front) = queue.front()
+            && front.gate.is_none_or(|gate| self.open.contains(&gate))
+        {
+            done.extend(queue.pop_front());
+        }
+        done
+    }
+}
+
+fn tell(done: Vec<Queued>) {
+    for queued in done {
+        queued.observer.completed(queued.at, queued.result);
+    }
+}
+
+impl Engine for FakeEngine {
+    fn devices(&self) -> &[DeviceFacts] {
+        &self.devices
+    }
+
+    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
+        let mut work = self.shared.lock();
+        work.next_client += 1;
+        self.shared.clients.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(FakeClient {
+            number: work.next_client,
+            world: self.shared.clone(),
+            attachment,
+            committed: HashSet::new(),
+            contexts: HashSet::new(),
+            streams: HashMap::new(),
+            images: HashSet::new(),
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct FakeClient {
+    number: u64,
+    world: Arc<World>,
+    attachment: Attachment,
+    committed: HashSet<u64>,
+    contexts: HashSet<u32>,
+    /// Streams, and their contexts.
+    streams: HashMap<u32, u32>,
+    images: HashSet<u64>,
+}
+
+impl FakeClient {
+    fn enqueue(
+        &self,
+        at: At,
+        gate: Option<u32>,
+        result: Result<(), CUresult>,
+    ) -> Result<(), CUresult> {
+        if !self.streams.contains_key(&at.stream) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let mut work = self.world.lock();
+        work.handed.push((self.number, at, gate.unwrap_or(0)));
+        let key = (self.number, at.stream);
+        work.queues.entry(key).or_default().push_back(Queued {
+            at,
+            gate,
+            result,
+            observer: self.attachment.observer.clone(),
+        });
+        let done = work.pump(key);
+        drop(work);
+        tell(done);
+        Ok(())
+    }
+}
+
+impl Drop for FakeClient {
+    fn drop(&mut self) {
+        let mut work = self.world.lock();
+        let number = self.number;
+        work.queues.retain(|(client, _), _| *client != number);
+        let left = self.committed.len() as u64 * engine::arena::GRANULE;
+        self.world.committed.fetch_sub(left, Ordering::SeqCst);
+        self.world.clients.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Client for FakeClient {
+    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        let mut windows = self.attachment.windows.iter();
+        let host = self.attachment.host.window;
+        assert!(
+            windows.any(|window| window.contains(range.base, range.bytes))
+                || host.contains(range.base, range.bytes),
+            "outside of the client's windows"
+        );
+        let before = self
+            .world
+            .committed
+            .fetch_add(range.bytes, Ordering::SeqCst);
+        if before + range.bytes > self.world.room {
+            self.world
+                .committed
+                .fetch_sub(range.bytes, Ordering::SeqCst);
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        for at in (range.base..range.base + range.bytes).step_by(engine::arena::GRANULE as usize) {
+            assert!(self.committed.insert(at), "committed twice");
+        }
+        Ok(())
+    }
+
+    fn decommit(&mut self, range: Window) {
+        for at in (range.base..range.base + range.bytes).step_by(engine::arena::GRANULE as usize) {
+            assert!(self.committed.remove(&at), "was not committed");
+        }
+        self.world
+            .committed
+            .fetch_sub(range.bytes, Ordering::SeqCst);
+    }
+
+    fn free_memory(&self, _: u32) -> u64 {
+        self.world.room - self.world.committed.load(Ordering::SeqCst)
+    }
+
+    fn assist(&mut self) -> bool {
+        false
+    }
+
+    fn context_create(&mut self, request: &ContextCreate, _: &[u8]) -> Result<(), CUresult> {
+        assert!(self.contexts.insert(request.context), "made twice");
+        self.streams.insert(request.context, request.context);
+        Ok(())
+    }
+
+    fn context_destroy(&mut self, request: &ContextDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.contexts.remove(&request.context);
+        self.streams
+            .retain(|_, context| *context != request.context);
+        Ok(())
+    }
+
+    fn stream_create(&mut self, request: &StreamCreate, _: &[u8]) -> Result<(), CUresult> {
+        let former = self.streams.insert(request.stream, request.context);
+        assert!(former.is_none(), "made twice");
+        Ok(())
+    }
+
+    fn stream_destroy(&mut self, at: At, _: &StreamDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))?;
+        self.streams.remove(&at.stream);
+        Ok(())
+    }
+
+    fn image_load(
+        &mut self,
+        request: &ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ImageLoadReply, CUresult> {
+        if data.is_empty() {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        self.images.insert(request.image);
+        // As many variables as the image's first byte says, with names as long as its second.
+        let variable = Variable {
+            name: "v".repeat(data[1].into()),
+            bytes: 1000,
+            managed: false,
+        };
+        let descriptor = Descriptor {
+            kernels: Vec::new(),
+            variables: vec![variable; data[0].into()],
+        }
+        .encode();
+        reply.extend(&descriptor);
+        Ok(ImageLoadReply {
+            status: 0,
+            descriptor: descriptor.len() as u64,
+            log: 0,
+        })
+    }
+
+    fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Result<(), CUresult> {
+        assert!(self.images.remove(&request.image));
+        Ok(())
+    }
+
+    fn module_load(
+        &mut self,
+        request: &ModuleLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ModuleLoadReply, CUresult> {
+        for _ in 0..3 {
+            let window = self.attachment.observer.allocate(request.context, 1000)?;
+            reply.extend(window.base.to_le_bytes());
+        }
+        Ok(ModuleLoadReply { addresses: 3 })
+    }
+
+    fn module_unload(&mut self, _: &ModuleUnload, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
+    fn function_set(&mut self, _: &FunctionSet, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
+    fn launch(&mut self, at: At, request: &Launch, _: &[u8]) -> Result<(), CUresult> {
+        match request.kernel {
+            INSTANT => self.enqueue(at, None, Ok(())),
+            GATED => self.enqueue(at, Some(request.grid[0]), Ok(())),
+            FAULTING => {
+                let code = CUresult::ERROR_ILLEGAL_ADDRESS;
+                let context = self.streams[&at.stream];
+                let observer = &self.attachment.observer;
+                observer.fault(context, code, "wrote to 0x10");
+                self.enqueue(at, None, Err(code))
+            }
+            PANICKING => panic!("the engine has a defect"),
+            _ => Err(CUresult::ERROR_INVALID_HANDLE),
+        }
+    }
+
+    fn copy(&mut self, at: At, _: &Copy, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn write(&mut self, at: At, _: &Write, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn fill(&mut self, at: At, _: &Fill, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn event_record(&mut self, at: At, request: &EventRecord, _: &[u8]) -> Result<(), CUresult> {
+        if request.timing != 0 {
+            self.attachment.observer.event_time(request.event, 42);
+        }
+        self.enqueue(at, None, Ok(()))
+    }
+}

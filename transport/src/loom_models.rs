@@ -1,0 +1,210 @@
+//! The ring and the doorbell under loom: every order of steps, within a bound of preemptions.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p transport --release --lib loom
+//! ```
+//!
+//! Sleeping has no time limit here, so a wake that is lost is a deadlock, which loom reports; and
+//! memory is as weak as Rust's memory model allows, not as strong as the machine at hand.
+
+use crate::doorbell::{self, Patience};
+use crate::ring::{Area, Bell, Consumer, Producer, Record};
+use crate::sync::{AtomicU64, Ordering};
+use cuda_abi::wire::Header;
+use loom::sync::Arc;
+use loom::thread;
+use std::time::Duration;
+
+/// Words of the models' rings: the shortest in which a record with one field can be.
+const WORDS: usize = 16;
+
+#[derive(Clone)]
+struct Local(Arc<Words>);
+
+struct Words {
+    data: Vec<AtomicU64>,
+    produced: AtomicU64,
+    bell: AtomicU64,
+    taken: AtomicU64,
+    retired: AtomicU64,
+    room: AtomicU64,
+}
+
+impl Local {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self(Arc::new(Words {
+            // Not zero, so that a word that is read before it is written does not pass for padding.
+            data: (0..WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            produced: zero(),
+            bell: zero(),
+            taken: zero(),
+            retired: zero(),
+            room: zero(),
+        }))
+    }
+}
+
+impl Area for Local {
+    fn data(&self) -> &[AtomicU64] {
+        &self.0.data
+    }
+    fn produced(&self) -> &AtomicU64 {
+        &self.0.produced
+    }
+    fn bell(&self) -> &AtomicU64 {
+        &self.0.bell
+    }
+    fn taken(&self) -> &AtomicU64 {
+        &self.0.taken
+    }
+    fn retired(&self) -> &AtomicU64 {
+        &self.0.retired
+    }
+    fn room(&self) -> &AtomicU64 {
+        &self.0.room
+    }
+}
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+fn post(producer: &Producer<Local>, channel: u32, sequence: u64) {
+    let header = Header {
+        opcode: 9,
+        version: 1,
+        slots: 1,
+        data: 0,
+        sequence,
+        channel,
+    };
+    let [first, second, third] = header.encode();
+    let value = sequence << 8 | u64::from(channel);
+    assert!(producer.post(&[first, second, third, value], &[], || true));
+}
+
+/// Takes `count` records, and checks each and its producer's order.
+fn take_all(area: &Local, bell: &Bell, count: usize) {
+    let mut consumer = Consumer::new(area.clone());
+    let mut record = Record::default();
+    let mut last = [0u64; 3];
+    for _ in 0..count {
+        let position = loop {
+            if let Some(position) = consumer.take(&mut record).expect("a sound ring") {
+                break position;
+            }
+            consumer.wait(bell, false);
+        };
+        let (channel, sequence) = (record.header.channel, record.header.sequence);
+        assert_eq!(record.slots(), [sequence << 8 | u64::from(channel)]);
+        let last = &mut last[channel as usize];
+        assert_eq!(sequence, *last + 1);
+        *last = sequence;
+        consumer.retire(position);
+    }
+}
+
+#[test]
+fn loom_two_producers_and_a_consumer() {
+    check(3, || {
+        let area = Local::new();
+        let producer = Arc::new(Producer::new(area.clone()));
+        let other = producer.clone();
+        let thread = thread::spawn(move || post(&other, 1, 1));
+        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 2));
+        post(&producer, 0, 1);
+        thread.join().expect("the producer is through");
+        taker.join().expect("the consumer is through");
+    });
+}
+
+#[test]
+fn loom_a_full_ring_makes_its_producer_wait() {
+    check(2, || {
+        let area = Local::new();
+        let producer = Producer::new(area.clone());
+        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 6));
+        for sequence in 1..=6 {
+            post(&producer, 0, sequence);
+        }
+        taker.join().expect("the consumer is through");
+    });
+}
+
+#[test]
+fn loom_two_producers_wait_for_space() {
+    check(1, || {
+        let area = Local::new();
+        let producer = Arc::new(Producer::new(area.clone()));
+        // The ring is full before the others begin, so that both have to wait.
+        for sequence in 1..=4 {
+            post(&producer, 0, sequence);
+        }
+        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 6));
+        let other = producer.clone();
+        let thread = thread::spawn(move || post(&other, 1, 1));
+        post(&producer, 2, 1);
+        thread.join().expect("the producer is through");
+        taker.join().expect("the consumer is through");
+    });
+}
+
+/// Two threads sleep for different places of one word.
+#[test]
+fn loom_sleepers_are_woken_when_their_place_is_reached() {
+    check(3, || {
+        let words = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let sleepers: Vec<_> = [1, 2]
+            .map(|target| {
+                let words = words.clone();
+                thread::spawn(move || {
+                    let (word, alarm) = &*words;
+                    let done = || word.load(Ordering::Acquire) >= target;
+                    let patience = Patience::new();
+                    let slice = Duration::from_secs(1);
+                    assert!(doorbell::wait(
+                        &patience,
+                        alarm,
+                        target,
+                        slice,
+                        done,
+                        || true
+                    ));
+                })
+            })
+            .into();
+        let (word, alarm) = &*words;
+        for reached in 1..=2 {
+            word.store(reached, Ordering::Release);
+            doorbell::ring(alarm, reached);
+        }
+        for sleeper in sleepers {
+            sleeper.join().expect("the sleeper is through");
+        }
+    });
+}
+
+/// A consumer is rung by its own process; what was done before is seen after.
+#[test]
+fn loom_the_own_bell_is_never_lost() {
+    check(3, || {
+        let area = Local::new();
+        let shared = Arc::new((Bell::default(), AtomicU64::new(0)));
+        let (others, others_area) = (shared.clone(), area.clone());
+        let ringer = thread::spawn(move || {
+            for done in 1..=2 {
+                others.1.store(done, Ordering::Relaxed);
+                others.0.ring(&others_area);
+            }
+        });
+        let mut consumer = Consumer::new(area);
+        while shared.1.load(Ordering::Relaxed) != 2 {
+            consumer.wait(&shared.0, false);
+        }
+        ringer.join().expect("the ringer is through");
+    });
+}

@@ -1,0 +1,245 @@
+//! The bytes of everything that travels, as they were released: old clients live in containers and
+//! wheels. A change here is a change of the protocol. After one that is meant (a new row, a new
+//! trailing field with its row's version), write the file again and look at the difference:
+//!
+//! ```text
+//! UPDATE=1 cargo test -p transport --test golden
+//! ```
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{self, Request};
+use cuda_abi::wire::Fields;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use transport::handshake::{
+    Admit, ClientFields, Ending, Hello, Packet, Purpose, VERSION, Version, Welcome, fingerprint,
+};
+use transport::memory::Mapping;
+use transport::session::{ClientEnd, Publisher, ServerEnd, SessionMemory};
+use transport::socket::Connection;
+
+/// Where the layout has the first record and the first reply slot.
+const RECORDS: usize = 36864;
+const REPLIES: usize = 167_936;
+
+fn compare(name: &str, now: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, now).expect("the golden file can be written");
+    }
+    let released = std::fs::read_to_string(&path).unwrap_or_default();
+    for (released, now) in released.lines().zip(now.lines()) {
+        assert_eq!(
+            released, now,
+            "bytes of {name} changed; see the beginning of tests/golden.rs"
+        );
+    }
+    assert_eq!(
+        released, now,
+        "lines of {name} changed; see the beginning of tests/golden.rs"
+    );
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes_at(memory: &Mapping, offset: usize, words: usize) -> String {
+    let words = memory.words(offset, words).iter();
+    hex(&words
+        .flat_map(|word| word.load(Ordering::Acquire).to_le_bytes())
+        .collect::<Vec<_>>())
+}
+
+/// Fields with the values 1, 2, 3 and so on, which every type can hold.
+fn counted<F: Fields>() -> (F, Vec<u64>) {
+    let slots: Vec<u64> = (1..=F::SLOTS as u64).collect();
+    (F::read(&slots).expect("small numbers fit"), slots)
+}
+
+/// The record of a request and the reply to it, as they lie in the shared memory.
+fn row<R: Request>(text: &mut String) {
+    let memory = SessionMemory::create(4096).expect("room for a session");
+    let (ours, _theirs) = Connection::pair().expect("a pair of sockets");
+    let (_, publisher) = ServerEnd::new(&memory).expect("a server's end").split();
+    let client = ClientEnd::new(&memory, ours).expect("a client's end");
+    let ring = Mapping::map_read_only(&memory.ring).expect("room for a mapping");
+    let name = R::OPCODE.row().name;
+
+    let (request, _) = counted::<R>();
+    client
+        .post(0x0102_0304, 0x0506_0708_090a, &request, &[b"da", b"ta!"])
+        .expect("room");
+    let words = ring.word(0).load(Ordering::Acquire) as usize;
+    let _ = writeln!(text, "{name} request {}", bytes_at(&ring, RECORDS, words));
+    reply::<R>(&memory, &publisher, name, text);
+}
+
+fn reply<R: Request>(memory: &SessionMemory, publisher: &Publisher, name: &str, text: &mut String) {
+    if R::CLASS == operations::OperationClass::Call {
+        let (_, slots) = counted::<R::Reply>();
+        publisher
+            .reply(0, 11, CUresult(2), &slots, b"long")
+            .expect("it fits");
+        let status = Mapping::map_read_only(&memory.status).expect("room for a mapping");
+        let _ = writeln!(text, "{name} reply {}", bytes_at(&status, REPLIES, 28));
+    }
+}
+
+macro_rules! rows {
+    ($($group:ident { $(
+        $(#[$doc:meta])*
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+    )* })*) => {
+        fn rows(text: &mut String) {
+            $($( row::<operations::$request>(text); )*)*
+        }
+    };
+}
+
+cuda_abi::for_each_operation!(rows);
+
+#[test]
+fn records_and_replies_are_the_released_bytes() {
+    let mut text = String::new();
+    rows(&mut text);
+    assert!(text.lines().count() > operations::OPERATIONS.len());
+    compare("operations.txt", &text);
+}
+
+fn client() -> ClientFields {
+    ClientFields {
+        program: "nbody".into(),
+        percentage: Some("33".into()),
+        memory_limit: None,
+        priority: Some("1".into()),
+        context: 5,
+    }
+}
+
+fn packets() -> Vec<(&'static str, Packet)> {
+    vec![
+        (
+            "hello-client",
+            Packet::Hello(Hello {
+                version: VERSION,
+                fingerprint: 0x0102_0304_0506_0708,
+                features: 9,
+                purpose: Purpose::Client(client()),
+            }),
+        ),
+        (
+            "hello-command",
+            Packet::Hello(Hello {
+                version: Version { major: 1, minor: 7 },
+                fingerprint: 1,
+                features: 0,
+                purpose: Purpose::Command {
+                    line: "get_server_list".into(),
+                },
+            }),
+        ),
+        (
+            "command-output",
+            Packet::CommandOutput {
+                exit: 1,
+                last: true,
+                text: "1234\n".into(),
+            },
+        ),
+        (
+            "welcome",
+            Packet::Welcome(Welcome {
+                version: VERSION,
+                session: 0x1122,
+                server_pid: 4321,
+                facts: vec![1, 2, 3],
+                host_base: 0x1100_0000_0000,
+                host_bytes: 32 << 30,
+            }),
+        ),
+        (
+            "refused",
+            Packet::Refused {
+                code: 805,
+                text: "no server".into(),
+            },
+        ),
+        (
+            "admit",
+            Packet::Admit(Admit {
+                session: 0x1122,
+                pid: 77,
+                uid: 1000,
+                gid: 1001,
+                namespace: 4_026_531_836,
+                version: VERSION,
+                fingerprint: 2,
+                features: 3,
+                client: client(),
+            }),
+        ),
+        (
+            "shutdown",
+            Packet::Shutdown {
+                force: true,
+                grace: 2500,
+            },
+        ),
+        (
+            "ready",
+            Packet::Ready {
+                pid: -1,
+                devices: vec!["one".into(), "two".into()],
+            },
+        ),
+        ("attached", Packet::Attached { session: 6 }),
+        (
+            "gone",
+            Packet::Gone {
+                session: 6,
+                how: Ending::Malformed,
+            },
+        ),
+        (
+            "fault",
+            Packet::Fault {
+                session: 6,
+                code: 700,
+                text: "wild store".into(),
+            },
+        ),
+    ]
+}
+
+#[test]
+fn packets_are_the_released_bytes() {
+    let mut text = String::new();
+    for (name, packet) in packets() {
+        let bytes = packet.encode();
+        let _ = writeln!(text, "{name} {}", hex(&bytes));
+        assert_eq!(Packet::decode(&bytes).as_ref(), Ok(&packet));
+        // What a newer minor adds behind is passed over; what ends early is refused.
+        let longer = [&bytes[..], &[1, 2, 3]].concat();
+        assert_eq!(Packet::decode(&longer).as_ref(), Ok(&packet));
+        for end in 0..bytes.len() {
+            assert!(
+                Packet::decode(&bytes[..end]).is_err(),
+                "{name} of {end} bytes"
+            );
+        }
+    }
+    compare("packets.txt", &text);
+}
+
+/// The table's number moves with the table, and with nothing else.
+#[test]
+fn the_fingerprint_is_the_released_one() {
+    compare("fingerprint.txt", &format!("{:016x}\n", fingerprint()));
+}

@@ -1,0 +1,200 @@
+//! `cargo xtask corpus`: builds the CUDA programs of `tests/programs` and runs them.
+//!
+//! A program checks its own results. What it prints must also equal, line by line, what it printed
+//! on NVIDIA's driver, as far as that was recorded in `tests/programs/recorded.txt`. With
+//! `--build-only --out DIR` it makes a folder to carry to a machine that has such a driver.
+
+mod build;
+mod program;
+mod run;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+
+use crate::shell::root;
+use crate::toolkit::Toolkit;
+use build::Builder;
+use program::Program;
+use run::{Outcome, Runner};
+
+/// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
+const BUILT: &[&str] = &["plain"];
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Only programs whose name contains this
+    #[arg(long, default_value = "")]
+    filter: String,
+    /// How the programs are linked to CUDA's runtime
+    #[arg(long, value_enum, default_value_t = Cudart::Static)]
+    cudart: Cudart,
+    /// Run on the driver of this machine instead of under OpenMPS
+    #[arg(long)]
+    native: bool,
+    /// Run also programs whose features are not built yet
+    #[arg(long)]
+    all: bool,
+    /// Build, and run nothing
+    #[arg(long)]
+    build_only: bool,
+    /// With --build-only: a folder for stripped programs and a script that runs them
+    #[arg(long, requires = "build_only", value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Compilers at once
+    #[arg(long, default_value_t = 2)]
+    jobs: usize,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Cudart {
+    Static,
+    Shared,
+}
+
+impl Cudart {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Shared => "shared",
+        }
+    }
+}
+
+pub fn corpus(arguments: &Arguments) -> Result<()> {
+    let folder = root().join("tests/programs");
+    let programs = Program::all(&folder, &arguments.filter)?;
+    ensure!(
+        !programs.is_empty(),
+        "no program has `{}` in its name",
+        arguments.filter
+    );
+    let toolkit = Toolkit::install()?;
+    let builder = Builder::new(&toolkit, arguments.cudart, &folder)?;
+    let built = builder.build_all(&programs, arguments.jobs);
+    if let Some(out) = &arguments.out {
+        build::pack(&programs, &built, &toolkit, arguments.cudart, out)?;
+    }
+
+    let recorded = recorded(&fs::read_to_string(folder.join("recorded.txt")).unwrap_or_default());
+    let mut runner = match (arguments.build_only, arguments.native) {
+        (true, _) => None,
+        (false, true) => Some(Runner::native(&toolkit)?),
+        (false, false) => Some(Runner::under_openmps(&toolkit)?),
+    };
+    let mut table = Table::new();
+    for (program, built) in programs.iter().zip(built) {
+        let missing: Vec<&str> = program
+            .needs
+            .iter()
+            .map(String::as_str)
+            .filter(|need| !arguments.all && !arguments.native && !BUILT.contains(need))
+            .collect();
+        let (outcome, took) = match (built, &mut runner) {
+            (Err(why), _) => (Outcome::NotBuilt(why), Duration::ZERO),
+            (Ok(_), None) => (Outcome::NotRun, Duration::ZERO),
+            (Ok(_), Some(_)) if !missing.is_empty() => (
+                Outcome::Skipped(format!("needs {}", missing.join(", "))),
+                Duration::ZERO,
+            ),
+            (Ok(path), Some(runner)) => runner.run(program, &path, recorded.get(&program.name)),
+        };
+        table.add(program, &outcome, took);
+    }
+    table.finish()
+}
+
+/// What programs printed on NVIDIA's driver: sections that begin with `== name`.
+fn recorded(text: &str) -> BTreeMap<String, String> {
+    let mut outputs: BTreeMap<String, String> = BTreeMap::new();
+    let mut current = None;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("== ") {
+            current = Some(outputs.entry(name.to_owned()).or_default());
+        } else if let Some(output) = &mut current {
+            output.push_str(line);
+            output.push('\n');
+        }
+    }
+    outputs
+}
+
+/// The one table, printed as the programs end.
+#[derive(Debug)]
+struct Table {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    not_run: usize,
+}
+
+impl Table {
+    fn new() -> Self {
+        println!(
+            "{:24} {:20} {:5} {:>7}  result",
+            "program", "needs", "built", "seconds"
+        );
+        Self {
+            passed: 0,
+            failed: 0,
+            skipped: 0,
+            not_run: 0,
+        }
+    }
+
+    fn add(&mut self, program: &Program, outcome: &Outcome, took: Duration) {
+        let built = !matches!(outcome, Outcome::NotBuilt(_));
+        let (count, result) = match outcome {
+            Outcome::Passed => (&mut self.passed, "pass".to_owned()),
+            Outcome::NotRun => (&mut self.not_run, String::new()),
+            Outcome::Skipped(why) => (&mut self.skipped, format!("skipped: {why}")),
+            Outcome::Failed(why) | Outcome::NotBuilt(why) => {
+                (&mut self.failed, format!("FAIL: {why}"))
+            }
+        };
+        *count += 1;
+        let seconds = match took.is_zero() {
+            true => String::new(),
+            false => format!("{:.2}", took.as_secs_f32()),
+        };
+        println!(
+            "{:24} {:20} {:5} {:>7}  {}",
+            program.name,
+            program.needs.join(" "),
+            if built { "yes" } else { "NO" },
+            seconds,
+            result
+        );
+    }
+
+    fn finish(self) -> Result<()> {
+        let mut summary = format!(
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        );
+        if self.not_run > 0 {
+            summary += &format!(", {} built and not run", self.not_run);
+        }
+        println!("{summary}");
+        ensure!(self.failed == 0, "{} programs failed", self.failed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_sections_keep_their_lines() {
+        let outputs = recorded("# comment\n== a\n1\n2\n== b\n== c\nPASS\n");
+        assert_eq!(outputs.len(), 3);
+        assert_eq!(outputs["a"], "1\n2\n");
+        assert_eq!(outputs["b"], "");
+        assert_eq!(outputs["c"], "PASS\n");
+    }
+}

@@ -1,0 +1,146 @@
+//! Compiling the corpus with nvcc, once for each content, and packing it for another machine.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail};
+
+use super::Cudart;
+use super::program::Program;
+use crate::shell::root;
+use crate::toolkit::Toolkit;
+
+/// PTX alone: it is what the software GPU runs, and NVIDIA's driver compiles it too.
+const TARGET: [&str; 2] = ["-gencode", "arch=compute_75,code=compute_75"];
+
+/// What runs a packed corpus where there is no cargo.
+const SCRIPT: &str = include_str!("run-all.sh");
+
+/// A compiler set up for one way of linking.
+#[derive(Debug)]
+pub struct Builder {
+    nvcc: PathBuf,
+    cudart: Cudart,
+    /// Text of what all programs include.
+    header: String,
+    folder: PathBuf,
+}
+
+impl Builder {
+    pub fn new(toolkit: &Toolkit, cudart: Cudart, sources: &Path) -> Result<Self> {
+        let folder = root().join("target/corpus").join(cudart.name());
+        fs::create_dir_all(&folder)?;
+        Ok(Self {
+            nvcc: toolkit.nvcc(),
+            cudart,
+            header: fs::read_to_string(sources.join("check.h"))?,
+            folder,
+        })
+    }
+
+    /// Builds all programs, some at a time; for each the executable's path or what nvcc said.
+    pub fn build_all(&self, programs: &[Program], jobs: usize) -> Vec<Result<PathBuf, String>> {
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.max(1) {
+                scope.spawn(|| {
+                    // Relaxed: the counter only deals out numbers; the mutex orders the results.
+                    while let Some((number, program)) = {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        programs.get(number).map(|program| (number, program))
+                    } {
+                        let result = self.build(program).map_err(|error| format!("{error:#}"));
+                        let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                        results.push((number, result));
+                    }
+                });
+            }
+        });
+        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.sort_by_key(|(number, _)| *number);
+        results.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn build(&self, program: &Program) -> Result<PathBuf> {
+        let mut options = vec!["-cudart".to_owned(), self.cudart.name().to_owned()];
+        if !program.flags.iter().any(|flag| flag == "-gencode") {
+            options.extend(TARGET.map(str::to_owned));
+        }
+        options.extend(program.flags.iter().cloned());
+        let mut hasher = DefaultHasher::new();
+        (fs::read_to_string(&program.source)?, &self.header).hash(&mut hasher);
+        (&options, &self.nvcc).hash(&mut hasher);
+        let path = self.folder.join(&program.name);
+        let (mark, content) = (path.with_extension("content"), hasher.finish().to_string());
+        if path.exists() && fs::read_to_string(&mark).is_ok_and(|mark| mark == content) {
+            return Ok(path);
+        }
+        let output = Command::new("nice")
+            .arg(&self.nvcc)
+            .args(&options)
+            .arg("-o")
+            .arg(&path)
+            .arg(&program.source)
+            .output()
+            .context("cannot run nvcc")?;
+        if !output.status.success() {
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let first = text.lines().find(|line| line.contains("error"));
+            bail!("{}", first.or(text.lines().next()).unwrap_or("nvcc failed"));
+        }
+        fs::write(mark, content)?;
+        Ok(path)
+    }
+}
+
+/// Copies what was built to a folder, stripped, with a list of it and a script that runs all.
+pub fn pack(
+    programs: &[Program],
+    built: &[Result<PathBuf, String>],
+    toolkit: &Toolkit,
+    cudart: Cudart,
+    out: &Path,
+) -> Result<()> {
+    fs::create_dir_all(out)?;
+    let mut list = String::new();
+    for (program, path) in programs.iter().zip(built) {
+        let Ok(path) = path else { continue };
+        let copy = out.join(&program.name);
+        let status = Command::new("strip")
+            .arg("-o")
+            .args([&copy, path])
+            .status()
+            .context("cannot run strip")?;
+        anyhow::ensure!(status.success(), "strip {}: {status}", path.display());
+        let environment: Vec<String> = program
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        list += &format!(
+            "{}|{}|{}|{}\n",
+            program.name,
+            program.needs.join(" "),
+            program.limit.as_secs(),
+            environment.join(" ")
+        );
+    }
+    fs::write(out.join("programs.txt"), list)?;
+    let script = out.join("run-all.sh");
+    fs::write(&script, SCRIPT)?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    if cudart == Cudart::Shared {
+        let library = "libcudart.so.13";
+        fs::copy(toolkit.libraries().join(library), out.join(library))?;
+    }
+    println!("xtask: packed into {}", out.display());
+    Ok(())
+}
