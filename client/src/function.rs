@@ -233,7 +233,7 @@ impl Functions {
     /// Ends a handle.
     pub(crate) fn destroy(&self, key: Key) {
         if self.table.remove(key).is_some() {
-            self.table.release(key.index);
+            self.table.release(key.index());
         }
     }
 
@@ -259,7 +259,7 @@ impl Functions {
     ) -> Result<(u64, &'static Function), CUresult> {
         let function = self.get(handle)?;
         let known = match function.module() {
-            0 => function.in_contexts[current.slot as usize].load(Ordering::Acquire),
+            0 => function.in_contexts[current.slot() as usize].load(Ordering::Acquire),
             _ => handle,
         };
         match self.get(known) {
@@ -292,7 +292,7 @@ impl Functions {
                 self.set(session, handle, attribute, wanted)?;
             }
         }
-        kernel.in_contexts[current.slot as usize].store(handle, Ordering::Release);
+        kernel.in_contexts[current.slot() as usize].store(handle, Ordering::Release);
         Ok((handle, function))
     }
 

@@ -1,5 +1,7 @@
 //! Whatever one client does or suffers, the others notice nothing, and nothing stays behind.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -112,6 +114,11 @@ fn a_worker_that_keeps_the_socket_does_not_keep_the_memory() {
     eventually("the client is gone although its worker lives", || {
         daemon.clients().is_empty()
     });
+    let state = std::fs::read_to_string(format!("/proc/{worker}/stat")).unwrap();
+    assert!(
+        state.contains(") S "),
+        "the worker sleeps, and is no zombie: {state}"
+    );
     let worker = Pid::from_raw(worker).unwrap();
     kill_process(worker, Signal::KILL).expect("the worker lived that long");
 }

@@ -40,7 +40,8 @@ pub struct Guest {
     pub told: Arc<Told>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
-    extents: Extents,
+    /// Given back when the client is gone.
+    _extents: Extents,
     next: HashMap<u32, u64>,
     modules: u64,
 }
@@ -192,7 +193,7 @@ impl Guest {
             told,
             staging,
             host_memory,
-            extents,
+            _extents: extents,
             next: HashMap::new(),
             modules: 0,
         }

@@ -199,8 +199,8 @@ fn threads() -> Result<(), Code> {
     // SAFETY: an address of this program's own.
     unsafe { driver.fill_32(flags, 0, 1024)? };
     let functions = [
-        driver.function(module, "wait_for")? as usize,
-        driver.function(module, "set")? as usize,
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
     ];
     std::thread::scope(|scope| {
         let driver = &driver;
@@ -283,8 +283,10 @@ fn worker() -> Result<(), Code> {
     match unsafe { libc::fork() } {
         0 => {
             // Whoever reads this program's output is not to wait for its worker.
-            // SAFETY: nothing in this process uses the descriptor any more.
-            unsafe { libc::close(1) };
+            for descriptor in [1, 2] {
+                // SAFETY: nothing in this process uses the descriptor any more.
+                unsafe { libc::close(descriptor) };
+            }
             std::thread::sleep(Duration::from_secs(60));
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) }
