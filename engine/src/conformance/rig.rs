@@ -40,7 +40,7 @@ pub struct Guest {
     pub told: Arc<Told>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
-    extents: Extents,
+    _extents: Extents,
     next: HashMap<u32, u64>,
     modules: u64,
 }
@@ -192,7 +192,7 @@ impl Guest {
             told,
             staging,
             host_memory,
-            extents,
+            _extents: extents,
             next: HashMap::new(),
             modules: 0,
         }
@@ -479,6 +479,11 @@ impl Told {
         // Positions are complete in order, so it is near the end.
         let found = completed.iter().rev().find(|(at, _)| *at == sequence);
         found.map(|(_, result)| *result)
+    }
+
+    /// Where the next module's variables will lie.
+    pub fn variables_begin(&self) -> u64 {
+        self.variables.base + lock(&self.state).variable_bytes
     }
 
     /// Everything that a stream completed, in the order in which it was told.
