@@ -14,7 +14,9 @@ fn main() {
     let daemon = Daemon::start();
     // The first client starts the server.
     let mut first = hold(&daemon);
-    eventually("the first client holds", || daemon.clients().len() == 1);
+    eventually("the first client holds", || {
+        !daemon.control(&["get_server_list"]).stdout.is_empty() && daemon.clients().len() == 1
+    });
     let before = memory(daemon.server());
 
     let start = Instant::now();

@@ -3,8 +3,11 @@
 //!
 //! `cargo run --release -p benches --bin ring`
 //!
-//! It also measures the other way to keep CUDA's order between threads of a client, one ring for each
-//! thread and a sequence number that they share ([`apart`]), which is why the transport has tickets.
+//! It also measures the other way to keep CUDA's order between threads of a client: one ring for each
+//! thread, and a sequence number that they share ([`apart`]). That one is quicker when threads post
+//! at the very same time, since they wait for each other at one word instead of two; but the server
+//! would merge rings, and a client have a ring's memory for each thread, to post faster than any
+//! engine launches.
 
 mod apart;
 

@@ -45,7 +45,6 @@ pub(crate) struct Context {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Current {
     pub session: &'static Session,
-    pub slot: u32,
     pub context: &'static Context,
     key: Key,
 }
@@ -132,6 +131,11 @@ impl Context {
 }
 
 impl Current {
+    /// Its slot, which is its number for the server.
+    pub(crate) fn slot(&self) -> u32 {
+        self.key.index()
+    }
+
     /// Its handle.
     pub(crate) fn handle(&self) -> u64 {
         self.key.handle(Kind::Context)
@@ -139,7 +143,7 @@ impl Current {
 
     /// A number that no other context of the process has or had.
     pub(crate) fn id(&self) -> u64 {
-        u64::from(self.key.generation) << 32 | u64::from(self.slot)
+        u64::from(self.key.generation()) << 32 | u64::from(self.slot())
     }
 
     /// Its device.
@@ -155,18 +159,24 @@ impl Current {
         }
         let device = self.device()?.number;
         self.session.post(&ContextCreate {
-            context: self.slot,
+            context: self.slot(),
             device,
             flags: self.context.flags.load(Ordering::Relaxed),
         })?;
-        if self.session.check_fault(self.slot).is_err() {
+        if self.session.check_fault(self.slot()).is_err() {
             // The slot's last tenant died of a fault. The server has forgotten it once it has come
             // past the creation, which any reply shows.
             self.session.call(&MemInfo { device })?;
         }
-        self.session.streams.make_legacy(self.slot, self.handle());
+        self.session.streams.make_legacy(self.slot(), self.handle());
         self.context.made.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes a primary context that was made current before anybody retained it.
+    #[cold]
+    fn make_late(&self) -> Result<(), CUresult> {
+        self.make(&self.context.users())
     }
 
     /// Ends it on the server, once its work is done, and all that was made in it.
@@ -184,15 +194,17 @@ impl Current {
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);
-        session.post(&ContextDestroy { context: self.slot })
+        session.post(&ContextDestroy {
+            context: self.slot(),
+        })
     }
 
     /// Waits for all work of all of its streams that was posted until now.
     pub(crate) fn drain(&self) -> Result<(), CUresult> {
         for (key, stream) in self.session.streams.of_context(self.handle()) {
-            self.session.wait(key.index, stream.posted())?;
+            self.session.wait(key.index(), stream.posted())?;
         }
-        self.session.check_fault(self.slot)
+        self.session.check_fault(self.slot())
     }
 
     /// Notes one user more of a primary context, and makes it for the first one.
@@ -251,13 +263,13 @@ impl Session {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_CONTEXT for what names no context that is alive.
+    #[inline(always)]
     pub(crate) fn context(&'static self, handle: u64) -> Result<Current, CUresult> {
         let found = Key::of(handle, Kind::Context)
             .and_then(|key| Some((key, self.contexts.table.get(key)?)));
         let (key, context) = found.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         Ok(Current {
             session: self,
-            slot: key.index,
             context,
             key,
         })
@@ -289,7 +301,7 @@ impl Session {
         *users = 1;
         if let Err(error) = current.make(&users) {
             table.remove(key);
-            table.release(key.index);
+            table.release(key.index());
             return Err(error);
         }
         drop(users);
@@ -314,7 +326,7 @@ impl Session {
             ended
         };
         current.forget_stored();
-        table.release(current.slot);
+        table.release(current.slot());
         if top() == handle {
             pop()?;
         }
@@ -363,6 +375,7 @@ pub(crate) fn pop() -> Result<u64, CUresult> {
 /// # Errors
 /// CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED when another thread has
 /// destroyed it.
+#[inline(always)]
 pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
     let session = session()?;
     match CURRENT.get() {
@@ -373,10 +386,14 @@ pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
     }
 }
 
+// Always inlined: what these give is a few words that a launch reads at once, and passing them
+// through memory costs a store that is not yet there when it is read.
+
 /// The calling thread's context, ready for use.
 ///
 /// # Errors
 /// As [`current_as_it_is`], and the error that the context died of.
+#[inline(always)]
 pub(crate) fn current() -> Result<Current, CUresult> {
     ready(current_as_it_is()?)
 }
@@ -385,6 +402,7 @@ pub(crate) fn current() -> Result<Current, CUresult> {
 ///
 /// # Errors
 /// CUDA_ERROR_CONTEXT_IS_DESTROYED for a dead one, and the error that it died of.
+#[inline(always)]
 pub(crate) fn usable(session: &'static Session, handle: u64) -> Result<Current, CUresult> {
     ready(
         session
@@ -392,12 +410,11 @@ pub(crate) fn usable(session: &'static Session, handle: u64) -> Result<Current, 
             .map_err(|_| CUresult::ERROR_CONTEXT_IS_DESTROYED)?,
     )
 }
-
+#[inline(always)]
 fn ready(current: Current) -> Result<Current, CUresult> {
     if !current.context.is_made() {
-        // A primary context that was made current before anybody retained it.
-        current.make(&current.context.users())?;
+        current.make_late()?;
     }
-    current.session.check_fault(current.slot)?;
+    current.session.check_fault(current.slot())?;
     Ok(current)
 }

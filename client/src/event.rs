@@ -108,7 +108,7 @@ impl Events {
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.drop_timer(event.timer());
-        self.table.release(key.index);
+        self.table.release(key.index());
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Events {
         if let Some(timer) = timer
             && self.timers.remove(timer).is_some()
         {
-            self.timers.release(timer.index);
+            self.timers.release(timer.index());
         }
     }
 
@@ -154,7 +154,7 @@ impl Events {
             .unwrap_or_else(PoisonError::into_inner);
         let sequence = target.enqueue(
             &EventRecord {
-                event: timer.map_or(0, |timer| timer.index),
+                event: timer.map_or(0, |timer| timer.index()),
                 timing: u32::from(timer.is_some()),
             },
             &[],
@@ -162,7 +162,7 @@ impl Events {
         let place = Place {
             slot: target.slot,
             sequence,
-            context: target.current.slot,
+            context: target.current.slot(),
         };
         *recorded = Some(place);
         if let Some(timer) = timer.and_then(|timer| self.timers.get(timer)) {
@@ -194,7 +194,7 @@ impl Events {
                 return Err(CUresult::ERROR_NOT_READY);
             }
         }
-        let of = |timer: Key| session.link().event_time(timer.index);
+        let of = |timer: Key| session.link().event_time(timer.index());
         let nanoseconds = of(end.1).wrapping_sub(of(start.1)) as i64;
         Ok((nanoseconds as f64 / 1e6) as f32)
     }

@@ -95,6 +95,7 @@ impl Function {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for an attribute that CUDA does not have.
+    #[inline]
     pub(crate) fn attribute(&self, attribute: CUfunction_attribute) -> Result<i32, CUresult> {
         self.attributes
             .get(attribute.0 as usize)
@@ -232,11 +233,12 @@ impl Functions {
     /// Ends a handle.
     pub(crate) fn destroy(&self, key: Key) {
         if self.table.remove(key).is_some() {
-            self.table.release(key.index);
+            self.table.release(key.index());
         }
     }
 
     /// The function or kernel of a handle.
+    #[inline]
     pub(crate) fn get(&self, handle: u64) -> Result<&Function, CUresult> {
         Key::of(handle, Kind::Function)
             .and_then(|key| self.table.get(key))
@@ -249,6 +251,7 @@ impl Functions {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE for a dead handle and for a function of another context, and what
     /// loading the module may give.
+    #[inline]
     pub(crate) fn in_context(
         &'static self,
         handle: u64,
@@ -256,7 +259,7 @@ impl Functions {
     ) -> Result<(u64, &'static Function), CUresult> {
         let function = self.get(handle)?;
         let known = match function.module() {
-            0 => function.in_contexts[current.slot as usize].load(Ordering::Acquire),
+            0 => function.in_contexts[current.slot() as usize].load(Ordering::Acquire),
             _ => handle,
         };
         match self.get(known) {
@@ -289,7 +292,7 @@ impl Functions {
                 self.set(session, handle, attribute, wanted)?;
             }
         }
-        kernel.in_contexts[current.slot as usize].store(handle, Ordering::Release);
+        kernel.in_contexts[current.slot() as usize].store(handle, Ordering::Release);
         Ok((handle, function))
     }
 

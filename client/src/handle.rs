@@ -23,14 +23,10 @@ pub(crate) enum Kind {
     Library = 0xc6,
 }
 
-/// A place in a table of objects: which slot, and which of its tenants.
+/// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a
+/// handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Key {
-    /// The slot.
-    pub index: u32,
-    /// The slot's generation.
-    pub generation: u32,
-}
+pub(crate) struct Key(u64);
 
 const INDEX_BITS: u32 = 24;
 const GENERATION_SHIFT: u32 = INDEX_BITS;
@@ -40,11 +36,24 @@ const KIND_SHIFT: u32 = 56;
 pub(crate) const MAX_INDEX: u32 = (1 << INDEX_BITS) - 1;
 
 impl Key {
+    /// The place of a slot's tenant of some generation.
+    pub(crate) const fn new(index: u32, generation: u32) -> Self {
+        Self((generation as u64) << GENERATION_SHIFT | index as u64)
+    }
+
+    /// The slot.
+    pub(crate) const fn index(self) -> u32 {
+        self.0 as u32 & MAX_INDEX
+    }
+
+    /// The slot's generation.
+    pub(crate) const fn generation(self) -> u32 {
+        (self.0 >> GENERATION_SHIFT) as u32
+    }
+
     /// The handle of an object of a kind.
     pub(crate) const fn handle(self, kind: Kind) -> u64 {
-        (kind as u64) << KIND_SHIFT
-            | (self.generation as u64) << GENERATION_SHIFT
-            | self.index as u64
+        (kind as u64) << KIND_SHIFT | self.0
     }
 
     /// The place that a handle names, if it is of this kind.
@@ -52,10 +61,7 @@ impl Key {
         if handle >> KIND_SHIFT != kind as u64 {
             return None;
         }
-        Some(Self {
-            index: handle as u32 & MAX_INDEX,
-            generation: (handle >> GENERATION_SHIFT) as u32,
-        })
+        Some(Self(handle & ((1 << KIND_SHIFT) - 1)))
     }
 }
 
@@ -65,10 +71,8 @@ mod tests {
 
     #[test]
     fn a_handle_gives_back_its_place_and_only_to_its_kind() {
-        let key = Key {
-            index: MAX_INDEX,
-            generation: u32::MAX,
-        };
+        let key = Key::new(MAX_INDEX, u32::MAX);
+        assert_eq!((key.index(), key.generation()), (MAX_INDEX, u32::MAX));
         let handle = key.handle(Kind::Stream);
         assert_eq!(Key::of(handle, Kind::Stream), Some(key));
         assert_eq!(Key::of(handle, Kind::Event), None);

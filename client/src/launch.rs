@@ -15,7 +15,7 @@ use crate::occupancy;
 use crate::stream::{self, Target};
 
 /// Parameter blocks up to this size are put together without an allocation.
-const SHORT: usize = 256;
+const SHORT: usize = 128;
 
 /// More launch attributes than there are kinds of them.
 const MOST_ATTRIBUTES: u32 = 64;
@@ -121,6 +121,7 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
 ///
 /// # Safety
 /// `each` points at one pointer a parameter, each of which leads to a value of that parameter's size.
+#[inline]
 unsafe fn gather(
     each: *mut *mut c_void,
     layout: &Layout,
@@ -146,6 +147,7 @@ unsafe fn gather(
 }
 
 /// What the attributes say of the shape.
+#[inline]
 fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result<Shape, CUresult> {
     if attributes.len() > MOST_ATTRIBUTES as usize {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -168,6 +170,7 @@ fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result
 }
 
 /// The errors that a shape gives on this device, whatever the kernel does.
+#[inline]
 fn check(current: &context::Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
     let device = current.device()?;
     let limits = [
@@ -235,6 +238,7 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
     Ok(())
 }
 
+#[inline]
 fn post(
     target: &Target,
     function: &Function,

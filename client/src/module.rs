@@ -113,7 +113,7 @@ impl Modules {
         let reply = session.call(&ModuleLoad {
             module: number,
             image: image.number,
-            context: current.slot,
+            context: current.slot(),
             staging: room.as_ref().map_or(0, |room| room.offset()),
             capacity: room.as_ref().map_or(0, |room| room.len()) as u64,
         })?;
@@ -146,7 +146,7 @@ impl Modules {
                 bytes: variable.bytes,
                 origin: Origin::Variable,
                 context: current.handle(),
-                slot: current.slot,
+                slot: current.slot(),
                 flags: 0,
                 id: 0,
             });
@@ -189,7 +189,7 @@ impl Modules {
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let module = held.put(None);
-        self.table.release(key.index);
+        self.table.release(key.index());
         module.ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
@@ -310,7 +310,7 @@ impl Libraries {
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let library = held.put(None);
-        self.table.release(key.index);
+        self.table.release(key.index());
         let library = library.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let kernels = std::mem::take(
             &mut *library

@@ -70,6 +70,7 @@ impl Device {
 /// # Errors
 /// CUDA_ERROR_NOT_INITIALIZED before cuInit has succeeded, and in a fork's child of a process in
 /// which it has; CUDA_ERROR_DEINITIALIZED once the process ends.
+#[inline]
 pub(crate) fn session() -> Result<&'static Session, CUresult> {
     let page = PAGE.load(Ordering::Acquire);
     if page.is_null() {
@@ -178,6 +179,7 @@ impl Session {
     }
 
     /// Whether the server is still there, as far as is known without asking.
+    #[inline]
     pub(crate) fn check_open(&self) -> Result<(), CUresult> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(CUresult::ERROR_MPS_RPC_FAILURE);
@@ -210,6 +212,7 @@ impl Session {
     }
 
     /// Puts a request at the end of a stream, and gives its place there.
+    #[inline]
     pub(crate) fn enqueue<R: Request>(
         &self,
         slot: u32,
@@ -243,6 +246,7 @@ impl Session {
     }
 
     /// The error that a context died of, if it did.
+    #[inline]
     pub(crate) fn check_fault(&self, context: u32) -> Result<(), CUresult> {
         self.link.fault(context).ok()
     }

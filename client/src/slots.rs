@@ -46,6 +46,7 @@ impl<T> std::fmt::Debug for Slots<T> {
 }
 
 /// The chunk of a slot, and its place in it.
+#[inline]
 const fn place(index: u32) -> (usize, usize) {
     let scaled = index / FIRST + 1;
     let chunk = scaled.ilog2();
@@ -66,6 +67,7 @@ impl<T: Default> Slots<T> {
         }
     }
 
+    #[inline]
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let (chunk, at) = place(index);
         self.chunks.get(chunk)?.get()?.get(at)
@@ -120,17 +122,19 @@ impl<T: Default> Slots<T> {
         let generation = slot.generation.load(Ordering::Relaxed) | 1;
         // Release: whoever finds the generation finds what `fill` wrote.
         slot.generation.store(generation, Ordering::Release);
-        Key { index, generation }
+        Key::new(index, generation)
     }
 
     /// What a live place holds.
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
-        let slot = self.slot(key.index)?;
+        let slot = self.slot(key.index())?;
         let generation = slot.generation.load(Ordering::Acquire);
-        (generation == key.generation && generation & 1 == 1).then_some(&slot.value)
+        (generation == key.generation() && generation & 1 == 1).then_some(&slot.value)
     }
 
     /// What a slot holds, whoever lives there.
+    #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
         self.slot(index).map(|slot| &slot.value)
     }
@@ -138,20 +142,20 @@ impl<T: Default> Slots<T> {
     /// The place of whoever lives in a slot.
     pub(crate) fn tenant(&self, index: u32) -> Option<Key> {
         let generation = self.slot(index)?.generation.load(Ordering::Acquire);
-        (generation & 1 == 1).then_some(Key { index, generation })
+        (generation & 1 == 1).then_some(Key::new(index, generation))
     }
 
     /// Ends a place: of several threads that try, one is told what it held. The slot is not used
     /// again before [`Slots::release`].
     pub(crate) fn remove(&self, key: Key) -> Option<&T> {
-        let slot = self.slot(key.index)?;
-        if key.generation & 1 == 0 {
+        let slot = self.slot(key.index())?;
+        if key.generation() & 1 == 0 {
             return None;
         }
         slot.generation
             .compare_exchange(
-                key.generation,
-                key.generation.wrapping_add(1),
+                key.generation(),
+                key.generation().wrapping_add(1),
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             )
@@ -211,9 +215,9 @@ mod tests {
         assert_eq!(table.get(first).unwrap().load(Ordering::Relaxed), 7);
         assert!(table.remove(first).is_some());
         assert!(table.remove(first).is_none(), "only one destroys");
-        table.release(first.index);
+        table.release(first.index());
         let second = insert(&table, 8).unwrap();
-        assert_eq!(second.index, first.index);
+        assert_eq!(second.index(), first.index());
         assert!(table.get(first).is_none());
         assert_eq!(table.get(second).unwrap().load(Ordering::Relaxed), 8);
     }
@@ -222,11 +226,11 @@ mod tests {
     fn a_full_table_says_so_and_a_slot_that_is_not_ready_is_passed_over() {
         let table = Slots::new(2, 4);
         let first = insert(&table, 1).unwrap();
-        assert_eq!(first.index, 2);
+        assert_eq!(first.index(), 2);
         table.remove(first).unwrap();
-        table.release(first.index);
+        table.release(first.index());
         let other = table.insert(|_, _| false, |_, _| {}).unwrap();
-        assert_eq!(other.index, 3);
+        assert_eq!(other.index(), 3);
         assert!(table.insert(|_, _| false, |_, _| {}).is_none());
         assert!(insert(&table, 1).is_some());
         assert_eq!(table.live().count(), 2);

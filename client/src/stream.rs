@@ -62,6 +62,7 @@ impl Stream {
     }
 
     /// Takes the next place for what `send` sends.
+    #[inline]
     pub(crate) fn append(
         &self,
         send: impl FnOnce(u64) -> Result<(), CUresult>,
@@ -160,8 +161,8 @@ impl Streams {
             )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let created = session.post(&StreamCreate {
-            stream: key.index,
-            context: current.slot,
+            stream: key.index(),
+            context: current.slot(),
             flags: flags & CU_STREAM_NON_BLOCKING,
             priority,
         });
@@ -173,15 +174,15 @@ impl Streams {
 
     /// Ends a stream that was made by [`Streams::create`].
     pub(crate) fn destroy(&self, session: &Session, key: Key) -> Result<(), CUresult> {
-        if key.index < CONTEXT_SLOTS {
+        if key.index() < CONTEXT_SLOTS {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let stream = self
             .table
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        let sent = session.enqueue(key.index, stream, &StreamDestroy { reserved: 0 }, &[]);
-        self.table.release(key.index);
+        let sent = session.enqueue(key.index(), stream, &StreamDestroy { reserved: 0 }, &[]);
+        self.table.release(key.index());
         sent.map(drop)
     }
 
@@ -190,11 +191,11 @@ impl Streams {
         let of_context: Vec<Key> = self
             .of_context(context)
             .map(|(key, _)| key)
-            .filter(|key| key.index >= CONTEXT_SLOTS)
+            .filter(|key| key.index() >= CONTEXT_SLOTS)
             .collect();
         for key in of_context {
             if self.table.remove(key).is_some() {
-                self.table.release(key.index);
+                self.table.release(key.index());
             }
         }
     }
@@ -202,7 +203,7 @@ impl Streams {
     /// All streams of a context: its legacy stream, and those that were made.
     pub(crate) fn of_context(&self, context: u64) -> impl Iterator<Item = (Key, &Stream)> {
         let legacy = Key::of(context, Kind::Context).and_then(|key| {
-            let legacy = self.table.tenant(key.index)?;
+            let legacy = self.table.tenant(key.index())?;
             Some((legacy, self.table.get(legacy)?))
         });
         legacy
@@ -210,7 +211,7 @@ impl Streams {
             .chain(
                 self.table
                     .live()
-                    .filter(|(key, _)| key.index >= CONTEXT_SLOTS),
+                    .filter(|(key, _)| key.index() >= CONTEXT_SLOTS),
             )
             .filter(move |(_, stream)| stream.context() == context)
     }
@@ -234,6 +235,7 @@ fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
 /// CUDA_ERROR_INVALID_CONTEXT without a current context where the handle needs one,
 /// CUDA_ERROR_INVALID_HANDLE for a handle that names no live stream, and the context's own error
 /// where it died of one.
+#[inline(always)]
 pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
     match handle.bits() {
         0 if PER_THREAD.get() => own(&context::current()?),
@@ -246,27 +248,28 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             Ok(Target {
                 current: context::usable(session, stream.context())?,
-                slot: key.index,
+                slot: key.index(),
                 stream,
             })
         }
     }
 }
-
+#[inline(always)]
 fn legacy(current: &Current) -> Result<Target, CUresult> {
     let streams = &current.session.streams;
     let stream = streams
         .table
-        .at(current.slot)
+        .at(current.slot())
         .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     Ok(Target {
         current: *current,
-        slot: current.slot,
+        slot: current.slot(),
         stream,
     })
 }
 
 /// The calling thread's own stream in the current context, made at its first use.
+#[cold]
 fn own(current: &Current) -> Result<Target, CUresult> {
     let session = current.session;
     let context = current.handle();
@@ -294,7 +297,7 @@ fn own(current: &Current) -> Result<Target, CUresult> {
     };
     Ok(Target {
         current: *current,
-        slot: key.index,
+        slot: key.index(),
         stream,
     })
 }
@@ -315,6 +318,6 @@ impl Target {
     pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
         let session = self.current.session;
         session.wait(self.slot, sequence)?;
-        session.check_fault(self.current.slot)
+        session.check_fault(self.current.slot())
     }
 }

@@ -98,6 +98,10 @@ impl Daemon {
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, &versions.to_string());
             }
+            // Whoever it is would not understand an answer.
+            Some(Err(Unreadable::Magic)) => {
+                self.log("A connection said something that is none of OpenMPS, and was closed");
+            }
             Some(Ok(_)) => self.refuse(&connection, None, "expected a Hello"),
             Some(Err(error)) => self.refuse(&connection, None, &error.to_string()),
         }

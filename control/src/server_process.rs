@@ -36,15 +36,30 @@ pub fn start(
         .env_remove(crate::start::READY_VARIABLE)
         // A Ctrl-C meant for a foreground daemon is not for its servers: the daemon ends them.
         .process_group(0);
-    let us = rustix::process::geteuid();
-    if us.is_root() && uid != 0 {
+    if rustix::process::geteuid().is_root() && uid != 0 {
+        // Supplementary groups go with the change of user.
         command.uid(uid);
-        if let Some(gid) = gid {
-            command.gid(gid);
-        }
+        command.gid(gid.unwrap_or_else(|| group_of(uid)));
     }
     let child = command.spawn()?;
     Ok((child, ours))
+}
+
+/// The group of a user who has not come as a client, by the system's list of users; nobody's group if
+/// it is not there. Never root's.
+fn group_of(uid: u32) -> u32 {
+    const NOBODY: u32 = 65_534;
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    group_in(&users, uid).unwrap_or(NOBODY)
+}
+
+fn group_in(users: &str, uid: u32) -> Option<u32> {
+    users.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let number: u32 = fields.next()?.parse().ok()?;
+        let group: u32 = fields.next()?.parse().ok()?;
+        (number == uid && group != 0).then_some(group)
+    })
 }
 
 /// Takes what [`start`] gave to this process.
@@ -62,4 +77,18 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
     // What tools look for; the name of the file that runs would be "exe".
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
     Ok((Connection::from_fd(stdin), log))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_come_from_the_list_of_users_and_are_never_roots() {
+        let users =
+            "root:x:0:0:root:/root:/bin/sh\nodd line\nada:x:1000:1001::/home/ada:\nbob:x:7:0::/:\n";
+        assert_eq!(group_in(users, 1000), Some(1001));
+        assert_eq!(group_in(users, 7), None);
+        assert_eq!(group_in(users, 8), None);
+    }
 }

@@ -15,6 +15,9 @@ use crate::server_process;
 /// Starts of a server in a row that may fail before its clients are refused.
 const MAX_ATTEMPTS: u32 = 6;
 
+/// How long a server may take until it is ready, before it is killed.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
 impl Daemon {
     /// The server for a user's clients; started if it does not run.
     ///
@@ -79,7 +82,7 @@ impl Daemon {
                 pidfd,
                 connection,
                 state: State::Initializing,
-                deadline: None,
+                deadline: Some(Instant::now() + READY_WITHIN),
                 devices: Vec::new(),
                 settings: self.defaults.clone(),
                 waiting: std::collections::VecDeque::new(),
@@ -160,6 +163,7 @@ impl Daemon {
                 server.devices = devices.iter().map(|text| Device::from_text(text)).collect();
                 if server.state == State::Initializing {
                     server.state = State::Active;
+                    server.deadline = None;
                 }
                 let key = server.key.clone();
                 self.attempts.remove(&key);

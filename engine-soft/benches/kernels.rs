@@ -20,17 +20,28 @@ fn main() {
         .skip(1)
         .find_map(|arg| arg.parse().ok())
         .unwrap_or(2);
+    let gangs = if std::env::args().any(|arg| arg == "ways") {
+        vec![32, 64, 128, 256]
+    } else {
+        vec![256]
+    };
     for isa in [Isa::Sse2, Isa::Avx2, Isa::Avx512] {
-        if isa.available() {
-            nbody(isa, threads);
+        for jit in [false, true] {
+            for &gang in &gangs {
+                if isa.available() && !(isa == Isa::Sse2 && jit) {
+                    nbody(isa, jit, gang, threads);
+                }
+            }
         }
     }
 }
 
 /// n-body in single precision: 14,336 bodies, blocks of 256.
-fn nbody(isa: Isa, threads: usize) {
+fn nbody(isa: Isa, jit: bool, gang: usize, threads: usize) {
     let options = Options {
         isa: Some(isa),
+        jit: Some(jit),
+        gang: Some(gang),
         ..Options::default()
     };
     let mut gpu = Gpu::with(
@@ -67,7 +78,7 @@ fn nbody(isa: Isa, threads: usize) {
     let cpu = times.iter().map(|time| time.1).fold(f64::MAX, f64::min);
     let gflop = (count * count) as f64 * 20.0 / 1e9;
     println!(
-        "n-body f32 {isa:?}, {threads} threads: {:.1} ms, {:.1} GFLOP/s; {:.1} GFLOP per second of one core",
+        "n-body f32 {isa:?}, segments {jit}, gangs of {gang}, {threads} threads: {:.1} ms, {:.1} GFLOP/s; {:.1} GFLOP per second of one core",
         wall * 1e3,
         gflop / wall,
         gflop / cpu,

@@ -2,7 +2,7 @@
 //!
 //! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cuda_abi::CUresult;
@@ -27,6 +27,8 @@ impl Ender {
     /// Ends the session, unless it ends already.
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);
+        // Paired with `wake_with`: one of the two sees what the other wrote.
+        fence(Ordering::SeqCst);
         if let Some(bell) = self.bell.get() {
             bell.ring_self();
         }
@@ -41,6 +43,8 @@ impl Ender {
     /// From now on [`Ender::end`] wakes the session; the caller then looks at [`Ender::ending`].
     pub fn wake_with(&self, bell: Arc<Publisher>) {
         let _ = self.bell.set(bell);
+        // Paired with `end`.
+        fence(Ordering::SeqCst);
     }
 }
 

@@ -18,7 +18,7 @@ use engine::{Client, Observer, Window};
 use transport::handshake::Ending;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
-use transport::session::{Consumer, NotSent, REPLY_SLOTS};
+use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
 use crate::heap::Backing;
 use crate::images::Images;
@@ -34,6 +34,9 @@ const MAX_HELD: usize = 64 << 20;
 
 /// How long a session with memory to give back looks for more work before it does so.
 const BEFORE_TRIM: Duration = Duration::from_micros(20);
+
+/// Records that are taken before anything else is looked at.
+const RECORDS_AT_A_TIME: u32 = 4096;
 
 /// How often a session that may take nothing looks whether it may.
 const WHILE_BLOCKED: Duration = Duration::from_micros(200);
@@ -182,17 +185,21 @@ impl Session {
 
     fn loop_until_end(&mut self, consumer: &mut Consumer, ender: &Ender) -> Result<Ending, End> {
         let mut record = Record::default();
+        let mut in_a_row = 0u32;
         loop {
             if self.shared.progress.take_due() {
                 self.release()?;
             }
             self.retire(consumer);
-            if self.next(consumer, &mut record)? {
+            // What a client posted before its end is looked at, unless it never stops posting.
+            if in_a_row < RECORDS_AT_A_TIME && self.next(consumer, &mut record)? {
                 if self.detached {
                     return Ok(Ending::Detached);
                 }
+                in_a_row += 1;
                 continue;
             }
+            in_a_row = 0;
             if let Some(how) = ender.ending() {
                 return Ok(how);
             }
@@ -395,6 +402,8 @@ impl Session {
 
     fn finish(&mut self, record: &Record, outcome: Outcome, reply: Vec<u8>) -> Result<(), End> {
         self.reply = reply;
+        // The longest went through it and left it empty; an idle client need not keep the room.
+        self.reply.shrink_to(REPLY_DATA);
         match outcome {
             Outcome::Posted(Ok(())) => Ok(()),
             Outcome::Posted(Err(code)) => {

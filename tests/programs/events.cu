@@ -27,8 +27,11 @@ int main() {
     OK(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
     float ms = -1;
     FAILS(cudaEventElapsedTime(&ms, start, stop), cudaErrorInvalidResourceHandle);
+    FAILS(cudaGetLastError(), cudaErrorInvalidResourceHandle);
 
     Array<int> out(32 * 128), flag(2);
+    work<<<4, 128, 0, a>>>(out, 1); // loads the kernel
+    OK(cudaStreamSynchronize(a));
     OK(cudaEventRecord(start, a));
     work<<<4, 128, 0, a>>>(out, 2000);
     OK(cudaEventRecord(middle, a));

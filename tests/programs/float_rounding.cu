@@ -38,9 +38,10 @@ template <class F> auto rounded(int mode, F f) {
     return result;
 }
 
-// A rounded value as an integer type: clamped, and NaN is 0 in 32 bits and the lowest in 64.
-template <class T> long long clamp(double value) {
-    if (std::isnan(value)) return sizeof(T) == 8 ? (long long)(T(1) << 63) : 0;
+// A rounded value as an integer type: clamped. NaN is 0 where a float becomes 32 bits wide, else
+// just the highest bit.
+template <class T, class From = double> long long clamp(From value) {
+    if (std::isnan(value)) return sizeof(T) == 4 && sizeof(From) == 4 ? 0 : (long long)(T(T(1) << (sizeof(T) * 8 - 1)));
     if (value <= double(std::is_signed<T>::value ? (sizeof(T) == 8 ? -9223372036854775808.0 : -2147483648.0) : 0))
         return std::is_signed<T>::value ? (long long)(sizeof(T) == 8 ? INT64_MIN : INT32_MIN) : 0;
     double limit = std::ldexp(1.0, sizeof(T) * 8 - std::is_signed<T>::value);

@@ -1,5 +1,6 @@
 // needs: plain
 // Launches that cannot be: the error comes at once, is remembered once, and hurts nothing later.
+// (Runtimes before 13 say cudaErrorInvalidConfiguration; 13.0 says cudaErrorInvalidValue to all.)
 #include "check.h"
 
 __global__ void fill(int *out) { out[blockIdx.x * blockDim.x + threadIdx.x] = 1; }
@@ -12,13 +13,13 @@ int main() {
         size_t shared;
         cudaError_t error;
     } cases[] = {
-        {1, 0, 0, cudaErrorInvalidConfiguration},
-        {0, 1, 0, cudaErrorInvalidConfiguration},
-        {1, 1025, 0, cudaErrorInvalidConfiguration},
-        {1, dim3(32, 33, 1), 0, cudaErrorInvalidConfiguration},
-        {1, dim3(1, 1, 65), 0, cudaErrorInvalidConfiguration},
-        {dim3(1, 65536, 1), 1, 0, cudaErrorInvalidConfiguration},
-        {dim3(1, 1, 65536), 1, 0, cudaErrorInvalidConfiguration},
+        {1, 0, 0, cudaErrorInvalidValue},
+        {0, 1, 0, cudaErrorInvalidValue},
+        {1, 1025, 0, cudaErrorInvalidValue},
+        {1, dim3(32, 33, 1), 0, cudaErrorInvalidValue},
+        {1, dim3(1, 1, 65), 0, cudaErrorInvalidValue},
+        {dim3(1, 65536, 1), 1, 0, cudaErrorInvalidValue},
+        {dim3(1, 1, 65536), 1, 0, cudaErrorInvalidValue},
         {1, 1, 1 << 20, cudaErrorInvalidValue},
     };
     int number = 0;

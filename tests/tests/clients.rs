@@ -1,8 +1,10 @@
 //! Programs that share a device, and what they may expect of it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::process::{Child, Stdio};
 
-use tests::daemon::{Daemon, openmps, succeed};
+use tests::daemon::{Daemon, eventually, openmps, succeed};
 
 #[test]
 fn one_program_launches_copies_and_checks() {
@@ -92,6 +94,10 @@ fn a_child_forked_before_cuinit_works() {
 fn a_function_that_is_not_built_is_named_once_in_the_log() {
     let daemon = Daemon::start();
     assert_eq!(succeed(&mut daemon.probe(&["absent"])), "ok\n");
+    eventually("the log names it", || {
+        daemon.server_log().contains("cuGraphCreate")
+    });
+    eventually("the client is gone", || daemon.clients().is_empty());
     let log = daemon.server_log();
     assert_eq!(log.matches("cuGraphCreate").count(), 1, "{log}");
 }

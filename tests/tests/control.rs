@@ -1,5 +1,7 @@
 //! Starting, asking and ending the daemon, and what goes wrong around it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 

@@ -1,5 +1,7 @@
 //! The demo, as a newcomer runs it.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

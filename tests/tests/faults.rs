@@ -1,5 +1,7 @@
 //! Whatever one client does or suffers, the others notice nothing, and nothing stays behind.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! A client that lies: it is disconnected with a line in the log, and nobody else notices.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -113,7 +115,7 @@ fn garbage_in_the_ring() {
         state ^= state << 17;
         state
     };
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 12;
     for round in 0..ROUNDS {
         let liar = Liar::attach(&scene.daemon);
         for word in liar.ring.words(RECORDS, (RING_BYTES - RECORDS) / 8) {
@@ -121,7 +123,7 @@ fn garbage_in_the_ring() {
             let value = if round % 2 == 0 {
                 random()
             } else {
-                random() % 64 << 32 | random() % 200
+                ((random() % 64) << 32) | (random() % 200)
             };
             word.store(value, Ordering::Relaxed);
         }

@@ -1,5 +1,7 @@
 //! Images that are damaged, foreign or beyond what is built: the right error, and a log that says why.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use tests::daemon::Daemon;
 
 const KERNELS: &str = include_str!("../kernels/kernels.ptx");

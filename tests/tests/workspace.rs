@@ -1,6 +1,8 @@
 //! Holds the crates to the directions in which they may depend on each other, and to their budgets
 //! of foreign crates.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::collections::BTreeSet;
 use std::process::Command;
 

@@ -229,7 +229,7 @@ pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> Outcome {
     }
     let session = session()?;
     let context = session.context(ctx.bits())?;
-    session.check_fault(context.slot)?;
+    session.check_fault(context.slot())?;
     context.drain()
 }
 

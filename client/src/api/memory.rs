@@ -47,7 +47,7 @@ fn note(current: &Current, base: u64, bytes: u64, origin: Origin, flags: u32) ->
         bytes,
         origin,
         context: current.handle(),
-        slot: current.slot,
+        slot: current.slot(),
         flags,
         id: 0,
     };
@@ -64,7 +64,7 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let reply = current.session.call(&MemAlloc {
-        context: current.slot,
+        context: current.slot(),
         bytes,
     })?;
     note(&current, reply.fields.address, bytes, Origin::Device, 0)?;
@@ -190,7 +190,7 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     let session = current.session;
     let bytes = byte_count as u64;
     let reply = session.call(&HostAlloc {
-        context: current.slot,
+        context: current.slot(),
         bytes,
         flags,
     })?;

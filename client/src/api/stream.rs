@@ -81,7 +81,7 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    query(target.slot, end_of(&target)?, target.current.slot)
+    query(target.slot, end_of(&target)?, target.current.slot())
 }
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Outcome {

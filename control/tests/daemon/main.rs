@@ -45,6 +45,6 @@ fn main() -> ExitCode {
             control::main(&arguments, control::this_program)
         }
         Some("nvidia-cuda-mps-server") => serve(),
-        _ => harness::run(tests::TESTS, arguments),
+        _ => harness::run(tests::TESTS, tests::FIGURES, arguments),
     }
 }

@@ -3,10 +3,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use cuda_abi::operations::{EventRecord, MemAlloc, MemFree};
 use rustix::process::Signal;
 use transport::handshake::ClientFields;
 
 use crate::harness::{Rig, Test, kill, named, runs, say_hello, until, welcomed};
+
+/// What it costs, with an engine that does nothing; run with `--ignored`, in release.
+pub const FIGURES: &[Test] = &[("figures", figures)];
 
 macro_rules! tests {
     ($($name:ident)*) => {
@@ -23,6 +27,7 @@ tests! {
     servers_start_on_demand_and_are_listed
     clients_are_listed_and_gone_when_they_go
     a_server_that_dies_ends_its_clients_and_the_next_gets_another
+    every_user_has_a_server_of_its_own
     a_server_that_cannot_start_is_given_up_with_a_reason
     a_client_with_a_junk_limit_is_refused
     the_foreground_daemon_logs_to_its_terminal_and_ends_with_a_signal
@@ -287,6 +292,25 @@ fn a_server_that_dies_ends_its_clients_and_the_next_gets_another() {
     );
 }
 
+fn every_user_has_a_server_of_its_own() {
+    let rig = Rig::new();
+    let client = rig.attach();
+    if !rustix::process::geteuid().is_root() {
+        let refused = rig.ask("start_server -uid 0");
+        assert!(refused.contains("for root only"), "{refused}");
+        return;
+    }
+    assert_eq!(rig.ask("start_server -uid 4242"), "");
+    let servers = rig.servers();
+    assert_eq!(servers.len(), 2);
+    assert_eq!(servers[0], client.welcome.server_pid);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", servers[1])).unwrap();
+    let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap();
+    assert_eq!(line("Uid:"), "Uid:\t4242\t4242\t4242\t4242");
+    assert_eq!(line("Gid:"), "Gid:\t65534\t65534\t65534\t65534");
+    assert_eq!(line("Groups:").trim_end(), "Groups:");
+}
+
 fn a_server_that_cannot_start_is_given_up_with_a_reason() {
     let mut rig = Rig::without_daemon();
     rig.environment.push(("TEST_SERVER_FAILS", "1".into()));
@@ -409,15 +433,17 @@ fn a_killed_daemon_leaves_its_clients_alone_and_its_directory_usable() {
 fn silent_and_mad_connections_hinder_nobody() {
     let rig = Rig::new();
     let silent: Vec<_> = (0..1000).map(|_| rig.connect()).collect();
-    let mad = [&b"x"[..], b"OMPS", &[0; 1000], &[0xff; 60_000]];
-    for bytes in mad {
+    for (bytes, answered) in [
+        (&b"x"[..], false),
+        (&[0; 1000], false),
+        (&[0xff; 60_000], false),
+        (b"OMPS", true),
+        (b"OMPS\x01\x00\x01\x00\x00\x00", true),
+    ] {
         let connection = rig.connect();
         connection.send(bytes, &[]).unwrap();
-        let said = connection.receive();
-        assert!(
-            said.is_ok_and(|(bytes, _)| bytes.starts_with(b"OMPS")),
-            "a refusal"
-        );
+        assert_eq!(connection.receive().is_ok(), answered, "{bytes:?}");
+        until("it is closed", || connection.is_closed());
     }
     let began = Instant::now();
     assert_eq!(rig.ask("get_default_active_thread_percentage"), "100.0\n");
@@ -514,4 +540,68 @@ fn what_cannot_work_is_said_in_one_line() {
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8(output.stderr).unwrap().contains(value));
     }
+}
+
+fn figures() {
+    let rig = Rig::new();
+    let first = rig.attach();
+    first.work();
+    drop(first);
+    let began = Instant::now();
+    for _ in 0..100 {
+        drop(rig.attach());
+    }
+    println!("  attach: {} µs", began.elapsed().as_micros() / 100);
+    let client = rig.attach();
+    client.work();
+    let mut sequence = 1;
+    for round in 0..3 {
+        let began = Instant::now();
+        for _ in 0..20_000 {
+            sequence += 1;
+            client.work_again(sequence);
+        }
+        let awake = began.elapsed().as_nanos() as f64 / 2e7;
+        let mut asleep = Duration::ZERO;
+        for _ in 0..200 {
+            std::thread::sleep(Duration::from_millis(2));
+            let began = Instant::now();
+            sequence += 1;
+            client.work_again(sequence);
+            asleep += began.elapsed();
+        }
+        let asleep = asleep.as_nanos() as f64 / 2e5;
+        println!("  round {round}: post and wait {awake:.2} µs awake, {asleep:.2} µs asleep");
+    }
+    for _ in 0..3 {
+        const COUNT: u64 = 200_000;
+        let began = Instant::now();
+        for _ in 0..COUNT {
+            sequence += 1;
+            client.end.wait_for_depth(0, sequence).unwrap();
+            client
+                .end
+                .post(0, sequence, &EventRecord::default(), &[])
+                .unwrap();
+        }
+        client.end.wait(0, sequence).unwrap();
+        let each = began.elapsed().as_nanos() as f64 / COUNT as f64;
+        println!("  a stream of records: {each:.0} ns each");
+        let began = Instant::now();
+        for _ in 0..20_000 {
+            let alloc = MemAlloc {
+                context: 0,
+                bytes: 4 << 20,
+            };
+            let address = client.end.call(&alloc, &[]).unwrap().fields.address;
+            client.end.post(0, 0, &MemFree { address }, &[]).unwrap();
+        }
+        let each = began.elapsed().as_nanos() as f64 / 2e7;
+        println!("  allocate and free 4 MiB: {each:.2} µs");
+    }
+    let began = Instant::now();
+    for _ in 0..100 {
+        rig.ask("get_server_list");
+    }
+    println!("  a command: {} µs", began.elapsed().as_micros() / 100);
 }

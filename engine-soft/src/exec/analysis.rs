@@ -1,7 +1,7 @@
 //! What is known of a function before it is compiled: the order of its blocks, which registers are live
 //! where, which values all lanes share, and where each register lies.
 
-use super::ir::{Block, BlockId, Func, Inst, Kind, Passed, Reg};
+use super::ir::{Block, BlockId, End, Func, Inst, Kind, Passed, Reg};
 use super::ops::special::Special;
 
 /// A set of registers or blocks.
@@ -223,19 +223,9 @@ pub(crate) fn live_in(func: &Func) -> Vec<Set> {
         for index in (0..func.blocks.len()).rev() {
             let mut now = live_out(func, &live, index);
             let block = &func.blocks[index];
-            for reg in block.end.defs() {
-                now.remove(reg);
-            }
-            for reg in block.end.uses() {
-                now.insert(reg);
-            }
+            before_end(&block.end, &mut now);
             for inst in block.insts.iter().rev() {
-                for &reg in &inst.d {
-                    now.remove(reg);
-                }
-                for reg in inst.uses() {
-                    now.insert(reg);
-                }
+                before(inst, &mut now);
             }
             if live[index] != now {
                 live[index] = now;
@@ -246,6 +236,26 @@ pub(crate) fn live_in(func: &Func) -> Vec<Set> {
     live
 }
 
+/// Steps a set of live registers back over an instruction.
+pub(crate) fn before(inst: &Inst, live: &mut Set) {
+    for &reg in &inst.d {
+        live.remove(reg);
+    }
+    for reg in inst.uses() {
+        live.insert(reg);
+    }
+}
+
+/// Steps a set of live registers back over a block's end.
+pub(crate) fn before_end(end: &End, live: &mut Set) {
+    for reg in end.defs() {
+        live.remove(reg);
+    }
+    for reg in end.uses() {
+        live.insert(reg);
+    }
+}
+
 /// Registers live at the end of a block, before what its end itself writes.
 pub(crate) fn live_out(func: &Func, live_in: &[Set], block: usize) -> Set {
     let mut set = Set::new(func.regs.len());
@@ -253,7 +263,7 @@ pub(crate) fn live_out(func: &Func, live_in: &[Set], block: usize) -> Set {
     for next in end.successors() {
         set.add(&live_in[next as usize]);
     }
-    if matches!(end, super::ir::End::Return) {
+    if matches!(end, End::Return) {
         for passed in &func.returns {
             if let Passed::Register(reg) = passed {
                 set.insert(*reg);
@@ -328,6 +338,45 @@ pub(crate) fn classes(func: &Func) -> Vec<Class> {
         }
     }
     classes
+}
+
+/// Brings arithmetic on lanes together: what is computed once for all lanes moves up past it, as far as
+/// nothing depends on the order.
+pub(crate) fn gather_segments(func: &mut Func, classes: &[Class]) {
+    for block in &mut func.blocks {
+        let mut out: Vec<Inst> = Vec::with_capacity(block.insts.len());
+        let mut run: Vec<Inst> = Vec::new();
+        let mut touched = Set::new(func.regs.len());
+        for inst in block.insts.drain(..) {
+            let class = |reg: &Reg| classes[*reg as usize];
+            if inst
+                .step()
+                .is_some_and(|step| class(&step.d) == Class::Varying)
+            {
+                for reg in inst.uses().chain(inst.d.iter().copied()) {
+                    touched.insert(reg);
+                }
+                run.push(inst);
+                continue;
+            }
+            let moves = matches!(
+                inst.kind,
+                Kind::Pure { .. } | Kind::Cold { .. } | Kind::Load { .. } | Kind::Param { .. }
+            ) && !matches!(inst.kind, Kind::Load { traits, .. } if traits.volatile)
+                && inst
+                    .d
+                    .iter()
+                    .all(|reg| class(reg) != Class::Varying && !touched.has(*reg))
+                && !inst.uses().any(|reg| class(&reg) == Class::Varying);
+            if !moves {
+                out.append(&mut run);
+                touched = Set::new(func.regs.len());
+            }
+            out.push(inst);
+        }
+        out.append(&mut run);
+        block.insts = out;
+    }
 }
 
 /// The best class that a result of the instruction can have.

@@ -1,24 +1,37 @@
 //! From basic blocks to compiled operations.
 
+use std::ops::Range;
+
 use super::analysis::{self, Class, Layout, Set};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, Kind, Passed, Reg};
 use super::isa::Isa;
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, Move, NOWHERE, Program, Slot};
+use super::segment::{self, Native, Place, Step};
 
 /// Bytes that recursion may use of a thread's local memory beyond the deepest chain without it.
 const RECURSION_BYTES: u32 = 32 * 1024;
 
+/// What is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) isa: Isa,
+    /// Runs of arithmetic become machine code.
+    pub(crate) jit: bool,
+}
+
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
 /// of them each function of the module is.
-pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize) -> Program {
+pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: usize) -> Program {
     let mut out = Emitter {
         program: Program {
             by_address,
             ..Program::default()
         },
-        isa,
+        target,
+        code: Vec::new(),
+        segments: Vec::new(),
         fixups: Vec::new(),
         line: 0,
     };
@@ -50,6 +63,7 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize)
             func,
             index,
             first,
+            live: &live,
             classes,
             layout,
             convergent: true,
@@ -62,6 +76,13 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, isa: Isa, lanes: usize)
         body.convergent = false;
         out.blocks(&body);
         first += func.blocks.len() as u32;
+    }
+    if out.place_code().is_none() {
+        let without = Target {
+            jit: false,
+            ..target
+        };
+        return emit(funcs, out.program.by_address, without, lanes);
     }
     out.finish(funcs)
 }
@@ -118,6 +139,8 @@ struct Body<'a> {
     index: usize,
     /// The program's number of its block 0.
     first: u32,
+    /// Registers live at the start of each block.
+    live: &'a [Set],
     classes: Vec<Class>,
     layout: Layout,
     convergent: bool,
@@ -147,7 +170,11 @@ impl Body<'_> {
 
 struct Emitter {
     program: Program,
-    isa: Isa,
+    target: Target,
+    /// Machine code of segments.
+    code: Vec<u8>,
+    /// Operations that run a segment, and where its code begins.
+    segments: Vec<(usize, usize)>,
     /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
     fixups: Vec<(usize, usize, u32, bool)>,
     line: u32,
@@ -192,13 +219,74 @@ impl Emitter {
             } else {
                 code.slow = at;
             }
-            for inst in &block.insts {
-                if !inst.is_fixed(&body.classes) {
-                    self.inst(body, inst);
-                }
-            }
+            self.insts(body, block, index);
             self.end(body, block, index as BlockId);
         }
+    }
+
+    /// A block's instructions, runs of arithmetic as segments.
+    fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
+        let insts: Vec<&Inst> = block
+            .insts
+            .iter()
+            .filter(|inst| !inst.is_fixed(&body.classes))
+            .collect();
+        let possible = self.target.jit && segment::possible(self.target.isa, !body.convergent);
+        let step = |inst: &Inst| inst.step().filter(|step| possible && body.home(step.d).1);
+        let mut runs: Vec<(Range<usize>, Set)> = Vec::new();
+        let mut live = analysis::live_out(body.func, body.live, index);
+        analysis::before_end(&block.end, &mut live);
+        let mut end = insts.len();
+        while end > 0 {
+            let mut start = end;
+            while start > 0 && step(insts[start - 1]).is_some() {
+                start -= 1;
+            }
+            if end - start >= segment::LEAST {
+                runs.push((start..end, live.clone()));
+            }
+            // The run, or the one instruction that is none.
+            start = start.min(end - 1);
+            for inst in insts[start..end].iter().rev() {
+                analysis::before(inst, &mut live);
+            }
+            end = start;
+        }
+        let mut at = 0;
+        for (range, live) in runs.into_iter().rev() {
+            for inst in &insts[at..range.start] {
+                self.inst(body, inst);
+            }
+            let steps: Vec<Step> = insts[range.clone()]
+                .iter()
+                .filter_map(|inst| step(inst))
+                .collect();
+            self.line = insts[range.start].line;
+            self.segment(body, &steps, &live);
+            at = range.end;
+        }
+        for inst in &insts[at..] {
+            self.inst(body, inst);
+        }
+    }
+
+    fn segment(&mut self, body: &Body<'_>, steps: &[Step], live: &Set) {
+        let place = |reg: Reg| {
+            let (offset, varying) = body.home(reg);
+            Place {
+                offset,
+                varying,
+                width: body.width(reg),
+            }
+        };
+        let live = |reg: Reg| live.has(reg);
+        let code = segment::compile(steps, &place, &live, self.target.isa, !body.convergent);
+        let mut op = blank(segment::run);
+        op.d[0] = body.layout.bytes;
+        self.segments
+            .push((self.program.ops.len(), self.code.len()));
+        self.code.extend_from_slice(&code);
+        self.push(op);
     }
 
     fn inst(&mut self, body: &Body<'_>, inst: &Inst) {
@@ -221,7 +309,7 @@ impl Emitter {
     }
 
     fn operation(&self, body: &Body<'_>, inst: &Inst) -> Op {
-        let isa = self.isa as usize;
+        let isa = self.target.isa as usize;
         let mut op = blank(control::done);
         for (index, &reg) in inst.s.iter().enumerate() {
             let (offset, varying) = body.home(reg);
@@ -421,6 +509,19 @@ impl Emitter {
             }
         }
         self.push(op);
+    }
+
+    /// Gives the segments' code its place; `None` if there is no memory for it.
+    fn place_code(&mut self) -> Option<()> {
+        if self.segments.is_empty() {
+            return Some(());
+        }
+        let native = Native::map(&self.code)?;
+        for &(op, at) in &self.segments {
+            self.program.ops[op].imm = native.address() + at as u64;
+        }
+        self.program.native = Some(native);
+        Some(())
     }
 
     fn finish(mut self, funcs: &[Func]) -> Program {

@@ -185,10 +185,10 @@ impl Gang {
 
     /// The fragment that runs next.
     fn choose(&mut self, program: &Program) -> Option<usize> {
-        if let [only] = self.fragments.as_slice() {
-            if only.state == State::Ready {
-                return Some(0);
-            }
+        if let [only] = self.fragments.as_slice()
+            && only.state == State::Ready
+        {
+            return Some(0);
         }
         let key = |fragment: &Fragment| {
             (
@@ -269,6 +269,8 @@ impl Gang {
             frame: Frame::new(&self.registers, fragment.base),
             scratch: Frame::new(&self.scratch, 0),
             shared: around.shared,
+            shared_bytes: u64::from(around.launch.kernel.shared_bytes)
+                + u64::from(around.launch.dynamic_shared),
             local: &self.local,
             local_stride: around.program.local_stride,
             local_base: fragment.local_base,
@@ -680,11 +682,11 @@ impl Gang {
         let mut lanes = Mask::default();
         let mut count = 0;
         for fragment in &self.fragments {
-            if let State::Barrier(arrival) = fragment.state {
-                if arrival.id == id {
-                    lanes = lanes.or(fragment.mask);
-                    count = count.max(arrival.count);
-                }
+            if let State::Barrier(arrival) = fragment.state
+                && arrival.id == id
+            {
+                lanes = lanes.or(fragment.mask);
+                count = count.max(arrival.count);
             }
         }
         for (other, mask, wanted) in &self.arrived {
@@ -715,11 +717,10 @@ impl Gang {
                 reduce: Some(reduce),
                 ..
             }) = fragment.state
+                && other == id
             {
-                if other == id {
-                    sum.0 += reduce.holds.and(fragment.mask).count();
-                    sum.1 += fragment.mask.count();
-                }
+                sum.0 += reduce.holds.and(fragment.mask).count();
+                sum.1 += fragment.mask.count();
             }
         }
         sum

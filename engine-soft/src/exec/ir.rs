@@ -18,7 +18,6 @@ pub(crate) type BlockId = u32;
 /// A function.
 #[derive(Debug, Default)]
 pub(crate) struct Func {
-    pub(crate) name: String,
     /// Bytes of a lane of each register: 1 (predicates), 2, 4, 8.
     pub(crate) regs: Vec<u8>,
     /// Block 0 is the entry.
@@ -178,14 +177,14 @@ impl End {
     pub(crate) fn map(&mut self, f: impl Fn(BlockId) -> BlockId) {
         match self {
             Self::Jump(next) | Self::Barrier { next, .. } | Self::Call { next, .. } => {
-                *next = f(*next)
+                *next = f(*next);
             }
             Self::Branch { then, other, .. } => {
                 *then = f(*then);
                 *other = f(*other);
             }
             Self::Table { targets, .. } => {
-                targets.iter_mut().for_each(|target| *target = f(*target))
+                targets.iter_mut().for_each(|target| *target = f(*target));
             }
             Self::Return | Self::Exit | Self::Trap { .. } => {}
         }

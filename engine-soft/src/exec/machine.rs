@@ -138,6 +138,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) scratch: Frame,
     /// The block's shared memory.
     pub(crate) shared: &'a Bytes,
+    /// Bytes of it that the block may use.
+    pub(crate) shared_bytes: u64,
     /// The gang's local memory, all bytes of a thread together.
     pub(crate) local: &'a Bytes,
     /// Bytes of local memory of a thread.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::GANG_LANES;
 use super::analysis;
-use super::emit::emit;
+use super::emit::{Target, emit};
 use super::ir::Func;
 use super::isa::Isa;
 use super::lower::ModuleFacts;
@@ -18,6 +18,10 @@ pub struct Options {
     pub max_registers: Option<u32>,
     /// The vector unit to compile for, if this machine has it; else the best.
     pub isa: Option<Isa>,
+    /// Whether runs of arithmetic become machine code; `None`: yes, unless `OPENMPS_SOFT_JIT` is `0`.
+    pub jit: Option<bool>,
+    /// The most lanes of a gang: 32, 64, 128 or [`GANG_LANES`], which is also what anything else means.
+    pub gang: Option<usize>,
 }
 
 /// Why a module cannot be loaded: becomes CUDA_ERROR_INVALID_PTX and the JIT log.
@@ -123,7 +127,8 @@ pub struct Kernel {
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
-    isa: Isa,
+    target: Target,
+    gang: usize,
     /// The program for gangs of 32, 64, 128 and 256 lanes, compiled when first wanted.
     programs: [OnceLock<Arc<Program>>; 4],
 }
@@ -131,10 +136,16 @@ pub struct Kernel {
 impl Kernel {
     /// The program for blocks of so many threads, and the lanes of its gangs.
     pub(crate) fn program(&self, threads: usize) -> (Arc<Program>, usize) {
-        let lanes = threads.next_power_of_two().clamp(32, GANG_LANES);
+        let lanes = threads.next_power_of_two().clamp(32, self.gang);
         let index = (lanes / 32).trailing_zeros() as usize;
-        let program = self.programs[index]
-            .get_or_init(|| Arc::new(emit(&self.funcs, self.by_address.clone(), self.isa, lanes)));
+        let program = self.programs[index].get_or_init(|| {
+            Arc::new(emit(
+                &self.funcs,
+                self.by_address.clone(),
+                self.target,
+                lanes,
+            ))
+        });
         (Arc::clone(program), lanes)
     }
 }
@@ -156,6 +167,14 @@ impl Module {
             .isa
             .filter(|isa| isa.available())
             .unwrap_or_else(Isa::best);
+        let jit = options.jit.unwrap_or_else(|| {
+            std::env::var_os("OPENMPS_SOFT_JIT").is_none_or(|value| value != "0")
+        });
+        let target = Target { isa, jit };
+        let gang = options
+            .gang
+            .filter(|gang| [32, 64, 128].contains(gang))
+            .unwrap_or(GANG_LANES);
         let facts = ModuleFacts::new(module)?;
         let const_bytes = facts
             .globals
@@ -194,7 +213,8 @@ impl Module {
                 ptx_version: u32::from(module.version.0) * 10 + u32::from(module.version.1),
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,
-                isa,
+                target,
+                gang,
                 programs: Default::default(),
             }));
         }

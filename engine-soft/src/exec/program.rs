@@ -35,7 +35,7 @@ pub(crate) struct Program {
     /// `functions`.
     pub(crate) by_address: Vec<u32>,
     /// Code of segments; keeps it mapped.
-    pub(crate) native: Vec<super::segment::Native>,
+    pub(crate) native: Option<super::segment::Native>,
 }
 
 impl fmt::Debug for Program {

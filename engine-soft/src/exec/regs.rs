@@ -183,7 +183,7 @@ impl Frame {
         unsafe {
             self.at(offset + strip * bytes, bytes)
                 .cast::<[T; STRIP]>()
-                .write(value)
+                .write(value);
         };
     }
 

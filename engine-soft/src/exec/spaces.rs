@@ -136,6 +136,22 @@ impl Machine<'_> {
         self.test_many(survey, access, size, write)
     }
 
+    /// The host address of an access to shared memory that is the same in all lanes, if it is right.
+    #[inline(always)]
+    pub(crate) fn one_shared(&self, op: &Op, access: Access, size: u64) -> Option<u64> {
+        let slot = op.s[0] as usize;
+        let address = if access.wide {
+            self.frame
+                .lane::<u64>(slot, 0)
+                .wrapping_add_signed(access.offset)
+        } else {
+            u64::from(self.frame.lane::<u32>(slot, 0)).wrapping_add_signed(access.offset)
+                & 0xffff_ffff
+        };
+        let fits = address <= self.shared_bytes.wrapping_sub(size) && size <= self.shared_bytes;
+        (fits && address & (size - 1) == 0).then(|| self.shared.ptr() as u64 + address)
+    }
+
     /// Computes the lanes' addresses into scratch.
     #[inline(always)]
     fn survey<T: crate::exec::regs::Lane + Into<u64>>(
@@ -390,7 +406,7 @@ impl Machine<'_> {
             }
         };
         match place {
-            Place::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes()),
+            Place::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes),
             Place::Param if !write => inside(
                 PARAM_BASE,
                 self.launch.params.ptr() as u64,
@@ -399,10 +415,6 @@ impl Machine<'_> {
             Place::Global | Place::Generic if self.launch.memory.allows(first, len) => Ok(first),
             _ => Err(()),
         }
-    }
-
-    fn shared_bytes(&self) -> u64 {
-        u64::from(self.launch.kernel.shared_bytes) + u64::from(self.launch.dynamic_shared)
     }
 
     /// The tested host address of one lane.

@@ -1,5 +1,7 @@
 //! A small driver for tests: memory in one window, kernels by name, launches run to their end.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,7 +142,7 @@ impl Gpu {
         assert!(address + bytes as u64 <= self.window.base() + self.window.len());
         // SAFETY: inside the window; no kernel runs now.
         unsafe {
-            std::ptr::copy_nonoverlapping(address as *const u8, values.as_mut_ptr().cast(), bytes)
+            std::ptr::copy_nonoverlapping(address as *const u8, values.as_mut_ptr().cast(), bytes);
         };
         values
     }

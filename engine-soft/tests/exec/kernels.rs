@@ -151,7 +151,7 @@ fn histogram_with_atomics() {
     let mut gpu = gpu();
     let values: Vec<u8> = noise(3)
         .take(20_000)
-        .map(|n| (n % 256 & n / 256) as u8)
+        .map(|n| ((n % 256) & (n / 256)) as u8)
         .collect();
     let (input, output) = (gpu.upload(&values), gpu.upload(&[0u32; 256]));
     gpu.run(
@@ -518,7 +518,7 @@ fn integers_of_all_sizes() {
         .map(|i| {
             let wide =
                 i64::from(random.next().unwrap()) << 32 | i64::from(random.next().unwrap()) << 1;
-            wide >> (i % 60) * i64::from(i % 2 == 0)
+            wide >> ((i % 60) * i64::from(i % 2 == 0))
         })
         .collect();
     values.extend([
@@ -561,8 +561,8 @@ fn integers_of_all_sizes() {
             } else {
                 1
             },
-            (i128::from(x) * i128::from(y) >> 64) as i64,
-            i64::from((u64::from(ua) * u64::from(ub) >> 32) as u32),
+            ((i128::from(x) * i128::from(y)) >> 64) as i64,
+            i64::from(((u64::from(ua) * u64::from(ub)) >> 32) as u32),
             i64::from(a.leading_zeros()),
             i64::from(x.count_ones()),
             x.reverse_bits(),

@@ -4,3 +4,4 @@
 mod faults;
 mod gpu;
 mod kernels;
+mod wild;

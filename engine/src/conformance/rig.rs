@@ -40,6 +40,7 @@ pub struct Guest {
     pub told: Arc<Told>,
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
+    /// Given back when the client is gone.
     _extents: Extents,
     next: HashMap<u32, u64>,
     modules: u64,

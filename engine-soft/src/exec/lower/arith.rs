@@ -77,7 +77,7 @@ impl<'a> Body<'a> {
                 || ["f4e", "b4e", "rc8", "ecl", "ecr", "rc16"].contains(flag)
                 || float && ["rz", "rm", "rp"].contains(flag)
         };
-        if !words.flags.iter().all(|flag| known(flag)) {
+        if !words.flags.iter().all(known) {
             return Err(self.unbuilt());
         }
         let simple = table::find(words).ok_or_else(|| self.unbuilt())?;
@@ -88,7 +88,11 @@ impl<'a> Body<'a> {
         if at.operands.len() != arity + 1 {
             return Err(self.fail("a wrong number of operands"));
         }
-        let own_ftz = !rounding && matches!(words.opcode, "add" | "sub" | "mul" | "fma" | "mad");
+        let own_ftz = !rounding
+            && matches!(
+                words.opcode,
+                "add" | "sub" | "mul" | "fma" | "mad" | "rsqrt"
+            );
         let ftz = words.has("ftz") && float && words.types == [Type::F32] && !own_ftz;
         let mut sources = Vec::with_capacity(arity);
         for (operand, &width) in at.operands[1..].iter().zip(&simple.widths[1..]) {

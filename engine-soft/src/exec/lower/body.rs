@@ -61,10 +61,7 @@ pub(super) fn lower(kernel: &KernelFacts<'_>, index: usize) -> Lowered<Func> {
         kernel,
         tree,
         index,
-        func: Func {
-            name: tree.name.into(),
-            ..Func::default()
-        },
+        func: Func { ..Func::default() },
         current: 1,
         ended: false,
         starts: HashMap::new(),

@@ -282,7 +282,6 @@ impl<'a> Body<'a> {
     }
 
     /// Results, callee and arguments of a call, in whatever of its forms.
-    #[expect(clippy::type_complexity, reason = "three slices of one instruction")]
     fn call_parts(
         &self,
         at: &'a Instruction<'a>,

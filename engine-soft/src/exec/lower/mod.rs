@@ -187,6 +187,10 @@ impl<'a> ModuleFacts<'a> {
         for &function in &closure {
             let mut func = body::lower(&kernel, function)?;
             analysis::order(&mut func);
+            if function == entry {
+                let classes = analysis::classes(&func);
+                analysis::gather_segments(&mut func, &classes);
+            }
             funcs.push(func);
         }
         let local_bytes = funcs.iter().map(|func| func.local_bytes).max().unwrap_or(0);

@@ -269,7 +269,7 @@ pub(crate) unsafe fn call_indirect(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let offset = address.wrapping_sub(FUNCTION_BASE);
         let function = usize::try_from(offset / FUNCTION_STEP)
             .ok()
-            .filter(|_| offset % FUNCTION_STEP == 0)
+            .filter(|_| offset.is_multiple_of(FUNCTION_STEP))
             .and_then(|index| cx.program.by_address.get(index).copied())
             .filter(|&function| function != NOWHERE);
         let Some(function) = function else {

@@ -303,7 +303,7 @@ fn floats(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
         (Type::F64, Type::F32) => match words.directed() {
             None => chain.push(op!(f64 => f32; |a| a as f32)),
             Some(rounding) => {
-                chain.push(Simple::cold(cold::narrow, [4, 8, 0, 0], rounding.mxcsr()))
+                chain.push(Simple::cold(cold::narrow, [4, 8, 0, 0], rounding.mxcsr()));
             }
         },
         (Type::F16, Type::F16) | (Type::Bf16, Type::Bf16) if whole(words).is_none() => {

@@ -115,25 +115,46 @@ pub(crate) fn flush(a: f32) -> f32 {
     })
 }
 
-/// `rsqrt.approx.f32`, to 1 ulp (PTX asks for 2^-22.9).
-pub(crate) fn rsqrt() -> Simple {
-    let mut simple = op!(@ Tag::RsqrtF32; f32 => f32; |a| 1.0 / a.sqrt());
+/// [`flush`] for doubles.
+#[inline(always)]
+pub(crate) fn flush64(a: f64) -> f64 {
+    let bits = a.to_bits();
+    f64::from_bits(if bits & 0x7ff0_0000_0000_0000 == 0 {
+        bits & 1 << 63
+    } else {
+        bits
+    })
+}
+
+/// `rsqrt.approx.f32` with or without `.ftz`, to 1 ulp (PTX asks for 2^-22.9).
+pub(crate) fn rsqrt(ftz: bool) -> Simple {
+    let mut simple = if ftz {
+        op!(@ Tag::RsqrtFtzF32; f32 => f32; |a| 1.0 / flush(a).sqrt())
+    } else {
+        op!(@ Tag::RsqrtF32; f32 => f32; |a| 1.0 / a.sqrt())
+    };
     let super::table::Body::Pure(op, _) = &mut simple.body else {
         return simple;
     };
-    op.run[Isa::Avx512 as usize] = strips::<Rsqrt14>()[Isa::Avx512 as usize];
+    let fast = if ftz {
+        strips::<Rsqrt14<true>>()
+    } else {
+        strips::<Rsqrt14<false>>()
+    };
+    op.run[Isa::Avx512 as usize] = fast[Isa::Avx512 as usize];
     simple
 }
 
 /// The reciprocal square root from the processor's 14-bit estimate and one step of Newton's.
-struct Rsqrt14;
+struct Rsqrt14<const FTZ: bool>;
 
-impl StripOp for Rsqrt14 {
+impl<const FTZ: bool> StripOp for Rsqrt14<FTZ> {
     type A = f32;
     type D = f32;
 
     #[inline(always)]
     fn strip(a: [f32; STRIP]) -> [f32; STRIP] {
+        let a = if FTZ { a.map(flush) } else { a };
         // SAFETY: only entered on machines with AVX-512 F and DQ: `rsqrt` puts it into that one place. The
         // arrays and the vectors are 64 plain bytes.
         unsafe {

@@ -5,7 +5,7 @@ use crate::exec::access::Cell;
 use crate::exec::isa::Isa;
 use crate::exec::machine::{Flow, Machine, Op, OpFn};
 use crate::exec::regs::{Lane, STRIP};
-use crate::exec::spaces::{Tested, unpack};
+use crate::exec::spaces::{Place, Tested, unpack};
 
 /// A type in memory and the register type that it goes to or comes from.
 pub(crate) trait Transfer {
@@ -93,6 +93,18 @@ pub(crate) fn store(bytes: u8, register: u8) -> Option<[OpFn; Isa::COUNT]> {
 fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let access = unpack(op.imm);
     let element = size_of::<T::Memory>();
+    if access.place == Place::Shared && !op.varies(0) && !op.writes_varying(0) {
+        // What one value of a tile for all lanes costs decides how fast tiled loops are.
+        if let Some(host) = cx.one_shared(op, access, (element * access.count) as u64) {
+            for (index, &offset) in op.d.iter().enumerate().take(access.count) {
+                // SAFETY: `one_shared` tested all elements.
+                let value = unsafe { T::Memory::load(host + (index * element) as u64) };
+                cx.frame
+                    .set_strip(offset as usize, 0, [T::load(value); STRIP]);
+            }
+            return Flow::Next;
+        }
+    }
     let tested = match cx.addresses(op, access, element, false) {
         Ok(tested) => tested,
         Err(flow) => return flow,
@@ -102,11 +114,13 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let read = |host: u64, index: usize| unsafe {
         T::load(T::Memory::load(host + (index * element) as u64))
     };
-    if access.count == 1 && cx.full && element == size_of::<T::Register>() {
-        if let (Tested::Row(host), true) = (tested, op.writes_varying(0)) {
-            cx.copy_row_in(op.d[0], host, element);
-            return Flow::Next;
-        }
+    if access.count == 1
+        && cx.full
+        && element == size_of::<T::Register>()
+        && let (Tested::Row(host), true) = (tested, op.writes_varying(0))
+    {
+        cx.copy_row_in(op.d[0], host, element);
+        return Flow::Next;
     }
     let size = element * access.count;
     for index in 0..access.count {

@@ -6,7 +6,7 @@
 use ptx::ast::Type;
 
 use super::cold;
-use super::float::{copysign, flush, max, max_nan, min, min_nan};
+use super::float::{copysign, flush, flush64, max, max_nan, min, min_nan};
 use super::pure::PureOp;
 use crate::exec::machine::ColdFn;
 use crate::exec::segment::Tag;
@@ -244,8 +244,15 @@ fn logic(words: &Words<'_>, ty: Type) -> Option<Simple> {
         ("cnot", _) => bits!(ty; T => T; |a| T::from(a == 0)),
         ("mov", _) => mov(ty.size() as u8),
         ("selp", _) => select(ty.size() as u8),
+        ("shl", Type::B32) => {
+            Some(op!(@ Tag::Shl32; u32, u32 => u32; |a, b| if b < 32 { a << b } else { 0 }))
+        }
+        ("shr", Type::S32) => Some(op!(@ Tag::ShrS32; i32, u32 => i32; |a, b| a >> b.min(31))),
+        ("shr", Type::U32 | Type::B32) => {
+            Some(op!(@ Tag::ShrU32; u32, u32 => u32; |a, b| if b < 32 { a >> b } else { 0 }))
+        }
         ("shl", _) => bits!(ty; T, u32 => T; |a, b| if b < T::BITS { a << b } else { 0 }),
-        ("shr", Type::S16 | Type::S32 | Type::S64) => {
+        ("shr", Type::S16 | Type::S64) => {
             signed!(ty; T, u32 => T; |a, b| a >> b.min(T::BITS - 1))
         }
         ("shr", _) => bits!(ty; T, u32 => T; |a, b| if b < T::BITS { a >> b } else { 0 }),
@@ -380,7 +387,7 @@ fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
             _ => None,
         },
         "mad" if words.has("hi") && words.has("sat") => Some(op!(i32, i32, i32 => i32; |a, b, c| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
         })),
         "mad" if words.has("hi") => high_add(ty),
         "mad" if words.has("lo") => match ty {
@@ -393,10 +400,10 @@ fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
             (false, false) => op!(u32, u32 => u32; |a, b| low24(a).wrapping_mul(low24(b))),
             (false, true) => op!(u32, u32 => u32; |a, b| sign24(a).wrapping_mul(sign24(b)) as u32),
             (true, false) => op!(u32, u32 => u32; |a, b| {
-                (u64::from(low24(a)) * u64::from(low24(b)) >> 16) as u32
+                ((u64::from(low24(a)) * u64::from(low24(b))) >> 16) as u32
             }),
             (true, true) => op!(u32, u32 => u32; |a, b| {
-                (i64::from(sign24(a)) * i64::from(sign24(b)) >> 16) as u32
+                ((i64::from(sign24(a)) * i64::from(sign24(b))) >> 16) as u32
             }),
         }),
         "mad24" if !words.has("hi") => Some(if signed {
@@ -487,12 +494,12 @@ fn sign24(a: u32) -> i32 {
 
 fn high(ty: Type) -> Option<Simple> {
     Some(match ty {
-        Type::U16 => op!(u16, u16 => u16; |a, b| (u32::from(a) * u32::from(b) >> 16) as u16),
-        Type::S16 => op!(i16, i16 => i16; |a, b| (i32::from(a) * i32::from(b) >> 16) as i16),
-        Type::U32 => op!(u32, u32 => u32; |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
-        Type::S32 => op!(i32, i32 => i32; |a, b| (i64::from(a) * i64::from(b) >> 32) as i32),
-        Type::U64 => op!(u64, u64 => u64; |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
-        Type::S64 => op!(i64, i64 => i64; |a, b| (i128::from(a) * i128::from(b) >> 64) as i64),
+        Type::U16 => op!(u16, u16 => u16; |a, b| ((u32::from(a) * u32::from(b)) >> 16) as u16),
+        Type::S16 => op!(i16, i16 => i16; |a, b| ((i32::from(a) * i32::from(b)) >> 16) as i16),
+        Type::U32 => op!(u32, u32 => u32; |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+        Type::S32 => op!(i32, i32 => i32; |a, b| ((i64::from(a) * i64::from(b)) >> 32) as i32),
+        Type::U64 => op!(u64, u64 => u64; |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64),
+        Type::S64 => op!(i64, i64 => i64; |a, b| ((i128::from(a) * i128::from(b)) >> 64) as i64),
         _ => return None,
     })
 }
@@ -500,22 +507,22 @@ fn high(ty: Type) -> Option<Simple> {
 fn high_add(ty: Type) -> Option<Simple> {
     Some(match ty {
         Type::U16 => op!(u16, u16, u16 => u16; |a, b, c| {
-            ((u32::from(a) * u32::from(b) >> 16) as u16).wrapping_add(c)
+            (((u32::from(a) * u32::from(b)) >> 16) as u16).wrapping_add(c)
         }),
         Type::S16 => op!(i16, i16, i16 => i16; |a, b, c| {
-            ((i32::from(a) * i32::from(b) >> 16) as i16).wrapping_add(c)
+            (((i32::from(a) * i32::from(b)) >> 16) as i16).wrapping_add(c)
         }),
         Type::U32 => op!(u32, u32, u32 => u32; |a, b, c| {
-            ((u64::from(a) * u64::from(b) >> 32) as u32).wrapping_add(c)
+            (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c)
         }),
         Type::S32 => op!(i32, i32, i32 => i32; |a, b, c| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).wrapping_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).wrapping_add(c)
         }),
         Type::U64 => op!(u64, u64, u64 => u64; |a, b, c| {
-            ((u128::from(a) * u128::from(b) >> 64) as u64).wrapping_add(c)
+            (((u128::from(a) * u128::from(b)) >> 64) as u64).wrapping_add(c)
         }),
         Type::S64 => op!(i64, i64, i64 => i64; |a, b, c| {
-            ((i128::from(a) * i128::from(b) >> 64) as i64).wrapping_add(c)
+            (((i128::from(a) * i128::from(b)) >> 64) as i64).wrapping_add(c)
         }),
         _ => return None,
     })
@@ -527,7 +534,7 @@ fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
     }
     let ftz = words.has("ftz") && ty == Type::F32;
     match words.opcode {
-        // These four flush by themselves.
+        // These flush by themselves, and `rsqrt`.
         "add" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) + flush(b)))),
         "sub" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) - flush(b)))),
         "mul" if ftz => Some(op!(f32, f32 => f32; |a, b| flush(flush(a) * flush(b)))),
@@ -540,10 +547,15 @@ fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
         "fma" | "mad" => {
             floats!(ty, Tag::FmaF32, Tag::FmaF64; T, T, T => T; |a, b, c| a.mul_add(b, c))
         }
-        "div" => floats!(ty; T, T => T; |a, b| a / b),
+        "div" => floats!(ty, Tag::DivF32, Tag::DivF64; T, T => T; |a, b| a / b),
+        // The approximations of doubles take subnormal numbers for 0.
+        "rcp" if words.has("ftz") && ty == Type::F64 => Some(op!(f64 => f64; |a| 1.0 / flush64(a))),
+        "rsqrt" if words.has("ftz") && ty == Type::F64 => {
+            Some(op!(f64 => f64; |a| 1.0 / flush64(a).sqrt()))
+        }
         "rcp" => floats!(ty; T => T; |a| 1.0 / a),
-        "sqrt" => floats!(ty; T => T; |a| a.sqrt()),
-        "rsqrt" if ty == Type::F32 => Some(super::float::rsqrt()),
+        "sqrt" => floats!(ty, Tag::SqrtF32, Tag::SqrtF64; T => T; |a| a.sqrt()),
+        "rsqrt" if ty == Type::F32 => Some(super::float::rsqrt(ftz)),
         "rsqrt" => Some(op!(f64 => f64; |a| 1.0 / a.sqrt())),
         "sin" if ty == Type::F32 => Some(Simple::cold(cold::sin, [4, 4, 0, 0], 0)),
         "cos" if ty == Type::F32 => Some(Simple::cold(cold::cos, [4, 4, 0, 0], 0)),

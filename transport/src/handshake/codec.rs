@@ -1,0 +1,304 @@
+//! The packets' bytes: little-endian, texts and runs of bytes behind their length. No count is
+//! trusted: a reader takes from the bytes that are left, and ends when they do.
+
+use super::{
+    Admit, ClientFields, Ending, Hello, Packet, Purpose, Unreadable, VERSION, Version, Welcome,
+    negotiate,
+};
+
+/// "OMPS", as bytes.
+const MAGIC: u32 = u32::from_le_bytes(*b"OMPS");
+
+const REFUSED: u16 = 4;
+
+impl Packet {
+    const fn kind(&self) -> u16 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::CommandOutput { .. } => 2,
+            Self::Welcome(_) => 3,
+            Self::Refused { .. } => REFUSED,
+            Self::Admit(_) => 5,
+            Self::Shutdown { .. } => 6,
+            Self::Ready { .. } => 7,
+            Self::Attached { .. } => 8,
+            Self::Gone { .. } => 9,
+            Self::Fault { .. } => 10,
+        }
+    }
+
+    /// The version in the prefix: what a Hello or Welcome states, else this build's.
+    const fn version(&self) -> Version {
+        match self {
+            Self::Hello(hello) => hello.version,
+            Self::Welcome(welcome) => welcome.version,
+            _ => VERSION,
+        }
+    }
+
+    /// The packet's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(256));
+        out.u32(MAGIC);
+        out.u16(self.kind());
+        out.version(self.version());
+        match self {
+            Self::Hello(hello) => {
+                out.u64(hello.fingerprint);
+                out.u64(hello.features);
+                match &hello.purpose {
+                    Purpose::Client(client) => {
+                        out.u8(0);
+                        out.client(client);
+                    }
+                    Purpose::Command { line } => {
+                        out.u8(1);
+                        out.text(line);
+                    }
+                }
+            }
+            Self::CommandOutput { exit, last, text } => {
+                out.u8(*exit);
+                out.u8(u8::from(*last));
+                out.text(text);
+            }
+            Self::Welcome(welcome) => {
+                out.u64(welcome.session);
+                out.u32(welcome.server_pid.cast_unsigned());
+                out.bytes(&welcome.facts);
+                out.u64(welcome.host_base);
+                out.u64(welcome.host_bytes);
+            }
+            Self::Refused { code, text } => {
+                out.u32(*code);
+                out.text(text);
+            }
+            Self::Admit(admit) => {
+                out.u64(admit.session);
+                out.u32(admit.pid.cast_unsigned());
+                out.u32(admit.uid);
+                out.u32(admit.gid);
+                out.u64(admit.namespace);
+                out.version(admit.version);
+                out.u64(admit.fingerprint);
+                out.u64(admit.features);
+                out.client(&admit.client);
+            }
+            Self::Shutdown { force, grace } => {
+                out.u8(u8::from(*force));
+                out.u32(*grace);
+            }
+            Self::Ready { pid, devices } => {
+                out.u32(pid.cast_unsigned());
+                out.u32(devices.len() as u32);
+                for name in devices {
+                    out.text(name);
+                }
+            }
+            Self::Attached { session } => out.u64(*session),
+            Self::Gone { session, how } => {
+                out.u64(*session);
+                out.u8(*how as u8);
+            }
+            Self::Fault {
+                session,
+                code,
+                text,
+            } => {
+                out.u64(*session);
+                out.u32(*code);
+                out.text(text);
+            }
+        }
+        out.0
+    }
+
+    /// Reads a packet.
+    ///
+    /// # Errors
+    /// When it is not one, not of this major version, or damaged. A Refused is read whatever its
+    /// version.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        let mut from = Reader(bytes);
+        if from.u32().ok() != Some(MAGIC) {
+            return Err(Unreadable::Magic);
+        }
+        let kind = from.u16()?;
+        let version = from.version()?;
+        if kind != REFUSED {
+            negotiate(version).map_err(Unreadable::Version)?;
+        }
+        Ok(match kind {
+            1 => Self::Hello(Hello {
+                version,
+                fingerprint: from.u64()?,
+                features: from.u64()?,
+                purpose: match from.u8()? {
+                    0 => Purpose::Client(from.client()?),
+                    1 => Purpose::Command { line: from.text()? },
+                    _ => return Err(Unreadable::Damaged),
+                },
+            }),
+            2 => Self::CommandOutput {
+                exit: from.u8()?,
+                last: from.bool()?,
+                text: from.text()?,
+            },
+            3 => Self::Welcome(Welcome {
+                version,
+                session: from.u64()?,
+                server_pid: from.u32()?.cast_signed(),
+                facts: from.bytes()?.to_vec(),
+                host_base: from.u64()?,
+                host_bytes: from.u64()?,
+            }),
+            REFUSED => Self::Refused {
+                code: from.u32()?,
+                text: from.text()?,
+            },
+            5 => Self::Admit(Admit {
+                session: from.u64()?,
+                pid: from.u32()?.cast_signed(),
+                uid: from.u32()?,
+                gid: from.u32()?,
+                namespace: from.u64()?,
+                version: from.version()?,
+                fingerprint: from.u64()?,
+                features: from.u64()?,
+                client: from.client()?,
+            }),
+            6 => Self::Shutdown {
+                force: from.bool()?,
+                grace: from.u32()?,
+            },
+            7 => {
+                let pid = from.u32()?.cast_signed();
+                let mut devices = Vec::new();
+                // The count is not trusted: the loop ends when the bytes do.
+                for _ in 0..from.u32()? {
+                    devices.push(from.text()?);
+                }
+                Self::Ready { pid, devices }
+            }
+            8 => Self::Attached {
+                session: from.u64()?,
+            },
+            9 => {
+                let session = from.u64()?;
+                let number = usize::from(from.u8()?);
+                let how = *Ending::ALL.get(number).ok_or(Unreadable::Damaged)?;
+                Self::Gone { session, how }
+            }
+            10 => Self::Fault {
+                session: from.u64()?,
+                code: from.u32()?,
+                text: from.text()?,
+            },
+            other => return Err(Unreadable::Kind(other)),
+        })
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+    fn u16(&mut self, value: u16) {
+        self.0.extend(value.to_le_bytes());
+    }
+    fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+    fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+    fn version(&mut self, value: Version) {
+        self.u16(value.major);
+        self.u16(value.minor);
+    }
+    fn bytes(&mut self, value: &[u8]) {
+        // What is longer than a packet does not leave the process; sending it fails.
+        self.u32(u32::try_from(value.len()).unwrap_or(u32::MAX));
+        self.0.extend(value);
+    }
+    fn text(&mut self, value: &str) {
+        self.bytes(value.as_bytes());
+    }
+    fn optional(&mut self, value: Option<&str>) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            self.text(value);
+        }
+    }
+    fn client(&mut self, value: &ClientFields) {
+        self.text(&value.program);
+        self.optional(value.percentage.as_deref());
+        self.optional(value.memory_limit.as_deref());
+        self.optional(value.priority.as_deref());
+        self.u32(value.context);
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Unreadable> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Unreadable::Damaged)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+    fn u8(&mut self) -> Result<u8, Unreadable> {
+        Ok(self.array::<1>()?[0])
+    }
+    fn u16(&mut self) -> Result<u16, Unreadable> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    fn u32(&mut self) -> Result<u32, Unreadable> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    fn u64(&mut self) -> Result<u64, Unreadable> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+    fn bool(&mut self) -> Result<bool, Unreadable> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(Unreadable::Damaged),
+        }
+    }
+    fn version(&mut self) -> Result<Version, Unreadable> {
+        Ok(Version {
+            major: self.u16()?,
+            minor: self.u16()?,
+        })
+    }
+    fn bytes(&mut self) -> Result<&'a [u8], Unreadable> {
+        let count = self.u32()? as usize;
+        let (head, rest) = self.0.split_at_checked(count).ok_or(Unreadable::Damaged)?;
+        self.0 = rest;
+        Ok(head)
+    }
+    fn text(&mut self) -> Result<String, Unreadable> {
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| Unreadable::Damaged)?;
+        Ok(text.to_owned())
+    }
+    fn optional(&mut self) -> Result<Option<String>, Unreadable> {
+        if self.bool()? {
+            self.text().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+    fn client(&mut self) -> Result<ClientFields, Unreadable> {
+        Ok(ClientFields {
+            program: self.text()?,
+            percentage: self.optional()?,
+            memory_limit: self.optional()?,
+            priority: self.optional()?,
+            context: self.u32()?,
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! The ring's end that takes. It believes nothing that is written there.
+
+use super::{Area, Malformed, Position, Record, longest};
+use crate::doorbell::{self, Patience};
+use crate::sync::{AtomicBool, Ordering, fence};
+use cuda_abi::wire::{HEADER_SLOTS, Header};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The end that takes; one thread.
+pub(crate) struct Consumer<A> {
+    area: A,
+    /// Our own cursors; the shared ones are only told.
+    taken: u64,
+    /// `produced` as last seen.
+    produced: u64,
+    retirement: Retirement,
+    patience: Patience,
+}
+
+/// Which taken records still need their place.
+#[derive(Debug, Default)]
+struct Retirement {
+    /// Up to where places were given back.
+    retired: u64,
+    /// Ends of records from there on, in order, and whether they are done.
+    open: VecDeque<(u64, bool)>,
+}
+
+impl Retirement {
+    /// Notes that a record is done. Returns whether `retired` moved.
+    fn finish(&mut self, position: Position) -> bool {
+        let found = match self.open.front() {
+            Some((end, _)) if *end == position.0 => Ok(0),
+            _ => self.open.binary_search_by_key(&position.0, |(end, _)| *end),
+        };
+        // One that is not there was spilled.
+        let Ok(index) = found else { return false };
+        self.open[index].1 = true;
+        let before = self.retired;
+        while let Some((end, true)) = self.open.front().copied() {
+            self.retired = end;
+            self.open.pop_front();
+        }
+        self.retired != before
+    }
+}
+
+/// How long a consumer sleeps at most: it is rung for all that matters, unless a hostile client took
+/// its alarm down.
+const IDLE_SLICE: Duration = Duration::from_secs(2);
+
+impl<A: Area> Consumer<A> {
+    pub(crate) fn new(area: A) -> Self {
+        Self {
+            area,
+            taken: 0,
+            produced: 0,
+            retirement: Retirement::default(),
+            patience: Patience::new(),
+        }
+    }
+
+    /// Copies the next record out, if there is one.
+    #[inline]
+    pub(crate) fn take(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
+        let capacity = self.area.data().len();
+        let mut begin = self.taken;
+        if self.produced == begin && !self.look()? {
+            return Ok(None);
+        }
+        let ring = self.area.data();
+        let mut at = begin as usize & (capacity - 1);
+        let mut available = (self.produced - begin) as usize;
+        let mut first = ring[at].load(Ordering::Relaxed);
+        if opcode_of(first) == 0 {
+            // Padding up to the end, and always a record behind it: they were produced together.
+            let padding = capacity - at;
+            available = match available.checked_sub(padding) {
+                None | Some(0) => return Err(Malformed::Length),
+                Some(behind) => behind,
+            };
+            begin += padding as u64;
+            at = 0;
+            first = ring[0].load(Ordering::Relaxed);
+            if opcode_of(first) == 0 {
+                return Err(Malformed::Length);
+            }
+        }
+        let room = available.min(capacity - at).min(longest(capacity));
+        if room < HEADER_SLOTS {
+            return Err(Malformed::Length);
+        }
+        // Everything below is of the one copy that is made here.
+        let header = Header::decode([
+            first,
+            ring[at + 1].load(Ordering::Relaxed),
+            ring[at + 2].load(Ordering::Relaxed),
+        ])
+        .map_err(Malformed::Header)?;
+        let words = header.record_bytes() / 8;
+        if words > room {
+            return Err(Malformed::Length);
+        }
+        let place = &ring[at + HEADER_SLOTS..at + words];
+        let (slots, data) = place.split_at(usize::from(header.slots));
+        into.header = header;
+        into.slots.clear();
+        into.slots
+            .extend(slots.iter().map(|word| word.load(Ordering::Relaxed)));
+        into.data.clear();
+        into.data.resize(data.len() * 8, 0);
+        for (bytes, word) in into.data.as_chunks_mut::<8>().0.iter_mut().zip(data) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        into.data.truncate(header.data as usize);
+        self.taken = begin + words as u64;
+        self.area.taken().store(self.taken, Ordering::Relaxed);
+        self.retirement.open.push_back((self.taken, false));
+        Ok(Some(Position(self.taken)))
+    }
+
+    /// Looks whether there are more records.
+    fn look(&mut self) -> Result<bool, Malformed> {
+        // [records]: what producers wrote before they moved the cursor is seen after this.
+        let produced = self.area.produced().load(Ordering::Acquire);
+        let capacity = self.area.data().len() as u64;
+        // Past what could be free, back, or round and round: all of them wrap to too far.
+        if produced.wrapping_sub(self.taken) > capacity
+            || produced.wrapping_sub(self.retirement.retired) > capacity
+        {
+            return Err(Malformed::Cursor);
+        }
+        self.produced = produced;
+        Ok(produced != self.taken)
+    }
+
+    /// Says that a record's place is not needed any more. Any order.
+    #[inline]
+    pub(crate) fn retire(&mut self, position: Position) {
+        if self.retirement.finish(position) {
+            self.tell_retired();
+        }
+    }
+
+    /// When more than half of the ring is taken and not retired, retires it all.
+    pub(crate) fn spill(&mut self) -> bool {
+        let kept = self.taken - self.retirement.retired;
+        if kept <= self.area.data().len() as u64 / 2 {
+            return false;
+        }
+        self.retirement.open.clear();
+        self.retirement.retired = self.taken;
+        self.tell_retired();
+        true
+    }
+
+    #[inline]
+    fn tell_retired(&self) {
+        // [space]: the copies were made before this.
+        self.area
+            .retired()
+            .store(self.retirement.retired, Ordering::Release);
+        doorbell::ring(self.area.room(), self.retirement.retired);
+    }
+
+    /// Waits until there seems to be a record or somebody called [`Bell::ring`], but not for ever.
+    pub(crate) fn wait(&mut self, bell: &Bell, spin: bool) {
+        let (taken, area) = (self.taken, &self.area);
+        let done = || {
+            bell.rung.load(Ordering::Relaxed) || area.produced().load(Ordering::Relaxed) != taken
+        };
+        if !(spin && self.patience.spin(done) || done()) {
+            bell.asleep.store(true, Ordering::Relaxed);
+            doorbell::sleep(area.bell(), taken + 1, IDLE_SLICE, done);
+            bell.asleep.store(false, Ordering::Relaxed);
+        }
+        if bell.rung.load(Ordering::Relaxed) {
+            // [own bell]: what was done before the bell was rung is seen after this.
+            bell.rung.swap(false, Ordering::Acquire);
+        }
+    }
+}
+
+fn opcode_of(first: u64) -> u16 {
+    (first >> 32) as u16
+}
+
+/// How other threads of the consumer's process wake it. Both words are out of the peer's reach.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    asleep: AtomicBool,
+}
+
+impl Bell {
+    /// Makes the consumer's wait return, this time or the next.
+    pub(crate) fn ring<A: Area>(&self, area: &A) {
+        // [own bell]
+        if self.rung.swap(true, Ordering::AcqRel) {
+            // Whoever rang before and was not heard yet wakes the consumer, who then sees our part too.
+            return;
+        }
+        // [sleep-or-ring]: as in the doorbell, but by our own words.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            doorbell::wake(area.bell());
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The ring's end that posts.
+
+use super::{Apart, Area, longest};
+use crate::doorbell::{self, Patience};
+use crate::sync::{self, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The end that posts; any number of threads.
+pub(crate) struct Producer<A> {
+    area: A,
+    reserved: Apart<AtomicU64>,
+    /// `retired` as last seen: the shared word is read only when this says that the ring is full.
+    retired: Apart<AtomicU64>,
+    patience: Patience,
+}
+
+/// How often a producer without space looks up to ask whether there is still a consumer.
+const SPACE_SLICE: Duration = Duration::from_millis(100);
+
+impl<A: Area> Producer<A> {
+    pub(crate) fn new(area: A) -> Self {
+        Self {
+            area,
+            reserved: Apart(AtomicU64::new(0)),
+            retired: Apart(AtomicU64::new(0)),
+            patience: Patience::new(),
+        }
+    }
+
+    pub(crate) fn area(&self) -> &A {
+        &self.area
+    }
+
+    /// Posts a record: `head` are the words of header and fields, `data` the bytes behind them.
+    /// Waits while the ring is full, as long as `go_on` says. Returns whether it was posted.
+    ///
+    /// # Panics
+    /// When the record is longer than a quarter of the ring.
+    #[inline]
+    pub(crate) fn post(&self, head: &[u64], data: &[&[u8]], go_on: impl Fn() -> bool) -> bool {
+        let bytes: usize = data.iter().map(|part| part.len()).sum();
+        let words = head.len() + bytes.div_ceil(8);
+        let ring = self.area.data();
+        assert!(
+            words <= longest(ring.len()),
+            "a record of {words} words is too long for the ring"
+        );
+        let Some((begin, padding)) = self.reserve(words, &go_on) else {
+            return false;
+        };
+        let mut at = begin as usize & (ring.len() - 1);
+        if padding > 0 {
+            // Opcode 0: the rest of the ring is padding.
+            ring[at].store(0, Ordering::Relaxed);
+            at = 0;
+        }
+        let place = &ring[at..at + words];
+        let (head_place, data_place) = place.split_at(head.len());
+        for (word, value) in head_place.iter().zip(head) {
+            word.store(*value, Ordering::Relaxed);
+        }
+        write_bytes(data_place, data);
+        self.publish(begin, begin + (padding + words) as u64, &go_on)
+    }
+
+    /// Takes a ticket: the position of a free place, and the words of padding at its beginning.
+    #[inline]
+    fn reserve(&self, words: usize, go_on: &impl Fn() -> bool) -> Option<(u64, usize)> {
+        let capacity = self.area.data().len();
+        let mut begin = self.reserved.0.load(Ordering::Relaxed);
+        loop {
+            let left = capacity - (begin as usize & (capacity - 1));
+            let padding = if words <= left { 0 } else { left };
+            let end = begin + (padding + words) as u64;
+            // [space]: the consumer read the old records before it let go of their place.
+            let retired = self.retired.0.load(Ordering::Acquire);
+            // A stale `begin` may even be behind `retired`; then the exchange below fails.
+            if end > retired + capacity as u64 {
+                if !self.wait_for_space(end - capacity as u64, go_on) {
+                    return None;
+                }
+                begin = self.reserved.0.load(Ordering::Relaxed);
+                continue;
+            }
+            match self.reserved.0.compare_exchange_weak(
+                begin,
+                end,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some((begin, padding)),
+                Err(now) => begin = now,
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for_space(&self, target: u64, go_on: &impl Fn() -> bool) -> bool {
+        let shared = self.area.retired();
+        let found = doorbell::wait(
+            &self.patience,
+            self.area.room(),
+            target,
+            SPACE_SLICE,
+            || shared.load(Ordering::Acquire) >= target,
+            go_on,
+        );
+        // [space]: what this acquired is handed on to the threads that only look at our copy.
+        self.retired
+            .0
+            .fetch_max(shared.load(Ordering::Acquire), Ordering::AcqRel);
+        found
+    }
+
+    /// Moves `produced` over the record when all before it are complete, and rings.
+    #[inline]
+    fn publish(&self, begin: u64, end: u64, go_on: &impl Fn() -> bool) -> bool {
+        let produced = self.area.produced();
+        // [records]: acquired from the producer before, released together with our own record.
+        if produced.load(Ordering::Acquire) != begin && !await_turn(produced, begin, go_on) {
+            return false;
+        }
+        produced.store(end, Ordering::Release);
+        doorbell::ring(self.area.bell(), end);
+        true
+    }
+}
+
+/// Waits until the producers with earlier tickets are through. They only have their records to copy,
+/// but may have lost the processor in the middle of it.
+#[cold]
+fn await_turn(produced: &AtomicU64, begin: u64, go_on: &impl Fn() -> bool) -> bool {
+    let mut round = 0u32;
+    while produced.load(Ordering::Acquire) != begin {
+        round += 1;
+        match round {
+            ..64 => sync::spin_hint(),
+            64..1024 => sync::yield_now(),
+            _ => {
+                // Yielding does not help a thread of lower priority; sleeping does.
+                sync::nap();
+                if round.is_multiple_of(1024) && !go_on() {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Writes the parts one after another, filled up with zeroes.
+#[inline]
+fn write_bytes(place: &[AtomicU64], parts: &[&[u8]]) {
+    let mut place = place.iter();
+    // A word that parts share, and how many bytes of it there are.
+    let mut partial = [0u8; 8];
+    let mut filled = 0;
+    for part in parts {
+        let mut rest = *part;
+        if filled > 0 {
+            let (head, tail) = rest.split_at(rest.len().min(8 - filled));
+            partial[filled..filled + head.len()].copy_from_slice(head);
+            filled += head.len();
+            rest = tail;
+            if filled < 8 {
+                continue;
+            }
+            store_next(&mut place, partial);
+        }
+        let (whole, tail) = rest.as_chunks::<8>();
+        for chunk in whole {
+            store_next(&mut place, *chunk);
+        }
+        partial = [0; 8];
+        partial[..tail.len()].copy_from_slice(tail);
+        filled = tail.len();
+    }
+    if filled > 0 {
+        store_next(&mut place, partial);
+    }
+}
+
+#[inline]
+fn store_next(place: &mut std::slice::Iter<'_, AtomicU64>, bytes: [u8; 8]) {
+    if let Some(word) = place.next() {
+        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    }
+}
