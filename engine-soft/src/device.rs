@@ -29,7 +29,7 @@ pub(crate) const SHARED_BYTES_PER_SM: u32 = 100 << 10;
 pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
 /// How a software GPU is set up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How many devices there are, 1 to 8.
     pub devices: u32,
@@ -274,22 +274,13 @@ mod tests {
     fn a_configuration_without_sense_is_refused() {
         let good = Config::default();
         for bad in [
-            Config {
-                devices: 0,
-                ..good.clone()
-            },
-            Config {
-                devices: 9,
-                ..good.clone()
-            },
+            Config { devices: 0, ..good },
+            Config { devices: 9, ..good },
             Config {
                 memory: 4096,
-                ..good.clone()
+                ..good
             },
-            Config {
-                workers: 0,
-                ..good.clone()
-            },
+            Config { workers: 0, ..good },
         ] {
             assert!(SoftEngine::new(&bad).is_err(), "{bad:?}");
         }
