@@ -114,6 +114,11 @@ fn a_worker_that_keeps_the_socket_does_not_keep_the_memory() {
     eventually("the client is gone although its worker lives", || {
         daemon.clients().is_empty()
     });
+    let state = std::fs::read_to_string(format!("/proc/{worker}/stat")).unwrap();
+    assert!(
+        state.contains(") S "),
+        "the worker sleeps, and is no zombie: {state}"
+    );
     let worker = Pid::from_raw(worker).unwrap();
     kill_process(worker, Signal::KILL).expect("the worker lived that long");
 }

@@ -283,8 +283,10 @@ fn worker() -> Result<(), Code> {
     match unsafe { libc::fork() } {
         0 => {
             // Whoever reads this program's output is not to wait for its worker.
-            // SAFETY: nothing in this process uses the descriptor any more.
-            unsafe { libc::close(1) };
+            for descriptor in [1, 2] {
+                // SAFETY: nothing in this process uses the descriptor any more.
+                unsafe { libc::close(descriptor) };
+            }
             std::thread::sleep(Duration::from_secs(60));
             // SAFETY: ends this process at once.
             unsafe { libc::_exit(0) }
