@@ -29,7 +29,7 @@ pub(crate) const SHARED_BYTES_PER_SM: u32 = 100 << 10;
 pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 
 /// How a software GPU is set up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How many devices there are, 1 to 8.
     pub devices: u32,
@@ -233,4 +233,57 @@ fn machine_memory() -> u64 {
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .map_or(installed, |limit: u64| installed.min(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_can_be_told_apart_and_stay_the_same() {
+        let config = Config {
+            devices: 2,
+            memory: (1 << 30) + 1,
+            workers: 3,
+        };
+        let engine = SoftEngine::new(&config).unwrap();
+        let [first, second] = engine.devices() else {
+            panic!("two devices");
+        };
+        assert_ne!(first.uuid, second.uuid);
+        let place = |facts: &DeviceFacts| {
+            [
+                Attribute::PCI_DOMAIN_ID,
+                Attribute::PCI_BUS_ID,
+                Attribute::PCI_DEVICE_ID,
+            ]
+            .map(|attribute| facts.attribute(attribute.0))
+        };
+        assert_ne!(place(first), place(second));
+        assert_eq!(first.total_memory, 1 << 30);
+        let count = first.attribute(Attribute::MULTIPROCESSOR_COUNT.0);
+        assert_eq!(count, Some(3));
+        for (attribute, name) in DEVICE_ATTRIBUTES {
+            assert!(first.attribute(attribute.0).is_some(), "{name}");
+        }
+        let again = SoftEngine::new(&config).unwrap();
+        assert_eq!(again.devices(), engine.devices());
+    }
+
+    #[test]
+    fn a_configuration_without_sense_is_refused() {
+        let good = Config::default();
+        for bad in [
+            Config { devices: 0, ..good },
+            Config { devices: 9, ..good },
+            Config {
+                memory: 4096,
+                ..good
+            },
+            Config { workers: 0, ..good },
+        ] {
+            assert!(SoftEngine::new(&bad).is_err(), "{bad:?}");
+        }
+        assert!(SoftEngine::new(&good).is_ok());
+    }
 }

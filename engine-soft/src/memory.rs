@@ -17,6 +17,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+use crate::copy;
 use crate::exec;
 use crate::sync::lock;
 
@@ -334,6 +335,36 @@ impl ClientMemory {
                     Advice::LinuxRemove,
                 )
             };
+        }
+    }
+
+    /// Fills a committed range with zeroes: the bytes at its ends by hand, and whole granules between
+    /// by giving their pages back, so that a large range costs no memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
+    pub(crate) fn zero(&self, range: Window) -> Result<(), CUresult> {
+        if range.bytes == 0 {
+            return Ok(());
+        }
+        if !self.copies.unified.allows(range.base, range.bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let end = range.base + range.bytes;
+        let first = range.base.next_multiple_of(arena::GRANULE).min(end);
+        let last = (end / arena::GRANULE * arena::GRANULE).max(first);
+        let window = |from, to| Window {
+            base: from,
+            bytes: to - from,
+        };
+        let whole = window(first, last);
+        match self.part_of(whole) {
+            Some(part) if whole.bytes > 0 => {
+                copy::zero(&self.copies, window(range.base, first))?;
+                part.backing.punch(whole);
+                copy::zero(&self.copies, window(last, end))
+            }
+            _ => copy::zero(&self.copies, range),
         }
     }
 

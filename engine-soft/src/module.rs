@@ -161,7 +161,7 @@ impl Module {
                 base: address + written,
                 bytes: variable.size - written,
             };
-            copy::zero(space, rest)?;
+            memory.zero(rest)?;
         }
         Ok(Self {
             image,

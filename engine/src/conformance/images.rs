@@ -3,7 +3,7 @@
 use cuda_abi::operations::{ImageUnload, ModuleLoad, ModuleUnload};
 
 use super::kernels;
-use super::rig::{Guest, params};
+use super::rig::{Guest, noise, params};
 use crate::arena::GRANULE;
 use crate::{CUresult, Engine};
 
@@ -140,4 +140,25 @@ pub fn modules_have_variables_of_their_own(engine: &dyn Engine) {
     assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
     let gone = guest.client.module_unload(&unload, &[]);
     assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
+}
+
+/// Memory that was used before holds zeroes when a variable without a value comes to lie in it.
+pub fn variables_lie_in_cleared_memory(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let place = guest.told.variables_begin() - guest.windows[0].base;
+    let bytes = kernels::LARGE_BYTES + 8 * GRANULE;
+    let base = guest.commit(place, bytes);
+    guest.upload(base, &noise(bytes.next_multiple_of(GRANULE), 9));
+    let (_, addresses) = guest.module_in(0, kernels::LARGE);
+    let [large, odd] = addresses[..] else {
+        panic!("two addresses, not {addresses:x?}");
+    };
+    assert_eq!(large, base);
+    assert!(guest.download(large, kernels::LARGE_BYTES) == vec![0; kernels::LARGE_BYTES as usize]);
+    assert!(guest.download(odd, 70_001) == vec![0; 70_001]);
+    // What lies behind them is nobody's business.
+    let behind = odd + 70_001 - base;
+    let before = noise(bytes.next_multiple_of(GRANULE), 9);
+    let rest = &before[behind as usize..][..1000];
+    assert_eq!(guest.download(base + behind, 1000), rest);
 }

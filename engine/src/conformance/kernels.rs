@@ -220,6 +220,18 @@ pub const VARIABLES: &str = ptx! {
     "}"
 };
 
+/// Variables without a first value, of [`LARGE_BYTES`] and of an odd size.
+pub const LARGE: &str = ptx! {
+    ".visible .global .align 4 .b8 large[16777219];"
+    ".visible .global .align 1 .b8 odd[70001];"
+    ".visible .entry nothing() {"
+    "  ret;"
+    "}"
+};
+
+/// Bytes of the first variable of [`LARGE`].
+pub const LARGE_BYTES: u64 = 16_777_219;
+
 /// PTX that does not parse, on its line 6.
 pub const BROKEN: &str = ptx! {
     ".visible .entry broken() {"

@@ -477,9 +477,14 @@ impl Told {
     pub fn result_of(&self, stream: u32, sequence: u64) -> Option<Result<(), CUresult>> {
         let state = lock(&self.state);
         let completed = state.completed.get(&stream)?;
-        // Positions are complete in order, so it is near the end.
-        let found = completed.iter().rev().find(|(at, _)| *at == sequence);
-        found.map(|(_, result)| *result)
+        // Positions are complete in order.
+        let found = completed.binary_search_by_key(&sequence, |(at, _)| *at);
+        found.ok().map(|index| completed[index].1)
+    }
+
+    /// Where the next module's variables will lie.
+    pub fn variables_begin(&self) -> u64 {
+        self.variables.base + lock(&self.state).variable_bytes
     }
 
     /// Everything that a stream completed, in the order in which it was told.
