@@ -43,7 +43,7 @@ impl Runner {
     }
 
     pub fn under_openmps(toolkit: &Toolkit) -> Result<Self> {
-        run(cargo().args(["build", "--release", "--package", "openmps"]))?;
+        run(cargo().args(["build", "--package", "openmps"]))?;
         Self::new(toolkit, Some(Daemon::start()?))
     }
 
@@ -163,7 +163,7 @@ impl Daemon {
     fn start() -> Result<Self> {
         // Not under target/: a socket's path may have 107 bytes.
         let folder = std::env::temp_dir().join(format!("openmps-corpus-{}", std::process::id()));
-        let openmps = root().join("target/release/openmps");
+        let openmps = root().join("target/debug/openmps");
         let child = Self::spawn(&openmps, &folder)?;
         let mut daemon = Self {
             openmps,
