@@ -126,7 +126,11 @@ pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
 }
 
 pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
-    let session = session()?;
+    // A thread without a context may free; one whose context is dead learns of it.
+    let session = match current() {
+        Err(CUresult::ERROR_INVALID_CONTEXT) => session()?,
+        current => current?.session,
+    };
     if dptr == 0 {
         return Ok(()); // The usual way to have a context made.
     }
