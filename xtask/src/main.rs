@@ -3,7 +3,10 @@
 mod ci;
 mod corpus;
 mod coverage;
+mod daemon;
 mod fuzz;
+mod mpi;
+mod python;
 mod shell;
 mod toolkit;
 
@@ -36,6 +39,14 @@ enum Task {
     },
     /// Builds and runs the CUDA programs of tests/programs
     Corpus(corpus::Arguments),
+    /// Builds and runs the MPI programs of tests/mpi
+    Mpi,
+    /// Runs the Python programs of tests/python
+    Python {
+        /// Only programs whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+    },
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -47,6 +58,8 @@ fn main() -> Result<()> {
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
         Task::Corpus(arguments) => corpus::corpus(&arguments),
+        Task::Mpi => mpi::mpi(),
+        Task::Python { filter } => python::python(&filter),
         Task::Coverage => coverage::write(),
     }
 }
