@@ -89,7 +89,13 @@ fn install(requirements: &Path) -> Result<PathBuf> {
     run(Command::new("python3")
         .args(["-m", "pip", "--python"])
         .arg(&interpreter)
-        .args(["install", "--quiet", "--no-deps", "--requirement"])
+        .args([
+            "install",
+            "--quiet",
+            "--root-user-action=ignore",
+            "--no-deps",
+            "--requirement",
+        ])
         .arg(requirements))
     .context("the packages come from PyPI by pip 22.3 or newer (Debian: python3-pip)")?;
     fs::write(installed, wanted)?;

@@ -10,7 +10,6 @@ use anyhow::{Context, Result, bail, ensure};
 use super::program::Program;
 use crate::daemon::Daemon;
 use crate::shell::{end_within, root};
-use crate::toolkit::Toolkit;
 
 /// How a program ended.
 #[derive(Debug)]
@@ -33,15 +32,17 @@ pub struct Runner {
 }
 
 impl Runner {
-    pub fn native(toolkit: &Toolkit) -> Result<Self> {
-        Self::new(toolkit, None)
+    /// On this machine's driver; `libraries` has the shared runtime.
+    pub fn native(libraries: PathBuf) -> Result<Self> {
+        Self::new(libraries, None)
     }
 
-    pub fn under_openmps(toolkit: &Toolkit) -> Result<Self> {
-        Self::new(toolkit, Some(Daemon::start()?))
+    /// Under a daemon of its own.
+    pub fn under_openmps(libraries: PathBuf) -> Result<Self> {
+        Self::new(libraries, Some(Daemon::start()?))
     }
 
-    fn new(toolkit: &Toolkit, daemon: Option<Daemon>) -> Result<Self> {
+    fn new(libraries: PathBuf, daemon: Option<Daemon>) -> Result<Self> {
         let place = if daemon.is_some() {
             "openmps"
         } else {
@@ -51,7 +52,7 @@ impl Runner {
         fs::create_dir_all(&outputs)?;
         Ok(Self {
             daemon,
-            libraries: toolkit.libraries(),
+            libraries,
             outputs,
         })
     }
