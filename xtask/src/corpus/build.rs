@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -88,6 +89,7 @@ impl Builder {
         if path.exists() && fs::read_to_string(&mark).is_ok_and(|mark| mark == content) {
             return Ok(path);
         }
+        let start = Instant::now();
         let output = Command::new("nice")
             .arg(&self.nvcc)
             .args(&options)
@@ -103,6 +105,8 @@ impl Builder {
             bail!("{}", first.or(text.lines().next()).unwrap_or("nvcc failed"));
         }
         fs::write(mark, content)?;
+        let took = start.elapsed().as_secs_f32();
+        println!("built {} in {took:.1} s", program.name);
         Ok(path)
     }
 }
