@@ -3,5 +3,6 @@
 
 mod faults;
 mod gpu;
+mod instructions;
 mod kernels;
 mod wild;
