@@ -104,6 +104,11 @@ impl SoftEngine {
 }
 
 impl Engine for SoftEngine {
+    fn lost(&self) -> Option<CUresult> {
+        // A fault ends one client's context here, never the device.
+        None
+    }
+
     fn devices(&self) -> &[DeviceFacts] {
         &self.facts
     }

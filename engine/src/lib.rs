@@ -24,6 +24,9 @@ pub trait Engine: Send + Sync + Debug {
     /// What there is to know of each device, windows aside.
     fn devices(&self) -> &[DeviceFacts];
 
+    /// The error of a device that does not work any more and that only another process can bring back.
+    fn lost(&self) -> Option<CUresult>;
+
     /// Makes room for a client.
     ///
     /// # Errors

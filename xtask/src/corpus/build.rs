@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Cudart;
 use super::program::Program;
-use crate::shell::root;
+use crate::shell::{cargo, root, run};
 use crate::toolkit::Toolkit;
 
 /// PTX alone: it is what the software GPU runs, and NVIDIA's driver compiles it too.
@@ -107,7 +107,11 @@ impl Builder {
     }
 }
 
-/// Copies what was built to a folder, stripped, with a list of it and a script that runs all.
+fn strip(program: &Path, to: &Path) -> Result<()> {
+    run(Command::new("strip").arg("-o").args([to, program]))
+}
+
+/// Copies what was built to a folder, stripped, with `openmps`, a list and a script that runs all.
 pub fn pack(
     programs: &[Program],
     built: &[Result<PathBuf, String>],
@@ -116,16 +120,12 @@ pub fn pack(
     out: &Path,
 ) -> Result<()> {
     fs::create_dir_all(out)?;
+    run(cargo().args(["build", "--release", "--package", "openmps"]))?;
+    strip(&root().join("target/release/openmps"), &out.join("openmps"))?;
     let mut list = String::new();
     for (program, path) in programs.iter().zip(built) {
         let Ok(path) = path else { continue };
-        let copy = out.join(&program.name);
-        let status = Command::new("strip")
-            .arg("-o")
-            .args([&copy, path])
-            .status()
-            .context("cannot run strip")?;
-        anyhow::ensure!(status.success(), "strip {}: {status}", path.display());
+        strip(path, &out.join(&program.name))?;
         let environment: Vec<String> = program
             .environment
             .iter()
