@@ -5,4 +5,5 @@ mod faults;
 mod gpu;
 mod instructions;
 mod kernels;
+mod scratch;
 mod wild;
