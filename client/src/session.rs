@@ -10,11 +10,12 @@ use cuda_abi::operations::Request;
 use cuda_abi::{CUresult, facts::DeviceFacts};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
-use transport::session::{ClientEnd, Reply};
+use transport::session::{ClientEnd, Reply, Written};
 
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::host::Callers;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
 use crate::staging::Staged;
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub functions: Functions,
     pub ranges: Ranges,
     pub staged: Staged,
+    pub callers: Callers,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -152,6 +154,7 @@ impl Session {
             functions: Functions::new(),
             ranges: Ranges::default(),
             staged: Staged::default(),
+            callers: Callers::default(),
             _mappings: mappings,
         }
     }
@@ -231,6 +234,38 @@ impl Session {
         })
     }
 
+    /// Waits until a stream may take one record more; whoever has it in hand does so.
+    pub(crate) fn wait_for_depth(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
+        self.link
+            .wait_for_depth(slot, sequence)
+            .map_err(|_| self.lost())
+    }
+
+    /// Sends a request to its place in a stream that the caller has in hand.
+    pub(crate) fn post_at<R: Request>(
+        &self,
+        slot: u32,
+        sequence: u64,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<(), CUresult> {
+        self.link
+            .post(slot, sequence, request, data)
+            .map_err(|_| self.lost())
+    }
+
+    /// As [`Session::post_at`], of a request that was written down before.
+    pub(crate) fn post_written_at(
+        &self,
+        slot: u32,
+        sequence: u64,
+        written: &Written,
+    ) -> Result<(), CUresult> {
+        self.link
+            .post_written(slot, sequence, written)
+            .map_err(|_| self.lost())
+    }
+
     /// Whether a stream has come as far as `sequence`.
     pub(crate) fn reached(&self, slot: u32, sequence: u64) -> bool {
         self.link.completed(slot) >= sequence
@@ -243,6 +278,17 @@ impl Session {
         }
         self.check_open()?;
         self.link.wait(slot, sequence).map_err(|_| self.lost())
+    }
+
+    /// What became of a context's work: the error that it died of, or, once, the error of the last
+    /// operation that was refused.
+    pub(crate) fn outcome(&self, context: u32) -> Result<(), CUresult> {
+        self.check_fault(context)?;
+        let refused = self.link.refused(context);
+        match self.contexts.refused(context, refused) {
+            true => CUresult(refused & 0xffff).ok(),
+            false => Ok(()),
+        }
     }
 
     /// The error that a context died of, if it did.

@@ -96,6 +96,10 @@ impl Shared {
         std::mem::replace(&mut variables, window)
     }
 
+    fn is_dead(&self, context: u32) -> bool {
+        context >= CONTEXT_SLOTS || self.dead.load(Ordering::Relaxed) & (1 << context) != 0
+    }
+
     /// Whether this is the first bad news of a context.
     fn first_fault(&self, context: u32) -> bool {
         context < CONTEXT_SLOTS
@@ -106,9 +110,10 @@ impl Shared {
 impl Observer for Shared {
     fn completed(&self, at: At, result: Result<(), CUresult>) {
         if let Err(code) = result {
+            // Refused, and told once; or the work of a dead context, of which more was told.
             let context = self.progress.context(at.stream);
-            if self.first_fault(context) {
-                self.publisher.fault(context, code);
+            if !self.is_dead(context) {
+                self.publisher.refused(context, code);
             }
         }
         // The session's word first: when the client sees its own it may post more, which the

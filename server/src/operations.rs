@@ -7,16 +7,17 @@ use std::collections::HashMap;
 
 use cuda_abi::operations::{
     At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill,
-    FunctionSet, HostAlloc, HostAllocReply, HostFree, ImageDescribe, ImageDescribeReply, ImageLoad,
-    ImageLoadReply, ImagePut, ImageUnload, Launch, MemAlloc, MemAllocReply, MemFree, MemInfo,
-    MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
-    StreamCreate, StreamDestroy, StreamWait, Write,
+    FunctionSet, HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe,
+    ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, MemAlloc,
+    MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload,
+    NotSupported, Operations, STREAM_SLOTS, StreamCreate, StreamDestroy, StreamWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
 use transport::session::REPLY_DATA;
 
 use crate::memory::{Block, Place};
+use crate::progress::gate;
 use crate::session::{Action, Committer, Item, Session};
 
 /// Modules that a client may have.
@@ -220,6 +221,24 @@ impl Operations for Session {
             timing: 0,
         };
         self.client.event_record(at, &mark, &[])
+    }
+
+    fn host_gate(&mut self, at: At, _: &HostGate, data: &[u8]) -> Result<(), CUresult> {
+        // Released by now; its place is kept as that of a wait that is over.
+        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    }
+
+    fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Result<(), CUresult> {
+        if request.stream >= STREAM_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        // A client that releases too early only hurts its own order. What waits for this is looked
+        // at when `progress` is next asked whether anything is due, before the next record.
+        let _ = self
+            .shared
+            .progress
+            .complete(gate(request.stream), request.until);
+        Ok(())
     }
 
     fn detach(&mut self, _: &Detach, _: &[u8]) -> Result<(), CUresult> {

@@ -303,6 +303,7 @@ impl Session {
                     until: wait.until,
                 }
             }
+            Opcode::HostGate => Step::Gate,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };

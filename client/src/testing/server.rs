@@ -42,6 +42,8 @@ struct Server<'a> {
     modules: HashMap<u64, (u64, u32)>,
     streams: HashMap<u32, u32>,
     completed: HashMap<u32, u64>,
+    /// Up to where the gates of each stream are open.
+    released: HashMap<u32, u64>,
     pending: HashMap<u32, VecDeque<Pending>>,
     time: u64,
 }
@@ -116,6 +118,7 @@ pub(super) fn run(
         modules: HashMap::new(),
         streams: HashMap::new(),
         completed: HashMap::new(),
+        released: HashMap::new(),
         pending: HashMap::new(),
         time: 1,
     };
@@ -204,6 +207,10 @@ impl Server<'_> {
             Some(Opcode::StreamWait) => {
                 let wait = StreamWait::read(record.slots()).expect("fields");
                 self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
+            }
+            Some(Opcode::HostGate) => {
+                let header = &record.header;
+                self.released.get(&header.channel).copied().unwrap_or(0) < header.sequence
             }
             Some(Opcode::Launch) => {
                 let launch = Launch::read(record.slots()).expect("fields");
@@ -359,6 +366,16 @@ impl Operations for Server<'_> {
     }
 
     fn stream_wait(&mut self, _: At, _: &StreamWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn host_gate(&mut self, _: At, _: &HostGate, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Posted {
+        let released = self.released.entry(request.stream).or_default();
+        *released = (*released).max(request.until);
         Ok(())
     }
 

@@ -557,7 +557,7 @@ macro_rules! for_each_function {
                     launch_params_list: list(CUDA_LAUNCH_PARAMS, num_devices),
                     num_devices: len(u32, launch_params_list), flags: val(u32));
             /// Calls a host function when the stream has come so far.
-            absent 117 since 10000 twin "_ptsz" 10000 capture node survives none =>
+            custom 117 since 10000 twin "_ptsz" 10000 capture node survives none =>
                 fn cuLaunchHostFunc(
                     stream: val(CUstream), callback: val(CUhostFn), user_data: opaque(*mut c_void));
             /// Launches an old-style kernel with one block.
@@ -1033,7 +1033,7 @@ macro_rules! for_each_function {
             local 227 since 12080 twin "_ptsz" 12080 capture allowed survives none =>
                 fn cuStreamGetDevice(stream: val(CUstream), device: out(CUdevice));
             /// Calls a host function with the status of the stream when it has come so far.
-            absent 228 since 5000 twin "_ptsz" 7000 capture invalidates survives none =>
+            custom 228 since 5000 twin "_ptsz" 7000 capture invalidates survives none =>
                 fn cuStreamAddCallback(
                     stream: val(CUstream), callback: val(CUstreamCallback),
                     user_data: opaque(*mut c_void), flags: val(u32));
