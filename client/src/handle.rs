@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Function = 0xc5,
     /// CUlibrary
     Library = 0xc6,
+    /// CUmemoryPool
+    Pool = 0xd1,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

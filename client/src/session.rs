@@ -15,8 +15,11 @@ use transport::session::{ClientEnd, Reply};
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
+use crate::pool::Pools;
+use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
 
@@ -45,6 +48,9 @@ pub(crate) struct Session {
     pub functions: Functions,
     pub ranges: Ranges,
     pub staged: Staged,
+    pub registered: Registered,
+    pub advice: managed::Advice,
+    pub pools: Pools,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -139,6 +145,7 @@ impl Session {
         host: std::ops::Range<u64>,
         mappings: Vec<Mapping>,
     ) -> Self {
+        let pools = Pools::new(&devices);
         Self {
             link,
             closed: AtomicBool::new(false),
@@ -152,6 +159,9 @@ impl Session {
             functions: Functions::new(),
             ranges: Ranges::default(),
             staged: Staged::default(),
+            registered: Registered::default(),
+            advice: managed::Advice::default(),
+            pools,
             _mappings: mappings,
         }
     }
