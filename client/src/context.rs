@@ -205,6 +205,8 @@ impl Current {
         let handle = self.handle();
         self.context.made.store(false, Ordering::Release);
         let session = self.session;
+        session.registered.forget(session, handle);
+        session.pools.forget_context(handle);
         session.modules.forget(session, handle);
         session.events.forget(handle);
         session.streams.forget(handle);
@@ -219,6 +221,7 @@ impl Current {
         for (key, stream) in self.session.streams.of_context(self.handle()) {
             self.session.wait(key.index(), stream.posted())?;
         }
+        self.session.pools.synchronized(self.session);
         self.session.outcome(self.slot())
     }
 

@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Function = 0x45,
     /// CUlibrary
     Library = 0x46,
+    /// CUmemoryPool
+    Pool = 0x51,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

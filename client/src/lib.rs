@@ -36,10 +36,14 @@ mod launch;
 )]
 mod leave;
 mod log;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod params;
+mod pool;
+mod process_maps;
+mod registered;
 mod session;
 mod slots;
 mod staging;

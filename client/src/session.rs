@@ -16,8 +16,11 @@ use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
 use crate::host::Callers;
+use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
+use crate::pool::Pools;
+use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
 
@@ -47,6 +50,9 @@ pub(crate) struct Session {
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
+    pub registered: Registered,
+    pub advice: managed::Advice,
+    pub pools: Pools,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -141,6 +147,7 @@ impl Session {
         host: std::ops::Range<u64>,
         mappings: Vec<Mapping>,
     ) -> Self {
+        let pools = Pools::new(&devices);
         Self {
             link,
             closed: AtomicBool::new(false),
@@ -155,6 +162,9 @@ impl Session {
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
+            registered: Registered::default(),
+            advice: managed::Advice::default(),
+            pools,
             _mappings: mappings,
         }
     }

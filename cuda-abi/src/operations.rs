@@ -53,6 +53,8 @@ macro_rules! for_each_operation {
                 post 71 1 host_release(HostRelease { stream: u32, until: u64 }) -> NoReply {} lost;
                 /// Describes an image again, into a larger buffer in staging.
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
+                /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
+                call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 } survives;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`.

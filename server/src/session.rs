@@ -497,9 +497,14 @@ impl Session {
 
 /// Whether a record asks for memory and waits for the answer.
 fn takes_memory(record: &Record) -> bool {
-    [Opcode::MemAlloc, Opcode::HostAlloc, Opcode::ModuleLoad]
-        .iter()
-        .any(|&opcode| record.header.opcode == opcode as u16)
+    [
+        Opcode::MemAlloc,
+        Opcode::HostAlloc,
+        Opcode::ManagedAlloc,
+        Opcode::ModuleLoad,
+    ]
+    .iter()
+    .any(|&opcode| record.header.opcode == opcode as u16)
 }
 
 fn why(refused: Refused) -> End {

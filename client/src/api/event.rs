@@ -69,6 +69,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
     match session.events.get(event)?.place() {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
+            session.pools.synchronized(session);
             session.outcome(place.context)
         }
         None => Ok(()),

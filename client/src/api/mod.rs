@@ -13,10 +13,13 @@ mod function;
 mod init;
 mod launch;
 mod library;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod pointer;
+mod pool;
+mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -30,10 +33,13 @@ pub(crate) use function::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
+pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
 pub(crate) use pointer::*;
+pub(crate) use pool::*;
+pub(crate) use register::*;
 pub(crate) use stream::*;
 
 /// What every entry point comes to.

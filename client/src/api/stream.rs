@@ -50,7 +50,10 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    target.wait(end_of(&target)?)
+    target.wait(end_of(&target)?)?;
+    let session = target.current.session;
+    session.pools.synchronized(session);
+    Ok(())
 }
 
 /// The place that a stream must come to for all that was posted until now.

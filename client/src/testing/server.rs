@@ -82,7 +82,7 @@ pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
                     .next()
                     .and_then(|bytes| bytes.parse().ok())
                     .ok_or("no size")?,
-                managed: false,
+                ..Variable::default()
             }),
             Some("fail") => return Err(words.collect::<Vec<_>>().join(" ")),
             Some("pad") => descriptor.kernels.extend((0..4000).map(|index| Kernel {
@@ -331,6 +331,21 @@ impl Operations for Server<'_> {
     ) -> Result<MemAllocReply, CUresult> {
         let address = self.take(request.context, request.bytes)?;
         Ok(MemAllocReply { address })
+    }
+
+    fn managed_alloc(
+        &mut self,
+        request: &ManagedAlloc,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ManagedAllocReply, CUresult> {
+        let of_host = HostAlloc {
+            context: request.context,
+            bytes: request.bytes,
+            flags: 0,
+        };
+        let HostAllocReply { address } = self.host_alloc(&of_host, data, reply)?;
+        Ok(ManagedAllocReply { address })
     }
 
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Posted {

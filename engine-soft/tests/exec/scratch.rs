@@ -1,20 +1,55 @@
-use engine_soft::exec::{Isa, Options};
 use crate::gpu::{Args, Gpu};
+use engine_soft::exec::{Isa, Options};
 #[test]
 fn int128() {
     let text = std::fs::read_to_string("/tmp/softptx/int128.ptx").unwrap();
-    for isa in [Isa::Sse2, Isa::Avx2, Isa::Avx512] { for jit in [false, true] { for gang in [32, 64] {
-        let options = Options { isa: Some(isa), jit: Some(jit), gang: Some(gang), ..Options::default() };
-        let mut gpu = Gpu::with(&text, &options, 64);
-        let n = 64usize;
-        let a: Vec<u128> = (0..n).map(|i| if i == 0 { u128::MAX } else { u128::MAX >> i }).collect();
-        let b: Vec<u128> = (0..n).map(|i| if i == 0 { u128::MAX } else { u128::MAX >> (2*i) }).collect();
-        let da = gpu.upload(&a); let db = gpu.upload(&b); let d = gpu.alloc_bytes(n as u64 * 9 * 16);
-        gpu.run("_Z6kernelPKoS0_Poi", 1, 64, &Args::new().ptr(da).ptr(db).ptr(d).u32(n as u32));
-        let got: Vec<u128> = gpu.read(d, n * 9);
-        for i in 0..n { for k in [6,7] { let e = if k == 6 { a[i]/b[i] } else { a[i]%b[i] };
-            if got[i*9+k] != e { println!("{isa:?} {jit} {gang} {i} op {k}: {:#x} expected {e:#x}", got[i*9+k]); } } }
-    }}}
+    for isa in [Isa::Sse2, Isa::Avx2, Isa::Avx512] {
+        for jit in [false, true] {
+            for gang in [32, 64] {
+                let options = Options {
+                    isa: Some(isa),
+                    jit: Some(jit),
+                    gang: Some(gang),
+                    ..Options::default()
+                };
+                let mut gpu = Gpu::with(&text, &options, 64);
+                let n = 64usize;
+                let a: Vec<u128> = (0..n)
+                    .map(|i| if i == 0 { u128::MAX } else { u128::MAX >> i })
+                    .collect();
+                let b: Vec<u128> = (0..n)
+                    .map(|i| {
+                        if i == 0 {
+                            u128::MAX
+                        } else {
+                            u128::MAX >> (2 * i)
+                        }
+                    })
+                    .collect();
+                let da = gpu.upload(&a);
+                let db = gpu.upload(&b);
+                let d = gpu.alloc_bytes(n as u64 * 9 * 16);
+                gpu.run(
+                    "_Z6kernelPKoS0_Poi",
+                    1,
+                    64,
+                    &Args::new().ptr(da).ptr(db).ptr(d).u32(n as u32),
+                );
+                let got: Vec<u128> = gpu.read(d, n * 9);
+                for i in 0..n {
+                    for k in [6, 7] {
+                        let e = if k == 6 { a[i] / b[i] } else { a[i] % b[i] };
+                        if got[i * 9 + k] != e {
+                            println!(
+                                "{isa:?} {jit} {gang} {i} op {k}: {:#x} expected {e:#x}",
+                                got[i * 9 + k]
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 #[test]
 fn local_arrays() {
@@ -29,9 +64,16 @@ DONE: st.param.b32 [rv+0], %r8; ret; }
  { .param .b32 p0; st.param.b32 [p0+0], %r1; .param .b32 r0; call.uni (r0), fib, (p0); ld.param.b32 %r2, [r0+0]; }
  mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2; st.global.u32 [%d3], %r2; ret; }";
     for n in [5] {
-    let mut gpu = Gpu::with(text, &Options { jit: Some(false), ..Options::default() }, 64);
-    let out = gpu.alloc_bytes(8192);
-    let r = gpu.try_run("k", 1, n, 0, &Args::new().ptr(out));
-    println!("{n} {r:?} {:?}", gpu.read::<u32>(out, 12));
+        let mut gpu = Gpu::with(
+            text,
+            &Options {
+                jit: Some(false),
+                ..Options::default()
+            },
+            64,
+        );
+        let out = gpu.alloc_bytes(8192);
+        let r = gpu.try_run("k", 1, n, 0, &Args::new().ptr(out));
+        println!("{n} {r:?} {:?}", gpu.read::<u32>(out, 12));
     }
 }

@@ -287,7 +287,7 @@ impl Client for FakeClient {
         let variable = Variable {
             name: "v".repeat(data[1].into()),
             bytes: 1000,
-            managed: false,
+            ..Variable::default()
         };
         let descriptor = Descriptor {
             kernels: Vec::new(),
@@ -314,7 +314,10 @@ impl Client for FakeClient {
         reply: &mut Vec<u8>,
     ) -> Result<ModuleLoadReply, CUresult> {
         for _ in 0..3 {
-            let window = self.attachment.observer.allocate(request.context, 1000)?;
+            let window = self
+                .attachment
+                .observer
+                .allocate(request.context, 1000, false)?;
             reply.extend(window.base.to_le_bytes());
         }
         Ok(ModuleLoadReply { addresses: 3 })
