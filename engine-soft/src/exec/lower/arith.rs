@@ -46,6 +46,7 @@ impl<'a> Body<'a> {
             "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "bar" | "barrier"
             | "membar" | "fence" | "nanosleep" | "shfl" | "vote" | "match" | "redux"
             | "activemask" | "elect" | "pmevent" => self.control(at, &words),
+            "tex" | "tld4" | "txq" | "suld" | "sust" | "suq" => self.texture(at, &words),
             _ => self.compute_lanes(at, &words),
         }
     }

@@ -11,4 +11,5 @@ pub(crate) mod memory;
 pub(crate) mod pure;
 pub(crate) mod special;
 pub(crate) mod table;
+pub(crate) mod texture;
 pub(crate) mod warp;
