@@ -82,12 +82,8 @@ pub(crate) unsafe fn launch(
 ///
 /// Reads the list of the program, which [`launch`]'s caller vouches for.
 fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, CUresult> {
-    if params.extra.is_null() || !params.each.is_null() {
-        // Both at once is an error, but for an empty block, where neither is read.
-        return match params.extra.is_null() || layout.bytes == 0 {
-            true => Ok(None),
-            false => Err(CUresult::ERROR_INVALID_VALUE),
-        };
+    if params.extra.is_null() {
+        return Ok(None);
     }
     let (mut buffer, mut size) = (None, None);
     // Each of the two once, then the end.
@@ -110,6 +106,9 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
     }
     match (buffer, size) {
         _ if layout.bytes == 0 => Ok(None),
+        // Both ways at once is an error, but for a list that names nothing.
+        (None, None) if !params.each.is_null() => Ok(None),
+        _ if !params.each.is_null() => Err(CUresult::ERROR_INVALID_VALUE),
         (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => {
             Ok(Some(buffer))
         }
@@ -207,7 +206,7 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if threads > i64::from(function.attribute(CUfunction_attribute::MAX_THREADS_PER_BLOCK)?) {
-        return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let most_shared = function.attribute(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
     if i64::from(shape.shared) > i64::from(most_shared) {

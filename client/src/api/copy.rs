@@ -277,7 +277,7 @@ impl Corner {
             CUmemorytype::DEVICE => session.device_place(device()?)?,
             CUmemorytype::UNIFIED => session.any_place(device()?)?,
             // Arrays are not built, so nobody has one.
-            CUmemorytype::ARRAY => return Err(CUresult::ERROR_INVALID_HANDLE),
+            CUmemorytype::ARRAY => return Err(CUresult::ERROR_INVALID_VALUE),
             _ => return Err(wrong),
         };
         Ok(Side {

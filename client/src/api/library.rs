@@ -155,7 +155,9 @@ pub(crate) fn cuKernelGetLibrary(library: Out<CUlibrary>, handle: CUkernel) -> O
 }
 
 pub(crate) fn cuKernelGetName(name: Out<*const c_char>, handle: CUkernel) -> Outcome {
-    name.set(name_of(session()?, handle.bits())?)
+    let session = session()?;
+    super::given(handle.bits())?;
+    name.set(name_of(session, handle.bits())?)
 }
 
 /// The name of a function or kernel.

@@ -126,11 +126,10 @@ pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
 }
 
 pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
-    let current = current()?;
+    let session = session()?;
     if dptr == 0 {
         return Ok(()); // The usual way to have a context made.
     }
-    let session = current.session;
     session
         .ranges
         .remove(dptr, |range| range.origin == Origin::Device)
@@ -184,8 +183,11 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     pointer.required()?;
     let known =
         CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
-    if byte_count == 0 || flags & !known != 0 {
+    if flags & !known != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if byte_count == 0 {
+        return pointer.set(std::ptr::null_mut());
     }
     let session = current.session;
     let bytes = byte_count as u64;
@@ -207,6 +209,9 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
 
 pub(crate) fn cuMemFreeHost(pointer: *mut c_void) -> Outcome {
     let session = session()?;
+    if pointer.is_null() {
+        return Ok(());
+    }
     let address = pointer.addr() as u64;
     session
         .ranges

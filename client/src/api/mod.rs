@@ -39,6 +39,14 @@ pub(crate) use stream::*;
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;
 
+/// Refuses a NULL handle where CUDA tells it from a wrong one.
+fn given(handle: u64) -> Outcome {
+    match handle {
+        0 => Err(cuda_abi::CUresult::ERROR_INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
+
 /// An address for the interfaces before CUDA 3.2, which have 32 bits for it.
 fn narrow(address: u64) -> Result<u32, cuda_abi::CUresult> {
     u32::try_from(address).map_err(|_| cuda_abi::CUresult::ERROR_INVALID_VALUE)

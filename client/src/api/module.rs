@@ -109,6 +109,9 @@ pub(crate) fn cuModuleGetFunction(
     let session = session()?;
     function.required()?;
     let name = name.get()?;
+    if name.is_empty() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let module = session.modules.get(module.bits())?;
     let key = module.function(session, module.image.kernel(name)?)?;
     function.set(CUfunction::from_bits(key.handle(Kind::Function)))
@@ -141,6 +144,9 @@ pub(crate) fn cuModuleGetGlobal_v2(
         .modules
         .get(module.bits())?
         .variable(name.get()?)?;
+    if dptr.is_null() {
+        bytes.required()?;
+    }
     dptr.set_if(address);
     bytes.set_if(size as usize);
     Ok(())
