@@ -191,6 +191,7 @@ impl Current {
         self.context.made.store(false, Ordering::Release);
         let session = self.session;
         session.modules.forget(session, handle);
+        session.arrays.forget(handle);
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);

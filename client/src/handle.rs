@@ -21,6 +21,10 @@ pub(crate) enum Kind {
     Function = 0xc5,
     /// CUlibrary
     Library = 0xc6,
+    /// CUarray
+    Array = 0xd0,
+    /// CUmipmappedArray
+    Mipmaps = 0xd1,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

@@ -12,6 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Reply};
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
@@ -43,6 +44,7 @@ pub(crate) struct Session {
     pub modules: Modules,
     pub libraries: Libraries,
     pub functions: Functions,
+    pub arrays: Arrays,
     pub ranges: Ranges,
     pub staged: Staged,
     /// Keeps the windows of device memory and the host window mapped.
@@ -150,6 +152,7 @@ impl Session {
             modules: Modules::new(),
             libraries: Libraries::new(),
             functions: Functions::new(),
+            arrays: Arrays::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             _mappings: mappings,
@@ -205,8 +208,17 @@ impl Session {
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.call_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn call_with<R: Request>(
+        &self,
+        request: &R,
+        data: &[u8],
+    ) -> Result<Reply<R::Reply>, CUresult> {
         self.check_open()?;
-        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
     }
