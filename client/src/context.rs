@@ -208,6 +208,7 @@ impl Current {
         session.registered.forget(session, handle);
         session.pools.forget_context(handle);
         session.modules.forget(session, handle);
+        session.arrays.forget(handle);
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);

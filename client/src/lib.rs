@@ -19,6 +19,7 @@
 
 mod absent;
 mod api;
+mod array;
 mod attach;
 mod context;
 mod copy;

@@ -12,6 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Reply, Written};
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
@@ -47,6 +48,7 @@ pub(crate) struct Session {
     pub modules: Modules,
     pub libraries: Libraries,
     pub functions: Functions,
+    pub arrays: Arrays,
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
@@ -159,6 +161,7 @@ impl Session {
             modules: Modules::new(),
             libraries: Libraries::new(),
             functions: Functions::new(),
+            arrays: Arrays::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
@@ -218,8 +221,17 @@ impl Session {
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.call_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn call_with<R: Request>(
+        &self,
+        request: &R,
+        data: &[u8],
+    ) -> Result<Reply<R::Reply>, CUresult> {
         self.check_open()?;
-        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
     }

@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 
 use cuda_abi::operations::{
-    At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill,
-    FunctionSet, HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe,
-    ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc,
-    ManagedAllocReply, MemAlloc, MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad,
-    ModuleLoadReply, ModuleUnload, NotSupported, Operations, STREAM_SLOTS, StreamCreate,
-    StreamDestroy, StreamWait, Write,
+    ArrayCopy, ArrayCreate, ArrayCreateReply, ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate,
+    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill, FunctionSet, HostAlloc,
+    HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc, ManagedAllocReply, MemAlloc,
+    MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload,
+    NotSupported, Operations, STREAM_SLOTS, StreamCreate, StreamDestroy, StreamWait, TextureCreate,
+    TextureCreateReply, TextureDestroy, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -43,7 +44,7 @@ struct Module {
 
 impl Session {
     /// The device of a context that is alive and not about to end.
-    fn device_of(&self, context: u32) -> Result<u32, CUresult> {
+    pub(crate) fn device_of(&self, context: u32) -> Result<u32, CUresult> {
         let device = self.contexts.get(context as usize).copied().flatten();
         device
             .filter(|_| self.ending_contexts & (1 << context) == 0)
@@ -51,11 +52,13 @@ impl Session {
     }
 
     /// Defers an action, or does it now.
-    fn defer(&mut self, action: Action) {
+    pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
             match action {
                 Action::Free(block) => self.release_block(&block),
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 // Only ever put behind others.
                 Action::Again(_) => {}
@@ -147,6 +150,7 @@ impl Session {
         self.modules
             .modules
             .retain(|_, module| module.context != context);
+        self.forget_arrays(context);
         for block in self.memory.remove_context(context) {
             self.release_block(&block);
         }
@@ -470,5 +474,37 @@ impl Operations for Session {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         self.client.event_record(at, request, data)
+    }
+
+    fn array_create(
+        &mut self,
+        request: &ArrayCreate,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        self.make_array(request, reply)
+    }
+
+    fn array_destroy(&mut self, request: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.end_array_later(request)
+    }
+
+    fn array_copy(&mut self, at: At, request: &ArrayCopy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.array_copy(at, request, data)
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &TextureCreate,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        self.device_of(request.context)?;
+        self.client.texture_create(request, data, reply)
+    }
+
+    fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(Action::EndTexture(*request));
+        Ok(())
     }
 }

@@ -32,6 +32,7 @@ pub const BUILT: &[&str] = &[
     "pools",
     "ptds",
     "sm_80",
+    "textures",
 ];
 
 #[derive(Debug, clap::Args)]

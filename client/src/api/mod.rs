@@ -4,6 +4,8 @@
 //! the rest. Pointers come as [`params`](crate::params); handles as their bits.
 #![allow(non_snake_case, reason = "the names are C's")]
 
+mod array;
+mod array_copy;
 mod context;
 mod copy;
 mod device;
@@ -23,7 +25,10 @@ mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod texture;
 
+pub(crate) use array::*;
+pub(crate) use array_copy::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
@@ -41,6 +46,7 @@ pub(crate) use pointer::*;
 pub(crate) use pool::*;
 pub(crate) use register::*;
 pub(crate) use stream::*;
+pub(crate) use texture::*;
 
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;

@@ -842,72 +842,72 @@ macro_rules! for_each_function {
                     op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), flags: val(u64),
                     stream: val(CUstream));
             /// Copies host memory to an array. Form of CUDA 2.0.
-            absent 183 since 2000 capture invalidates survives none =>
+            custom 183 since 2000 capture invalidates survives none =>
                 fn cuMemcpyHtoA(
                     dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count),
                     byte_count: len(u32, src_host));
             /// Copies host memory to an array. Form of CUDA 3.2.
-            absent 184 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
+            custom 184 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyHtoA_v2(
                     dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count),
                     byte_count: len(usize, src_host));
             /// Copies an array to host memory. Form of CUDA 2.0.
-            absent 185 since 2000 capture invalidates survives none =>
+            custom 185 since 2000 capture invalidates survives none =>
                 fn cuMemcpyAtoH(
                     dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32),
                     byte_count: len(u32, dst_host));
             /// Copies an array to host memory. Form of CUDA 3.2.
-            absent 186 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
+            custom 186 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyAtoH_v2(
                     dst_host: bytes_out(byte_count), src_array: val(CUarray),
                     src_offset: val(usize), byte_count: len(usize, dst_host));
             /// Copies device memory to an array. Form of CUDA 2.0.
-            absent 187 since 2000 capture invalidates survives none =>
+            post 187 since 2000 capture invalidates survives none =>
                 fn cuMemcpyDtoA(
                     dst_array: val(CUarray), dst_offset: val(u32), src_device: val(CUdeviceptr_v1),
                     byte_count: val(u32));
             /// Copies device memory to an array. Form of CUDA 3.2.
-            absent 188 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
+            post 188 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyDtoA_v2(
                     dst_array: val(CUarray), dst_offset: val(usize), src_device: val(CUdeviceptr),
                     byte_count: val(usize));
             /// Copies an array to device memory. Form of CUDA 2.0.
-            absent 189 since 2000 capture invalidates survives none =>
+            post 189 since 2000 capture invalidates survives none =>
                 fn cuMemcpyAtoD(
                     dst_device: val(CUdeviceptr_v1), src_array: val(CUarray), src_offset: val(u32),
                     byte_count: val(u32));
             /// Copies an array to device memory. Form of CUDA 3.2.
-            absent 190 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
+            post 190 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyAtoD_v2(
                     dst_device: val(CUdeviceptr), src_array: val(CUarray), src_offset: val(usize),
                     byte_count: val(usize));
             /// Copies an array to an array. Form of CUDA 2.0.
-            absent 191 since 2000 capture invalidates survives none =>
+            post 191 since 2000 capture invalidates survives none =>
                 fn cuMemcpyAtoA(
                     dst_array: val(CUarray), dst_offset: val(u32), src_array: val(CUarray),
                     src_offset: val(u32), byte_count: val(u32));
             /// Copies an array to an array. Form of CUDA 3.2.
-            absent 192 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
+            post 192 since 3020 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyAtoA_v2(
                     dst_array: val(CUarray), dst_offset: val(usize), src_array: val(CUarray),
                     src_offset: val(usize), byte_count: val(usize));
             /// Copies host memory to an array in a stream. Form of CUDA 2.0.
-            absent 193 since 2000 capture node survives none =>
+            custom 193 since 2000 capture node survives none =>
                 fn cuMemcpyHtoAAsync(
                     dst_array: val(CUarray), dst_offset: val(u32), src_host: bytes(byte_count),
                     byte_count: len(u32, src_host), stream: val(CUstream));
             /// Copies host memory to an array in a stream. Form of CUDA 3.2.
-            absent 194 since 3020 twin "_ptsz" 7000 capture node survives none =>
+            custom 194 since 3020 twin "_ptsz" 7000 capture node survives none =>
                 fn cuMemcpyHtoAAsync_v2(
                     dst_array: val(CUarray), dst_offset: val(usize), src_host: bytes(byte_count),
                     byte_count: len(usize, src_host), stream: val(CUstream));
             /// Copies an array to host memory in a stream. Form of CUDA 2.0.
-            absent 195 since 2000 capture node survives none =>
+            custom 195 since 2000 capture node survives none =>
                 fn cuMemcpyAtoHAsync(
                     dst_host: bytes_out(byte_count), src_array: val(CUarray), src_offset: val(u32),
                     byte_count: len(u32, dst_host), stream: val(CUstream));
             /// Copies an array to host memory in a stream. Form of CUDA 3.2.
-            absent 196 since 3020 twin "_ptsz" 7000 capture node survives none =>
+            custom 196 since 3020 twin "_ptsz" 7000 capture node survives none =>
                 fn cuMemcpyAtoHAsync_v2(
                     dst_host: bytes_out(byte_count), src_array: val(CUarray),
                     src_offset: val(usize), byte_count: len(usize, dst_host), stream: val(CUstream));
@@ -1971,110 +1971,110 @@ macro_rules! for_each_function {
                 fn cuUserObjectRetain(object: val(CUuserObject), count: val(u32));
             // Arrays.
             /// Makes an array of up to three dimensions. Form of CUDA 2.0.
-            absent 430 since 2000 capture prohibited survives lost =>
+            call 430 since 2000 capture prohibited survives lost =>
                 fn cuArray3DCreate(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR_v1));
             /// Makes an array of up to three dimensions. Form of CUDA 3.2.
-            absent 431 since 3020 capture prohibited survives lost =>
+            call 431 since 3020 capture prohibited survives lost =>
                 fn cuArray3DCreate_v2(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR));
             /// Gives format and size of an array of up to three dimensions. Form of CUDA 2.0.
-            absent 432 since 2000 capture allowed survives none =>
+            local 432 since 2000 capture allowed survives none =>
                 fn cuArray3DGetDescriptor(
                     array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR_v1), array: val(CUarray));
             /// Gives format and size of an array of up to three dimensions. Form of CUDA 3.2.
-            absent 433 since 3020 capture allowed survives none =>
+            local 433 since 3020 capture allowed survives none =>
                 fn cuArray3DGetDescriptor_v2(
                     array_descriptor: struct_out(CUDA_ARRAY3D_DESCRIPTOR), array: val(CUarray));
             /// Makes an array of one or two dimensions. Form of CUDA 2.0.
-            absent 434 since 2000 capture prohibited survives lost =>
+            call 434 since 2000 capture prohibited survives lost =>
                 fn cuArrayCreate(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR_v1));
             /// Makes an array of one or two dimensions. Form of CUDA 3.2.
-            absent 435 since 3020 capture prohibited survives lost =>
+            call 435 since 3020 capture prohibited survives lost =>
                 fn cuArrayCreate_v2(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY_DESCRIPTOR));
             /// Ends an array.
-            absent 436 since 2000 capture prohibited survives lost =>
+            post 436 since 2000 capture prohibited survives lost =>
                 fn cuArrayDestroy(array: val(CUarray));
             /// Gives format and size of an array of one or two dimensions. Form of CUDA 2.0.
-            absent 437 since 2000 capture allowed survives none =>
+            local 437 since 2000 capture allowed survives none =>
                 fn cuArrayGetDescriptor(
                     array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR_v1), array: val(CUarray));
             /// Gives format and size of an array of one or two dimensions. Form of CUDA 3.2.
-            absent 438 since 3020 capture allowed survives none =>
+            local 438 since 3020 capture allowed survives none =>
                 fn cuArrayGetDescriptor_v2(
                     array_descriptor: struct_out(CUDA_ARRAY_DESCRIPTOR), array: val(CUarray));
             /// Gives the size and alignment of memory that an array needs.
-            absent 439 since 11060 capture allowed survives none =>
+            local 439 since 11060 capture allowed survives none =>
                 fn cuArrayGetMemoryRequirements(
                     memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS),
                     array: val(CUarray), device: val(CUdevice));
             /// Gives a plane of an array of several planes.
-            absent 440 since 11020 capture allowed survives none =>
+            local 440 since 11020 capture allowed survives none =>
                 fn cuArrayGetPlane(
                     plane_array: out(CUarray), array: val(CUarray), plane_idx: val(u32));
             /// Gives the layout of a sparse array.
-            absent 441 since 11010 capture allowed survives none =>
+            local 441 since 11010 capture allowed survives none =>
                 fn cuArrayGetSparseProperties(
                     sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
                     array: val(CUarray));
             /// Makes an array with mipmap levels.
-            absent 442 since 5000 capture prohibited survives lost =>
+            call 442 since 5000 capture prohibited survives lost =>
                 fn cuMipmappedArrayCreate(
                     handle: new(CUmipmappedArray),
                     mipmapped_array_desc: struct_in(CUDA_ARRAY3D_DESCRIPTOR),
                     num_mipmap_levels: val(u32));
             /// Ends an array with mipmap levels.
-            absent 443 since 5000 capture prohibited survives lost =>
+            post 443 since 5000 capture prohibited survives lost =>
                 fn cuMipmappedArrayDestroy(mipmapped_array: val(CUmipmappedArray));
             /// Gives a level of an array with mipmap levels.
-            absent 444 since 5000 capture allowed survives none =>
+            local 444 since 5000 capture allowed survives none =>
                 fn cuMipmappedArrayGetLevel(
                     level_array: out(CUarray), mipmapped_array: val(CUmipmappedArray),
                     level: val(u32));
             /// Gives the size and alignment of memory that an array with mipmap levels needs.
-            absent 445 since 11060 capture allowed survives none =>
+            local 445 since 11060 capture allowed survives none =>
                 fn cuMipmappedArrayGetMemoryRequirements(
                     memory_requirements: struct_out(CUDA_ARRAY_MEMORY_REQUIREMENTS),
                     mipmap: val(CUmipmappedArray), device: val(CUdevice));
             /// Gives the layout of a sparse array with mipmap levels.
-            absent 446 since 11010 capture allowed survives none =>
+            local 446 since 11010 capture allowed survives none =>
                 fn cuMipmappedArrayGetSparseProperties(
                     sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
                     mipmap: val(CUmipmappedArray));
             // Texture and surface objects.
             /// Makes a surface object.
-            absent 447 since 5000 capture prohibited survives replayed =>
+            call 447 since 5000 capture prohibited survives replayed =>
                 fn cuSurfObjectCreate(
                     surf_object: new(CUsurfObject), res_desc: struct_in(CUDA_RESOURCE_DESC));
             /// Ends a surface object.
-            absent 448 since 5000 capture prohibited survives replayed =>
+            post 448 since 5000 capture prohibited survives replayed =>
                 fn cuSurfObjectDestroy(surf_object: val(CUsurfObject));
             /// Gives what a surface object was made of.
-            absent 449 since 5000 capture allowed survives none =>
+            local 449 since 5000 capture allowed survives none =>
                 fn cuSurfObjectGetResourceDesc(
                     res_desc: struct_out(CUDA_RESOURCE_DESC), surf_object: val(CUsurfObject));
             /// Makes a texture object.
-            absent 450 since 5000 capture prohibited survives replayed =>
+            call 450 since 5000 capture prohibited survives replayed =>
                 fn cuTexObjectCreate(
                     tex_object: new(CUtexObject), res_desc: struct_in(CUDA_RESOURCE_DESC),
                     tex_desc: struct_in(CUDA_TEXTURE_DESC),
                     res_view_desc: struct_in(CUDA_RESOURCE_VIEW_DESC));
             /// Ends a texture object.
-            absent 451 since 5000 capture prohibited survives replayed =>
+            post 451 since 5000 capture prohibited survives replayed =>
                 fn cuTexObjectDestroy(tex_object: val(CUtexObject));
             /// Gives what a texture object was made of.
-            absent 452 since 5000 capture allowed survives none =>
+            local 452 since 5000 capture allowed survives none =>
                 fn cuTexObjectGetResourceDesc(
                     res_desc: struct_out(CUDA_RESOURCE_DESC), tex_object: val(CUtexObject));
             /// Gives how a texture object sees its resource.
-            absent 453 since 5000 capture allowed survives none =>
+            local 453 since 5000 capture allowed survives none =>
                 fn cuTexObjectGetResourceViewDesc(
                     res_view_desc: struct_out(CUDA_RESOURCE_VIEW_DESC),
                     tex_object: val(CUtexObject));
             /// Gives how a texture object is read.
-            absent 454 since 5000 capture allowed survives none =>
+            local 454 since 5000 capture allowed survives none =>
                 fn cuTexObjectGetTextureDesc(
                     tex_desc: struct_out(CUDA_TEXTURE_DESC), tex_object: val(CUtexObject));
             // Texture and surface references.
