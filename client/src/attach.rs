@@ -103,7 +103,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
     let hello = Packet::Hello(Hello {
         version: handshake::VERSION,
         fingerprint: handshake::fingerprint(),
-        features: 0,
+        features: handshake::FEATURE_QUEUED,
         purpose: Purpose::Client(ClientFields {
             program: program(),
             percentage: environment("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
@@ -124,9 +124,16 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
     connection
         .set_receive_timeout(Some(WELCOME_TIMEOUT))
         .map_err(failed)?;
-    let (bytes, fds) = connection.receive().map_err(failed)?;
-    connection.set_receive_timeout(None).map_err(failed)?;
-    match Packet::decode(&bytes) {
+    let (packet, fds) = loop {
+        let (bytes, fds) = connection.receive().map_err(failed)?;
+        connection.set_receive_timeout(None).map_err(failed)?;
+        match Packet::decode(&bytes) {
+            // Its turn comes when it comes: another user's programs may run for days.
+            Ok(Packet::Queued { text }) => log!("waiting: {text}"),
+            packet => break (packet, fds),
+        }
+    };
+    match packet {
         Ok(Packet::Welcome(welcome)) => Ok((welcome, fds)),
         Ok(Packet::Refused { code, text }) => {
             log!("refused ({code}): {text}");

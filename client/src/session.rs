@@ -36,7 +36,7 @@ static LEFT: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub(crate) struct Session {
     link: ClientEnd,
-    /// Set once the server was found gone; from then on everything gives MPS_RPC_FAILURE.
+    /// Set once the session was found over; from then on everything gives the error of that.
     closed: AtomicBool,
     /// The devices that this program may see, by its ordinals.
     pub devices: Vec<Device>,
@@ -185,22 +185,36 @@ impl Session {
         &self.link
     }
 
-    /// Remembers that the server is gone, and gives the error for it.
+    /// Remembers that the session is over, and gives the error for it: MPS_CLIENT_TERMINATED when
+    /// the operator ended it, else MPS_RPC_FAILURE.
     #[cold]
     fn lost(&self) -> CUresult {
+        let code = match self.link.closed() {
+            Some(CUresult::ERROR_MPS_CLIENT_TERMINATED) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
+            _ => CUresult::ERROR_MPS_RPC_FAILURE,
+        };
         if !self.closed.swap(true, Ordering::Relaxed) {
-            crate::log::log!("the server is gone: every call fails from here on");
+            crate::log::log!(
+                "the session is over ({}): every call fails from here on",
+                code.0
+            );
         }
-        CUresult::ERROR_MPS_RPC_FAILURE
+        code
     }
 
     /// Whether the server is still there, as far as is known without asking.
     #[inline]
     pub(crate) fn check_open(&self) -> Result<(), CUresult> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(CUresult::ERROR_MPS_RPC_FAILURE);
+        if self.is_over() {
+            return Err(self.lost());
         }
         Ok(())
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        // The second is a word that the server writes once, at the end: reading it costs nothing.
+        self.closed.load(Ordering::Relaxed) || self.link.closed().is_some()
     }
 
     /// Looks whether the server is still there; for loops of queries that would never wait.

@@ -5,11 +5,13 @@ use std::os::unix::fs::MetadataExt;
 
 use cuda_abi::CUresult;
 use engine::arena::EXTENT;
+use serde_json::json;
 use transport::handshake::{Admit, Hello, Packet, Purpose, negotiate};
 use transport::session::SessionMemory;
-use transport::socket::{Connection, SocketError};
+use transport::socket::{Connection, Peer, SocketError};
 
 use crate::daemon::Daemon;
+use crate::events::of_client;
 use crate::placement::{Who, executor_for};
 use crate::registry::{Client, ServerId, State, Waiting};
 
@@ -25,9 +27,20 @@ impl Daemon {
         self.refuse_with(connection, pid, CUresult::ERROR_MPS_CONNECTION_FAILED, text);
     }
 
-    fn refuse_with(&self, connection: &Connection, pid: Option<i32>, code: CUresult, text: &str) {
+    pub(crate) fn refuse_with(
+        &self,
+        connection: &Connection,
+        pid: Option<i32>,
+        code: CUresult,
+        text: &str,
+    ) {
         let who = pid.map_or_else(|| "a connection".to_owned(), |pid| format!("client {pid}"));
         self.log(&format!("Refused {who} with error {}: {text}", code.0));
+        self.event(
+            "client.refused",
+            json!({ "client": pid }),
+            json!({ "code": code.0, "why": text }),
+        );
         let packet = Packet::Refused {
             code: code.0,
             text: text.to_owned(),
@@ -44,14 +57,22 @@ impl Daemon {
                 return self.refuse(&connection, None, &text);
             }
         };
+        if self.is_quitting() {
+            let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
+            return self.refuse_with(&connection, Some(peer.pid), code, "the daemon is quitting");
+        }
+        if self.in_the_way_of(peer.uid).is_some() {
+            return self.queue(connection, peer, hello);
+        }
+        self.admit_client(connection, peer, hello);
+    }
+
+    /// A client's turn has come.
+    pub(crate) fn admit_client(&mut self, connection: Connection, peer: Peer, hello: Hello) {
         let (pid, uid) = (peer.pid, peer.uid);
         let Purpose::Client(wishes) = &hello.purpose else {
             return;
         };
-        if self.is_quitting() {
-            let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
-            return self.refuse_with(&connection, Some(pid), code, "the daemon is quitting");
-        }
         let session = self.number();
         let key = executor_for(
             Who {
@@ -76,6 +97,7 @@ impl Daemon {
             Some(id) => Ok(id),
             None => self.start_server_for(key, uid, Some(peer.gid)),
         };
+
         let id = match id {
             Ok(id) => id,
             Err(error) => {
@@ -178,12 +200,15 @@ impl Daemon {
                 server.last_serial += 1;
                 let client = Client {
                     pid,
+                    uid: waiting.peer.uid,
                     serial: server.last_serial,
                     program: waiting.fields.program,
                     namespace,
                     attached: false,
                 };
+                let about = of_client(server, &client);
                 server.clients.insert(waiting.session, client);
+                self.event("client.connected", about, json!({}));
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),

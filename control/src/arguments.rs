@@ -1,5 +1,7 @@
 //! The command line, with the spellings that NVIDIA's program takes.
 
+use crate::placement::Isolation;
+
 /// What the program is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -22,8 +24,41 @@ pub enum Action {
 pub struct Options {
     /// Stay in the foreground, with log lines on standard output too.
     pub foreground: bool,
-    /// `-M`: one server for the clients of all users was asked for.
+    /// `-M`: several users' clients are served at once.
     pub multiuser: bool,
+    /// `-q`: a server is started at once, so that the devices are known.
+    pub ready_devices: bool,
+    /// `--isolation`: how far apart clients are kept.
+    pub isolation: Option<Isolation>,
+}
+
+/// The long options, to find the one that was meant.
+const OPTIONS: &[&str] = &[
+    "--help",
+    "--version",
+    "--daemon",
+    "--foreground",
+    "--multiuser-server",
+    "--ready-devices",
+    "--isolation",
+    "--static-partitioning",
+];
+
+/// How many letters have to be changed, put in or left out to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().enumerate() {
+        let mut above_left = std::mem::replace(&mut row[0], index + 1);
+        for (column, theirs) in other.iter().enumerate() {
+            let above = row[column + 1];
+            row[column + 1] = (above_left + usize::from(letter != *theirs))
+                .min(above + 1)
+                .min(row[column] + 1);
+            above_left = above;
+        }
+    }
+    row[other.len()]
 }
 
 /// Reads the arguments that follow the program's name.
@@ -41,15 +76,34 @@ pub fn parse(arguments: &[String]) -> Action {
                 options.foreground = true;
             }
             "-M" | "--multiuser-server" | "-multiuser-server" => options.multiuser = true,
-            // Prepares answers to `device_query`; ours need no preparation.
-            "-q" | "--ready-devices" => {}
+            "-q" | "--ready-devices" => options.ready_devices = true,
+            _ if argument.starts_with("--isolation=") => {
+                let name = argument.trim_start_matches("--isolation=");
+                match Isolation::named(name) {
+                    Some(isolation) => options.isolation = Some(isolation),
+                    None => {
+                        return Action::Refused(format!(
+                            "{argument}: it is one of {}",
+                            Isolation::NAMES
+                        ));
+                    }
+                }
+            }
             "-S" | "--static-partitioning" => {
                 return Action::Refused(format!(
                     "{argument}: static partitioning is not built yet"
                 ));
             }
             _ if argument.starts_with('-') => {
-                return Action::Refused(format!("Unrecognized option {argument}"));
+                let nearest = OPTIONS
+                    .iter()
+                    .map(|option| (distance(argument, option), option))
+                    .min()
+                    .filter(|(distance, _)| *distance <= 3);
+                let hint = nearest.map_or_else(String::new, |(_, option)| {
+                    format!("; did you mean {option}?")
+                });
+                return Action::Refused(format!("Unrecognized option {argument}{hint}"));
             }
             _ => return Action::Command(arguments[index..].join(" ")),
         }
@@ -76,10 +130,18 @@ mod tests {
             Action::Daemon(Options {
                 foreground,
                 multiuser,
+                ..Options::default()
             })
         };
         assert_eq!(parse_words("-d"), daemon(false, false));
-        assert_eq!(parse_words("--daemon -q"), daemon(false, false));
+        assert_eq!(
+            parse_words("--daemon -q --isolation=none"),
+            Action::Daemon(Options {
+                ready_devices: true,
+                isolation: Some(Isolation::None),
+                ..Options::default()
+            })
+        );
         for foreground in ["-f", "--forground", "--foreground"] {
             assert_eq!(parse_words(foreground), daemon(true, false));
         }
@@ -110,6 +172,16 @@ mod tests {
             parse_words("--bogus"),
             Action::Refused("Unrecognized option --bogus".into())
         );
+        assert_eq!(
+            parse_words("-d --multi-user-server"),
+            Action::Refused(
+                "Unrecognized option --multi-user-server; did you mean --multiuser-server?".into()
+            )
+        );
         assert!(matches!(parse_words("-d -S"), Action::Refused(_)));
+        assert!(matches!(
+            parse_words("-d --isolation=x"),
+            Action::Refused(_)
+        ));
     }
 }

@@ -82,11 +82,11 @@ pub fn command(socket: &Path, line: &str) -> ExitCode {
     }
 }
 
-/// Carries out each line of standard input; the last one may lack its newline. The exit status is
-/// the last command's.
+/// Carries out each line of standard input; the last one may lack its newline. The exit status says
+/// whether any of them failed.
 pub fn lines(socket: &Path) -> ExitCode {
     let mut exit = ExitCode::SUCCESS;
-    for line in std::io::stdin().lock().lines() {
+    for line in std::io::stdin().lock().split(b'\n') {
         let line = match line {
             Ok(line) => line,
             Err(error) => {
@@ -94,10 +94,12 @@ pub fn lines(socket: &Path) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        match ask(socket, &line) {
+        match ask(socket, &String::from_utf8_lossy(&line)) {
             Ok((output, status)) => {
                 let _ = std::io::stdout().write_all(output.as_bytes());
-                exit = ExitCode::from(status);
+                if status != 0 {
+                    exit = ExitCode::from(status);
+                }
             }
             Err(error) => {
                 eprintln!("{error}");

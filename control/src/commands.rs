@@ -1,37 +1,61 @@
 //! The commands: a table of names, usages and handlers. What they print is what scripts parse, so
 //! lists hold digits and nothing else, and more is said in the log.
+//!
+//! NVIDIA's exits 0 whatever comes of a command. Ours exits 1 when a command was refused or failed:
+//! no tool that is known depends on the 0, and scripts under `set -e` want to know. Two failures in
+//! name only keep it: an empty line, with which here-documents end, and `ps` where no server runs.
 
-use std::fmt::Write;
+mod clients;
+mod devices;
+mod limits;
+mod line;
+mod servers;
 
-use cuda_abi::limits;
+use std::fmt::Display;
+
+use serde_json::{Value, json};
 
 use crate::daemon::{Daemon, Until};
-use crate::registry::{Server, ServerId, State};
+use crate::registry::{Server, ServerId};
+
+pub use line::{Arguments, Line, LineError, parse};
 
 /// Who gave a command, by the kernel's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
     /// Its user.
     pub uid: u32,
+    /// Its process id as seen from here, or 0.
+    pub pid: i32,
 }
 
 /// What a command comes to.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Answer {
     /// What it prints.
     pub text: String,
+    /// The same for programs; without it, what is made of the text.
+    pub value: Option<Value>,
+    /// Whether the value is to be printed.
+    pub as_json: bool,
     /// What the command client exits with.
     pub exit: u8,
     /// What goes to the log in place of the text.
     pub log: Option<String>,
     /// What must come to pass before the answer is given.
     pub until: Option<Until>,
+    /// Whether the command is to be carried out again then, in place of this answer.
+    pub again: bool,
 }
 
 impl Answer {
-    fn line(text: impl std::fmt::Display) -> Self {
+    fn line(text: impl Display) -> Self {
+        Self::text(format!("{text}\n"))
+    }
+
+    fn text(text: String) -> Self {
         Self {
-            text: format!("{text}\n"),
+            text,
             ..Self::default()
         }
     }
@@ -40,7 +64,7 @@ impl Answer {
         Self::default()
     }
 
-    fn refusal(text: impl std::fmt::Display) -> Self {
+    fn refusal(text: impl Display) -> Self {
         Self {
             exit: 1,
             ..Self::line(text)
@@ -53,9 +77,56 @@ impl Answer {
             ..Self::default()
         }
     }
+
+    /// Has the command carried out again when something has come to pass.
+    fn again_after(until: Until) -> Self {
+        Self {
+            again: true,
+            ..Self::after(until)
+        }
+    }
+
+    fn with_value(self, value: Value) -> Self {
+        Self {
+            value: Some(value),
+            ..self
+        }
+    }
+
+    fn with_log(self, log: impl Into<String>) -> Self {
+        Self {
+            log: Some(log.into()),
+            ..self
+        }
+    }
+
+    /// Makes it a failure.
+    pub(crate) fn fail(&mut self, text: &str) {
+        self.text = format!("{text}\n");
+        self.value = None;
+        self.exit = 1;
+        self.again = false;
+    }
+
+    /// What the command client prints.
+    #[must_use]
+    pub fn output(&self) -> String {
+        if !self.as_json {
+            return self.text.clone();
+        }
+        let text = self.text.trim_end();
+        let value = match &self.value {
+            Some(value) => value.clone(),
+            None if self.exit != 0 => json!({ "error": text }),
+            None if text.is_empty() => json!({}),
+            None => json!({ "message": text }),
+        };
+        format!("{value}\n")
+    }
 }
 
 /// A row of the table.
+#[derive(Debug)]
 pub struct Command {
     /// Its name, case-sensitive.
     pub name: &'static str,
@@ -63,457 +134,312 @@ pub struct Command {
     pub usage: &'static str,
     /// What it does, in a line.
     pub what: &'static str,
+    /// Options without a value.
+    flags: &'static [&'static str],
+    /// Options with one.
+    values: &'static [&'static str],
+    /// Plain words at most.
+    words: usize,
     /// Whether it is only for root and the daemon's own user.
     changes: bool,
-    run: fn(&mut Daemon, Caller, &[&str]) -> Answer,
+    run: fn(&mut Daemon, Caller, &Arguments<'_>) -> Answer,
 }
 
-/// All commands, in the order in which the usage text has them.
+/// What most rows have.
+const PLAIN: Command = Command {
+    name: "",
+    usage: "",
+    what: "",
+    flags: &[],
+    values: &[],
+    words: 0,
+    changes: false,
+    run: |_, _, _| Answer::nothing(),
+};
+
+/// All commands, in the order in which the usage text has them. Each takes `--json` too.
 pub const COMMANDS: &[Command] = &[
     Command {
         name: "start_server",
         usage: "-uid <user id>",
         what: "start a server for a user",
-        changes: false, // for oneself
-        run: start_server,
+        values: &["-uid"],
+        run: servers::start_server, // for oneself, or for root
+        ..PLAIN
     },
     Command {
         name: "shutdown_server",
         usage: "<PID> [-f]",
         what: "end a server when its clients have left, or at once",
+        flags: &["-f"],
+        words: 1,
         changes: true,
-        run: shutdown_server,
+        run: servers::shutdown_server,
+        ..PLAIN
     },
     Command {
         name: "quit",
         usage: "[-t <seconds>]",
         what: "end the servers when their clients have left or the time is over, and the daemon",
+        values: &["-t"],
         changes: true,
-        run: quit,
+        run: servers::quit,
+        ..PLAIN
     },
     Command {
         name: "get_server_list",
-        usage: "",
         what: "list the servers",
-        changes: false,
-        run: get_server_list,
+        run: servers::get_server_list,
+        ..PLAIN
     },
     Command {
         name: "get_server_status",
         usage: "<PID>",
-        what: "say in what state a server is",
-        changes: false,
-        run: get_server_status,
+        what: "say in what state a server is: INITIALIZING, ACTIVE, FAULT or STOPPING",
+        words: 1,
+        run: servers::get_server_status,
+        ..PLAIN
     },
     Command {
         name: "get_client_list",
         usage: "<PID>",
         what: "list the clients of a server",
-        changes: false,
-        run: get_client_list,
+        words: 1,
+        run: clients::get_client_list,
+        ..PLAIN
     },
     Command {
         name: "get_device_client_list",
         usage: "[<PID>]",
         what: "list the devices with their clients",
-        changes: false,
-        run: get_device_client_list,
+        words: 1,
+        run: devices::get_device_client_list,
+        ..PLAIN
     },
     Command {
         name: "ps",
         usage: "[-p <PID>]",
         what: "show the clients of all servers or of one",
-        changes: false,
-        run: ps,
+        values: &["-p"],
+        run: clients::ps,
+        ..PLAIN
     },
     Command {
         name: "set_default_active_thread_percentage",
         usage: "<percentage>",
         what: "set the active thread percentage of later servers",
+        words: 1,
         changes: true,
-        run: set_default_active_thread_percentage,
+        run: limits::set_default_active_thread_percentage,
+        ..PLAIN
     },
     Command {
         name: "get_default_active_thread_percentage",
-        usage: "",
         what: "show it",
-        changes: false,
-        run: get_default_active_thread_percentage,
+        run: limits::get_default_active_thread_percentage,
+        ..PLAIN
     },
     Command {
         name: "set_active_thread_percentage",
         usage: "<PID> <percentage>",
         what: "set the active thread percentage of a server's later clients",
+        words: 2,
         changes: true,
-        run: set_active_thread_percentage,
+        run: limits::set_active_thread_percentage,
+        ..PLAIN
     },
     Command {
         name: "get_active_thread_percentage",
         usage: "<PID>",
         what: "show it",
-        changes: false,
-        run: get_active_thread_percentage,
+        words: 1,
+        run: limits::get_active_thread_percentage,
+        ..PLAIN
     },
     Command {
         name: "set_default_device_pinned_mem_limit",
         usage: "<device> <size>",
         what: "set the memory limit of each client of later servers",
+        words: 2,
         changes: true,
-        run: set_default_device_pinned_mem_limit,
+        run: limits::set_default_device_pinned_mem_limit,
+        ..PLAIN
     },
     Command {
         name: "get_default_device_pinned_mem_limit",
         usage: "<device>",
         what: "show it",
-        changes: false,
-        run: get_default_device_pinned_mem_limit,
+        words: 1,
+        run: limits::get_default_device_pinned_mem_limit,
+        ..PLAIN
     },
     Command {
         name: "set_device_pinned_mem_limit",
         usage: "<PID> <device> <size>",
         what: "set the memory limit of each later client of a server",
+        words: 3,
         changes: true,
-        run: set_device_pinned_mem_limit,
+        run: limits::set_device_pinned_mem_limit,
+        ..PLAIN
     },
     Command {
         name: "get_device_pinned_mem_limit",
         usage: "<PID> <device>",
         what: "show it",
-        changes: false,
-        run: get_device_pinned_mem_limit,
+        words: 2,
+        run: limits::get_device_pinned_mem_limit,
+        ..PLAIN
     },
     Command {
         name: "set_default_client_priority",
         usage: "<priority>",
         what: "set the priority of later clients, 0 normal or 1 below normal",
+        words: 1,
         changes: true,
-        run: set_default_client_priority,
+        run: limits::set_default_client_priority,
+        ..PLAIN
     },
     Command {
         name: "get_default_client_priority",
-        usage: "",
         what: "show it",
-        changes: false,
-        run: get_default_client_priority,
+        run: limits::get_default_client_priority,
+        ..PLAIN
+    },
+    Command {
+        name: "terminate_client",
+        usage: "<server PID> <client PID>",
+        what: "end a client's work and contexts; its process lives on and gets error 810",
+        words: 2,
+        changes: true,
+        run: clients::terminate_client,
+        ..PLAIN
+    },
+    Command {
+        name: "device_query",
+        usage: "[<PID>] [--csv]",
+        what: "show the devices that are offered, and those of each server",
+        flags: &["--csv"],
+        words: 1,
+        run: devices::device_query,
+        ..PLAIN
+    },
+    Command {
+        name: "lspart",
+        what: "list static partitions; not built",
+        run: |_, _, _| no_partitions(),
+        ..PLAIN
+    },
+    Command {
+        name: "sm_partition",
+        usage: "add <device> <chunks> | rm <device> <partition>",
+        what: "make or remove a static partition; not built",
+        words: 3,
+        changes: true,
+        run: |_, _, _| no_partitions(),
+        ..PLAIN
+    },
+    Command {
+        name: "help",
+        usage: "[<command>]",
+        what: "show the commands, or what one does",
+        words: 1,
+        run: |_, _, arguments| help(arguments),
+        ..PLAIN
     },
 ];
 
 /// Carries out a line.
 pub fn run(daemon: &mut Daemon, caller: Caller, line: &str) -> Answer {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let command = words
-        .first()
-        .and_then(|name| COMMANDS.iter().find(|command| command.name == *name));
-    let Some(command) = command else {
-        return Answer::line(format_args!("Unknown command \"{}\"", line.trim()));
+    let parsed = match parse(line) {
+        Ok(parsed) => parsed,
+        // See above.
+        Err(empty @ LineError::Unknown("")) => return Answer::line(empty),
+        Err(error) => {
+            let mut answer = Answer::refusal(error);
+            answer.as_json = line.split_whitespace().any(|word| word == "--json");
+            return answer;
+        }
     };
-    if command.changes && !daemon.is_owner(caller.uid) {
-        return Answer::refusal(format_args!(
+    let command = parsed.command;
+    let mut answer = if command.changes && !daemon.is_owner(caller.uid) {
+        Answer::refusal(format_args!(
             "{} is for root and user {} only",
             command.name,
             rustix::process::geteuid().as_raw()
-        ));
+        ))
+    } else {
+        (command.run)(daemon, caller, &parsed.arguments)
+    };
+    answer.as_json = parsed.arguments.json;
+    answer
+}
+
+/// The commands with their usages, a command to a line and what it does below it.
+#[must_use]
+pub fn list() -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for command in COMMANDS {
+        let _ = writeln!(
+            text,
+            "{}",
+            format!("  {} {}", command.name, command.usage).trim_end()
+        );
+        let _ = writeln!(text, "                             {}", command.what);
     }
-    (command.run)(daemon, caller, &words[1..])
+    text
 }
 
-fn not_found(pid: impl std::fmt::Display) -> Answer {
-    Answer::line(format_args!("Server {pid} not found"))
+fn help(arguments: &Arguments<'_>) -> Answer {
+    let value = |command: &Command| json!({ "name": command.name, "usage": command.usage, "what": command.what });
+    let Some(name) = arguments.word(0) else {
+        let all = COMMANDS.iter().map(value).collect();
+        return Answer::text(list()).with_value(all);
+    };
+    match COMMANDS.iter().find(|command| command.name == name) {
+        Some(command) => {
+            let usage = format!("{} {}", command.name, command.usage);
+            Answer::text(format!("{}\n  {}\n", usage.trim_end(), command.what))
+                .with_value(value(command))
+        }
+        None => Answer::refusal(LineError::Unknown(name)),
+    }
 }
 
-/// The server that an argument names.
-fn server(daemon: &Daemon, argument: Option<&&str>) -> Result<ServerId, Answer> {
-    let text = argument.copied().unwrap_or("0");
+/// A partition that is only written down would promise multiprocessors that nobody else gets, and not
+/// keep that.
+fn no_partitions() -> Answer {
+    Answer::refusal(
+        "static partitioning is not built: multiprocessors are shared by active thread percentages",
+    )
+}
+
+/// What every command says of a server that is not there, or that the caller may not see.
+fn not_found(pid: impl Display) -> Answer {
+    Answer::refusal(format_args!("Server {pid} not found"))
+}
+
+/// The server that an argument names, if the caller may know of it.
+fn server(daemon: &Daemon, caller: Caller, argument: Option<&str>) -> Result<ServerId, Answer> {
+    let text = argument.unwrap_or("0");
     text.parse()
         .ok()
         .and_then(|pid| daemon.registry.by_pid(pid))
+        .filter(|id| daemon.sees(caller.uid, *id))
         .ok_or_else(|| not_found(text))
 }
 
 fn with_server(
     daemon: &mut Daemon,
-    argument: Option<&&str>,
+    caller: Caller,
+    argument: Option<&str>,
     answer: impl FnOnce(&mut Server) -> Answer,
 ) -> Answer {
-    match server(daemon, argument) {
+    match server(daemon, caller, argument) {
         Ok(id) => match daemon.registry.servers.get_mut(&id) {
             Some(server) => answer(server),
-            None => not_found(argument.copied().unwrap_or("0")),
+            None => not_found(argument.unwrap_or("0")),
         },
         Err(refusal) => refusal,
     }
-}
-
-fn start_server(daemon: &mut Daemon, caller: Caller, words: &[&str]) -> Answer {
-    let uid = match words {
-        ["-uid", uid, ..] => uid.parse::<u32>().ok(),
-        _ => None,
-    };
-    let Some(uid) = uid else {
-        return Answer::line("A user id (UID) is required to start a new server");
-    };
-    if uid != caller.uid && !daemon.is_owner(caller.uid) {
-        return Answer::refusal("start_server for another user is for root only");
-    }
-    match daemon.start_for_user(uid) {
-        Ok(id) => match daemon.registry.servers.get(&id) {
-            Some(server) if server.state == State::Initializing => Answer::after(Until::Ready(id)),
-            _ => Answer::nothing(),
-        },
-        Err(error) => Answer::refusal(error),
-    }
-}
-
-fn shutdown_server(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    let force = words.contains(&"-f");
-    let pid = words.iter().find(|word| **word != "-f");
-    match server(daemon, pid) {
-        Ok(id) => {
-            daemon.shut_down_server(id, force, None);
-            Answer::after(Until::Gone(id))
-        }
-        Err(refusal) => refusal,
-    }
-}
-
-fn quit(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    let grace = match words {
-        [] => None,
-        ["-t", seconds] => match seconds.parse::<u32>() {
-            Ok(seconds) => Some(std::time::Duration::from_secs(seconds.into())),
-            Err(_) => return Answer::refusal("quit -t takes a number of seconds"),
-        },
-        _ => return Answer::refusal("quit takes nothing, or -t and a number of seconds"),
-    };
-    daemon.quit(grace);
-    Answer::after(Until::AllGone)
-}
-
-fn get_server_list(daemon: &mut Daemon, _: Caller, _: &[&str]) -> Answer {
-    let mut text = String::new();
-    for server in daemon.registry.servers.values() {
-        let _ = writeln!(text, "{}", server.pid());
-    }
-    Answer {
-        text,
-        ..Answer::default()
-    }
-}
-
-fn get_server_status(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        Answer::line(match server.state {
-            State::Initializing => "INITIALIZING",
-            State::Active => "ACTIVE",
-            State::Stopping => "STOPPING",
-        })
-    })
-}
-
-fn get_client_list(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        let mut text = String::new();
-        for client in server.clients_in_order() {
-            let _ = writeln!(text, "{}", client.pid);
-        }
-        Answer {
-            text,
-            ..Answer::default()
-        }
-    })
-}
-
-fn get_device_client_list(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    let only = match words.first() {
-        Some(_) => match server(daemon, words.first()) {
-            Ok(id) => Some(id),
-            Err(refusal) => return refusal,
-        },
-        None => None,
-    };
-    let mut text = String::new();
-    for (id, server) in &daemon.registry.servers {
-        if only.is_some_and(|only| only != *id) || server.clients.is_empty() {
-            continue;
-        }
-        for (ordinal, device) in server.devices.iter().enumerate() {
-            let _ = writeln!(text, "[{ordinal}] 00:00.0, {}", device.name);
-            for client in server.clients_in_order() {
-                let _ = writeln!(text, "{}.1", client.pid);
-            }
-        }
-    }
-    Answer {
-        text,
-        ..Answer::default()
-    }
-}
-
-fn ps(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    let only = match words {
-        ["-p", pid, ..] => match server(daemon, Some(pid)) {
-            Ok(id) => Some(id),
-            // Twice, and an empty line: as scripts see it from NVIDIA's.
-            Err(refusal) => {
-                return Answer {
-                    text: format!("{0}{0}\n", refusal.text),
-                    ..refusal
-                };
-            }
-        },
-        _ if daemon.registry.servers.is_empty() => return Answer::line("Server not found"),
-        _ => None,
-    };
-    let row = |text: &mut String, fields: [&str; 6]| {
-        let [pid, id, server, device, namespace, command] = fields;
-        let _ = writeln!(
-            text,
-            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}"
-        );
-    };
-    let mut text = String::new();
-    for (id, server) in &daemon.registry.servers {
-        if only.is_some_and(|only| only != *id) {
-            continue;
-        }
-        for client in server.clients_in_order() {
-            if text.is_empty() {
-                row(
-                    &mut text,
-                    ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
-                );
-            }
-            for device in &server.devices {
-                row(
-                    &mut text,
-                    [
-                        &client.pid.to_string(),
-                        &client.serial.to_string(),
-                        &server.pid().to_string(),
-                        device.short_uuid(),
-                        &client.namespace.to_string(),
-                        &client.program,
-                    ],
-                );
-            }
-        }
-    }
-    Answer {
-        text,
-        ..Answer::default()
-    }
-}
-
-/// Sets a percentage and answers with the one in force, which is what NVIDIA's prints even when it
-/// refuses; that it refused is said in the log and by the exit status.
-fn set_percentage(percentage: &mut f32, text: Option<&&str>) -> Answer {
-    match limits::percentage(text.copied().unwrap_or("")) {
-        Ok(value) => {
-            *percentage = value;
-            show_percentage(value)
-        }
-        Err(error) => Answer {
-            exit: 1,
-            log: Some(format!(
-                "Invalid percentage, expected between (0.0, 100.0]: {error}\n{percentage:.1}"
-            )),
-            ..show_percentage(*percentage)
-        },
-    }
-}
-
-fn show_percentage(percentage: f32) -> Answer {
-    Answer::line(format_args!("{percentage:.1}"))
-}
-
-fn set_default_active_thread_percentage(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    set_percentage(&mut daemon.defaults.percentage, words.first())
-}
-
-fn get_default_active_thread_percentage(daemon: &mut Daemon, _: Caller, _: &[&str]) -> Answer {
-    show_percentage(daemon.defaults.percentage)
-}
-
-fn set_active_thread_percentage(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        set_percentage(&mut server.settings.percentage, words.get(1))
-    })
-}
-
-fn get_active_thread_percentage(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        show_percentage(server.settings.percentage)
-    })
-}
-
-/// Sets a memory limit and prints nothing; where NVIDIA's takes what does not parse for "no limit",
-/// this refuses it and says why.
-fn set_memory(settings: &mut crate::settings::Settings, words: &[&str]) -> Answer {
-    let [device, size] = words else {
-        return Answer::refusal("Invalid command format.");
-    };
-    match settings.set_memory(device, size) {
-        Ok(()) => Answer::nothing(),
-        Err(error) => Answer::refusal(error),
-    }
-}
-
-fn show_memory(settings: &crate::settings::Settings, device: Option<&&str>) -> Answer {
-    let Some(device) = device else {
-        return Answer {
-            log: Some("Invalid command format.".into()),
-            ..Answer::nothing()
-        };
-    };
-    match settings.memory.get(*device) {
-        Some(size) => Answer::line(size),
-        None => Answer {
-            log: Some("No default pinned memory limit set for the device!".into()),
-            ..Answer::nothing()
-        },
-    }
-}
-
-fn set_default_device_pinned_mem_limit(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    let answer = set_memory(&mut daemon.defaults, words);
-    if answer.exit != 0 {
-        return answer;
-    }
-    Answer {
-        log: Some(format!(
-            "set_default_device_pinned_mem_limit {}.",
-            words.join(" ")
-        )),
-        ..answer
-    }
-}
-
-fn get_default_device_pinned_mem_limit(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    show_memory(&daemon.defaults, words.first())
-}
-
-fn set_device_pinned_mem_limit(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        set_memory(&mut server.settings, words.get(1..).unwrap_or(&[]))
-    })
-}
-
-fn get_device_pinned_mem_limit(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    with_server(daemon, words.first(), |server| {
-        show_memory(&server.settings, words.get(1))
-    })
-}
-
-fn set_default_client_priority(daemon: &mut Daemon, _: Caller, words: &[&str]) -> Answer {
-    match words.first().map(|text| limits::priority(text)) {
-        Some(Ok(priority)) => {
-            daemon.default_priority = priority;
-            Answer::nothing()
-        }
-        _ => Answer::line("Invalid priority value - must be 0 or 1!"),
-    }
-}
-
-fn get_default_client_priority(daemon: &mut Daemon, _: Caller, _: &[&str]) -> Answer {
-    Answer::line(daemon.default_priority)
 }

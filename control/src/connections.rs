@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use transport::handshake::{Packet, Purpose, Unreadable};
 use transport::socket::Connection;
 
@@ -26,10 +27,14 @@ pub struct HalfOpen {
 }
 
 impl Daemon {
-    /// Takes those who connect.
-    pub(crate) fn accept(&mut self) {
+    /// Takes those who connect, to the socket for all or to the owner's.
+    pub(crate) fn accept(&mut self, privileged: bool) {
         for _ in 0..AT_A_TIME {
-            match self.instance.listener.try_accept() {
+            let listener = match privileged {
+                true => &self.instance.privileged,
+                false => &self.instance.listener,
+            };
+            match listener.try_accept() {
                 Ok(Some(connection)) => self.accepted(connection),
                 Ok(None) => return,
                 Err(error) => {
@@ -117,11 +122,21 @@ impl Daemon {
         };
         self.log("NEW UI");
         self.log(&format!("Cmd:{line}"));
-        let answer = commands::run(self, Caller { uid: peer.uid }, line);
+        let caller = Caller {
+            uid: peer.uid,
+            pid: peer.pid,
+        };
+        let answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
             self.log(line);
         }
-        self.answer(connection, answer);
+        let refused = (answer.exit != 0).then(|| answer.text.trim_end());
+        self.event(
+            "command",
+            json!({ "uid": caller.uid, "pid": caller.pid }),
+            json!({ "line": line, "exit": answer.exit, "refused": refused }),
+        );
+        self.answer(connection, caller, line, answer);
         self.log("UI closed");
     }
 }

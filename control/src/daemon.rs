@@ -1,19 +1,21 @@
 //! The daemon's event loop: one thread that sleeps until a descriptor has something to say or a time
 //! has come.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use serde_json::json;
+use transport::handshake::ListedDevice;
 use transport::socket::Connection;
 
 use crate::BINARY_VERSION;
 use crate::arguments::Options;
-use crate::commands::Answer;
+use crate::commands::{self, Answer, Caller};
 use crate::connections::HalfOpen;
 use crate::directories::text_variable;
 use crate::instance::Instance;
@@ -21,9 +23,19 @@ use crate::log::Role;
 use crate::placement::{Isolation, Key};
 use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
+use crate::users::Queued;
 
 /// How long a server that was told to end at once may take before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
+
+/// How long a log may become, unless OPENMPS_LOG_BYTES says otherwise.
+const LOG_BYTES: u64 = 16 << 20;
+
+/// How often, at most, the logs are looked after.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// How long the answer to `terminate_client` waits for the client's work to end.
+const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
 /// Commands that may wait for something at a time.
 const MAX_PENDING_ANSWERS: usize = 1024;
@@ -41,6 +53,12 @@ pub enum Source {
     Server(ServerId),
     /// A server's process ended.
     Process(ServerId),
+    /// Somebody connects to the socket for the owner.
+    Privileged,
+    /// Somebody wrote to the log's FIFO.
+    LogPipe,
+    /// A child ended, and perhaps not one of ours.
+    Children,
 }
 
 impl Source {
@@ -51,18 +69,23 @@ impl Source {
             Self::HalfOpen(id) => id << 3 | 2,
             Self::Server(id) => id << 3 | 3,
             Self::Process(id) => id << 3 | 4,
+            Self::Privileged => 5,
+            Self::LogPipe => 6,
+            Self::Children => 7,
         }
     }
 
-    const fn decode(word: u64) -> Option<Self> {
+    const fn decode(word: u64) -> Self {
         let id = word >> 3;
         match word & 7 {
-            0 => Some(Self::Listener),
-            1 => Some(Self::Signals),
-            2 => Some(Self::HalfOpen(id)),
-            3 => Some(Self::Server(id)),
-            4 => Some(Self::Process(id)),
-            _ => None,
+            0 => Self::Listener,
+            1 => Self::Signals,
+            2 => Self::HalfOpen(id),
+            3 => Self::Server(id),
+            4 => Self::Process(id),
+            5 => Self::Privileged,
+            6 => Self::LogPipe,
+            _ => Self::Children,
         }
     }
 }
@@ -74,6 +97,8 @@ pub enum Until {
     Ready(ServerId),
     /// A server is gone.
     Gone(ServerId),
+    /// A session is over.
+    Ended(u64),
     /// All servers are gone, and the daemon is about to go.
     AllGone,
 }
@@ -83,6 +108,10 @@ struct Pending {
     connection: Connection,
     answer: Answer,
     until: Until,
+    /// Who asked for what, if it is to be carried out again.
+    again: Option<(Caller, String)>,
+    /// When the answer is given all the same.
+    deadline: Option<Instant>,
 }
 
 /// The daemon.
@@ -95,6 +124,12 @@ pub struct Daemon {
     /// For clients that ask for none.
     pub(crate) default_priority: u32,
     pub(crate) isolation: Isolation,
+    /// Whether several users are served at once.
+    pub(crate) multiuser: bool,
+    /// Clients that wait for another user's to leave.
+    pub(crate) queued: VecDeque<Queued>,
+    /// What the last server that became ready has.
+    pub(crate) devices: Vec<ListedDevice>,
     pub(crate) start_server: fn() -> Command,
     /// Starts of an executor's server in a row that came to nothing.
     pub(crate) attempts: HashMap<Key, u32>,
@@ -106,6 +141,10 @@ pub struct Daemon {
     pub(crate) listen_again: Option<Instant>,
     epoll: OwnedFd,
     signals: UnixStream,
+    children: UnixStream,
+    /// When the logs were last looked after, and how long they may become.
+    looked_after: Instant,
+    log_bytes: u64,
     pending: Vec<Pending>,
     quitting: bool,
 }
@@ -131,23 +170,30 @@ impl Daemon {
 
         let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
-        let (signals, writer) = UnixStream::pair().map_err(|error| failed(&error))?;
-        signals
-            .set_nonblocking(true)
-            .map_err(|error| failed(&error))?;
-        for signal in [SIGTERM, SIGINT] {
-            writer
-                .try_clone()
-                .and_then(|writer| signal_hook::low_level::pipe::register(signal, writer))
-                .map_err(|error| failed(&error))?;
-        }
+        let signals = on_signals(&[SIGTERM, SIGINT]).map_err(|error| failed(&error))?;
+        let children = on_signals(&[SIGCHLD]).map_err(|error| failed(&error))?;
+        let log_bytes = match text_variable("OPENMPS_LOG_BYTES")? {
+            Some(text) => cuda_abi::limits::size_in_bytes(&text)
+                .map_err(|error| format!("OPENMPS_LOG_BYTES: {error}"))?,
+            None => LOG_BYTES,
+        };
+        let isolation = match (options.isolation, text_variable("OPENMPS_ISOLATION")?) {
+            (Some(isolation), _) => isolation,
+            (None, Some(text)) => Isolation::named(&text).ok_or_else(|| {
+                format!("OPENMPS_ISOLATION={text} is none of {}", Isolation::NAMES)
+            })?,
+            (None, None) => Isolation::default(),
+        };
 
         let daemon = Self {
             instance,
             registry: Registry::default(),
             defaults,
             default_priority,
-            isolation: Isolation::default(),
+            isolation,
+            multiuser: options.multiuser,
+            queued: VecDeque::new(),
+            devices: Vec::new(),
             start_server,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
@@ -155,12 +201,18 @@ impl Daemon {
             listen_again: None,
             epoll,
             signals,
+            children,
+            looked_after: Instant::now(),
+            log_bytes,
             pending: Vec::new(),
             quitting: false,
         };
         daemon
             .watch(&daemon.instance.listener, Source::Listener)
+            .and_then(|()| daemon.watch(&daemon.instance.privileged, Source::Privileged))
+            .and_then(|()| daemon.watch(&daemon.instance.log_pipe, Source::LogPipe))
             .and_then(|()| daemon.watch(&daemon.signals, Source::Signals))
+            .and_then(|()| daemon.watch(&daemon.children, Source::Children))
             .map_err(|error| failed(&error))?;
 
         let directories = daemon.instance.directories();
@@ -175,10 +227,50 @@ impl Daemon {
         daemon.log(&format!(
             "CUDA MPS Control binary version: {BINARY_VERSION}"
         ));
-        if options.multiuser {
-            daemon.log("Multi-user mode: the users' clients are served at the same time, each user's by a server of its own");
+        daemon.say_how_it_serves(options);
+        let mut daemon = daemon;
+        if options.ready_devices
+            && let Err(error) = daemon.start_for_user(rustix::process::geteuid().as_raw())
+        {
+            daemon.log(&error);
         }
         Ok(daemon)
+    }
+
+    fn say_how_it_serves(&self, options: Options) {
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile)
+            .current
+            .unwrap_or(u64::MAX);
+        // What a client costs: here its connection and its process while it waits; in its server
+        // those two for good.
+        let clients = descriptors.saturating_sub(64) / 2;
+        self.log(&format!(
+            "Up to {descriptors} descriptors: room for about {clients} clients of a server"
+        ));
+        if self.isolation == Isolation::None {
+            self.log(
+                "One server for all users was asked for. This is weaker: users share a context, and \
+                 a server that fails takes all users' clients with it",
+            );
+        } else if self.multiuser {
+            self.log(
+                "Multi-user mode: the users' clients are served at the same time, each user's by a \
+                 server of its own",
+            );
+        }
+        let directories = self.instance.directories();
+        self.event(
+            "daemon.started",
+            json!({ "daemon": std::process::id(), "uid": rustix::process::geteuid().as_raw() }),
+            json!({
+                "pipe_directory": directories.pipe.display().to_string(),
+                "log_directory": directories.log.display().to_string(),
+                "multiuser": self.multiuser,
+                "isolation": self.isolation.name(),
+                "foreground": options.foreground,
+                "descriptors": descriptors,
+            }),
+        );
     }
 
     /// Runs until it is told to quit and all servers are gone.
@@ -210,17 +302,22 @@ impl Daemon {
             for event in &events {
                 let data = event.data;
                 match Source::decode(data.u64()) {
-                    Some(Source::Listener) => self.accept(),
-                    Some(Source::Signals) => self.signalled(),
-                    Some(Source::HalfOpen(number)) => self.half_open_spoke(number),
-                    Some(Source::Server(id)) => self.server_spoke(id),
-                    Some(Source::Process(id)) => self.server_ended(id),
-                    None => {}
+                    Source::Listener => self.accept(false),
+                    Source::Privileged => self.accept(true),
+                    Source::LogPipe => self.instance.pass_on_lines(),
+                    Source::Children => self.reap(),
+                    Source::Signals => self.signalled(),
+                    Source::HalfOpen(number) => self.half_open_spoke(number),
+                    Source::Server(id) => self.server_spoke(id),
+                    Source::Process(id) => self.server_ended(id, None),
                 }
             }
             self.pass_deadlines();
+            self.look_after_logs();
         }
         self.log("Exit with status 0");
+        let about = json!({ "daemon": std::process::id() });
+        self.event("daemon.exited", about, json!({}));
         // Before the answers: whoever gets one may look for the files, or start the next daemon.
         let Self {
             instance, pending, ..
@@ -269,7 +366,11 @@ impl Daemon {
 
     /// Ends everything: servers end when their clients have left, or after `grace`.
     pub(crate) fn quit(&mut self, grace: Option<Duration>) {
+        if !self.quitting {
+            crate::notify::tell("STOPPING=1");
+        }
         self.quitting = true;
+        self.serve_next_user();
         let ids: Vec<ServerId> = self.registry.servers.keys().copied().collect();
         for id in ids {
             self.shut_down_server(id, grace == Some(Duration::ZERO), grace);
@@ -277,9 +378,7 @@ impl Daemon {
     }
 
     fn signalled(&mut self) {
-        use std::io::Read;
-        let mut bytes = [0; 16];
-        let _ = (&self.signals).read(&mut bytes);
+        drain(&self.signals);
         if self.quitting {
             // Asked twice: no more patience.
             for server in self.registry.servers.values_mut() {
@@ -291,27 +390,69 @@ impl Daemon {
         self.quit(Some(Duration::ZERO));
     }
 
+    /// Reaps children: servers, and orphans, which a process 1 is given.
+    fn reap(&mut self) {
+        use rustix::process::{WaitOptions, waitpid};
+        use std::os::unix::process::ExitStatusExt;
+        drain(&self.children);
+        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+            let pid = pid.as_raw_nonzero().get().cast_unsigned();
+            if let Some(id) = self.registry.by_pid(pid) {
+                self.server_ended(id, Some(ExitStatus::from_raw(status.as_raw())));
+            }
+        }
+    }
+
+    fn look_after_logs(&mut self) {
+        if self.looked_after.elapsed() < LOOK_AFTER {
+            return;
+        }
+        self.looked_after = Instant::now();
+        for log in self.instance.logs() {
+            log.look_after(self.log_bytes);
+        }
+    }
+
     /// Gives an answer, now or when what it waits for has come to pass.
-    pub(crate) fn answer(&mut self, connection: Connection, mut answer: Answer) {
+    pub(crate) fn answer(
+        &mut self,
+        connection: Connection,
+        caller: Caller,
+        line: &str,
+        mut answer: Answer,
+    ) {
         match answer.until.take() {
-            Some(until) if self.pending.len() < MAX_PENDING_ANSWERS => self.pending.push(Pending {
-                connection,
-                answer,
-                until,
-            }),
+            Some(until) if self.pending.len() < MAX_PENDING_ANSWERS => {
+                let deadline = matches!(until, Until::Ended(_));
+                self.pending.push(Pending {
+                    connection,
+                    until,
+                    again: answer.again.then(|| (caller, line.to_owned())),
+                    deadline: deadline.then(|| Instant::now() + ENDED_WITHIN),
+                    answer,
+                });
+            }
             _ => send_answer(&connection, &answer),
         }
     }
 
-    /// Gives the answers that wait for this; `text` is appended to them.
-    pub(crate) fn came_to_pass(&mut self, which: impl Fn(Until) -> bool, text: &str) {
+    /// Gives the answers that wait for this, or says why it will never come to pass.
+    pub(crate) fn came_to_pass(&mut self, which: impl Fn(Until) -> bool, failed: Option<&str>) {
         let (now, later) = std::mem::take(&mut self.pending)
             .into_iter()
-            .partition(|pending| which(pending.until));
+            .partition::<Vec<_>, _>(|pending| which(pending.until));
         self.pending = later;
         for mut pending in now {
-            pending.answer.text.push_str(text);
-            send_answer(&pending.connection, &pending.answer);
+            if let Some(failed) = failed {
+                pending.answer.fail(failed);
+            }
+            match pending.again.take() {
+                Some((caller, line)) if failed.is_none() => {
+                    let answer = commands::run(self, caller, &line);
+                    self.answer(pending.connection, caller, &line, answer);
+                }
+                _ => send_answer(&pending.connection, &pending.answer),
+            }
         }
     }
 
@@ -322,7 +463,12 @@ impl Daemon {
             .servers
             .values()
             .filter_map(|server| server.deadline);
-        servers.chain(half_open).chain(self.listen_again).min()
+        let answers = self.pending.iter().filter_map(|pending| pending.deadline);
+        servers
+            .chain(half_open)
+            .chain(self.listen_again)
+            .chain(answers)
+            .min()
     }
 
     fn pass_deadlines(&mut self) {
@@ -331,6 +477,11 @@ impl Daemon {
         if self.listen_again.is_some_and(|time| time <= now) {
             self.listen_again = None;
             let _ = self.watch(&self.instance.listener, Source::Listener);
+        }
+        // A client that was told to end cannot go on, however long the device still works for it.
+        let late = |pending: &Pending| pending.deadline.is_some_and(|deadline| deadline <= now);
+        for pending in self.pending.extract_if(.., |pending| late(pending)) {
+            send_answer(&pending.connection, &pending.answer);
         }
         for server in self.registry.servers.values_mut() {
             if server.deadline.is_some_and(|deadline| deadline <= now) {
@@ -353,6 +504,24 @@ impl Daemon {
     }
 }
 
+/// Becomes readable when one of the signals came.
+fn on_signals(signals: &[i32]) -> std::io::Result<UnixStream> {
+    let (reader, writer) = UnixStream::pair()?;
+    reader.set_nonblocking(true)?;
+    for &signal in signals {
+        signal_hook::low_level::pipe::register(signal, writer.try_clone()?)?;
+    }
+    Ok(reader)
+}
+
+fn drain(mut signals: &UnixStream) {
+    use std::io::Read;
+    let mut bytes = [0; 64];
+    while matches!(signals.read(&mut bytes), Ok(64)) {}
+}
+
+/// SIGCHLD
+const SIGCHLD: i32 = 17;
 /// SIGTERM
 const SIGTERM: i32 = 15;
 /// SIGINT
@@ -360,7 +529,7 @@ const SIGINT: i32 = 2;
 
 /// Sends an answer to whoever still waits for it. The daemon never waits for a reader.
 pub fn send_answer(connection: &Connection, answer: &Answer) {
-    for packet in transport::handshake::command_output(answer.exit, &answer.text) {
+    for packet in transport::handshake::command_output(answer.exit, &answer.output()) {
         if connection.try_send(&packet.encode(), &[]).is_err() {
             return;
         }
@@ -379,9 +548,11 @@ mod tests {
             Source::HalfOpen(7),
             Source::Server(1 << 40),
             Source::Process(0),
+            Source::Privileged,
+            Source::LogPipe,
+            Source::Children,
         ] {
-            assert_eq!(Source::decode(source.encode()), Some(source));
+            assert_eq!(Source::decode(source.encode()), source);
         }
-        assert_eq!(Source::decode(7), None);
     }
 }

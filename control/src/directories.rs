@@ -68,6 +68,24 @@ impl Directories {
         self.log.join("control.log")
     }
 
+    /// A socket as `control` that only the daemon's own user may connect to.
+    #[must_use]
+    pub fn privileged_socket(&self) -> PathBuf {
+        self.pipe.join("control_privileged")
+    }
+
+    /// The FIFO that lines of server.log may be written to.
+    #[must_use]
+    pub fn log_pipe(&self) -> PathBuf {
+        self.pipe.join("log")
+    }
+
+    /// The structured log.
+    #[must_use]
+    pub fn events(&self) -> PathBuf {
+        self.log.join("events.jsonl")
+    }
+
     /// The servers' log.
     #[must_use]
     pub fn server_log(&self) -> PathBuf {

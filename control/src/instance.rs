@@ -5,28 +5,42 @@
 //! leaves socket and lock file, as NVIDIA's does.
 
 use std::fs::{File, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::FlockOperation;
 use transport::socket::{Listener, PATH_MAX};
 
 use crate::directories::{Directories, make};
-use crate::log::Log;
+use crate::log::{Log, Role};
 
 /// What scripts look for.
 pub const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
+
+/// Bytes of the log's FIFO that are passed on at a time, so that whoever floods it hinders nobody.
+const PASSED_ON: usize = 4096;
+
+/// The longest line that is passed on as one.
+const LONGEST_LINE: usize = 1024;
 
 /// The one daemon of its pipe directory.
 #[derive(Debug)]
 pub struct Instance {
     /// Where clients connect.
     pub listener: Listener,
+    /// The same for the daemon's own user alone.
+    pub privileged: Listener,
+    /// What is written to it goes to server.log.
+    pub log_pipe: File,
+    /// What came out of it without an end of line.
+    unfinished: Vec<u8>,
     /// control.log
     pub control_log: Log,
     /// server.log
     pub server_log: Log,
+    /// events.jsonl
+    pub events: Log,
     directories: Directories,
     /// Held as long as the daemon lives.
     _lock: File,
@@ -39,12 +53,14 @@ impl Instance {
     /// One line that says what is wrong.
     pub fn claim(directories: Directories, echo: bool) -> Result<Self, String> {
         let socket = directories.control_socket();
-        let length = socket.as_os_str().len();
+        // The longest that is bound.
+        let longest = directories.privileged_socket();
+        let length = longest.as_os_str().len();
         if length > PATH_MAX {
             return Err(format!(
                 "the socket's path has {length} bytes, more than the {PATH_MAX} that the system takes; \
                  set CUDA_MPS_PIPE_DIRECTORY to a shorter one: {}",
-                socket.display()
+                longest.display()
             ));
         }
         make(&directories.pipe, "pipe")?;
@@ -54,36 +70,35 @@ impl Instance {
                 directories.pipe.display()
             )
         })?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| ALREADY_RUNNING.to_owned())?;
-
-        make(&directories.log, "log")?;
-        let open_log = |path: &Path, echo| {
-            Log::open(path, echo)
-                .map_err(|error| format!("cannot write the log {}: {error}", path.display()))
-        };
-        let control_log = open_log(&directories.control_log(), echo)?;
-        let server_log = open_log(&directories.server_log(), false)?;
-
-        match std::fs::remove_file(&socket) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(format!(
-                    "cannot replace the socket {}: {error}",
-                    socket.display()
-                ));
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if let Ok(log) = Log::open(&directories.server_log(), false) {
+                let text = format!("Using log directory: {}", directories.log.display());
+                log.line(Role::Other, &text);
             }
-            _ => {}
+            return Err(ALREADY_RUNNING.to_owned());
         }
-        let listener = Listener::bind(&socket).map_err(|error| error.to_string())?;
-        std::fs::set_permissions(&socket, Permissions::from_mode(0o666))
-            .map_err(|error| format!("cannot open {} to all: {error}", socket.display()))?;
+
+        let control_log = open_log(&directories, &directories.control_log(), echo)?;
+        let server_log = open_log(&directories, &directories.server_log(), false)?;
+        let events = open_log(&directories, &directories.events(), false)?;
+
+        let listener = match Listener::inherited() {
+            Some(inherited) => inherited.map_err(|error| error.to_string())?,
+            None => bind(&socket, 0o666)?,
+        };
+        let privileged = bind(&directories.privileged_socket(), 0o755)?;
+        let log_pipe = fifo(&directories.log_pipe())?;
         open_for_all(&directories.pid())
             .and_then(|_| std::fs::write(directories.pid(), std::process::id().to_string()))
             .map_err(|error| format!("cannot write {}: {error}", directories.pid().display()))?;
         Ok(Self {
             listener,
+            privileged,
+            log_pipe,
+            unfinished: Vec::new(),
             control_log,
             server_log,
+            events,
             directories,
             _lock: lock,
         })
@@ -94,11 +109,87 @@ impl Instance {
     pub const fn directories(&self) -> &Directories {
         &self.directories
     }
+
+    /// All logs.
+    #[must_use]
+    pub const fn logs(&self) -> [&Log; 3] {
+        [&self.control_log, &self.server_log, &self.events]
+    }
+
+    /// Passes on to server.log what others wrote to the log's FIFO.
+    pub fn pass_on_lines(&mut self) {
+        let mut bytes = [0; PASSED_ON];
+        let read = (&self.log_pipe).read(&mut bytes).unwrap_or(0);
+        for &byte in &bytes[..read] {
+            if byte != b'\n' {
+                self.unfinished.push(byte);
+            }
+            if byte == b'\n' || self.unfinished.len() >= LONGEST_LINE {
+                let line = String::from_utf8_lossy(&self.unfinished);
+                self.server_log.line(Role::Other, &line);
+                self.unfinished.clear();
+            }
+        }
+    }
+}
+
+/// Opens a log. A full disk costs the log, not the daemon: it is looked for again later.
+fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, String> {
+    let opened = std::fs::create_dir_all(&directories.log).and_then(|()| Log::open(path, echo));
+    opened.or_else(|error| match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem => {
+            eprintln!("no log for now: {}: {error}", path.display());
+            Log::none_yet(path, echo).map_err(|error| error.to_string())
+        }
+        _ => Err(format!("cannot write the log {}: {error}", path.display())),
+    })
+}
+
+fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!(
+                "cannot replace the socket {}: {error}",
+                path.display()
+            ));
+        }
+        _ => {}
+    }
+    let listener = Listener::bind(path).map_err(|error| error.to_string())?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|error| format!("cannot set the mode of {}: {error}", path.display()))?;
+    Ok(listener)
+}
+
+/// Makes the FIFO that everybody may write to, and opens it so that it never ends.
+fn fifo(path: &Path) -> Result<File, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
+        _ => {}
+    }
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o777),
+        0,
+    )
+    .map_err(|error| failed(&error))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o777))
+        .map_err(|error| failed(&error))?;
+    File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .open(path)
+        .map_err(|error| failed(&error))
 }
 
 impl Drop for Instance {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.directories.pid());
+        let _ = std::fs::remove_file(self.directories.log_pipe());
     }
 }
 
@@ -146,6 +237,8 @@ mod tests {
         ] {
             assert_eq!(mode(&path), 0o666, "{}", path.display());
         }
+        assert_eq!(mode(&directories.privileged_socket()), 0o755);
+        assert_eq!(mode(&directories.log_pipe()), 0o777);
         assert_eq!(
             std::fs::read_to_string(directories.pid()).unwrap(),
             std::process::id().to_string(),
@@ -153,7 +246,8 @@ mod tests {
         );
         assert!(directories.control_log().exists() && directories.server_log().exists());
         drop(instance);
-        assert!(!directories.pid().exists());
+        assert!(!directories.pid().exists() && !directories.log_pipe().exists());
+        assert!(directories.privileged_socket().exists(), "as NVIDIA's");
         assert!(directories.control_socket().exists(), "as NVIDIA's");
         Instance::claim(directories, false).expect("a stale socket is no hindrance");
     }

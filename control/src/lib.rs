@@ -5,9 +5,12 @@
 //!
 //! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names;
 //! * `daemon`: the event loop; `connections`: those who have not said what they want;
-//!   `admission`: clients; `servers`: server processes; `registry`: what is known of both;
+//!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
+//!   `registry`: what is known of both;
 //! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
-//! * `ask`: the other end of a command; `server_process`: what a server is started with.
+//! * `log`: control.log and server.log; `events`: the structured log; `notify`: service managers;
+//! * `ask`: the other end of a command; `prompt`: commands from a terminal; `server_process`: what a
+//!   server is started with.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -17,18 +20,26 @@ mod commands;
 mod connections;
 mod daemon;
 pub mod directories;
+mod events;
 mod instance;
 pub mod log;
+mod notify;
 pub mod placement;
+mod prompt;
 mod registry;
 pub mod server_process;
 mod servers;
 mod settings;
 mod start;
+mod users;
 
+use std::io::IsTerminal;
 use std::process::{Command, ExitCode};
 
 pub use ask::{AskError, NO_DAEMON, ask};
+pub use commands::{
+    Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
+};
 pub use directories::Directories;
 
 use arguments::Action;
@@ -62,6 +73,7 @@ pub fn main(arguments: &[String], start_server: fn() -> Command) -> ExitCode {
         }
         Action::Daemon(options) => start::daemon(options, start_server),
         Action::Command(line) => ask::command(&socket, &line),
+        Action::Lines if std::io::stdin().is_terminal() => prompt::run(&socket),
         Action::Lines => ask::lines(&socket),
         Action::Refused(why) => {
             eprintln!("{why}");
@@ -78,25 +90,21 @@ pub fn this_program() -> Command {
 }
 
 fn usage() -> String {
-    use std::fmt::Write;
-    let mut text = String::from(
+    format!(
         "nvidia-cuda-mps-control [options] [command]\n\
          The OpenMPS control daemon, and the program that commands it. Without options and command,\n\
-         commands are read from standard input, one to a line.\n\
+         commands are read from standard input, one to a line; from a terminal, with a prompt.\n\
          \n\
          Options:\n\
          \x20 -h, --help                 print this text\n\
          \x20 -v                         print the version\n\
          \x20 -d, --daemon               start the daemon in the background\n\
          \x20 -f, --forground            be the daemon, in the foreground\n\
-         \x20 -M, --multiuser-server     taken; users are always served at once, each by a server of its own\n\
-         \x20 -q, --ready-devices        taken; nothing needs to be prepared\n\
+         \x20 -M, --multiuser-server     serve several users at once, each by a server of its own\n\
+         \x20 -q, --ready-devices        start a server at once, so that device_query answers at once\n\
+         \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
          \n\
-         Commands:\n",
-    );
-    for command in commands::COMMANDS {
-        let _ = writeln!(text, "  {} {}", command.name, command.usage);
-        let _ = writeln!(text, "                             {}", command.what);
-    }
-    text
+         Commands (each takes --json too):\n{}",
+        commands::list()
+    )
 }

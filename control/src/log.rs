@@ -1,14 +1,22 @@
 //! Log files in the form that tools know: `[2026-11-20 21:42:57.831 Control   451] 100.0`.
 //!
 //! Lines are appended with one write each, so that a daemon and its servers may share a file. Times
-//! are UTC. A line that cannot be written (a full disk) is lost; nobody waits or fails for it.
+//! are local. A line that cannot be written (a full disk) is lost; nobody waits or fails for it.
+//!
+//! A file that has grown too long is copied to `.1` and emptied, not renamed: servers have it open,
+//! and tools follow it by its descriptor. A file that is gone is made again.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Zoned;
+
+/// Former files that are kept of each log.
+const KEPT: u32 = 3;
 
 /// Who writes a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +42,9 @@ impl fmt::Display for Role {
 /// A log file.
 #[derive(Debug)]
 pub struct Log {
-    file: File,
+    file: Mutex<File>,
+    /// Where it is, for those who look after it.
+    path: Option<PathBuf>,
     /// Whether lines are written to standard output too.
     echo: bool,
 }
@@ -45,18 +55,37 @@ impl Log {
     /// # Errors
     /// What the system says of it.
     pub fn open(path: &Path, echo: bool) -> std::io::Result<Self> {
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .mode(0o644)
-            .open(path)?;
-        Ok(Self { file, echo })
+        Ok(Self {
+            file: Mutex::new(append(path)?),
+            path: Some(path.to_owned()),
+            echo,
+        })
+    }
+
+    /// A log that cannot be opened yet: its lines are lost until [`Log::look_after`] can.
+    ///
+    /// # Errors
+    /// When nothing at all can be opened.
+    pub fn none_yet(path: &Path, echo: bool) -> std::io::Result<Self> {
+        Ok(Self {
+            file: Mutex::new(File::options().write(true).open("/dev/null")?),
+            path: Some(path.to_owned()),
+            echo,
+        })
     }
 
     /// Takes a file that was opened for appending.
     #[must_use]
     pub const fn from_file(file: File) -> Self {
-        Self { file, echo: false }
+        Self {
+            file: Mutex::new(file),
+            path: None,
+            echo: false,
+        }
+    }
+
+    fn file(&self) -> MutexGuard<'_, File> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The file, for handing it to a child.
@@ -64,7 +93,45 @@ impl Log {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn try_clone_file(&self) -> std::io::Result<File> {
-        self.file.try_clone()
+        self.file().try_clone()
+    }
+
+    /// Looks after the file: makes it again where it is gone, and turns it over when it is longer
+    /// than `most` bytes. What fails is tried again next time.
+    pub fn look_after(&self, most: u64) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let mut file = self.file();
+        let Ok(ours) = file.metadata() else {
+            return;
+        };
+        let there = std::fs::metadata(path).is_ok_and(|there| there.ino() == ours.ino());
+        if !there {
+            if let Some(directory) = path.parent() {
+                let _ = std::fs::create_dir_all(directory);
+            }
+            if let Ok(new) = append(path) {
+                *file = new;
+            }
+        } else if ours.len() > most {
+            let former = |number: u32| {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".{number}"));
+                PathBuf::from(name)
+            };
+            for number in (1..KEPT).rev() {
+                let _ = std::fs::rename(former(number), former(number + 1));
+            }
+            // Not kept is better than too long: a disk that is full already gets room.
+            let _ = std::fs::copy(path, former(1));
+            let _ = file.set_len(0);
+        }
+    }
+
+    /// Writes text as it is, which ends its line.
+    pub fn raw(&self, text: &str) {
+        let _ = self.file().write_all(text.as_bytes());
     }
 
     /// Writes a line in the name of this process.
@@ -74,95 +141,86 @@ impl Log {
 
     /// Writes a line in the name of another process.
     pub fn line_of(&self, role: Role, pid: u32, text: &str) {
-        let line = format_line(SystemTime::now(), role, pid, text);
+        let line = format_line(&Zoned::now(), role, pid, text);
         if self.echo {
             let _ = std::io::stdout().write_all(line.as_bytes());
         }
-        let _ = (&self.file).write_all(line.as_bytes());
+        self.raw(&line);
     }
+}
+
+fn append(path: &Path) -> std::io::Result<File> {
+    File::options()
+        .create(true)
+        .append(true)
+        .mode(0o644)
+        .open(path)
 }
 
 /// One line, with its end. Whatever could be taken for the end of a line, or would move a terminal's
 /// cursor, is replaced: parts of the text come from clients.
-fn format_line(now: SystemTime, role: Role, pid: u32, text: &str) -> String {
+fn format_line(now: &Zoned, role: Role, pid: u32, text: &str) -> String {
     let text: String = text
         .chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect();
-    format!("[{} {role} {pid:>5}] {text}\n", Stamp(now))
-}
-
-struct Stamp(SystemTime);
-
-impl fmt::Display for Stamp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let since = self.0.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let seconds = since.as_secs();
-        let (year, month, day) = civil(seconds / 86_400);
-        let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-        let milliseconds = since.subsec_millis();
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{milliseconds:03}"
-        )
-    }
-}
-
-/// The date of a day counted from 1970-01-01, in the Gregorian calendar. Years are taken to begin in
-/// March, so that the leap day is a year's last.
-const fn civil(day: u64) -> (u64, u64, u64) {
-    const DAYS_IN_400_YEARS: u64 = 146_097;
-    const DAYS_FROM_MARCH_OF_YEAR_0: u64 = 719_468;
-    let day = day + DAYS_FROM_MARCH_OF_YEAR_0;
-    let era = day / DAYS_IN_400_YEARS;
-    let of_era = day % DAYS_IN_400_YEARS;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let of_month = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = year_of_era + era * 400 + if month <= 2 { 1 } else { 0 };
-    (year, month, of_month)
+    let stamp = now.strftime("%Y-%m-%d %H:%M:%S.%3f");
+    format!("[{stamp} {role} {pid:>5}] {text}\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn at(seconds: u64, milliseconds: u64) -> SystemTime {
-        UNIX_EPOCH + Duration::from_millis(seconds * 1000 + milliseconds)
+    fn at(milliseconds: i64, zone: jiff::tz::TimeZone) -> Zoned {
+        jiff::Timestamp::from_millisecond(milliseconds)
+            .unwrap()
+            .to_zoned(zone)
     }
 
     #[test]
-    fn lines_have_the_known_form() {
+    fn lines_have_the_known_form_and_local_times() {
+        let utc = jiff::tz::TimeZone::UTC;
         assert_eq!(
-            format_line(at(1_795_210_977, 831), Role::Control, 451, "100.0"),
+            format_line(&at(1_795_210_977_831, utc), Role::Control, 451, "100.0"),
             "[2026-11-20 21:42:57.831 Control   451] 100.0\n"
         );
+        let two_east = jiff::tz::TimeZone::fixed(jiff::tz::offset(2));
         assert_eq!(
-            format_line(at(1_795_210_977, 5), Role::Server, 1_234_567, "a\nb\x1b[0m"),
-            "[2026-11-20 21:42:57.005 Server 1234567] a?b?[0m\n"
+            format_line(
+                &at(1_795_210_977_005, two_east),
+                Role::Server,
+                1_234_567,
+                "a\nb\x1b[0m"
+            ),
+            "[2026-11-20 23:42:57.005 Server 1234567] a?b?[0m\n"
         );
     }
 
     #[test]
-    fn dates_are_right_around_leap_days() {
-        for (day, date) in [
-            (0, (1970, 1, 1)),
-            (58, (1970, 2, 28)),
-            (59, (1970, 3, 1)),
-            (11_016, (2000, 2, 29)),
-            (11_017, (2000, 3, 1)),
-            (19_782, (2024, 2, 29)),
-            (20_088, (2024, 12, 31)),
-            (47_540, (2100, 2, 28)),
-            (47_541, (2100, 3, 1)),
-        ] {
-            assert_eq!(civil(day), date, "day {day}");
+    fn a_long_log_is_turned_over_and_a_lost_one_made_again() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("log/x.log");
+        std::fs::create_dir(root.path().join("log")).unwrap();
+        let log = Log::open(&path, false).unwrap();
+        // A server's, which knows no path.
+        let other = Log::from_file(log.try_clone_file().unwrap());
+        let read = |name: &str| std::fs::read_to_string(root.path().join("log").join(name));
+        for round in 0..5 {
+            log.raw(&format!("{round}{}\n", "x".repeat(100)));
+            log.look_after(50);
+            assert_eq!(read("x.log").unwrap(), "");
         }
+        other.raw("goes on\n");
+        log.look_after(50);
+        assert_eq!(read("x.log").unwrap(), "goes on\n");
+        assert!(read("x.log.1").unwrap().starts_with('4'));
+        assert!(read("x.log.3").unwrap().starts_with('2'));
+        assert!(read("x.log.4").is_err());
+        std::fs::remove_dir_all(root.path().join("log")).unwrap();
+        log.raw("lost\n");
+        log.look_after(50);
+        log.raw("found\n");
+        assert_eq!(read("x.log").unwrap(), "found\n");
     }
 }

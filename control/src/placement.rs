@@ -18,6 +18,30 @@ pub enum Isolation {
     None,
 }
 
+impl Isolation {
+    /// The names, for messages.
+    pub const NAMES: &'static str = "user, group, client and none";
+
+    /// The isolation with a name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::User, Self::Group, Self::Client, Self::None]
+            .into_iter()
+            .find(|isolation| isolation.name() == name)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Group => "group",
+            Self::Client => "client",
+            Self::None => "none",
+        }
+    }
+}
+
 /// Who asks, by the kernel's word.
 #[derive(Clone, Copy, Debug)]
 pub struct Who<'a> {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::Instant;
 
-use transport::handshake::{ClientFields, Hello};
+use transport::handshake::{ClientFields, Hello, ListedDevice};
 use transport::socket::{Connection, Peer};
 
 use crate::placement::Key;
@@ -25,6 +25,8 @@ pub enum State {
     Initializing,
     /// It takes clients.
     Active,
+    /// It lost a device, and ends when its clients have left. Others get another server.
+    Fault,
     /// It was told to end.
     Stopping,
 }
@@ -49,6 +51,8 @@ pub struct Waiting {
 pub struct Client {
     /// Its process id as seen from here, or 0.
     pub pid: i32,
+    /// Its user.
+    pub uid: u32,
     /// Its number in its server, in order of connection, from 1.
     pub serial: u64,
     /// Its program's name.
@@ -57,36 +61,6 @@ pub struct Client {
     pub namespace: u64,
     /// Whether the server has welcomed it.
     pub attached: bool,
-}
-
-/// A device as a server tells of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
-    /// `GPU-…`
-    pub uuid: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl Device {
-    /// Reads `GPU-… name`.
-    #[must_use]
-    pub fn from_text(text: &str) -> Self {
-        let (uuid, name) = text.split_once(' ').unwrap_or(("", text));
-        Self {
-            uuid: uuid.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
-    /// The first three groups of the UUID, which is what lists show.
-    #[must_use]
-    pub fn short_uuid(&self) -> &str {
-        match self.uuid.match_indices('-').nth(3) {
-            Some((end, _)) => &self.uuid[..end],
-            None => &self.uuid,
-        }
-    }
 }
 
 /// A server.
@@ -107,7 +81,7 @@ pub struct Server {
     /// When it must be gone, after which it is killed.
     pub deadline: Option<Instant>,
     /// Its devices.
-    pub devices: Vec<Device>,
+    pub devices: Vec<ListedDevice>,
     /// Its clients' limits.
     pub settings: Settings,
     /// Clients that wait for it.
@@ -137,6 +111,18 @@ impl Server {
                 < IN_FLIGHT
     }
 
+    /// Whether clients may come to it, now or when it is ready.
+    #[must_use]
+    pub const fn takes_clients(&self) -> bool {
+        matches!(self.state, State::Initializing | State::Active)
+    }
+
+    /// Whether it has no clients, and none waits for it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.clients.is_empty() && self.waiting.is_empty()
+    }
+
     /// Its clients in order of connection.
     #[must_use]
     pub fn clients_in_order(&self) -> Vec<&Client> {
@@ -159,7 +145,7 @@ impl Registry {
     pub fn for_key(&self, key: &Key) -> Option<ServerId> {
         self.servers
             .iter()
-            .find(|(_, server)| server.key == *key && server.state != State::Stopping)
+            .find(|(_, server)| server.key == *key && server.takes_clients())
             .map(|(&id, _)| id)
     }
 
@@ -170,18 +156,5 @@ impl Registry {
             .iter()
             .find(|(_, server)| server.pid() == pid)
             .map(|(&id, _)| id)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_are_read_and_shortened() {
-        let device = Device::from_text("GPU-42cb4199-3815-ad18-8602-5061126b1629 NVIDIA H200");
-        assert_eq!(device.name, "NVIDIA H200");
-        assert_eq!(device.short_uuid(), "GPU-42cb4199-3815-ad18");
-        assert_eq!(Device::from_text("odd").short_uuid(), "");
     }
 }

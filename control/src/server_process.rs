@@ -34,6 +34,10 @@ pub fn start(
         .stdout(Stdio::from(log.try_clone_file()?))
         .stderr(Stdio::from(log.try_clone_file()?))
         .env_remove(crate::start::READY_VARIABLE)
+        .env_remove(crate::notify::VARIABLE)
+        .env_remove("LISTEN_FDS")
+        .env_remove("LISTEN_PID")
+        .env_remove("LISTEN_FDNAMES")
         // A Ctrl-C meant for a foreground daemon is not for its servers: the daemon ends them.
         .process_group(0);
     if rustix::process::geteuid().is_root() && uid != 0 {

@@ -1,16 +1,20 @@
 //! Server processes: started when somebody needs one, heard, ended, and reaped.
 
 use std::collections::VecDeque;
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use cuda_abi::limits;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use transport::handshake::Packet;
+use serde_json::json;
+use transport::handshake::{Ending, Packet};
 use transport::socket::SocketError;
 
 use crate::daemon::{Daemon, Source, Until};
+use crate::events::{of_client, of_server};
 use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
-use crate::registry::{Device, Server, ServerId, State, Waiting};
+use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
 use crate::settings::Settings;
 
@@ -48,6 +52,11 @@ impl Daemon {
         uid: u32,
         gid: Option<u32>,
     ) -> Result<ServerId, String> {
+        // The one for everybody is the daemon's own; else the first to come would lend it their rights.
+        let (uid, gid) = match key {
+            Key::Shared => (rustix::process::geteuid().as_raw(), None),
+            _ => (uid, gid),
+        };
         let id = self.number();
         let log = &self.instance.server_log;
         let failed = |error: &dyn std::fmt::Display| format!("cannot start a server: {error}");
@@ -74,6 +83,11 @@ impl Daemon {
             Role::Control,
             pid,
             &format!("Starting new server {pid} for user {uid}"),
+        );
+        self.event(
+            "server.starting",
+            json!({ "server": pid, "uid": uid }),
+            json!({}),
         );
         self.registry.servers.insert(
             id,
@@ -107,6 +121,7 @@ impl Daemon {
             }),
         };
         server.state = State::Stopping;
+        let about = of_server(server);
         let kill = Self::kill_time(force, grace);
         server.deadline = match (server.deadline, kill) {
             (Some(one), Some(other)) => Some(one.min(other)),
@@ -121,6 +136,7 @@ impl Daemon {
         self.log(&format!(
             "Try shutting down server {pid}, backoff is disabled"
         ));
+        self.event("server.stopping", about, json!({ "force": force }));
         for client in waiting {
             let text = "the server is shutting down";
             self.refuse(&client.connection, Some(client.peer.pid), text);
@@ -162,7 +178,8 @@ impl Daemon {
         let pid = server.pid();
         match packet {
             Packet::Ready { devices, .. } => {
-                server.devices = devices.iter().map(|text| Device::from_text(text)).collect();
+                self.devices.clone_from(&devices);
+                server.devices = devices;
                 if server.state == State::Initializing {
                     server.state = State::Active;
                     server.deadline = None;
@@ -170,15 +187,21 @@ impl Daemon {
                 let key = server.key.clone();
                 self.attempts.remove(&key);
                 self.log(&format!("NEW SERVER {pid}: Ready"));
-                self.came_to_pass(|until| until == Until::Ready(id), "");
+                self.say_what_holds(id);
+                self.came_to_pass(|until| until == Until::Ready(id), None);
             }
             Packet::Attached { session } => {
                 if let Some(client) = server.clients.get_mut(&session) {
                     client.attached = true;
                 }
             }
-            Packet::Gone { session, .. } => {
-                server.clients.remove(&session);
+            Packet::Gone { session, how } => {
+                if let Some(client) = server.clients.remove(&session) {
+                    let about = of_client(server, &client);
+                    self.event("client.gone", about, json!({ "how": ending(how) }));
+                }
+                self.came_to_pass(|until| until == Until::Ended(session), None);
+                self.serve_next_user();
             }
             Packet::Fault {
                 session,
@@ -190,21 +213,60 @@ impl Daemon {
                         "Client {} ({}) of server {pid} faulted with error {code}: {text}",
                         client.pid, client.program
                     );
+                    let about = of_client(server, client);
                     self.log(&line);
+                    self.event("client.fault", about, json!({ "code": code, "why": text }));
                 }
             }
             Packet::Lost { code } => {
-                server.state = State::Stopping;
+                server.state = State::Fault;
                 let waiting = std::mem::take(&mut server.waiting);
                 let (key, uid) = (server.key.clone(), server.uid);
                 let settings = server.settings.clone();
+                let about = of_server(server);
                 self.log(&format!(
                     "Server {pid} lost a device to error {code} and takes no more clients"
                 ));
+                self.event("server.fault", about, json!({ "code": code }));
                 self.start_server_again(key, uid, settings, waiting);
             }
             _ => self.log(&format!("Server {pid} said something out of place")),
         }
+    }
+
+    /// Says in server.log and in the structured log what a server that is ready has and grants.
+    fn say_what_holds(&self, id: ServerId) {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return;
+        };
+        let say = |text: &str| {
+            let log = &self.instance.server_log;
+            log.line_of(Role::Server, server.pid(), text);
+        };
+        let settings = &server.settings;
+        say(&format!(
+            "Active Threads Percentage set to {:.1}",
+            settings.percentage
+        ));
+        for (device, size) in &settings.memory {
+            if let Ok(bytes) = limits::size_in_bytes(size) {
+                say(&format!(
+                    "Device pinned memory limit for device {device} set to {bytes:#x} bytes"
+                ));
+            }
+        }
+        say(&format!("Server Priority set to {}", self.default_priority));
+        let names: Vec<&str> = server.devices.iter().map(|device| &*device.name).collect();
+        self.event(
+            "server.ready",
+            of_server(server),
+            json!({
+                "devices": names,
+                "percentage": settings.percentage,
+                "memory": settings.memory,
+                "priority": self.default_priority,
+            }),
+        );
     }
 
     /// Starts a server in place of another for the clients that wait, if any do.
@@ -241,14 +303,15 @@ impl Daemon {
         }
     }
 
-    /// A server's process has ended. Its clients see their sockets close, and get error 806.
-    pub(crate) fn server_ended(&mut self, id: ServerId) {
+    /// A server's process has ended. Its clients see their sockets close, and get error 806. `status`
+    /// is how, if somebody has asked already.
+    pub(crate) fn server_ended(&mut self, id: ServerId, status: Option<ExitStatus>) {
         // What it said last still counts.
         self.server_spoke(id);
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
-        let Ok(Some(ended)) = server.child.try_wait() else {
+        let Some(ended) = status.or_else(|| server.child.try_wait().ok().flatten()) else {
             return;
         };
         let Some(server) = self.registry.servers.remove(&id) else {
@@ -258,22 +321,52 @@ impl Daemon {
         self.forget(&server.pidfd);
         let pid = server.pid();
         if !ended.success() {
+            if server.state != State::Stopping {
+                self.log("Server encountered a fatal exception. Shutting down");
+            }
             self.log(&format!("Server {pid} did not end by itself: {ended}"));
         }
         self.log(&format!(
             "Server {pid} exited with status {}",
             ended.code().unwrap_or(1)
         ));
+        let about = of_server(&server);
+        self.event("server.exited", about, json!({ "why": ended.to_string() }));
+        for client in server.clients.values() {
+            // With 806: the server could not say how they went.
+            let about = of_client(&server, client);
+            self.event("client.gone", about, json!({ "how": "server exited" }));
+        }
 
-        let mut text = String::new();
+        let mut failed = None;
         if server.state == State::Initializing {
             let attempts = self.attempts.entry(server.key.clone()).or_default();
             *attempts += 1;
-            text = format!("Server {pid} ended before it was ready; see server.log\n");
+            failed = Some(format!(
+                "Server {pid} ended before it was ready; see server.log"
+            ));
         }
-        self.came_to_pass(|until| until == Until::Ready(id), &text);
-        self.came_to_pass(|until| until == Until::Gone(id), "");
+        self.came_to_pass(|until| until == Until::Ready(id), failed.as_deref());
+        for &session in server.clients.keys() {
+            self.came_to_pass(|until| until == Until::Ended(session), None);
+        }
 
         self.start_server_again(server.key, server.uid, server.settings, server.waiting);
+        self.came_to_pass(|until| until == Until::Gone(id), None);
+        self.serve_next_user();
+    }
+}
+
+/// How a session ended, in a word or two.
+const fn ending(how: Ending) -> &'static str {
+    match how {
+        Ending::Detached => "left",
+        Ending::ProcessEnded => "process ended",
+        Ending::SocketClosed => "connection closed",
+        Ending::Replaced => "attached again",
+        Ending::Malformed => "broke the protocol",
+        Ending::Shutdown => "server shut down",
+        Ending::Failed => "server failed",
+        Ending::Terminated => "terminated",
     }
 }

@@ -28,7 +28,10 @@ const READY: &[u8] = b"ready";
 pub fn daemon(options: Options, start_server: fn() -> Command) -> ExitCode {
     if options.foreground {
         return match set_up(options, start_server) {
-            Ok(daemon) => daemon.run(),
+            Ok(daemon) => {
+                crate::notify::tell("READY=1\nSTATUS=Serving");
+                daemon.run()
+            }
             Err(line) => fail(&line),
         };
     }
@@ -83,6 +86,12 @@ fn start_background(options: Options) -> Result<(), String> {
     if options.multiuser {
         command.arg("-M");
     }
+    if options.ready_devices {
+        command.arg("-q");
+    }
+    if let Some(isolation) = options.isolation {
+        command.arg(format!("--isolation={}", isolation.name()));
+    }
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     // The command holds the other end too; the child's death must end the connection.
     drop(command);
@@ -117,6 +126,7 @@ fn background(options: Options, start_server: fn() -> Command) -> ExitCode {
         Ok(daemon) => {
             let _ = parent.send(READY, &[]);
             drop(parent);
+            crate::notify::tell("READY=1\nSTATUS=Serving");
             daemon.run()
         }
         Err(line) => {

@@ -27,12 +27,48 @@ pub trait Engine: Send + Sync + Debug {
     /// The error of a device that does not work any more and that only another process can bring back.
     fn lost(&self) -> Option<CUresult>;
 
+    /// In which steps a device's multiprocessors are shared out.
+    fn granularity(&self, device: usize) -> Granularity {
+        let _ = device;
+        Granularity::default()
+    }
+
     /// Makes room for a client.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY when the machine has no room for one more client, and
     /// CUDA_ERROR_DEVICE_UNAVAILABLE when the compute mode forbids it.
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult>;
+}
+
+/// In which steps a device's multiprocessors are shared out among clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granularity {
+    /// A share is a multiple of this.
+    pub step: u32,
+    /// And no less than this.
+    pub least: u32,
+}
+
+impl Default for Granularity {
+    fn default() -> Self {
+        Self { step: 1, least: 1 }
+    }
+}
+
+impl Granularity {
+    /// The multiprocessors, of `all`, that an active thread percentage grants: rounded down to the
+    /// step, and at least the least. The whole device is the whole device, whatever the step.
+    #[must_use]
+    pub fn granted(self, all: u32, percentage: f32) -> u32 {
+        if percentage >= 100.0 {
+            return all;
+        }
+        let exact = f64::from(all) * f64::from(percentage) / 100.0;
+        // A percentage such as 33.3 is no exact number; what is a hair below a whole one is it.
+        let whole = (exact + 1e-4).floor() as u32;
+        (whole - whole % self.step.max(1)).max(self.least).min(all)
+    }
 }
 
 /// What a client brings when it is attached.
@@ -154,3 +190,39 @@ macro_rules! client_trait {
 }
 
 cuda_abi::for_each_operation!(client_trait);
+
+#[cfg(test)]
+mod tests {
+    use super::Granularity;
+
+    /// As measured on an H200 (132 multiprocessors), and as reported for a device of 188 and a T4.
+    #[test]
+    fn percentages_grant_multiprocessors_as_measured() {
+        let hopper = Granularity { step: 2, least: 8 };
+        for (percentage, granted) in [
+            (1.0, 8),
+            (5.0, 8),
+            (10.0, 12),
+            (25.0, 32),
+            (33.0, 42),
+            (33.3, 42),
+            (50.0, 66),
+            (66.0, 86),
+            (75.0, 98),
+            (90.0, 118),
+            (100.0, 132),
+        ] {
+            assert_eq!(hopper.granted(132, percentage), granted, "{percentage} %");
+        }
+        for (percentage, granted) in [(10.0, 18), (25.0, 46), (75.0, 140)] {
+            assert_eq!(hopper.granted(188, percentage), granted, "{percentage} %");
+        }
+        let older = Granularity { step: 2, least: 2 };
+        assert_eq!(older.granted(40, 10.0), 4);
+        let single = Granularity::default();
+        assert_eq!(single.granted(3, 50.0), 1);
+        assert_eq!(single.granted(3, 1.0), 1);
+        assert_eq!(hopper.granted(4, 50.0), 4, "no more than there are");
+        assert_eq!(hopper.granted(133, 100.0), 133);
+    }
+}

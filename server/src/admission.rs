@@ -143,15 +143,18 @@ fn find(devices: &[DeviceFacts], name: &str) -> Option<usize> {
 }
 
 /// What the client is told of the devices.
-fn facts(devices: &[DeviceFacts], windows: &[Window], limits: &Limits) -> Vec<DeviceFacts> {
-    let mut facts = devices.to_vec();
-    for ((device, window), memory) in facts.iter_mut().zip(windows).zip(&limits.memory) {
+fn facts(engine: &dyn Engine, windows: &[Window], limits: &Limits) -> Vec<DeviceFacts> {
+    let mut facts = engine.devices().to_vec();
+    let each = facts.iter_mut().zip(windows).zip(&limits.memory);
+    for (ordinal, ((device, window), memory)) in each.enumerate() {
         device.window = window.base;
         device.window_bytes = window.bytes;
         device.total_memory = *memory;
         if let Some(count) = device.attributes.get_mut(MULTIPROCESSOR_COUNT as usize) {
-            let share = f64::from(limits.share.percentage) / 100.0;
-            *count = ((f64::from(*count) * share).floor() as i32).max(1);
+            let all = (*count).max(0).cast_unsigned();
+            let granularity = engine.granularity(ordinal);
+            let granted = granularity.granted(all, limits.share.percentage);
+            *count = granted.cast_signed();
         }
     }
     facts
@@ -215,7 +218,7 @@ pub fn admit(
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;
 
-    let told = facts(devices, windows, &limits);
+    let told = facts(&*host.engine, windows, &limits);
     let welcome = Packet::Welcome(Welcome {
         version: admit.version,
         session: admit.session,
@@ -277,6 +280,23 @@ mod tests {
             .collect()
     }
 
+    /// Devices of 132 multiprocessors, shared out one by one.
+    #[derive(Debug)]
+    struct Some132;
+
+    impl Engine for Some132 {
+        fn devices(&self) -> &[DeviceFacts] {
+            static DEVICES: LazyLock<Vec<DeviceFacts>> = LazyLock::new(devices);
+            &DEVICES
+        }
+        fn lost(&self) -> Option<CUresult> {
+            None
+        }
+        fn attach(&self, _: Attachment) -> Result<Box<dyn engine::Client>, CUresult> {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+    }
+
     fn read(percentage: &str, memory: &str) -> Result<Limits, Refusal> {
         let fields = ClientFields {
             percentage: Some(percentage.into()),
@@ -316,7 +336,7 @@ mod tests {
             bytes: EXTENT,
         }; 2];
         for (percentage, count) in [("100", 132), ("33", 43), ("1", 1), ("0.1", 1)] {
-            let told = facts(&devices(), &windows, &read(percentage, "0=1G").unwrap());
+            let told = facts(&Some132, &windows, &read(percentage, "0=1G").unwrap());
             assert_eq!(told[0].attribute(MULTIPROCESSOR_COUNT), Some(count));
             assert_eq!(told[0].total_memory, 1 << 30);
             assert_eq!(told[0].window, 1 << 40);

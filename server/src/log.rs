@@ -109,6 +109,7 @@ impl Named {
                 format!("disconnected: {}", reason.unwrap_or("broke the protocol"))
             }
             Ending::Shutdown => "ended by the server's shutdown".into(),
+            Ending::Terminated => "terminated by the operator".into(),
             Ending::Failed => format!("ended: {}", reason.unwrap_or("the server failed")),
         });
         let lost = |context| {

@@ -12,11 +12,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use cuda_abi::facts::{
+    DeviceFacts, MULTIPROCESSOR_COUNT, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID,
+};
 use engine::Engine;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{Admit, Ending, Packet};
+use transport::handshake::{Admit, Ending, ListedDevice, Packet};
 use transport::socket::{Connection, SocketError};
 
 use crate::admission::{Host, admit};
@@ -47,6 +50,24 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
         text.push_str(&format!("{byte:02x}"));
     }
     text
+}
+
+/// What the daemon's lists show of a device.
+fn listed(device: &DeviceFacts) -> ListedDevice {
+    let number = |attribute| {
+        device
+            .attribute(attribute)
+            .unwrap_or(0)
+            .max(0)
+            .cast_unsigned()
+    };
+    ListedDevice {
+        uuid: uuid(&device.uuid),
+        name: device.name.clone(),
+        pci: [PCI_DOMAIN_ID, PCI_BUS_ID, PCI_DEVICE_ID].map(number),
+        total_memory: device.total_memory,
+        multiprocessors: number(MULTIPROCESSOR_COUNT),
+    }
 }
 
 /// Events, by the number in the kernel's event.
@@ -102,9 +123,7 @@ pub fn run(
     let devices = engine.devices().iter();
     let ready = Packet::Ready {
         pid: getpid().as_raw_pid(),
-        devices: devices
-            .map(|device| format!("{} {}", uuid(&device.uuid), device.name))
-            .collect(),
+        devices: devices.map(listed).collect(),
     };
     let connection = Arc::new(connection);
     let server = Server {
@@ -215,6 +234,12 @@ impl Server {
                 Ok(Some((bytes, fds))) => match Packet::decode(&bytes) {
                     Ok(Packet::Admit(admit)) => self.admit(admit, fds),
                     Ok(Packet::Shutdown { force, grace }) => self.shut_down(force, grace),
+                    Ok(Packet::Terminate { session }) => {
+                        // One that is gone already needs no end.
+                        if let Some(running) = self.running.get(&session) {
+                            running.ender.end(Ending::Terminated);
+                        }
+                    }
                     Ok(_) => self.say("The daemon said something out of place"),
                     Err(error) => self.say(&format!(
                         "The daemon said something that was not understood: {error}"
@@ -500,15 +525,18 @@ impl Sessions {
         self.host.news.tell(News::Attached(packet.session));
 
         // Whatever happens, a client that waits is told that nothing comes any more.
-        let _close = CloseOnEnd(admitted.session.shared.publisher.clone());
+        let _close = CloseOnEnd(admitted.session.shared.publisher.clone(), ender);
         admitted.session.serve(&mut admitted.consumer, ender)
     }
 }
 
-struct CloseOnEnd(Arc<transport::session::Publisher>);
+struct CloseOnEnd<'a>(Arc<transport::session::Publisher>, &'a Ender);
 
-impl Drop for CloseOnEnd {
+impl Drop for CloseOnEnd<'_> {
     fn drop(&mut self) {
-        self.0.close(CUresult::ERROR_MPS_RPC_FAILURE);
+        self.0.close(match self.1.ending() {
+            Some(Ending::Terminated) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
+            _ => CUresult::ERROR_MPS_RPC_FAILURE,
+        });
     }
 }

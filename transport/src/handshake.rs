@@ -140,6 +140,9 @@ pub enum Purpose {
     },
 }
 
+/// A bit of [`Hello::features`]: the client knows [`Packet::Queued`].
+pub const FEATURE_QUEUED: u64 = 1;
+
 /// A client's first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -147,7 +150,7 @@ pub struct Hello {
     pub version: Version,
     /// Of its table, see [`fingerprint`].
     pub fingerprint: u64,
-    /// Bits of what it can do; none are given out yet.
+    /// Bits of what it can do: [`FEATURE_QUEUED`].
     pub features: u64,
     /// What it wants.
     pub purpose: Purpose,
@@ -211,10 +214,12 @@ pub enum Ending {
     Shutdown,
     /// The server could not go on with it.
     Failed,
+    /// The operator asked for it.
+    Terminated,
 }
 
 impl Ending {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Detached,
         Self::ProcessEnded,
         Self::SocketClosed,
@@ -222,7 +227,23 @@ impl Ending {
         Self::Malformed,
         Self::Shutdown,
         Self::Failed,
+        Self::Terminated,
     ];
+}
+
+/// What lists show of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedDevice {
+    /// `GPU-…`
+    pub uuid: String,
+    /// Its name.
+    pub name: String,
+    /// PCI domain, bus and device; the function is 0.
+    pub pci: [u32; 3],
+    /// Bytes of its memory.
+    pub total_memory: u64,
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
 }
 
 /// Any packet.
@@ -261,8 +282,8 @@ pub enum Packet {
     Ready {
         /// The server's process id.
         pid: i32,
-        /// The names of its devices.
-        devices: Vec<String>,
+        /// Its devices.
+        devices: Vec<ListedDevice>,
     },
     /// Server to daemon: a client was welcomed.
     Attached {
@@ -283,6 +304,17 @@ pub enum Packet {
         /// A CUresult.
         code: u32,
         /// What happened, for the log.
+        text: String,
+    },
+    /// Daemon to server: end a client's session; its calls give 810 from then on.
+    Terminate {
+        /// The session.
+        session: u64,
+    },
+    /// Daemon to client: it has to wait, for as long as others of its kind need. Sent only to those
+    /// who said [`FEATURE_QUEUED`]; a Welcome or Refused follows.
+    Queued {
+        /// For what, in words.
         text: String,
     },
     /// Server to daemon: it lost a device and takes no more clients; others need another server.

@@ -15,6 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The longest packet in bytes. The kernel would take more; the facts of 32 devices are far less.
@@ -121,6 +122,40 @@ impl Listener {
         // As many as the kernel allows may wait: a thousand clients can start at once.
         rustix::net::listen(&fd, 4096).map_err(system("listen on a socket"))?;
         Ok(Self { fd })
+    }
+
+    /// Takes the listening socket that a service manager passed to this process, as sd_listen_fds(3)
+    /// says: descriptor 3, if LISTEN_PID is this process and LISTEN_FDS counts one. Gives it once.
+    ///
+    /// # Errors
+    /// When more than one is passed, or what is passed is no listening SEQPACKET socket.
+    pub fn inherited() -> Option<Result<Self, SocketError>> {
+        const FIRST: std::os::fd::RawFd = 3;
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
+        if number("LISTEN_PID") != Some(std::process::id()) {
+            return None;
+        }
+        let count = number("LISTEN_FDS").filter(|count| *count > 0)?;
+        if TAKEN.swap(true, Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: whoever set LISTEN_PID to this process opened the descriptor for it, and nobody else
+        // here knows of it; it is taken once.
+        let fd = unsafe { OwnedFd::from_raw_fd(FIRST) };
+        let listens = rustix::net::sockopt::socket_acceptconn(&fd) == Ok(true)
+            && rustix::net::sockopt::socket_type(&fd) == Ok(SocketType::SEQPACKET);
+        if count != 1 || !listens {
+            let what =
+                "take the service manager's socket, which must be one that listens for packets";
+            return Some(Err(SocketError::System(what, Errno::INVAL)));
+        }
+        let flags = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
+            .and_then(|()| rustix::io::ioctl_fionbio(&fd, true));
+        Some(match flags {
+            Ok(()) => Ok(Self { fd }),
+            Err(errno) => Err(SocketError::System("set a socket", errno)),
+        })
     }
 
     /// Waits for a client.

@@ -13,7 +13,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use transport::handshake::{
-    Admit, ClientFields, Ending, Hello, Packet, Purpose, VERSION, Version, Welcome, fingerprint,
+    Admit, ClientFields, Ending, Hello, ListedDevice, Packet, Purpose, VERSION, Version, Welcome,
+    fingerprint,
 };
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Publisher, ServerEnd, SessionMemory};
@@ -196,7 +197,16 @@ fn packets() -> Vec<(&'static str, Packet)> {
             "ready",
             Packet::Ready {
                 pid: -1,
-                devices: vec!["one".into(), "two".into()],
+                devices: vec![
+                    ListedDevice {
+                        uuid: "GPU-1".into(),
+                        name: "one".into(),
+                        pci: [0, 6, 7],
+                        total_memory: 1 << 34,
+                        multiprocessors: 132,
+                    },
+                    ListedDevice::default(),
+                ],
             },
         ),
         ("attached", Packet::Attached { session: 6 }),
@@ -216,6 +226,13 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         ("lost", Packet::Lost { code: 700 }),
+        ("terminate", Packet::Terminate { session: 6 }),
+        (
+            "queued",
+            Packet::Queued {
+                text: "another user".into(),
+            },
+        ),
     ]
 }
 

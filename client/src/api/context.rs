@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CU_CTX_FLAGS_MASK, CU_CTX_MAP_HOST, CU_CTX_SCHED_MASK, CUcontext, CUctxCreateParams, CUdevice,
-    CUexecAffinityParam, CUfunc_cache, CUlimit, CUsharedconfig,
+    CUdevice_attribute, CUexecAffinityParam, CUexecAffinityType, CUfunc_cache, CUlimit,
+    CUsharedconfig,
 };
 
 use super::{Outcome, given};
@@ -253,6 +254,25 @@ pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
         .store(value as u64, Ordering::Relaxed);
     Ok(())
+}
+
+/// The multiprocessors that the client's percentage grants, as under MPS.
+pub(crate) fn cuCtxGetExecAffinity(
+    exec_affinity: Out<CUexecAffinityParam>,
+    kind: CUexecAffinityType,
+) -> Outcome {
+    let current = current_as_it_is()?;
+    exec_affinity.required()?;
+    if kind != CUexecAffinityType::SM_COUNT {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let granted = current
+        .device()?
+        .attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT);
+    exec_affinity.set(CUexecAffinityParam {
+        r#type: kind,
+        smCount: granted.max(0).cast_unsigned(),
+    })
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {

@@ -2,7 +2,8 @@
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUuuid, DEVICE_ATTRIBUTES,
+    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid,
+    DEVICE_ATTRIBUTES,
 };
 
 use super::Outcome;
@@ -43,6 +44,20 @@ pub(crate) fn cuDeviceTotalMem(bytes: Out<u32>, ordinal: CUdevice) -> Outcome {
 
 pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<usize>, ordinal: CUdevice) -> Outcome {
     bytes.set(device(ordinal)?.facts.total_memory as usize)
+}
+
+/// A context cannot ask for a count of multiprocessors of its own: its client's percentage says it.
+pub(crate) fn cuDeviceGetExecAffinitySupport(
+    value: Out<i32>,
+    kind: CUexecAffinityType,
+    ordinal: CUdevice,
+) -> Outcome {
+    device(ordinal)?;
+    value.required()?;
+    if kind != CUexecAffinityType::SM_COUNT {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    value.set(0)
 }
 
 pub(crate) fn cuDeviceGetAttribute(

@@ -1,19 +1,29 @@
 //! A private daemon for a test, and clients of it.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::panic::catch_unwind;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use cuda_abi::operations::{ContextCreate, EventRecord, Launch};
 use engine::arena::EXTENT;
-use transport::handshake::{ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
+use transport::handshake::{
+    ClientFields, FEATURE_QUEUED, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
+};
 use transport::session::{ClientEnd, SessionMemory};
 use transport::socket::Connection;
 
 pub type Test = (&'static str, fn());
+
+/// Lists a file's tests.
+macro_rules! tests {
+    ($($name:ident)*) => {
+        pub const TESTS: &[crate::harness::Test] = &[$((stringify!($name), $name),)*];
+    };
+}
+pub(crate) use tests;
 
 /// Runs the tests whose names contain one of the arguments, or all; understands as much of the usual
 /// harness's command line as tools use.
@@ -161,6 +171,121 @@ impl Rig {
     }
 }
 
+/// A client that is a process of its own: this very program, under the name `lim`.
+pub struct Held {
+    pub child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Held {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line that it says.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Has it do a little work; gives the error, or 0.
+    pub fn work(&mut self) -> String {
+        self.stdin.as_mut().unwrap().write_all(b"work\n").unwrap();
+        self.line()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Rig {
+    /// A client process, of another user if one is named (for which this must be root). It says
+    /// `ready` when it has its session and a context, or why it has none.
+    pub fn hold_as(&self, uid: Option<u32>, arguments: &[&str]) -> Held {
+        let mut command = self.command(arguments);
+        command
+            .arg0("lim")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(uid) = uid {
+            command.uid(uid).gid(uid);
+        }
+        let mut child = command.spawn().unwrap();
+        Held {
+            stdin: child.stdin.take(),
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    /// A client that has its session.
+    pub fn hold(&self) -> Held {
+        let mut held = self.hold_as(None, &[]);
+        assert_eq!(held.line(), "ready");
+        held
+    }
+
+    /// Lets every user in.
+    pub fn open_to_all(&self) {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.root.path(), mode).unwrap();
+    }
+
+    /// The events that the structured log has, by name.
+    pub fn events(&self, name: &str) -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(self.log().join("events.jsonl")).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+            .filter(|event| event["event"] == name)
+            .collect()
+    }
+}
+
+/// What the program does under the name `lim`.
+pub fn hold(arguments: &[String]) -> ExitCode {
+    let mut lines = std::io::stdin().lines();
+    if arguments.iter().any(|argument| argument == "late") {
+        // All at once, when the test closes the pipe that they have in common.
+        while lines.next().is_some() {}
+    }
+    let pipe = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap();
+    let client = Connection::connect(PathBuf::from(pipe).join("control"))
+        .map_err(|error| (0, error.to_string()))
+        .and_then(|connection| attach(&connection, named("lim")));
+    let client = match client {
+        Ok(client) => client,
+        Err((code, text)) => {
+            println!("{code} {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    client.work();
+    println!("ready");
+    if arguments.iter().any(|argument| argument == "late") {
+        std::thread::sleep(Duration::from_secs(600));
+    }
+    let mut sequence = 1;
+    while let Some(Ok(line)) = lines.next() {
+        assert_eq!(line, "work");
+        sequence += 1;
+        let worked = client
+            .end
+            .post(0, sequence, &EventRecord::default(), &[])
+            .and_then(|()| client.end.wait(0, sequence));
+        match worked {
+            Ok(()) => println!("0"),
+            Err(_) => println!("{}", client.end.closed().map_or(806, |code| code.0)),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
 pub fn named(program: &str) -> ClientFields {
     ClientFields {
         program: program.into(),
@@ -172,7 +297,7 @@ pub fn say_hello(connection: &Connection, fields: ClientFields) {
     let hello = Packet::Hello(Hello {
         version: VERSION,
         fingerprint: fingerprint(),
-        features: 0,
+        features: FEATURE_QUEUED,
         purpose: Purpose::Client(fields),
     });
     connection.send(&hello.encode(), &[]).unwrap();
@@ -186,10 +311,16 @@ pub fn attach(connection: &Connection, fields: ClientFields) -> Result<Client, (
 pub fn welcomed(connection: &Connection) -> Result<Client, (u32, String)> {
     let most = Some(Duration::from_secs(20));
     connection.set_receive_timeout(most).unwrap();
-    let (bytes, fds) = connection
-        .receive()
-        .map_err(|error| (0, error.to_string()))?;
-    match Packet::decode(&bytes).unwrap() {
+    let (packet, fds) = loop {
+        let (bytes, fds) = connection
+            .receive()
+            .map_err(|error| (0, error.to_string()))?;
+        match Packet::decode(&bytes).unwrap() {
+            Packet::Queued { .. } => println!("queued"),
+            packet => break (packet, fds),
+        }
+    };
+    match packet {
         Packet::Welcome(welcome) => {
             let memory = SessionMemory::from_fds(fds, EXTENT).unwrap();
             let connection = connection.try_clone().unwrap();

@@ -3,11 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod commands;
 #[path = "../../../server/tests/rig/engine.rs"]
 #[allow(dead_code, reason = "the server's tests use more of it")]
 mod fake;
 mod harness;
+mod logs;
+mod service;
 mod tests;
+mod transcript;
+mod users;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -45,6 +50,17 @@ fn main() -> ExitCode {
             control::main(&arguments, control::this_program)
         }
         Some("nvidia-cuda-mps-server") => serve(),
-        _ => harness::run(tests::TESTS, tests::FIGURES, arguments),
+        Some("lim") => harness::hold(&arguments.collect::<Vec<_>>()),
+        _ => {
+            let tests = [
+                tests::TESTS,
+                commands::TESTS,
+                logs::TESTS,
+                service::TESTS,
+                transcript::TESTS,
+                users::TESTS,
+            ];
+            harness::run(&tests.concat(), tests::FIGURES, arguments)
+        }
     }
 }

@@ -328,7 +328,7 @@ macro_rules! for_each_function {
             local 62 since 4000 capture prohibited survives replayed =>
                 fn cuCtxDisablePeerAccess(peer_context: val(CUcontext));
             /// Gives the multiprocessor share of the current context.
-            absent 63 since 11040 capture allowed survives none =>
+            local 63 since 11040 capture allowed survives none =>
                 fn cuCtxGetExecAffinity(
                     exec_affinity: struct_out(CUexecAffinityParam), kind: val(CUexecAffinityType));
             /// Records an event after all work of a context.
@@ -2508,7 +2508,7 @@ macro_rules! for_each_function {
                     vdp_get_proc_address: opaque(*mut c_void));
             // Other device functions.
             /// Says whether contexts of a device can have an execution affinity.
-            absent 554 since 11040 capture allowed survives none =>
+            local 554 since 11040 capture allowed survives none =>
                 fn cuDeviceGetExecAffinitySupport(
                     value: out(i32), kind: val(CUexecAffinityType), device: val(CUdevice));
             /// Says which atomic operations a device can do on host memory.

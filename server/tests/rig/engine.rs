@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Variable};
-use cuda_abi::facts::DeviceFacts;
+use cuda_abi::facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use cuda_abi::operations::*;
 use engine::{Attachment, Client, Engine, Observer, Window};
 
@@ -58,11 +58,15 @@ impl FakeEngine {
     }
 
     pub fn with_room(room: u64) -> Self {
+        let mut attributes = vec![100; 130];
+        for (attribute, value) in [(PCI_DOMAIN_ID, 0), (PCI_BUS_ID, 0), (PCI_DEVICE_ID, 6)] {
+            attributes[attribute as usize] = value;
+        }
         let device = DeviceFacts {
             name: "Fake GPU".into(),
             uuid: *b"0123456789abcdef",
             total_memory: 16 << 30,
-            attributes: vec![100; 130],
+            attributes,
             ..DeviceFacts::default()
         };
         Self {

@@ -2,8 +2,8 @@
 //! trusted: a reader takes from the bytes that are left, and ends when they do.
 
 use super::{
-    Admit, ClientFields, Ending, Hello, Packet, Purpose, Unreadable, VERSION, Version, Welcome,
-    negotiate,
+    Admit, ClientFields, Ending, Hello, ListedDevice, Packet, Purpose, Unreadable, VERSION,
+    Version, Welcome, negotiate,
 };
 
 /// "OMPS", as bytes.
@@ -25,6 +25,8 @@ impl Packet {
             Self::Gone { .. } => 9,
             Self::Fault { .. } => 10,
             Self::Lost { .. } => 11,
+            Self::Terminate { .. } => 12,
+            Self::Queued { .. } => 13,
         }
     }
 
@@ -93,8 +95,12 @@ impl Packet {
             Self::Ready { pid, devices } => {
                 out.u32(pid.cast_unsigned());
                 out.u32(devices.len() as u32);
-                for name in devices {
-                    out.text(name);
+                for device in devices {
+                    out.text(&device.uuid);
+                    out.text(&device.name);
+                    device.pci.iter().for_each(|part| out.u32(*part));
+                    out.u64(device.total_memory);
+                    out.u32(device.multiprocessors);
                 }
             }
             Self::Attached { session } => out.u64(*session),
@@ -112,6 +118,8 @@ impl Packet {
                 out.text(text);
             }
             Self::Lost { code } => out.u32(*code),
+            Self::Terminate { session } => out.u64(*session),
+            Self::Queued { text } => out.text(text),
         }
         out.0
     }
@@ -179,7 +187,13 @@ impl Packet {
                 let mut devices = Vec::new();
                 // The count is not trusted: the loop ends when the bytes do.
                 for _ in 0..from.u32()? {
-                    devices.push(from.text()?);
+                    devices.push(ListedDevice {
+                        uuid: from.text()?,
+                        name: from.text()?,
+                        pci: [from.u32()?, from.u32()?, from.u32()?],
+                        total_memory: from.u64()?,
+                        multiprocessors: from.u32()?,
+                    });
                 }
                 Self::Ready { pid, devices }
             }
@@ -198,6 +212,10 @@ impl Packet {
                 text: from.text()?,
             },
             11 => Self::Lost { code: from.u32()? },
+            12 => Self::Terminate {
+                session: from.u64()?,
+            },
+            13 => Self::Queued { text: from.text()? },
             other => return Err(Unreadable::Kind(other)),
         })
     }

@@ -1,0 +1,140 @@
+//! Commands that list clients and end them.
+
+use std::fmt::Write;
+
+use cuda_abi::CUresult;
+use serde_json::{Value, json};
+
+use super::{Answer, Arguments, Caller, server};
+use crate::daemon::{Daemon, Until};
+
+pub(super) fn get_client_list(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let id = match server(daemon, caller, arguments.word(0)) {
+        Ok(id) => id,
+        Err(refusal) => return refusal,
+    };
+    let mut text = String::new();
+    let mut list = Vec::new();
+    for client in daemon.clients_seen_by(caller.uid, id) {
+        let _ = writeln!(text, "{}", client.pid);
+        list.push(json!({
+            "pid": client.pid,
+            "id": client.serial,
+            "uid": client.uid,
+            "command": client.program,
+        }));
+    }
+    Answer::text(text).with_value(Value::from(list))
+}
+
+pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>) -> Answer {
+    let only = match arguments.value("-p") {
+        Some(pid) => match server(daemon, caller, Some(pid)) {
+            Ok(id) => Some(id),
+            // Twice, and an empty line: as scripts see it from NVIDIA's.
+            Err(refusal) => {
+                return Answer {
+                    text: format!("{0}{0}\n", refusal.text),
+                    ..refusal
+                };
+            }
+        },
+        None => None,
+    };
+    let servers: Vec<_> = daemon
+        .registry
+        .servers
+        .iter()
+        .filter(|(id, _)| daemon.sees(caller.uid, **id))
+        .collect();
+    if servers.is_empty() {
+        // Exits 0: nothing is wrong where nobody has come yet.
+        return Answer::line("Server not found").with_value(json!([]));
+    }
+    let row = |text: &mut String, fields: [&str; 6]| {
+        let [pid, id, server, device, namespace, command] = fields;
+        let _ = writeln!(
+            text,
+            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}"
+        );
+    };
+    let mut text = String::new();
+    let mut list = Vec::new();
+    for (id, server) in servers {
+        if only.is_some_and(|only| only != *id) {
+            continue;
+        }
+        for client in daemon.clients_seen_by(caller.uid, *id) {
+            if text.is_empty() {
+                row(
+                    &mut text,
+                    ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
+                );
+            }
+            for device in &server.devices {
+                row(
+                    &mut text,
+                    [
+                        &client.pid.to_string(),
+                        &client.serial.to_string(),
+                        &server.pid().to_string(),
+                        super::devices::short(&device.uuid),
+                        &client.namespace.to_string(),
+                        &client.program,
+                    ],
+                );
+                list.push(json!({
+                    "pid": client.pid,
+                    "id": client.serial,
+                    "server": server.pid(),
+                    "uid": client.uid,
+                    "device": device.uuid,
+                    "namespace": client.namespace,
+                    "command": client.program,
+                }));
+            }
+        }
+    }
+    Answer::text(text).with_value(Value::from(list))
+}
+
+/// Prints 0 when the client's work has ended and its memory is free, else a line that says why not
+/// and a CUDA error number on its own: tools read the last line.
+pub(super) fn terminate_client(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let failed = |text: String| {
+        let code = CUresult::ERROR_INVALID_VALUE.0;
+        Answer {
+            exit: 1,
+            ..Answer::text(format!("{text}{code}\n"))
+        }
+    };
+    let id = match server(daemon, caller, arguments.word(0)) {
+        Ok(id) => id,
+        Err(_) => {
+            let pid = arguments.word(0).unwrap_or("0");
+            return failed(format!("Server {pid} not found\nServer {pid} not found!\n"));
+        }
+    };
+    let word = arguments.word(1).unwrap_or("0");
+    let sessions = match word.parse::<i32>() {
+        // 0 is whoever cannot be seen from here: it names nobody.
+        Ok(pid) if pid != 0 => daemon.terminate(id, pid, caller),
+        _ => Vec::new(),
+    };
+    match sessions.last() {
+        Some(&session) => Answer {
+            text: "0\n".into(),
+            ..Answer::after(Until::Ended(session))
+        }
+        .with_value(json!({ "result": 0 })),
+        None => failed(format!("Invalid process {word}!\n")),
+    }
+}

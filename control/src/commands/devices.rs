@@ -1,0 +1,228 @@
+//! Commands that show devices.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use transport::handshake::ListedDevice;
+
+use super::{Answer, Arguments, Caller, server};
+use crate::daemon::{Daemon, Until};
+use crate::log::Role;
+use crate::registry::State;
+
+/// The first three groups of a UUID, which is what lists of clients show.
+pub(super) fn short(uuid: &str) -> &str {
+    match uuid.match_indices('-').nth(3) {
+        Some((end, _)) => &uuid[..end],
+        None => uuid,
+    }
+}
+
+/// A PCI address as everybody else writes it.
+fn address(device: &ListedDevice) -> String {
+    let [domain, bus, number] = device.pci;
+    format!("{domain:04x}:{bus:02x}:{number:02x}.0")
+}
+
+fn value(ordinal: usize, device: &ListedDevice) -> Value {
+    json!({
+        "ordinal": ordinal,
+        "pci": address(device),
+        "uuid": device.uuid,
+        "name": device.name,
+        "memory": device.total_memory,
+        "multiprocessors": device.multiprocessors,
+    })
+}
+
+/// As NVIDIA's, but for the PCI address: its own prints 00:00.0 whatever the device.
+pub(super) fn get_device_client_list(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let only = match arguments.word(0) {
+        Some(_) => match server(daemon, caller, arguments.word(0)) {
+            Ok(id) => Some(id),
+            Err(refusal) => return refusal,
+        },
+        None => None,
+    };
+    let mut text = String::new();
+    let mut list = Vec::new();
+    for (id, server) in &daemon.registry.servers {
+        if only.is_some_and(|only| only != *id) || !daemon.sees(caller.uid, *id) {
+            continue;
+        }
+        let clients = daemon.clients_seen_by(caller.uid, *id);
+        if clients.is_empty() {
+            continue;
+        }
+        for (ordinal, device) in server.devices.iter().enumerate() {
+            let [_, bus, number] = device.pci;
+            let _ = writeln!(
+                text,
+                "[{ordinal}] {bus:02x}:{number:02x}.0, {}",
+                device.name
+            );
+            for client in &clients {
+                let _ = writeln!(text, "{}.1", client.pid);
+            }
+            let mut entry = value(ordinal, device);
+            entry["server"] = json!(server.pid());
+            entry["clients"] = clients.iter().map(|client| json!(client.pid)).collect();
+            list.push(entry);
+        }
+    }
+    Answer::text(text).with_value(Value::from(list))
+}
+
+/// Columns of 16, 15, 42 and 34 characters and one to the end.
+const HEADER: &str = "Device Ordinal  PCI IDs        \
+    UUID                                      Name                              Attributes";
+
+fn table(text: &mut String, devices: &[ListedDevice]) {
+    let _ = writeln!(text, "{HEADER}");
+    for (ordinal, device) in devices.iter().enumerate() {
+        let [domain, bus, number] = device.pci;
+        let pci = format!("{domain:04x}:{bus:02x}.{number:02x}.00");
+        let _ = writeln!(
+            text,
+            "{ordinal:<16}{pci:<15}{:<42}{:<34}N/A",
+            device.uuid, device.name
+        );
+    }
+}
+
+/// A name within a line of comma-separated values.
+fn quoted(name: &str) -> String {
+    match name.contains([',', '"']) {
+        true => format!("\"{}\"", name.replace('"', "\"\"")),
+        false => name.to_owned(),
+    }
+}
+
+/// Which devices there are is known from servers. Where none has run, one is started for the caller,
+/// as its first program would.
+pub(super) fn device_query(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let only = match arguments.word(0) {
+        Some(_) => match server(daemon, caller, arguments.word(0)) {
+            Ok(id) => Some(id),
+            Err(refusal) => return refusal,
+        },
+        None => None,
+    };
+    if daemon.devices.is_empty() {
+        let starting = daemon
+            .registry
+            .servers
+            .iter()
+            .find(|(_, server)| server.state == State::Initializing)
+            .map(|(&id, _)| id);
+        let id = match starting {
+            Some(id) => Ok(id),
+            None => daemon.start_for_user(caller.uid),
+        };
+        return match id {
+            Ok(id) => Answer::again_after(Until::Ready(id)),
+            Err(error) => Answer::refusal(error),
+        };
+    }
+    let mut blocks: Vec<(Option<u32>, &[ListedDevice])> = Vec::new();
+    if only.is_none() {
+        blocks.push((None, &daemon.devices));
+    }
+    for (id, server) in &daemon.registry.servers {
+        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller.uid, *id);
+        if shown && server.state != State::Initializing {
+            blocks.push((Some(server.pid()), &server.devices));
+            daemon.instance.server_log.line_of(
+                Role::Server,
+                server.pid(),
+                &format!(
+                    "Received device query command. There are {} devices",
+                    server.devices.len()
+                ),
+            );
+        }
+    }
+    let title =
+        |pid: Option<u32>| pid.map_or_else(|| "Default".into(), |pid| format!("Server {pid}"));
+    let mut text = String::new();
+    if arguments.has("--csv") {
+        text.push_str("Offered By,Device Ordinal,PCI IDs,UUID,Name,Attributes\n");
+        for (pid, devices) in &blocks {
+            for (ordinal, device) in devices.iter().enumerate() {
+                let _ = writeln!(
+                    text,
+                    "{},{ordinal},{},{},{},N/A",
+                    title(*pid),
+                    address(device),
+                    device.uuid,
+                    quoted(&device.name)
+                );
+            }
+        }
+    } else {
+        for (pid, devices) in &blocks {
+            if !text.is_empty() {
+                text.push('\n');
+            }
+            let _ = writeln!(text, "{}", title(*pid));
+            table(&mut text, devices);
+        }
+    }
+    let list: Vec<Value> = blocks
+        .iter()
+        .map(|(pid, devices)| {
+            let devices: Vec<Value> = devices
+                .iter()
+                .enumerate()
+                .map(|(ordinal, device)| value(ordinal, device))
+                .collect();
+            json!({ "server": pid, "devices": devices })
+        })
+        .collect();
+    Answer::text(text).with_value(Value::from(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_are_shortened() {
+        assert_eq!(
+            short("GPU-42cb4199-3815-ad18-8602-5061126b1629"),
+            "GPU-42cb4199-3815-ad18"
+        );
+        assert_eq!(short("odd"), "odd");
+    }
+
+    #[test]
+    fn the_table_is_nvidias_to_the_byte() {
+        let device = ListedDevice {
+            uuid: "GPU-42cb4199-3815-ad18-8602-5061126b1629".into(),
+            name: "NVIDIA H200".into(),
+            pci: [0, 0, 6],
+            ..ListedDevice::default()
+        };
+        let mut text = String::new();
+        table(&mut text, &[device]);
+        assert_eq!(
+            text,
+            "Device Ordinal  PCI IDs        UUID                                      Name                              Attributes\n\
+             0               0000:00.06.00  GPU-42cb4199-3815-ad18-8602-5061126b1629  NVIDIA H200                       N/A\n"
+        );
+    }
+
+    #[test]
+    fn names_with_commas_are_quoted() {
+        assert_eq!(quoted("a, \"b\""), "\"a, \"\"b\"\"\"");
+        assert_eq!(quoted("NVIDIA H200"), "NVIDIA H200");
+    }
+}

@@ -1,0 +1,164 @@
+//! Commands that set and show limits.
+
+use cuda_abi::limits;
+use serde_json::json;
+
+use super::{Answer, Arguments, Caller, with_server};
+use crate::daemon::Daemon;
+use crate::settings::Settings;
+
+/// Sets a percentage and answers with the one in force, which is what NVIDIA's prints even when it
+/// refuses; that it refused is said in the log and by the exit status.
+fn set_percentage(percentage: &mut f32, text: Option<&str>) -> Answer {
+    match limits::percentage(text.unwrap_or("")) {
+        Ok(value) => {
+            *percentage = value;
+            show_percentage(value)
+        }
+        Err(error) => {
+            let answer = show_percentage(*percentage)
+                .with_log(format!(
+                    "Invalid percentage, expected between (0.0, 100.0]\n{percentage:.1}"
+                ))
+                .with_value(json!({ "error": error.to_string(), "percentage": percentage }));
+            Answer { exit: 1, ..answer }
+        }
+    }
+}
+
+fn show_percentage(percentage: f32) -> Answer {
+    // With the digits that were given, not those of the nearest binary fraction.
+    let shown: f64 = percentage.to_string().parse().unwrap_or(0.0);
+    Answer::line(format_args!("{percentage:.1}")).with_value(json!({ "percentage": shown }))
+}
+
+pub(super) fn set_default_active_thread_percentage(
+    daemon: &mut Daemon,
+    _: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    set_percentage(&mut daemon.defaults.percentage, arguments.word(0))
+}
+
+pub(super) fn get_default_active_thread_percentage(
+    daemon: &mut Daemon,
+    _: Caller,
+    _: &Arguments<'_>,
+) -> Answer {
+    show_percentage(daemon.defaults.percentage)
+}
+
+pub(super) fn set_active_thread_percentage(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    with_server(daemon, caller, arguments.word(0), |server| {
+        set_percentage(&mut server.settings.percentage, arguments.word(1))
+    })
+}
+
+pub(super) fn get_active_thread_percentage(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    with_server(daemon, caller, arguments.word(0), |server| {
+        show_percentage(server.settings.percentage)
+    })
+}
+
+/// Sets a memory limit and prints nothing; where NVIDIA's takes what does not parse for "no limit",
+/// this refuses it and says why.
+fn set_memory(settings: &mut Settings, device: Option<&str>, size: Option<&str>) -> Answer {
+    let (Some(device), Some(size)) = (device, size) else {
+        return Answer::refusal("Invalid command format.");
+    };
+    match settings.set_memory(device, size) {
+        Ok(()) => Answer::nothing(),
+        Err(error) => Answer::refusal(error),
+    }
+}
+
+fn show_memory(settings: &Settings, device: Option<&str>) -> Answer {
+    let Some(device) = device else {
+        return Answer::refusal("Invalid command format.");
+    };
+    match settings.memory.get(device) {
+        Some(size) => {
+            let bytes = limits::size_in_bytes(size).ok();
+            Answer::line(size)
+                .with_value(json!({ "device": device, "limit": size, "bytes": bytes }))
+        }
+        None => Answer::nothing()
+            .with_log("No default pinned memory limit set for the device!")
+            .with_value(json!({ "device": device, "limit": null })),
+    }
+}
+
+pub(super) fn set_default_device_pinned_mem_limit(
+    daemon: &mut Daemon,
+    _: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let (device, size) = (arguments.word(0), arguments.word(1));
+    let answer = set_memory(&mut daemon.defaults, device, size);
+    if answer.exit != 0 {
+        return answer;
+    }
+    answer.with_log(format!(
+        "set_default_device_pinned_mem_limit {}.",
+        arguments.words.join(" ")
+    ))
+}
+
+pub(super) fn get_default_device_pinned_mem_limit(
+    daemon: &mut Daemon,
+    _: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    show_memory(&daemon.defaults, arguments.word(0))
+}
+
+pub(super) fn set_device_pinned_mem_limit(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    with_server(daemon, caller, arguments.word(0), |server| {
+        set_memory(&mut server.settings, arguments.word(1), arguments.word(2))
+    })
+}
+
+pub(super) fn get_device_pinned_mem_limit(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    with_server(daemon, caller, arguments.word(0), |server| {
+        show_memory(&server.settings, arguments.word(1))
+    })
+}
+
+pub(super) fn set_default_client_priority(
+    daemon: &mut Daemon,
+    _: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    match arguments.word(0).map(limits::priority) {
+        Some(Ok(priority)) => {
+            daemon.default_priority = priority;
+            Answer::nothing()
+        }
+        _ => Answer::refusal("Invalid priority value - must be 0 or 1!"),
+    }
+}
+
+pub(super) fn get_default_client_priority(
+    daemon: &mut Daemon,
+    _: Caller,
+    _: &Arguments<'_>,
+) -> Answer {
+    let priority = daemon.default_priority;
+    Answer::line(priority).with_value(json!({ "priority": priority }))
+}

@@ -1,0 +1,104 @@
+//! Commands that start, list and end servers.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Answer, Arguments, Caller, server, with_server};
+use crate::daemon::{Daemon, Until};
+use crate::registry::State;
+
+pub(super) fn start_server(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let uid = arguments
+        .value("-uid")
+        .and_then(|uid| uid.parse::<u32>().ok());
+    let Some(uid) = uid else {
+        return Answer::refusal("A user id (UID) is required to start a new server");
+    };
+    if uid != caller.uid && !daemon.is_owner(caller.uid) {
+        return Answer::refusal("start_server for another user is for root only");
+    }
+    if let Some(other) = daemon.in_the_way_of(uid) {
+        if daemon.make_way_if_idle(other) {
+            return Answer::again_after(Until::Gone(other));
+        }
+        return Answer::refusal(
+            "another user's server has clients; this user's starts when they have left \
+             (a daemon started with -M serves all at once)",
+        );
+    }
+    match daemon.start_for_user(uid) {
+        Ok(id) => match daemon.registry.servers.get(&id) {
+            Some(server) if server.state == State::Initializing => Answer::after(Until::Ready(id)),
+            _ => Answer::nothing(),
+        },
+        Err(error) => Answer::refusal(error),
+    }
+}
+
+pub(super) fn shutdown_server(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    match server(daemon, caller, arguments.word(0)) {
+        Ok(id) => {
+            daemon.shut_down_server(id, arguments.has("-f"), None);
+            Answer::after(Until::Gone(id))
+        }
+        Err(refusal) => refusal,
+    }
+}
+
+pub(super) fn quit(daemon: &mut Daemon, _: Caller, arguments: &Arguments<'_>) -> Answer {
+    let grace = match arguments.value("-t").map(str::parse::<u32>) {
+        None => None,
+        Some(Ok(seconds)) => Some(Duration::from_secs(seconds.into())),
+        Some(Err(_)) => return Answer::refusal("quit -t takes a number of seconds"),
+    };
+    daemon.quit(grace);
+    Answer::after(Until::AllGone)
+}
+
+pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
+    let mut text = String::new();
+    let mut list = Vec::new();
+    for (id, server) in &daemon.registry.servers {
+        if !daemon.sees(caller.uid, *id) {
+            continue;
+        }
+        let _ = writeln!(text, "{}", server.pid());
+        list.push(json!({
+            "pid": server.pid(),
+            "uid": server.uid,
+            "status": status(server.state),
+            "clients": server.clients.len(),
+        }));
+    }
+    Answer::text(text).with_value(Value::from(list))
+}
+
+const fn status(state: State) -> &'static str {
+    match state {
+        State::Initializing => "INITIALIZING",
+        State::Active => "ACTIVE",
+        State::Fault => "FAULT",
+        State::Stopping => "STOPPING",
+    }
+}
+
+pub(super) fn get_server_status(
+    daemon: &mut Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    with_server(daemon, caller, arguments.word(0), |server| {
+        let status = status(server.state);
+        Answer::line(status).with_value(json!({ "pid": server.pid(), "status": status }))
+    })
+}

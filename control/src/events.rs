@@ -1,0 +1,43 @@
+//! The structured log: a line of JSON for each thing that happened, with who, what and why.
+//!
+//! `control.log` and `server.log` speak to the tools that know NVIDIA's; `events.jsonl` speaks to
+//! everybody else. It is the daemon's alone: what servers have to say, they say to the daemon.
+
+use serde_json::{Map, Value, json};
+
+use crate::daemon::Daemon;
+use crate::registry::{Client, Server};
+
+/// What a server's events begin with.
+pub(crate) fn of_server(server: &Server) -> Value {
+    json!({ "server": server.pid(), "uid": server.uid })
+}
+
+/// What a client's events begin with.
+pub(crate) fn of_client(server: &Server, client: &Client) -> Value {
+    json!({
+        "server": server.pid(),
+        "client": client.pid,
+        "uid": client.uid,
+        "program": client.program,
+    })
+}
+
+impl Daemon {
+    /// Writes an event: what happened, to whom, and more where there is more. `who` and `more` are
+    /// objects.
+    pub(crate) fn event(&self, what: &str, who: Value, more: Value) {
+        let mut line = Map::new();
+        let now = jiff::Timestamp::now();
+        line.insert("time".into(), json!(format!("{now:.3}")));
+        line.insert("event".into(), json!(what));
+        for part in [who, more] {
+            if let Value::Object(fields) = part {
+                line.extend(fields);
+            }
+        }
+        self.instance
+            .events
+            .raw(&format!("{}\n", Value::from(line)));
+    }
+}

@@ -1,0 +1,176 @@
+//! Users: who sees what, and who has to wait for whom.
+//!
+//! By default one user is served at a time, as by NVIDIA's: another user's clients wait until the
+//! present servers' clients have left, and then a server of theirs takes the place. With `-M` each
+//! user has an executor of its own and nobody waits. Whoever asks for one executor for all, by name,
+//! gets that.
+
+use serde_json::json;
+use transport::handshake::{FEATURE_QUEUED, Hello, Packet};
+use transport::socket::{Connection, Peer};
+
+use crate::commands::Caller;
+use crate::daemon::Daemon;
+use crate::events::of_client;
+use crate::placement::{Isolation, Key};
+use crate::registry::{Client, ServerId, State};
+
+/// Clients of other users that may wait.
+const MAX_QUEUED: usize = 4096;
+
+/// And those of one user.
+const MAX_QUEUED_OF_USER: usize = 1024;
+
+/// A client that waits for another user's to leave.
+#[derive(Debug)]
+pub struct Queued {
+    connection: Connection,
+    peer: Peer,
+    hello: Hello,
+}
+
+impl Daemon {
+    /// Whether a user may see a server: its own, the one for all, or any for whoever may change
+    /// things.
+    pub(crate) fn sees(&self, uid: u32, id: ServerId) -> bool {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return false;
+        };
+        self.is_owner(uid) || server.key == Key::Shared || server.uid == uid
+    }
+
+    /// The clients of a server that a user may see, in order of connection.
+    pub(crate) fn clients_seen_by(&self, uid: u32, id: ServerId) -> Vec<&Client> {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return Vec::new();
+        };
+        let mut clients = server.clients_in_order();
+        clients.retain(|client| self.is_owner(uid) || client.uid == uid);
+        clients
+    }
+
+    /// A server for which a user has to wait, because it is another's.
+    pub(crate) fn in_the_way_of(&self, uid: u32) -> Option<ServerId> {
+        if self.multiuser || self.isolation == Isolation::None {
+            return None;
+        }
+        let mut servers = self.registry.servers.iter();
+        servers
+            .find(|(_, server)| server.uid != uid)
+            .map(|(&id, _)| id)
+    }
+
+    /// Ends a server that is in another user's way, if nobody needs it. Says whether it ends.
+    pub(crate) fn make_way_if_idle(&mut self, id: ServerId) -> bool {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return false;
+        };
+        if !server.is_idle() {
+            return false;
+        }
+        if server.takes_clients() {
+            self.shut_down_server(id, false, None);
+        }
+        true
+    }
+
+    /// Lets a client wait for another user's to leave.
+    pub(crate) fn queue(&mut self, connection: Connection, peer: Peer, hello: Hello) {
+        let of_user = |queued: &Queued| queued.peer.uid == peer.uid;
+        let is_full = |all: &std::collections::VecDeque<Queued>| {
+            all.len() >= MAX_QUEUED
+                || all.iter().filter(|other| of_user(other)).count() >= MAX_QUEUED_OF_USER
+        };
+        if is_full(&self.queued) {
+            self.queued.retain(|queued| !queued.connection.is_closed());
+        }
+        if is_full(&self.queued) {
+            let code = cuda_abi::CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
+            return self.refuse_with(&connection, Some(peer.pid), code, "too many clients wait");
+        }
+        let text = "another user's programs have the device; a daemon with -M serves all at once";
+        self.log(&format!(
+            "NEW CLIENT {} from user {}: Server is not ready, push client to pending list",
+            peer.pid, peer.uid
+        ));
+        self.event(
+            "client.queued",
+            json!({ "client": peer.pid, "uid": peer.uid }),
+            json!({ "why": text }),
+        );
+        if hello.features & FEATURE_QUEUED != 0 {
+            let packet = Packet::Queued { text: text.into() };
+            let _ = connection.try_send(&packet.encode(), &[]);
+        }
+        self.queued.push_back(Queued {
+            connection,
+            peer,
+            hello,
+        });
+        self.serve_next_user();
+    }
+
+    /// Lets the next user's clients in, if nobody is in their way; else ends servers that are and
+    /// that nobody needs. To be called whenever a client or a server has gone.
+    pub(crate) fn serve_next_user(&mut self) {
+        if self.is_quitting() {
+            for queued in std::mem::take(&mut self.queued) {
+                let code = cuda_abi::CUresult::ERROR_MPS_SERVER_NOT_READY;
+                let pid = Some(queued.peer.pid);
+                self.refuse_with(&queued.connection, pid, code, "the daemon is quitting");
+            }
+            return;
+        }
+        // Whoever gave up ends no server.
+        while let Some(first) = self.queued.front()
+            && first.connection.is_closed()
+        {
+            self.queued.pop_front();
+        }
+        let Some(uid) = self.queued.front().map(|first| first.peer.uid) else {
+            return;
+        };
+        if self.in_the_way_of(uid).is_some() {
+            let others: Vec<ServerId> = self
+                .registry
+                .servers
+                .iter()
+                .filter(|(_, server)| server.uid != uid && server.state != State::Stopping)
+                .map(|(&id, _)| id)
+                .collect();
+            for id in others {
+                self.make_way_if_idle(id);
+            }
+            return;
+        }
+        let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.queued)
+            .into_iter()
+            .partition(|queued| queued.peer.uid == uid);
+        self.queued = later.into();
+        for queued in now {
+            if !queued.connection.is_closed() {
+                self.admit_client(queued.connection, queued.peer, queued.hello);
+            }
+        }
+    }
+
+    /// Ends the sessions that a process has with a server, and gives their numbers.
+    pub(crate) fn terminate(&mut self, id: ServerId, pid: i32, caller: Caller) -> Vec<u64> {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return Vec::new();
+        };
+        let mut sessions = Vec::new();
+        for (&session, client) in &server.clients {
+            let packet = Packet::Terminate { session };
+            if client.pid == pid && server.connection.try_send(&packet.encode(), &[]).is_ok() {
+                sessions.push(session);
+                self.event(
+                    "client.terminated",
+                    of_client(server, client),
+                    json!({ "by_uid": caller.uid, "by_pid": caller.pid }),
+                );
+            }
+        }
+        sessions
+    }
+}

@@ -1,0 +1,299 @@
+//! Commands beyond NVIDIA's transcript: for programs, with wrong arguments, and from a terminal.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Rig, runs, until};
+
+crate::harness::tests! {
+    every_command_answers_in_json_too
+    wrong_arguments_are_named
+    a_terminated_client_gets_810_and_nobody_else_notices
+    devices_are_known_without_a_client
+    a_server_that_lost_its_device_is_in_fault
+    a_later_line_does_not_hide_a_failure
+    limits_of_a_server_hold_for_its_later_clients
+    at_a_terminal_there_is_a_prompt
+}
+
+fn json(rig: &Rig, line: &str) -> Value {
+    serde_json::from_str(&rig.ask(&format!("{line} --json"))).unwrap()
+}
+
+fn every_command_answers_in_json_too() {
+    let rig = Rig::new();
+    assert_eq!(json(&rig, "get_server_list"), json!([]));
+    assert_eq!(json(&rig, "ps"), json!([]));
+    let client = rig.hold();
+    let server = rig.servers()[0];
+    let us = rustix::process::geteuid().as_raw();
+    let uuid = "GPU-30313233-3435-3637-3839-616263646566";
+    assert_eq!(
+        json(&rig, "get_server_list"),
+        json!([{ "pid": server, "uid": us, "status": "ACTIVE", "clients": 1 }])
+    );
+    let listed = json(&rig, &format!("get_client_list {server}"));
+    assert_eq!(listed[0]["pid"], client.pid());
+    assert_eq!(listed[0]["command"], "lim");
+    assert_eq!(json(&rig, "ps")[0]["device"], uuid);
+    let device = json!({
+        "ordinal": 0, "pci": "0000:00:06.0", "uuid": uuid, "name": "Fake GPU",
+        "memory": 16u64 << 30, "multiprocessors": 100,
+    });
+    assert_eq!(json(&rig, "device_query")[1]["devices"][0], device);
+    assert_eq!(
+        json(&rig, "get_device_client_list")[0]["clients"][0],
+        client.pid()
+    );
+    let help = json(&rig, "help");
+    for command in help.as_array().unwrap() {
+        let name = command["name"].as_str().unwrap();
+        // Without arguments: whatever it says, it is JSON. `quit` would end the test.
+        if name != "quit" {
+            json(&rig, name);
+        }
+    }
+    assert_eq!(
+        json(&rig, "get_default_active_thread_percentage"),
+        json!({ "percentage": 100.0 })
+    );
+    assert_eq!(
+        json(&rig, "set_default_device_pinned_mem_limit 0 1G"),
+        json!({})
+    );
+    assert_eq!(
+        json(&rig, "get_default_device_pinned_mem_limit 0"),
+        json!({ "device": "0", "limit": "1G", "bytes": 1 << 30 })
+    );
+    assert_eq!(
+        json(&rig, "no_such_command"),
+        json!({ "error": "Unknown command \"no_such_command --json\"" })
+    );
+    assert_eq!(
+        json(&rig, &format!("terminate_client {server} {}", client.pid())),
+        json!({ "result": 0 })
+    );
+    assert_eq!(json(&rig, &format!("shutdown_server {server}")), json!({}));
+    assert_eq!(json(&rig, &format!("start_server -uid {us}")), json!({}));
+    assert_eq!(json(&rig, "quit"), json!({}));
+}
+
+fn wrong_arguments_are_named() {
+    let rig = Rig::new();
+    for (line, part) in [
+        ("get_server_list 1", "does not take \"1\""),
+        ("quit -t", "takes a value"),
+        ("quit -t soon", "number of seconds"),
+        ("quit now", "does not take \"now\""),
+        ("start_server -uid ada", "user id"),
+        (
+            "set_default_device_pinned_mem_limit 0",
+            "Invalid command format.",
+        ),
+        (
+            "get_default_device_pinned_mem_limit",
+            "Invalid command format.",
+        ),
+        ("set_default_device_pinned_mem_limit zero 1G", "zero"),
+        ("set_default_client_priority", "must be 0 or 1"),
+        ("sm_partition add GPU-1 2", "not built"),
+        ("help nothing", "Unknown command \"nothing\""),
+    ] {
+        let output = rig.control(&[], Some(line));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains(part), "{line}: {text}");
+        assert_eq!(output.status.code(), Some(1), "{line}");
+    }
+    assert!(
+        rig.ask("help")
+            .contains("terminate_client <server PID> <client PID>")
+    );
+    assert!(rig.ask("help quit").contains("[-t <seconds>]"));
+}
+
+fn a_terminated_client_gets_810_and_nobody_else_notices() {
+    let rig = Rig::new();
+    let (mut one, mut other) = (rig.hold(), rig.hold());
+    let server = rig.servers()[0];
+    assert_eq!(one.work(), "0");
+    assert_eq!(
+        rig.ask(&format!("terminate_client {server} {}", one.pid())),
+        "0\n"
+    );
+    for _ in 0..3 {
+        assert_eq!(one.work(), "810", "sticky");
+    }
+    assert_eq!(other.work(), "0");
+    assert!(runs(one.pid().cast_signed()), "the process lives on");
+    assert_eq!(
+        rig.ask(&format!("get_client_list {server}")),
+        format!("{}\n", other.pid())
+    );
+    assert!(rig.server_log().contains("terminated by the operator"));
+    let event = &rig.events("client.terminated")[0];
+    assert_eq!(event["client"], one.pid());
+    assert_eq!(event["by_uid"], rustix::process::geteuid().as_raw());
+    assert_eq!(rig.events("client.gone")[0]["how"], "terminated");
+}
+
+fn devices_are_known_without_a_client() {
+    let rig = Rig::new();
+    let shown = rig.ask("device_query");
+    assert!(shown.starts_with("Default\nDevice Ordinal"), "{shown}");
+    let server = rig.servers()[0];
+    assert!(shown.contains(&format!("\n\nServer {server}\n")), "{shown}");
+    assert_eq!(
+        rig.ask(&format!("device_query {server}")).lines().next(),
+        Some(&*format!("Server {server}"))
+    );
+    let uuid = "GPU-30313233-3435-3637-3839-616263646566";
+    assert_eq!(
+        rig.ask("device_query --csv"),
+        format!(
+            "Offered By,Device Ordinal,PCI IDs,UUID,Name,Attributes\n\
+             Default,0,0000:00:06.0,{uuid},Fake GPU,N/A\n\
+             Server {server},0,0000:00:06.0,{uuid},Fake GPU,N/A\n"
+        )
+    );
+    assert!(
+        rig.server_log()
+            .contains("Received device query command. There are 1 devices")
+    );
+
+    let ready = Rig::without_daemon();
+    assert!(ready.control(&["-d", "-q"], None).status.success());
+    assert_eq!(ready.servers().len(), 1, "as it was told");
+
+    let mut failing = Rig::without_daemon();
+    failing.environment.push(("TEST_SERVER_FAILS", "1".into()));
+    failing.start();
+    let output = failing.control(&["device_query"], None);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .contains("server.log")
+    );
+}
+
+fn a_server_that_lost_its_device_is_in_fault() {
+    let rig = Rig::new();
+    let guilty = rig.attach();
+    guilty.work();
+    let server = rig.servers()[0];
+    guilty.kill_device(2);
+    until("the daemon knows", || {
+        rig.ask(&format!("get_server_status {server}")) == "FAULT\n"
+    });
+    let faults = rig.events("client.fault");
+    assert_eq!(faults[0]["client"], std::process::id());
+    assert_eq!(faults[0]["code"], 700);
+    assert_eq!(rig.events("server.fault")[0]["server"], server);
+}
+
+fn a_later_line_does_not_hide_a_failure() {
+    let rig = Rig::new();
+    let lines = "set_default_active_thread_percentage abc\nget_default_client_priority\n\n";
+    let output = rig.control(&[], Some(lines));
+    assert_eq!(output.stdout, b"100.0\n0\nUnknown command \"\"\n");
+    assert_eq!(output.status.code(), Some(1));
+    let output = rig.control(&[], Some("get_default_client_priority\n\n"));
+    assert_eq!(output.status.code(), Some(0), "here-documents end so");
+    // Whatever the bytes, an answer.
+    let output = rig.control(&[], Some("get_\u{fffd}\0list\t\n"));
+    assert!(
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .starts_with("Unknown command")
+    );
+}
+
+fn limits_of_a_server_hold_for_its_later_clients() {
+    let rig = Rig::new();
+    assert_eq!(rig.ask("set_default_active_thread_percentage 50"), "50.0\n");
+    assert_eq!(rig.ask("set_default_device_pinned_mem_limit 0 3G"), "");
+    let seen = |client: &crate::harness::Client| {
+        let facts = &client.welcome.facts;
+        let device = &cuda_abi::facts::DeviceFacts::decode_all(facts).unwrap()[0];
+        let count = device.attribute(cuda_abi::facts::MULTIPROCESSOR_COUNT);
+        (count.unwrap(), device.total_memory)
+    };
+    let first = rig.attach();
+    assert_eq!(seen(&first), (50, 3 << 30));
+    let server = rig.servers()[0];
+    // The server's own, which may be more than the default.
+    assert_eq!(
+        rig.ask(&format!("set_active_thread_percentage {server} 80")),
+        "80.0\n"
+    );
+    assert_eq!(
+        rig.ask(&format!("set_device_pinned_mem_limit {server} 0 4G")),
+        ""
+    );
+    assert_eq!(seen(&rig.attach()), (80, 4 << 30));
+    assert_eq!(rig.ask("get_default_active_thread_percentage"), "50.0\n");
+    assert_eq!(rig.ask("get_default_device_pinned_mem_limit 0"), "3G\n");
+    assert!(
+        rig.server_log()
+            .contains("Active Threads Percentage set to 50.0")
+    );
+    assert!(
+        rig.server_log()
+            .contains("Device pinned memory limit for device 0 set to 0xc0000000 bytes")
+    );
+}
+
+fn at_a_terminal_there_is_a_prompt() {
+    let rig = Rig::new();
+    // util-linux's, which gives a program a terminal.
+    let found = Command::new("script").arg("--version").output();
+    if found.is_err() {
+        println!("  skipped: there is no `script`");
+        return;
+    }
+    let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
+    let mut child = Command::new("script")
+        .args(["-qec", link.to_str().unwrap(), "/dev/null"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", rig.pipe())
+        .env("HOME", rig.pipe())
+        .env("TERM", "xterm")
+        .env_remove("XDG_STATE_HOME")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut heard = String::new();
+    let mut hear = |wanted: &str| {
+        while !heard.contains(wanted) {
+            let mut bytes = [0; 1024];
+            let count = stdout.read(&mut bytes).unwrap();
+            assert_ne!(count, 0, "{wanted} in vain: {heard}");
+            heard.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        heard = heard.split_once(wanted).unwrap().1.to_owned();
+    };
+    // A name is completed; then the end of input. Each is typed when there is a prompt.
+    for (typed, answer) in [
+        ("get_default_act\t\r", "100.0\r\n"),
+        ("ps --json\r", "[]\r\n"),
+    ] {
+        hear("mps> ");
+        stdin.write_all(typed.as_bytes()).unwrap();
+        hear(answer);
+    }
+    hear("mps> ");
+    stdin.write_all(b"\x04").unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    let history = rig.pipe().join(".local/state/openmps/control_history");
+    assert!(
+        std::fs::read_to_string(history)
+            .unwrap()
+            .contains("get_default_active_thread_percentage")
+    );
+}

@@ -1,0 +1,129 @@
+//! What is written down, and that nothing stops the daemon where it cannot be.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::harness::{Rig, until};
+
+crate::harness::tests! {
+    the_structured_log_says_who_what_and_why
+    logs_are_turned_over_when_they_are_long
+    a_log_directory_that_vanishes_is_made_again
+    a_full_disk_stops_nobody
+    lines_written_to_the_fifo_are_in_the_servers_log
+    stamps_are_local_times
+}
+
+fn the_structured_log_says_who_what_and_why() {
+    let rig = Rig::new();
+    let client = rig.hold();
+    let pid = client.pid();
+    let server = rig.servers()[0];
+    rig.control(&["set_default_client_priority", "7"], None);
+    drop(client);
+    until("it is gone", || !rig.events("client.gone").is_empty());
+    rig.ask("quit");
+    let started = &rig.events("daemon.started")[0];
+    assert_eq!(started["isolation"], "user");
+    assert!(started["time"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(rig.events("server.starting")[0]["server"], server);
+    assert_eq!(rig.events("server.ready")[0]["devices"][0], "Fake GPU");
+    let connected = &rig.events("client.connected")[0];
+    assert_eq!(connected["client"], pid);
+    assert_eq!(connected["program"], "lim");
+    assert_eq!(rig.events("client.gone")[0]["how"], "process ended");
+    let commands = rig.events("command");
+    let refused = commands.iter().find(|event| event["exit"] == 1).unwrap();
+    assert_eq!(refused["line"], "set_default_client_priority 7");
+    assert!(refused["refused"].as_str().unwrap().contains("0 or 1"));
+    assert_eq!(rig.events("server.exited")[0]["server"], server);
+    assert_eq!(rig.events("daemon.exited").len(), 1);
+}
+
+fn logs_are_turned_over_when_they_are_long() {
+    let mut rig = Rig::without_daemon();
+    rig.environment.push(("OPENMPS_LOG_BYTES", "4K".into()));
+    rig.start();
+    let first = rig.hold();
+    until("it is turned over", || {
+        for _ in 0..20 {
+            rig.ask("get_server_list");
+        }
+        rig.log().join("control.log.1").exists() && rig.log().join("events.jsonl.1").exists()
+    });
+    let length = |name: &str| std::fs::metadata(rig.log().join(name)).unwrap().len();
+    until("it is short", || {
+        std::thread::sleep(Duration::from_millis(100));
+        rig.ask("get_server_list");
+        length("control.log") < 100 << 10
+    });
+    // The server still writes to the file that is there.
+    drop(rig.hold());
+    drop(first);
+    until("its words are there", || {
+        rig.server_log().contains("process ended without leaving")
+    });
+    let junk = rig.control(&["-d"], None);
+    assert!(!junk.status.success());
+}
+
+fn a_log_directory_that_vanishes_is_made_again() {
+    let rig = Rig::new();
+    rig.ask("get_server_list");
+    std::fs::remove_dir_all(rig.log()).unwrap();
+    until("it is there again", || {
+        rig.ask("get_server_list");
+        rig.log().join("control.log").exists()
+    });
+    rig.ask("get_default_client_priority");
+    assert!(rig.control_log().contains("get_default_client_priority"));
+}
+
+fn a_full_disk_stops_nobody() {
+    // Every write to it says that the disk is full.
+    let rig = Rig::without_daemon();
+    std::fs::create_dir_all(rig.log()).unwrap();
+    for name in ["control.log", "server.log", "events.jsonl"] {
+        std::os::unix::fs::symlink("/dev/full", rig.log().join(name)).unwrap();
+    }
+    rig.start();
+    let mut client = rig.hold();
+    assert_eq!(client.work(), "0");
+    assert_eq!(rig.ask("get_default_client_priority"), "0\n");
+    drop(client);
+    assert_eq!(rig.ask("quit -t 1"), "");
+}
+
+fn lines_written_to_the_fifo_are_in_the_servers_log() {
+    let rig = Rig::new();
+    let mut fifo = std::fs::File::options()
+        .write(true)
+        .open(rig.pipe().join("log"))
+        .unwrap();
+    fifo.write_all(b"one line\nand a second \x1b[2J\n").unwrap();
+    until("they are there", || {
+        rig.server_log().contains("] and a second ?[2J\n")
+    });
+    assert!(rig.server_log().contains("] one line\n"));
+    // A flood hinders nobody, and lines that never end are cut.
+    let flood = std::thread::spawn(move || fifo.write_all(&[b'x'; 1 << 20]).unwrap());
+    for _ in 0..20 {
+        assert_eq!(rig.ask("get_default_client_priority"), "0\n");
+    }
+    flood.join().unwrap();
+}
+
+fn stamps_are_local_times() {
+    // No zone of the system's is needed for these two.
+    let hours = |zone: &str| {
+        let mut rig = Rig::without_daemon();
+        rig.environment.push(("TZ", zone.into()));
+        rig.start();
+        let log = rig.control_log();
+        assert_eq!(&log[..3], "[20", "{log}");
+        log[12..14].parse::<u32>().unwrap()
+    };
+    let (utc, east) = (hours("UTC0"), hours("XXX-5"));
+    let ahead = (east + 24 - utc) % 24;
+    assert!(ahead == 5 || ahead == 6, "{utc} and {east}");
+}

@@ -1,0 +1,214 @@
+//! The daemon under a service manager, as process 1, and where files of a former one are left.
+
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::Signal;
+
+use crate::harness::{Rig, kill, runs, until};
+
+crate::harness::tests! {
+    a_service_manager_is_told_when_it_is_ready_and_when_it_stops
+    a_socket_that_a_service_manager_made_is_served
+    as_process_1_it_reaps_orphans
+    what_a_former_daemon_left_is_reclaimed
+    signals_at_any_moment_leave_nothing_behind
+}
+
+fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
+    let mut rig = Rig::without_daemon();
+    let path = rig.pipe().with_file_name("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(std::time::Duration::from_secs(20)))
+        .unwrap();
+    let child = rig
+        .command(&["-f"])
+        .env("NOTIFY_SOCKET", &path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id().cast_signed();
+    rig.foreground = Some(child);
+    let heard = || {
+        let mut bytes = [0; 256];
+        let count = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..count].to_vec()).unwrap()
+    };
+    assert!(heard().starts_with("READY=1\n"));
+    let client = rig.hold();
+    let server = rig.servers()[0];
+    let environment = std::fs::read_to_string(format!("/proc/{server}/environ")).unwrap();
+    assert!(
+        !environment.contains("NOTIFY_SOCKET"),
+        "it is the daemon's alone"
+    );
+    kill(pid, Signal::TERM);
+    assert_eq!(heard(), "STOPPING=1");
+    assert!(rig.foreground.take().unwrap().wait().unwrap().success());
+    drop(client);
+}
+
+/// A shell that does what a service manager does: the socket is descriptor 3, and LISTEN_PID is the
+/// process that becomes the daemon.
+fn a_socket_that_a_service_manager_made_is_served() {
+    let mut rig = Rig::without_daemon();
+    std::fs::create_dir_all(rig.pipe()).unwrap();
+    let path = rig.pipe().join("control");
+    let listener = transport::socket::Listener::bind(&path).unwrap();
+    // Who connects before the daemon runs waits for it.
+    let early = rig.connect();
+    crate::harness::say_hello(&early, crate::harness::named("early"));
+    let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
+    let listening = rustix::io::dup(&listener).unwrap();
+    let child = Command::new("/bin/sh")
+        .args([
+            "-c",
+            // Standard input is moved to 3, where it belongs.
+            "exec 3<&0 0</dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$0\" -f",
+        ])
+        .arg(&link)
+        .env_clear()
+        .env("CUDA_MPS_PIPE_DIRECTORY", rig.pipe())
+        .env("CUDA_MPS_LOG_DIRECTORY", rig.log())
+        .stdin(Stdio::from(listening))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = child.id().cast_signed();
+    rig.foreground = Some(child);
+    let welcomed = crate::harness::welcomed(&early).map_err(|error| panic!("{error:?}"));
+    welcomed.unwrap().work();
+    let mut client = rig.hold();
+    assert_eq!(client.work(), "0");
+    let server = rig.servers()[0];
+    let environment = std::fs::read_to_string(format!("/proc/{server}/environ")).unwrap();
+    assert!(!environment.contains("LISTEN_FDS"));
+    kill(pid, Signal::TERM);
+    assert!(rig.foreground.take().unwrap().wait().unwrap().success());
+    assert!(path.exists(), "the socket is the service manager's");
+    drop(listener);
+}
+
+fn as_process_1_it_reaps_orphans() {
+    let rig = Rig::without_daemon();
+    let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
+    let mut child = match Command::new("unshare")
+        .args([
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "/bin/sh",
+            "-c",
+        ])
+        // The inner shell leaves an orphan to the process that becomes the daemon.
+        .arg("/bin/sh -c 'sleep 0.2 & exit 0'; exec \"$0\" -f")
+        .arg(&link)
+        .env("CUDA_MPS_PIPE_DIRECTORY", rig.pipe())
+        .env("CUDA_MPS_LOG_DIRECTORY", rig.log())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+    {
+        Ok(child) => child,
+        Err(_) => return println!("  skipped: there is no `unshare`"),
+    };
+    let mut over = false;
+    until("it listens, or may not", || {
+        over = matches!(child.try_wait(), Ok(Some(_)));
+        over || rig.pipe().join("nvidia-cuda-mps-control.pid").exists()
+    });
+    if over {
+        return println!("  skipped: no pid namespace may be made here");
+    }
+    assert_eq!(
+        std::fs::read_to_string(rig.pipe().join("nvidia-cuda-mps-control.pid")).unwrap(),
+        "1"
+    );
+    let mut client = rig.hold();
+    assert_eq!(client.work(), "0");
+    drop(client);
+    // Not its number in that namespace: it is the child of unshare.
+    let children = |of: u32| {
+        let text = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children"));
+        let text = text.unwrap_or_default();
+        let pids: Vec<u32> = text
+            .split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect();
+        pids
+    };
+    let daemon = children(child.id())[0];
+    until("only the server is left, and no zombie", || {
+        children(daemon).len() == 1
+    });
+    // Its end is noticed too.
+    let server = children(daemon)[0];
+    kill(server.cast_signed(), Signal::KILL);
+    until("it is reaped", || children(daemon).is_empty());
+    until("and known", || {
+        rig.control_log().contains("exited with status 1")
+    });
+    // The harness would take the pid file's 1 for a process here.
+    let _ = std::fs::remove_file(rig.pipe().join("nvidia-cuda-mps-control.pid"));
+    kill(daemon.cast_signed(), Signal::TERM);
+    child.wait().unwrap();
+}
+
+fn what_a_former_daemon_left_is_reclaimed() {
+    let rig = Rig::new();
+    let former = rig.daemon_pid();
+    kill(former, Signal::KILL);
+    until("it is gone", || !runs(former));
+    for name in [
+        "control",
+        "control_privileged",
+        "log",
+        "nvidia-cuda-mps-control.pid",
+    ] {
+        assert!(rig.pipe().join(name).exists(), "{name} was left");
+    }
+    // A pid file that names somebody else proves nothing.
+    std::fs::write(rig.pipe().join("nvidia-cuda-mps-control.pid"), "1234567890").unwrap();
+    rig.start();
+    assert!(runs(rig.daemon_pid()));
+    rig.hold();
+}
+
+fn signals_at_any_moment_leave_nothing_behind() {
+    for round in 0..12u64 {
+        let mut rig = Rig::without_daemon();
+        let child = rig
+            .command(&["-f", "-q"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id().cast_signed();
+        rig.foreground = Some(child);
+        std::thread::sleep(std::time::Duration::from_millis(round * 4));
+        for signal in [Signal::HUP, Signal::PIPE, Signal::USR1] {
+            // None of these is for the daemon; HUP and USR1 end whoever has not said so.
+            if signal == Signal::PIPE {
+                kill(pid, signal);
+            }
+        }
+        kill(pid, Signal::TERM);
+        rig.foreground.take().unwrap().wait().unwrap();
+        until("its server is gone", || {
+            let log = std::fs::read_to_string(rig.log().join("control.log")).unwrap_or_default();
+            log.lines()
+                .filter_map(|line| line.split("Starting new server ").nth(1))
+                .filter_map(|rest| rest.split(' ').next()?.parse().ok())
+                .all(|server| !runs(server))
+        });
+    }
+}
