@@ -159,15 +159,7 @@ impl Daemon {
         options: Options,
         start_server: fn() -> Command,
     ) -> Result<Self, String> {
-        let percentage = text_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?;
-        let memory = text_variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
-        let defaults = Settings::from_environment(percentage.as_deref(), memory.as_deref())
-            .map_err(|error| error.to_string())?;
-        let default_priority = match text_variable("CUDA_MPS_CLIENT_PRIORITY")? {
-            Some(text) => cuda_abi::limits::priority(&text).map_err(|error| error.to_string())?,
-            None => 0,
-        };
-
+        let (defaults, default_priority) = limits_in_environment()?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
         let signals = on_signals(&[SIGTERM, SIGINT]).map_err(|error| failed(&error))?;
@@ -502,6 +494,22 @@ impl Daemon {
         let patience = if force { Some(Duration::ZERO) } else { grace };
         patience.and_then(|patience| Instant::now().checked_add(patience + KILL_AFTER))
     }
+}
+
+/// The limits that the environment gives, and the priority.
+///
+/// # Errors
+/// When one does not parse, in words.
+pub fn limits_in_environment() -> Result<(Settings, u32), String> {
+    let percentage = text_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?;
+    let memory = text_variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
+    let settings = Settings::from_environment(percentage.as_deref(), memory.as_deref())
+        .map_err(|error| error.to_string())?;
+    let priority = match text_variable("CUDA_MPS_CLIENT_PRIORITY")? {
+        Some(text) => cuda_abi::limits::priority(&text).map_err(|error| error.to_string())?,
+        None => 0,
+    };
+    Ok((settings, priority))
 }
 
 /// Becomes readable when one of the signals came.

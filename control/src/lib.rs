@@ -83,6 +83,15 @@ pub fn main(arguments: &[String], start_server: fn() -> Command) -> ExitCode {
     }
 }
 
+/// Whether the limits in the environment, if there are any, can be read: a daemon does not start with
+/// others, and a program with others is refused.
+///
+/// # Errors
+/// What cannot be read, in words.
+pub fn limits_in_environment() -> Result<(), String> {
+    daemon::limits_in_environment().map(drop)
+}
+
 /// How a server is started when nothing else is known: this program, run again.
 #[must_use]
 pub fn this_program() -> Command {

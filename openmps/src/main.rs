@@ -4,8 +4,10 @@
 //! takes that program's arguments.
 
 mod demo;
+mod doctor;
 mod embedded;
 mod engines;
+mod logs;
 mod private_daemon;
 mod run;
 mod screen;
@@ -36,6 +38,10 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Says what is wrong with this machine's set-up, and how to mend it
+    Doctor(doctor::Arguments),
+    /// Shows what the daemon and its servers wrote to their logs
+    Logs(logs::Arguments),
     /// The server that owns the devices; started by the daemon
     #[command(hide = true)]
     Server,
@@ -51,13 +57,24 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some("nvidia-cuda-mps-control") => return control(arguments.collect()),
-        Some("nvidia-cuda-mps-server") => return engines::serve(),
+        Some("nvidia-cuda-mps-server") => {
+            if arguments.next().is_some_and(|argument| argument == "-v") {
+                println!(
+                    "OpenMPS server. Binary version: {}\n",
+                    control::BINARY_VERSION
+                );
+                return ExitCode::SUCCESS;
+            }
+            return engines::serve();
+        }
         _ => {}
     }
     let result = match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Control { arguments } => return control(arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Logs(arguments) => logs::run(&arguments),
         Command::Server => return engines::serve(),
         Command::Completion { shell } => {
             let mut out = std::io::stdout();

@@ -116,12 +116,9 @@ pub(super) fn terminate_client(
             ..Answer::text(format!("{text}{code}\n"))
         }
     };
-    let id = match server(daemon, caller, arguments.word(0)) {
-        Ok(id) => id,
-        Err(_) => {
-            let pid = arguments.word(0).unwrap_or("0");
-            return failed(format!("Server {pid} not found\nServer {pid} not found!\n"));
-        }
+    let Ok(id) = server(daemon, caller, arguments.word(0)) else {
+        let pid = arguments.word(0).unwrap_or("0");
+        return failed(format!("Server {pid} not found\nServer {pid} not found!\n"));
     };
     let word = arguments.word(1).unwrap_or("0");
     let sessions = match word.parse::<i32>() {

@@ -7,6 +7,7 @@ mod commands;
 #[path = "../../../server/tests/rig/engine.rs"]
 #[allow(dead_code, reason = "the server's tests use more of it")]
 mod fake;
+mod figures;
 mod harness;
 mod logs;
 mod service;
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
                 transcript::TESTS,
                 users::TESTS,
             ];
-            harness::run(&tests.concat(), tests::FIGURES, arguments)
+            harness::run(&tests.concat(), figures::FIGURES, arguments)
         }
     }
 }

@@ -97,7 +97,7 @@ fn as_process_1_it_reaps_orphans() {
     let rig = Rig::without_daemon();
     let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
-    let mut child = match Command::new("unshare")
+    let Ok(mut child) = Command::new("unshare")
         .args([
             "--pid",
             "--fork",
@@ -116,9 +116,8 @@ fn as_process_1_it_reaps_orphans() {
         .stderr(Stdio::null())
         .process_group(0)
         .spawn()
-    {
-        Ok(child) => child,
-        Err(_) => return println!("  skipped: there is no `unshare`"),
+    else {
+        return println!("  skipped: there is no `unshare`");
     };
     let mut over = false;
     until("it listens, or may not", || {

@@ -3,14 +3,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{EventRecord, MemAlloc, MemFree};
 use rustix::process::Signal;
 use transport::handshake::ClientFields;
 
-use crate::harness::{Rig, Test, kill, named, runs, say_hello, until, welcomed};
-
-/// What it costs, with an engine that does nothing; run with `--ignored`, in release.
-pub const FIGURES: &[Test] = &[("figures", figures)];
+use crate::harness::{Rig, kill, named, runs, say_hello, until, welcomed};
 
 crate::harness::tests! {
     without_a_daemon_a_command_says_so_and_fails
@@ -554,68 +550,4 @@ fn what_cannot_work_is_said_in_one_line() {
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8(output.stderr).unwrap().contains(value));
     }
-}
-
-fn figures() {
-    let rig = Rig::new();
-    let first = rig.attach();
-    first.work();
-    drop(first);
-    let began = Instant::now();
-    for _ in 0..100 {
-        drop(rig.attach());
-    }
-    println!("  attach: {} µs", began.elapsed().as_micros() / 100);
-    let client = rig.attach();
-    client.work();
-    let mut sequence = 1;
-    for round in 0..3 {
-        let began = Instant::now();
-        for _ in 0..20_000 {
-            sequence += 1;
-            client.work_again(sequence);
-        }
-        let awake = began.elapsed().as_nanos() as f64 / 2e7;
-        let mut asleep = Duration::ZERO;
-        for _ in 0..200 {
-            std::thread::sleep(Duration::from_millis(2));
-            let began = Instant::now();
-            sequence += 1;
-            client.work_again(sequence);
-            asleep += began.elapsed();
-        }
-        let asleep = asleep.as_nanos() as f64 / 2e5;
-        println!("  round {round}: post and wait {awake:.2} µs awake, {asleep:.2} µs asleep");
-    }
-    for _ in 0..3 {
-        const COUNT: u64 = 200_000;
-        let began = Instant::now();
-        for _ in 0..COUNT {
-            sequence += 1;
-            client.end.wait_for_depth(0, sequence).unwrap();
-            client
-                .end
-                .post(0, sequence, &EventRecord::default(), &[])
-                .unwrap();
-        }
-        client.end.wait(0, sequence).unwrap();
-        let each = began.elapsed().as_nanos() as f64 / COUNT as f64;
-        println!("  a stream of records: {each:.0} ns each");
-        let began = Instant::now();
-        for _ in 0..20_000 {
-            let alloc = MemAlloc {
-                context: 0,
-                bytes: 4 << 20,
-            };
-            let address = client.end.call(&alloc, &[]).unwrap().fields.address;
-            client.end.post(0, 0, &MemFree { address }, &[]).unwrap();
-        }
-        let each = began.elapsed().as_nanos() as f64 / 2e7;
-        println!("  allocate and free 4 MiB: {each:.2} µs");
-    }
-    let began = Instant::now();
-    for _ in 0..100 {
-        rig.ask("get_server_list");
-    }
-    println!("  a command: {} µs", began.elapsed().as_micros() / 100);
 }

@@ -1,0 +1,389 @@
+//! The checks, one function each.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use control::{AskError, Directories};
+use transport::socket::PATH_MAX;
+
+use super::Finding;
+
+/// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
+const FEW_DESCRIPTORS: u64 = 16_384;
+
+pub(super) fn all() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match Directories::from_environment() {
+        Ok(directories) => {
+            findings.push(pipe_directory(&directories));
+            findings.push(daemon(&directories));
+            findings.push(log_directory(&directories.log));
+        }
+        Err(text) => findings.push(Finding::problem(
+            "directories",
+            text,
+            "set CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY to absolute paths",
+        )),
+    }
+    findings.push(limits());
+    findings.push(descriptors());
+    findings.extend(driver(Path::new("/")));
+    findings.push(library(
+        &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
+    ));
+    findings.extend(surroundings(Path::new("/")));
+    findings
+}
+
+fn pipe_directory(directories: &Directories) -> Finding {
+    const SUBJECT: &str = "pipe directory";
+    let pipe = &directories.pipe;
+    let shown = pipe.display();
+    let length = directories.privileged_socket().as_os_str().len();
+    if length > PATH_MAX {
+        return Finding::problem(
+            SUBJECT,
+            format!(
+                "{shown}: sockets in it have paths of {length} bytes, and {PATH_MAX} is the most"
+            ),
+            "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
+        );
+    }
+    match std::fs::metadata(pipe) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Finding::ok(SUBJECT, format!("{shown}, which the daemon will make"))
+        }
+        Err(error) => Finding::problem(
+            SUBJECT,
+            format!("{shown}: {error}"),
+            "every directory of the path needs execute permission for the programs' users",
+        ),
+        Ok(there) if !there.is_dir() => Finding::problem(
+            SUBJECT,
+            format!("{shown} is no directory"),
+            "move it away, or set CUDA_MPS_PIPE_DIRECTORY to another path",
+        ),
+        Ok(_) => Finding::ok(SUBJECT, shown.to_string()),
+    }
+}
+
+/// Whether a daemon holds the lock, which alone says that one runs.
+fn is_locked(lock: &Path) -> bool {
+    let Ok(file) = File::open(lock) else {
+        return false;
+    };
+    let try_it = rustix::fs::FlockOperation::NonBlockingLockShared;
+    rustix::fs::flock(&file, try_it) == Err(rustix::io::Errno::WOULDBLOCK)
+}
+
+fn daemon(directories: &Directories) -> Finding {
+    const SUBJECT: &str = "daemon";
+    let socket = directories.control_socket();
+    let pid = std::fs::read_to_string(directories.pid()).ok();
+    match control::ask(&socket, "get_server_list") {
+        Ok((servers, _)) => Finding::ok(
+            SUBJECT,
+            format!(
+                "process {} answers, {} servers",
+                pid.as_deref().unwrap_or("of another namespace"),
+                servers.lines().count()
+            ),
+        ),
+        Err(AskError::NoDaemon) if is_locked(&directories.lock()) => Finding::problem(
+            SUBJECT,
+            format!(
+                "one runs, but {} is not its socket any more",
+                socket.display()
+            ),
+            "somebody removed or replaced the socket: end the daemon by its process id and start it again",
+        ),
+        Err(AskError::NoDaemon) if pid.is_some() || socket.exists() => Finding::problem(
+            SUBJECT,
+            "none runs; a former one left its files, which harm nothing",
+            "start one: openmps control -d",
+        ),
+        Err(AskError::NoDaemon) => {
+            Finding::problem(SUBJECT, "none runs", "start one: openmps control -d")
+        }
+        Err(error) => Finding::problem(
+            SUBJECT,
+            format!("{}: {error}", socket.display()),
+            "the socket must be open to this user, and the daemon of the same release",
+        ),
+    }
+}
+
+fn log_directory(log: &Path) -> Finding {
+    const SUBJECT: &str = "log directory";
+    let shown = log.display();
+    let nearest = log.ancestors().find(|path| path.exists());
+    let writable = nearest.is_some_and(|path| {
+        rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok() && path.is_dir()
+    });
+    let full = nearest
+        .and_then(|path| rustix::fs::statvfs(path).ok())
+        .is_some_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < 1 << 20);
+    if full {
+        return Finding::warning(
+            SUBJECT,
+            format!("{shown}: the disk is full, so logs are lost"),
+            "make room, or set CUDA_MPS_LOG_DIRECTORY to another disk",
+        );
+    }
+    match writable {
+        true => Finding::ok(SUBJECT, shown.to_string()),
+        false => Finding::warning(
+            SUBJECT,
+            format!("{shown} cannot be written by this user, so this user cannot start a daemon"),
+            "set CUDA_MPS_LOG_DIRECTORY, or start the daemon as the directory's owner",
+        ),
+    }
+}
+
+/// Limits in the environment, with which a daemon would not start and a program would be refused.
+fn limits() -> Finding {
+    const SUBJECT: &str = "limits";
+    match control::limits_in_environment() {
+        Ok(()) => Finding::ok(SUBJECT, "those in the environment, if any, can be read"),
+        Err(text) => Finding::problem(SUBJECT, text, "mend or unset the variable"),
+    }
+}
+
+fn descriptors() -> Finding {
+    const SUBJECT: &str = "descriptors";
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    let clients = most.saturating_sub(64) / 2;
+    let text = format!("up to {most}: room for about {clients} clients of a server");
+    if most < FEW_DESCRIPTORS {
+        return Finding::warning(
+            SUBJECT,
+            text,
+            format!(
+                "raise the hard limit: ulimit -Hn {FEW_DESCRIPTORS}, or LimitNOFILE= of the unit"
+            ),
+        );
+    }
+    Finding::ok(SUBJECT, text)
+}
+
+/// The driver, its devices' nodes, and the compute mode; of the machine below `root`.
+fn driver(root: &Path) -> Vec<Finding> {
+    let Ok(version) = std::fs::read_to_string(root.join("proc/driver/nvidia/version")) else {
+        return vec![Finding::ok(
+            "driver",
+            "none of NVIDIA's is loaded: programs run on the software GPU",
+        )];
+    };
+    let version = version.lines().next().unwrap_or("").trim().to_owned();
+    let mut findings = vec![Finding::ok("driver", version)];
+    let mut nodes = vec![root.join("dev/nvidiactl"), root.join("dev/nvidia-uvm")];
+    let mut devices: Vec<PathBuf> = std::fs::read_dir(root.join("dev"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let number = name.strip_prefix("nvidia").unwrap_or("");
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        })
+        .collect();
+    devices.sort();
+    if devices.is_empty() {
+        findings.push(Finding::problem(
+            "device nodes",
+            "the driver is loaded, and there is no /dev/nvidia<number>",
+            "run nvidia-modprobe, or start the daemon where the device is visible",
+        ));
+    }
+    nodes.extend(devices);
+    let closed: Vec<String> = nodes
+        .iter()
+        .filter(|path| File::options().read(true).write(true).open(path).is_err())
+        .map(|path| path.display().to_string())
+        .collect();
+    if !closed.is_empty() {
+        findings.push(Finding::problem(
+            "device nodes",
+            format!("missing or closed to this user: {}", closed.join(", ")),
+            "the server, not the programs, needs them: run nvidia-modprobe -u -c 0, or open them to its user",
+        ));
+    }
+    findings.extend(compute_mode());
+    findings
+}
+
+fn compute_mode() -> Option<Finding> {
+    const SUBJECT: &str = "compute mode";
+    let output = Command::new("nvidia-smi")
+        .args(["--query-gpu=index,compute_mode", "--format=csv,noheader"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())?;
+    let text = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .replace('\n', "; ");
+    Some(if text.contains("Prohibited") {
+        Finding::problem(SUBJECT, text, "nvidia-smi -c EXCLUSIVE_PROCESS")
+    } else if text.contains("Exclusive") {
+        Finding::ok(SUBJECT, text)
+    } else {
+        Finding::warning(
+            SUBJECT,
+            format!("{text}: programs that do not find the daemon may use the device beside it"),
+            "nvidia-smi -c EXCLUSIVE_PROCESS",
+        )
+    })
+}
+
+/// Which driver library a program finds first that is started without `openmps run`.
+fn library(path: &std::ffi::OsStr) -> Finding {
+    const SUBJECT: &str = "libcuda.so.1";
+    const USUAL: [&str; 4] = [
+        "/usr/local/cuda/compat",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib64",
+        "/lib64",
+    ];
+    let first = std::env::split_paths(path)
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .chain(USUAL.map(PathBuf::from))
+        .map(|folder| folder.join("libcuda.so.1"))
+        .find(|library| library.exists());
+    let mend = "start programs with `openmps run --`, or put the folder that it prints first on \
+                LD_LIBRARY_PATH: openmps run -- printenv LD_LIBRARY_PATH";
+    match first {
+        None => Finding::ok(SUBJECT, "none on the path: programs need `openmps run --`"),
+        Some(library) if is_ours(&library) => {
+            Finding::ok(SUBJECT, format!("{} is OpenMPS'", library.display()))
+        }
+        Some(library) => Finding::warning(
+            SUBJECT,
+            format!(
+                "{} comes first: programs that load it use the device without OpenMPS",
+                library.display()
+            ),
+            mend,
+        ),
+    }
+}
+
+/// Our library knows variables of its own.
+fn is_ours(library: &Path) -> bool {
+    const OURS: &[u8] = b"OPENMPS_CONNECT_TIMEOUT";
+    std::fs::read(library).is_ok_and(|bytes| bytes.windows(OURS.len()).any(|window| window == OURS))
+}
+
+/// What keeps programs from a socket that is there: containers and SELinux.
+fn surroundings(root: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if ["run/.containerenv", ".dockerenv"]
+        .iter()
+        .any(|mark| root.join(mark).exists())
+    {
+        findings.push(Finding::ok(
+            "container",
+            "this is one: the pipe directory of a daemon outside must be mounted, nothing else is shared",
+        ));
+    }
+    if std::fs::read_to_string(root.join("sys/fs/selinux/enforce"))
+        .is_ok_and(|text| text.trim() == "1")
+    {
+        findings.push(Finding::warning(
+            "SELinux",
+            "it enforces: a container's program may be kept from the daemon's socket",
+            "look for `avc: denied` in the audit log; label the pipe directory container_file_t",
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    fn directories(root: &Path) -> Directories {
+        Directories {
+            pipe: root.join("pipe"),
+            log: root.join("log"),
+        }
+    }
+
+    #[test]
+    fn pipe_directories_that_cannot_work_are_problems() {
+        let root = tempfile::tempdir().unwrap();
+        let good = directories(root.path());
+        assert_eq!(pipe_directory(&good).state, State::Ok);
+        let found = daemon(&good);
+        assert_eq!(found.state, State::Problem);
+        assert!(found.mend.unwrap().contains("openmps control -d"));
+        std::fs::write(&good.pipe, "").unwrap();
+        assert!(pipe_directory(&good).text.contains("no directory"));
+        let long = directories(&root.path().join("x".repeat(100)));
+        assert!(pipe_directory(&long).text.contains("107"));
+        let closed = directories(&good.pipe);
+        assert_eq!(pipe_directory(&closed).state, State::Problem);
+    }
+
+    #[test]
+    fn what_a_former_daemon_left_is_told_from_a_lost_socket() {
+        let root = tempfile::tempdir().unwrap();
+        let places = directories(root.path());
+        std::fs::create_dir(&places.pipe).unwrap();
+        std::fs::write(places.pid(), "1234567").unwrap();
+        assert!(daemon(&places).text.contains("former one"));
+        let lock = File::create(places.lock()).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert!(daemon(&places).text.contains("not its socket"));
+    }
+
+    #[test]
+    fn a_foreign_library_that_comes_first_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("libcuda.so.1");
+        std::fs::write(&path, "NVIDIA's").unwrap();
+        let found = library(root.path().as_os_str());
+        assert_eq!(found.state, State::Warning);
+        assert!(found.text.contains(path.to_str().unwrap()));
+        std::fs::write(&path, "..OPENMPS_CONNECT_TIMEOUT..").unwrap();
+        assert_eq!(library(root.path().as_os_str()).state, State::Ok);
+    }
+
+    #[test]
+    fn a_driver_without_nodes_is_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(driver(root.path())[0].text.contains("software GPU"));
+        std::fs::create_dir_all(root.path().join("proc/driver/nvidia")).unwrap();
+        std::fs::create_dir(root.path().join("dev")).unwrap();
+        std::fs::write(
+            root.path().join("proc/driver/nvidia/version"),
+            "NVRM version: 580\n",
+        )
+        .unwrap();
+        let found = driver(root.path());
+        assert!(found[0].text.contains("580"));
+        assert!(found.iter().any(|finding| finding.state == State::Problem));
+        for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-modeset"] {
+            std::fs::write(root.path().join("dev").join(name), "").unwrap();
+        }
+        assert!(
+            driver(root.path())
+                .iter()
+                .all(|finding| finding.state != State::Problem)
+        );
+    }
+
+    #[test]
+    fn a_full_disk_and_selinux_are_warned_of() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(surroundings(root.path()).is_empty());
+        std::fs::create_dir_all(root.path().join("sys/fs/selinux")).unwrap();
+        std::fs::write(root.path().join("sys/fs/selinux/enforce"), "1").unwrap();
+        std::fs::write(root.path().join(".dockerenv"), "").unwrap();
+        let found = surroundings(root.path());
+        assert_eq!(found.len(), 2);
+        assert_eq!(log_directory(&root.path().join("a/b")).state, State::Ok);
+    }
+}
