@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Array = 0xd0,
     /// CUmipmappedArray
     Mipmaps = 0xd1,
+    /// CUlinkState
+    Link = 0xd2,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

@@ -34,6 +34,7 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
 mod memory;
 mod module;

@@ -16,6 +16,7 @@ use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::link::Links;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
 use crate::staging::Staged;
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub libraries: Libraries,
     pub functions: Functions,
     pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     /// Keeps the windows of device memory and the host window mapped.
@@ -153,6 +155,7 @@ impl Session {
             libraries: Libraries::new(),
             functions: Functions::new(),
             arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             _mappings: mappings,
