@@ -65,9 +65,16 @@ struct File {
 
 int main() {
     OK(cudaFree(nullptr));
-    char *wrapper, *fatbin;
-    section(".nvFatBinSegment", &wrapper);
-    auto bytes = section(".nv_fatbin", &fatbin);
+    char *wrapper, *fatbin = nullptr;
+    auto wrappers = section(".nvFatBinSegment", &wrapper);
+    size_t size = 0;
+    // There may be an empty one, of what was linked.
+    for (char *end = wrapper + wrappers.size(); wrapper + 24 <= end; wrapper += 24) {
+        memcpy(&fatbin, wrapper + 8, 8);
+        memcpy(&size, fatbin + 8, 8);
+        if (size > 64) break;
+    }
+    std::vector<char> bytes(fatbin, fatbin + 16 + size);
     CUmodule module;
     CU(cuModuleLoadData, &module, wrapper);
     works(module, "the wrapper");

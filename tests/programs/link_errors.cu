@@ -115,8 +115,9 @@ int main() {
     }
     {
         Link link;
-        std::string wrong = function;
-        wrong.replace(wrong.find("mul.lo.u32"), 10, "mul.no.u32");
+        CHECK(link.add(function, "function.ptx") == CUDA_SUCCESS, "%s", link.errors);
+        std::string wrong = kernel;
+        wrong.replace(wrong.find("ld.global.u32"), 13, "ld.globle.u32");
         CUresult result = link.add(wrong, "wrong.ptx");
         if (result == CUDA_SUCCESS) result = DRIVER(cuLinkComplete)(link.state, &image, &bytes);
         CHECK(strlen(link.errors) > 10 && reinterpret_cast<size_t>(link.values[1]) > 10, "the log is empty");

@@ -64,7 +64,7 @@ void format(const char *name, cudaChannelFormatDesc channel, const std::vector<T
     texture.sRGB = srgb;
     auto object = make(of(array), texture);
     Array<Seen> out(texels.size());
-    pixels<<<height, width>>>(object, out, width);
+    pixels<Seen><<<height, width>>>(object, out, width);
     RAN();
     auto got = out.host();
     for (size_t i = 0; i < texels.size(); i++) {
@@ -288,7 +288,7 @@ void edges_of_a_line() {
     OK(cudaMallocArray(&integers, &whole, 4, 4));
     resource = of(integers);
     texture = described(cudaAddressModeClamp, cudaFilterModeLinear, false);
-    FAILS(cudaCreateTextureObject(&object, &resource, &texture, nullptr), cudaErrorInvalidValue);
+    FAILS(cudaCreateTextureObject(&object, &resource, &texture, nullptr), cudaErrorInvalidFilterSetting);
     cudaGetLastError();
     OK(cudaFreeArray(integers));
     OK(cudaFreeArray(array));
