@@ -48,6 +48,8 @@ fn main() {
         // Set by clippy and by `cargo build --target`, and not meant for this build.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("CARGO_BUILD_TARGET")
+        // Set by who builds often; a release of the incremental kind has failed to link.
+        .env_remove("CARGO_INCREMENTAL")
         .status()
         .expect("cargo runs");
     assert!(

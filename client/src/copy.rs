@@ -29,7 +29,8 @@ const AHEAD: usize = 8;
 pub(crate) enum Place {
     /// Device memory.
     Device(u64),
-    /// Page-locked host memory of ours: the same address for the program and for devices.
+    /// Host memory that devices reach too, page-locked, managed or registered: the address that it
+    /// has for devices.
     Pinned(u64),
     /// The program's own memory.
     Program(*mut u8),
@@ -141,9 +142,23 @@ impl Session {
     /// CUDA_ERROR_INVALID_VALUE when it is in no allocation.
     pub(crate) fn device_place(&self, address: u64) -> Result<Place, CUresult> {
         match self.ranges.find(address) {
-            Some(range) if range.origin == Origin::Host => Ok(Place::Pinned(address)),
+            Some(range) if range.origin == Origin::Registered => {
+                Ok(Place::Pinned(self.device_address(address)))
+            }
+            Some(range) if range.is_shared() => Ok(Place::Pinned(address)),
             Some(_) => Ok(Place::Device(address)),
             None => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// An address as the devices have it: another one only for the program's registered memory.
+    pub(crate) fn device_address(&self, address: u64) -> u64 {
+        if !self.registered.any() || self.host.contains(&address) {
+            return address;
+        }
+        match self.ranges.find(address) {
+            Some(range) if range.origin == Origin::Registered => range.across(address),
+            _ => address,
         }
     }
 
@@ -159,7 +174,11 @@ impl Session {
         if bits == 0 || self.in_device_window(bits) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(Place::Program(address.cast_mut()))
+        match self.device_address(bits) {
+            same if same == bits => Ok(Place::Program(address.cast_mut())),
+            // Registered memory, which devices reach.
+            shared => Ok(Place::Pinned(shared)),
+        }
     }
 
     /// Where an address lies of which the program says nothing.
@@ -168,6 +187,11 @@ impl Session {
             Ok(place) => Ok(place),
             Err(_) => self.host_place(std::ptr::with_exposed_provenance(address as usize)),
         }
+    }
+
+    /// Whether an address lies in a window of ours, given out or not.
+    pub(crate) fn is_ours(&self, address: u64) -> bool {
+        self.host.contains(&address) || self.in_device_window(address)
     }
 
     fn in_device_window(&self, address: u64) -> bool {

@@ -13,8 +13,9 @@
 //! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it, [`leave`]
 //!   ends it.
 //!
-//! The library is a guest in somebody else's process: it prints nothing, keeps no thread, changes no
-//! signal, and turns its own panics into errors.
+//! The library is a guest in somebody else's process: it prints nothing, keeps no thread before the
+//! program asks for a host function ([`host`]), changes no signal, and turns its own panics into
+//! errors.
 
 mod absent;
 mod api;
@@ -27,6 +28,7 @@ mod export_tables;
 mod exports;
 mod function;
 mod handle;
+mod host;
 mod image;
 mod launch;
 #[cfg_attr(
@@ -36,10 +38,14 @@ mod launch;
 mod leave;
 mod link;
 mod log;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod params;
+mod pool;
+mod process_maps;
+mod registered;
 mod session;
 mod slots;
 mod staging;

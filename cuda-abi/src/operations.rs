@@ -47,8 +47,14 @@ macro_rules! for_each_operation {
                 stream 8 1 stream_wait(StreamWait { on: u32, until: u64 }) -> NoReply {} lost;
                 /// Ends the session in good order: everything the client had is freed.
                 post 9 1 detach(Detach { status: u32 }) -> NoReply {} lost;
+                /// Holds the stream until a [`HostRelease`](crate::operations::HostRelease) reaches this place in it: the client runs a host function there.
+                stream 70 1 host_gate(HostGate { reserved: u32 }) -> NoReply {} lost;
+                /// Opens the gates of a stream up to a place.
+                post 71 1 host_release(HostRelease { stream: u32, until: u64 }) -> NoReply {} lost;
                 /// Describes an image again, into a larger buffer in staging.
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
+                /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
+                call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 } survives;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`.

@@ -342,7 +342,7 @@ impl Client for SoftClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&objects.common.observer);
-        let allocate = |bytes| observer.allocate(request.context, bytes);
+        let allocate = |bytes, managed| observer.allocate(request.context, bytes, managed);
         let module = Module::new(Arc::clone(image), context, &objects.memory, allocate)?;
         for address in &*module.globals {
             reply.extend(address.to_le_bytes());

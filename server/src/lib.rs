@@ -16,6 +16,7 @@ mod heap;
 mod images;
 mod log;
 mod memory;
+mod news;
 mod observer;
 mod operations;
 mod order;

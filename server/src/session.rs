@@ -311,6 +311,7 @@ impl Session {
                     until: wait.until,
                 }
             }
+            Opcode::HostGate => Step::Gate,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };
@@ -509,6 +510,7 @@ fn takes_memory(record: &Record) -> bool {
     [
         Opcode::MemAlloc,
         Opcode::HostAlloc,
+        Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
         Opcode::ArrayCreate,
     ]

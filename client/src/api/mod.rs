@@ -16,10 +16,13 @@ mod init;
 mod launch;
 mod library;
 mod link;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod pointer;
+mod pool;
+mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -37,10 +40,13 @@ pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
 pub(crate) use link::*;
+pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
 pub(crate) use pointer::*;
+pub(crate) use pool::*;
+pub(crate) use register::*;
 pub(crate) use stream::*;
 pub(crate) use texture::*;
 

@@ -45,6 +45,8 @@ struct Server<'a> {
     arrays: HashMap<u64, (Shape, Vec<u8>)>,
     streams: HashMap<u32, u32>,
     completed: HashMap<u32, u64>,
+    /// Up to where the gates of each stream are open.
+    released: HashMap<u32, u64>,
     pending: HashMap<u32, VecDeque<Pending>>,
     time: u64,
 }
@@ -83,7 +85,7 @@ pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
                     .next()
                     .and_then(|bytes| bytes.parse().ok())
                     .ok_or("no size")?,
-                managed: false,
+                ..Variable::default()
             }),
             Some("fail") => return Err(words.collect::<Vec<_>>().join(" ")),
             Some("pad") => descriptor.kernels.extend((0..4000).map(|index| Kernel {
@@ -120,6 +122,7 @@ pub(super) fn run(
         arrays: HashMap::new(),
         streams: HashMap::new(),
         completed: HashMap::new(),
+        released: HashMap::new(),
         pending: HashMap::new(),
         time: 1,
     };
@@ -208,6 +211,10 @@ impl Server<'_> {
             Some(Opcode::StreamWait) => {
                 let wait = StreamWait::read(record.slots()).expect("fields");
                 self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
+            }
+            Some(Opcode::HostGate) => {
+                let header = &record.header;
+                self.released.get(&header.channel).copied().unwrap_or(0) < header.sequence
             }
             Some(Opcode::Launch) => {
                 let launch = Launch::read(record.slots()).expect("fields");
@@ -330,6 +337,21 @@ impl Operations for Server<'_> {
         Ok(MemAllocReply { address })
     }
 
+    fn managed_alloc(
+        &mut self,
+        request: &ManagedAlloc,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ManagedAllocReply, CUresult> {
+        let of_host = HostAlloc {
+            context: request.context,
+            bytes: request.bytes,
+            flags: 0,
+        };
+        let HostAllocReply { address } = self.host_alloc(&of_host, data, reply)?;
+        Ok(ManagedAllocReply { address })
+    }
+
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Posted {
         assert!(self.memory.contains_key(&request.address));
         Ok(())
@@ -363,6 +385,16 @@ impl Operations for Server<'_> {
     }
 
     fn stream_wait(&mut self, _: At, _: &StreamWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn host_gate(&mut self, _: At, _: &HostGate, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Posted {
+        let released = self.released.entry(request.stream).or_default();
+        *released = (*released).max(request.until);
         Ok(())
     }
 

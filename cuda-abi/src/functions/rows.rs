@@ -427,7 +427,7 @@ macro_rules! for_each_function {
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
             /// Gives address and size of a managed variable of a library.
-            absent 86 since 12000 capture allowed survives none =>
+            call 86 since 12000 capture allowed survives none =>
                 fn cuLibraryGetManaged(
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
@@ -557,7 +557,7 @@ macro_rules! for_each_function {
                     launch_params_list: list(CUDA_LAUNCH_PARAMS, num_devices),
                     num_devices: len(u32, launch_params_list), flags: val(u32));
             /// Calls a host function when the stream has come so far.
-            absent 117 since 10000 twin "_ptsz" 10000 capture node survives none =>
+            custom 117 since 10000 twin "_ptsz" 10000 capture node survives none =>
                 fn cuLaunchHostFunc(
                     stream: val(CUstream), callback: val(CUhostFn), user_data: opaque(*mut c_void));
             /// Launches an old-style kernel with one block.
@@ -672,15 +672,15 @@ macro_rules! for_each_function {
             local 144 since 2030 capture allowed survives none =>
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
-            absent 145 since 4000 capture prohibited survives yes =>
+            call 145 since 4000 capture prohibited survives yes =>
                 fn cuMemHostRegister(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
-            absent 146 since 6050 capture prohibited survives yes =>
+            call 146 since 6050 capture prohibited survives yes =>
                 fn cuMemHostRegister_v2(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.
-            absent 147 since 4000 capture prohibited survives yes =>
+            call 147 since 4000 capture prohibited survives yes =>
                 fn cuMemHostUnregister(pointer: opaque(*mut c_void));
             /// Gives one fact about an address.
             local 148 since 4000 capture allowed survives none =>
@@ -1033,12 +1033,12 @@ macro_rules! for_each_function {
             local 227 since 12080 twin "_ptsz" 12080 capture allowed survives none =>
                 fn cuStreamGetDevice(stream: val(CUstream), device: out(CUdevice));
             /// Calls a host function with the status of the stream when it has come so far.
-            absent 228 since 5000 twin "_ptsz" 7000 capture invalidates survives none =>
+            custom 228 since 5000 twin "_ptsz" 7000 capture invalidates survives none =>
                 fn cuStreamAddCallback(
                     stream: val(CUstream), callback: val(CUstreamCallback),
                     user_data: opaque(*mut c_void), flags: val(u32));
             /// Ties managed memory to a stream.
-            absent 229 since 6000 twin "_ptsz" 7000 capture prohibited survives replayed =>
+            local 229 since 6000 twin "_ptsz" 7000 capture prohibited survives replayed =>
                 fn cuStreamAttachMemAsync(
                     stream: val(CUstream), dptr: val(CUdeviceptr), length: val(usize),
                     flags: val(u32));
@@ -1235,41 +1235,41 @@ macro_rules! for_each_function {
                 fn cuLinkDestroy(state: val(CUlinkState));
             // Stream-ordered memory and its pools.
             /// Gives the pool that a device began with.
-            absent 274 since 11020 capture allowed survives none =>
+            local 274 since 11020 capture allowed survives none =>
                 fn cuDeviceGetDefaultMemPool(pool: out(CUmemoryPool), device: val(CUdevice));
             /// Gives the current pool of a device.
-            absent 275 since 11020 capture allowed survives none =>
+            local 275 since 11020 capture allowed survives none =>
                 fn cuDeviceGetMemPool(pool: out(CUmemoryPool), device: val(CUdevice));
             /// Sets the current pool of a device.
-            absent 276 since 11020 capture allowed survives replayed =>
+            local 276 since 11020 capture allowed survives replayed =>
                 fn cuDeviceSetMemPool(device: val(CUdevice), pool: val(CUmemoryPool));
             /// Allocates device memory in the order of a stream.
-            absent 277 since 11020 twin "_ptsz" 11020 capture node survives yes =>
+            custom 277 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemAllocAsync(
                     dptr: out(CUdeviceptr), byte_count: val(usize), stream: val(CUstream));
             /// Allocates from a pool in the order of a stream.
-            absent 278 since 11020 twin "_ptsz" 11020 capture node survives yes =>
+            custom 278 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemAllocFromPoolAsync(
                     dptr: out(CUdeviceptr), byte_count: val(usize), pool: val(CUmemoryPool),
                     stream: val(CUstream));
             /// Frees device memory in the order of a stream.
-            absent 279 since 11020 twin "_ptsz" 11020 capture node survives yes =>
+            local 279 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemFreeAsync(dptr: val(CUdeviceptr), stream: val(CUstream));
             /// Gives the pool that a place began with.
-            absent 280 since 13000 capture allowed survives none =>
+            local 280 since 13000 capture allowed survives none =>
                 fn cuMemGetDefaultMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Gives the current pool of a place.
-            absent 281 since 13000 capture allowed survives none =>
+            local 281 since 13000 capture allowed survives none =>
                 fn cuMemGetMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Makes a memory pool.
-            absent 282 since 11020 capture prohibited survives replayed =>
+            local 282 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
-            absent 283 since 11020 capture prohibited survives replayed =>
+            local 283 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolDestroy(pool: val(CUmemoryPool));
             /// Makes a token with which another process finds an allocation of a shared pool.
             absent 284 since 11020 capture prohibited survives none =>
@@ -1281,12 +1281,12 @@ macro_rules! for_each_function {
                     handle: opaque(*mut c_void), pool: val(CUmemoryPool),
                     handle_type: val(CUmemAllocationHandleType), flags: val(u64));
             /// Says how a place may reach the memory of a pool.
-            absent 286 since 11020 capture allowed survives none =>
+            local 286 since 11020 capture allowed survives none =>
                 fn cuMemPoolGetAccess(
                     flags: out(CUmemAccess_flags), mem_pool: val(CUmemoryPool),
                     location: struct_in(CUmemLocation));
             /// Gives a setting or a count of a memory pool.
-            absent 287 since 11020 capture allowed survives none =>
+            local 287 since 11020 capture allowed survives none =>
                 fn cuMemPoolGetAttribute(
                     pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute),
                     value: opaque(*mut c_void));
@@ -1301,20 +1301,20 @@ macro_rules! for_each_function {
                     ptr: out(CUdeviceptr), pool: val(CUmemoryPool),
                     share_data: struct_in(CUmemPoolPtrExportData));
             /// Says which places may reach the memory of a pool, and how.
-            absent 290 since 11020 capture prohibited survives replayed =>
+            local 290 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolSetAccess(
                     pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
                     count: len(usize, map));
             /// Changes a setting of a memory pool.
-            absent 291 since 11020 capture allowed survives replayed =>
+            local 291 since 11020 capture allowed survives replayed =>
                 fn cuMemPoolSetAttribute(
                     pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute),
                     value: opaque(*mut c_void));
             /// Gives unused memory of a pool back, down to a size.
-            absent 292 since 11020 capture prohibited survives none =>
+            local 292 since 11020 capture prohibited survives none =>
                 fn cuMemPoolTrimTo(pool: val(CUmemoryPool), min_bytes_to_keep: val(usize));
             /// Sets the current pool of a place.
-            absent 293 since 13000 capture allowed survives replayed =>
+            local 293 since 13000 capture allowed survives replayed =>
                 fn cuMemSetMemPool(
                     location: struct_in(CUmemLocation), kind: val(CUmemAllocationType),
                     pool: val(CUmemoryPool));
@@ -1395,17 +1395,17 @@ macro_rules! for_each_function {
                 fn cuMemUnmap(ptr: val(CUdeviceptr), size: val(usize));
             // Managed memory.
             /// Advises on the use of managed memory. Form of CUDA 8.0.
-            absent 311 since 8000 capture allowed survives none =>
+            local 311 since 8000 capture allowed survives none =>
                 fn cuMemAdvise(
                     dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise),
                     device: val(CUdevice));
             /// Advises on the use of managed memory. Form of CUDA 12.2.
-            absent 312 since 12020 capture allowed survives none =>
+            local 312 since 12020 capture allowed survives none =>
                 fn cuMemAdvise_v2(
                     dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise),
                     location: val(CUmemLocation));
             /// Allocates memory that host and device share.
-            absent 313 since 6000 capture prohibited survives yes =>
+            call 313 since 6000 capture prohibited survives yes =>
                 fn cuMemAllocManaged(
                     dptr: out(CUdeviceptr), byte_count: val(usize), flags: val(u32));
             /// Drops the contents of managed ranges and moves them, in a stream.
@@ -1423,12 +1423,12 @@ macro_rules! for_each_function {
                     dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
                     count: len(usize, dptrs), flags: val(u64), stream: val(CUstream));
             /// Moves managed memory ahead of its use, in a stream. Form of CUDA 8.0.
-            absent 316 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            local 316 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuMemPrefetchAsync(
                     dev_ptr: val(CUdeviceptr), count: val(usize), dst_device: val(CUdevice),
                     stream: val(CUstream));
             /// Moves managed memory ahead of its use, in a stream. Form of CUDA 12.2.
-            absent 317 since 12020 twin "_ptsz" 12020 capture node survives none =>
+            local 317 since 12020 twin "_ptsz" 12020 capture node survives none =>
                 fn cuMemPrefetchAsync_v2(
                     dev_ptr: val(CUdeviceptr), count: val(usize), location: val(CUmemLocation),
                     flags: val(u32), stream: val(CUstream));
@@ -1442,13 +1442,13 @@ macro_rules! for_each_function {
                     num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64),
                     stream: val(CUstream));
             /// Gives one fact about a managed range.
-            absent 319 since 8000 capture allowed survives none =>
+            local 319 since 8000 capture allowed survives none =>
                 fn cuMemRangeGetAttribute(
                     data: bytes_out(data_size), data_size: len(usize, data),
                     attribute: val(CUmem_range_attribute), dev_ptr: val(CUdeviceptr),
                     count: val(usize));
             /// Gives several facts about a managed range.
-            absent 320 since 8000 capture allowed survives none =>
+            local 320 since 8000 capture allowed survives none =>
                 fn cuMemRangeGetAttributes(
                     data: list(*mut c_void, num_attributes),
                     data_sizes: list(usize, num_attributes),

@@ -24,6 +24,8 @@ pub(crate) struct Func {
     pub(crate) blocks: Vec<Block>,
     /// Bytes of its frame in a thread's local memory.
     pub(crate) local_bytes: u32,
+    /// What that frame must be aligned to.
+    pub(crate) local_align: u32,
     /// Where its parameters and return values lie.
     pub(crate) params: Vec<Passed>,
     pub(crate) returns: Vec<Passed>,

@@ -31,11 +31,10 @@ pub struct Launch {
 /// Why a launch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchError {
-    /// A dimension is 0 or too large, a block has too many threads, `.reqntid` is not met, or the
-    /// parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
+    /// A dimension is 0 or too large, a block has too many threads, also for this kernel, `.reqntid` is
+    /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
-    /// More shared memory than [`MAX_SHARED_BYTES`], or more threads than the kernel allows:
-    /// CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+    /// More shared memory than [`MAX_SHARED_BYTES`]: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
 }
 
@@ -62,7 +61,7 @@ pub struct LaunchSpec {
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub grid_id: u64,
-    /// What `%nsmid` reads.
+    /// What `%nsmid` reads; `%smid` is below it.
     pub sm_count: u32,
 }
 
@@ -97,6 +96,7 @@ impl Launch {
             || block[1] > 1024
             || block[2] > 64
             || threads > 1024
+            || threads > u64::from(kernel.max_threads)
             || params.len() != kernel.param_bytes as usize
             || kernel
                 .required_threads
@@ -104,9 +104,7 @@ impl Launch {
         {
             return Err(LaunchError::InvalidValue);
         }
-        if threads > u64::from(kernel.max_threads)
-            || kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES
-        {
+        if kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES {
             return Err(LaunchError::OutOfResources);
         }
         let buffer = Bytes::from_slice(&params);

@@ -12,4 +12,5 @@ pub(crate) mod pure;
 pub(crate) mod special;
 pub(crate) mod table;
 pub(crate) mod texture;
+pub(crate) mod video;
 pub(crate) mod warp;
