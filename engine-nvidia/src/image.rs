@@ -103,7 +103,9 @@ impl Image {
                 variables.push(Variable {
                     name: name.clone(),
                     bytes,
+                    // The driver's own managed memory is out of the client's reach.
                     managed: false,
+                    align: 0,
                 });
                 variable_names.push(c_name);
             }

@@ -16,6 +16,7 @@
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
+mod array;
 mod client;
 mod clock;
 mod context;

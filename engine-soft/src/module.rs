@@ -88,6 +88,7 @@ impl Image {
             name: global.name.clone(),
             bytes: global.size,
             managed: global.managed,
+            align: global.align,
         });
         let descriptor = Descriptor {
             kernels: kernels.collect(),
@@ -115,7 +116,7 @@ impl Module {
         image: Arc<Image>,
         context: Arc<Context>,
         memory: &ClientMemory,
-        mut allocate: impl FnMut(u64) -> Result<Window, CUresult>,
+        mut allocate: impl FnMut(u64, bool) -> Result<Window, CUresult>,
     ) -> Result<Self, CUresult> {
         let variables = image.module.globals();
         let mut globals = Vec::with_capacity(variables.len());
@@ -127,6 +128,7 @@ impl Module {
                 bytes
                     .checked_add(slack)
                     .ok_or(CUresult::ERROR_INVALID_VALUE)?,
+                variable.managed,
             )?;
             let address = window
                 .base

@@ -24,7 +24,16 @@ use program::Program;
 use run::{Outcome, Runner};
 
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
-pub const BUILT: &[&str] = &["plain", "ptds", "sm_80"];
+pub const BUILT: &[&str] = &[
+    "callbacks",
+    "managed",
+    "mapped",
+    "plain",
+    "pools",
+    "ptds",
+    "sm_80",
+    "textures",
+];
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
