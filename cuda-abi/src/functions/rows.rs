@@ -22,6 +22,8 @@
 /// * `capture`: what the call does while streams are captured ([`Capture`](crate::functions::Capture));
 /// * `survives`: what becomes of the state it makes or changes when an executor is replaced
 ///   ([`Survives`](crate::functions::Survives));
+/// * `partial`, where not all of the function is built: a string that says what is not
+///   (`survives none partial "flags are kept, and change nothing" =>`), for `docs/coverage.md`;
 /// * the exported name and the parameters. All functions return
 ///   [`CUresult`](crate::errors::CUresult).
 ///
@@ -56,7 +58,7 @@
 /// #   use cuda_abi::types::*;
 /// #   macro_rules! api {
 /// #       ($( $(#[$d:meta])* $class:ident $n:literal since $s:literal $(twin $x:literal $y:literal)?
-/// #           capture $c:ident survives $v:ident
+/// #           capture $c:ident survives $v:ident $(partial $h:literal)?
 /// #           => fn $name:ident($($a:ident: $mode:ident $tokens:tt),*); )*) => {
 /// #           $( pub fn $name($(_: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
 /// #               CUresult::SUCCESS
@@ -92,7 +94,7 @@
 ///     ($(
 ///         $(#[$doc:meta])*
 ///         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-///             capture $capture:ident survives $survives:ident =>
+///             capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
 ///             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
 ///     )*) => {
 ///         $(
@@ -144,7 +146,8 @@ macro_rules! for_each_function {
                     symbol: cstr(), pointer: out(*mut c_void), driver_version: val(i32),
                     flags: val(u64), symbol_found: out(CUdriverProcAddressQueryResult));
             /// Hands out a private table of functions by its UUID, for the CUDA runtime and libraries.
-            local 7 since 3000 capture allowed survives none =>
+            local 7 since 3000 capture allowed survives none
+                partial "the tables that runtimes and libraries need; others are refused" =>
                 fn cuGetExportTable(table: out(*const c_void), id: struct_in(CUuuid));
             // Devices.
             /// Gives the device of an ordinal.
@@ -196,7 +199,8 @@ macro_rules! for_each_function {
                 fn cuDeviceCanAccessPeer(
                     can_access_peer: out(i32), device: val(CUdevice), peer_dev: val(CUdevice));
             /// Gives one number about the link between two devices.
-            local 22 since 8000 capture allowed survives none =>
+            local 22 since 8000 capture allowed survives none
+                partial "always 0: devices reach each other by copies" =>
                 fn cuDeviceGetP2PAttribute(
                     value: out(i32), attribute: val(CUdevice_P2PAttribute),
                     src_device: val(CUdevice), dst_device: val(CUdevice));
@@ -221,10 +225,12 @@ macro_rules! for_each_function {
                 fn cuDevicePrimaryCtxGetState(
                     device: val(CUdevice), flags: out(u32), active: out(i32));
             /// Sets the flags of the primary context. Form of CUDA 7.0.
-            local 29 since 7000 capture prohibited survives replayed =>
+            local 29 since 7000 capture prohibited survives replayed
+                partial "flags are kept and told; how threads wait does not follow them" =>
                 fn cuDevicePrimaryCtxSetFlags(device: val(CUdevice), flags: val(u32));
             /// Sets the flags of the primary context. Form of CUDA 11.0.
-            local 30 since 11000 capture prohibited survives replayed =>
+            local 30 since 11000 capture prohibited survives replayed
+                partial "as cuDevicePrimaryCtxSetFlags" =>
                 fn cuDevicePrimaryCtxSetFlags_v2(device: val(CUdevice), flags: val(u32));
             // Contexts.
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 2.0.
@@ -234,12 +240,14 @@ macro_rules! for_each_function {
             create 32 since 3020 capture prohibited survives replayed =>
                 fn cuCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 11.4.
-            create 33 since 11040 capture prohibited survives replayed =>
+            create 33 since 11040 capture prohibited survives replayed
+                partial "execution affinity is refused" =>
                 fn cuCtxCreate_v3(
                     ctx: new(CUcontext), params_array: list(CUexecAffinityParam, num_params),
                     num_params: len(i32, params_array), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 12.5.
-            create 34 since 12050 capture prohibited survives replayed =>
+            create 34 since 12050 capture prohibited survives replayed
+                partial "execution affinity and graphics parameters are refused" =>
                 fn cuCtxCreate_v4(
                     ctx: new(CUcontext), ctx_create_params: struct_in(CUctxCreateParams),
                     flags: val(u32), device: val(CUdevice));
@@ -283,7 +291,8 @@ macro_rules! for_each_function {
             local 47 since 7000 capture allowed survives none =>
                 fn cuCtxGetFlags(flags: out(u32));
             /// Sets the flags of the current context.
-            local 48 since 12010 capture allowed survives replayed =>
+            local 48 since 12010 capture allowed survives replayed
+                partial "flags are kept and told; how threads wait does not follow them" =>
                 fn cuCtxSetFlags(flags: val(u32));
             /// Gives a number that no other context of this process has had.
             local 49 since 12000 capture allowed survives none =>
@@ -301,28 +310,33 @@ macro_rules! for_each_function {
             local 53 since 3010 capture allowed survives none =>
                 fn cuCtxGetLimit(value: out(usize), limit: val(CUlimit));
             /// Asks for a limit of the current context.
-            local 54 since 3010 capture allowed survives replayed =>
+            local 54 since 3010 capture allowed survives replayed
+                partial "kept and told; no engine is bound by it" =>
                 fn cuCtxSetLimit(limit: val(CUlimit), value: val(usize));
             /// Gives the cache preference of the current context.
             local 55 since 3020 capture allowed survives none =>
                 fn cuCtxGetCacheConfig(config: out(CUfunc_cache));
             /// Sets the cache preference of the current context; a hint.
-            local 56 since 3020 capture allowed survives replayed =>
+            local 56 since 3020 capture allowed survives replayed
+                partial "kept and told; a preference that no engine follows" =>
                 fn cuCtxSetCacheConfig(config: val(CUfunc_cache));
             /// Gives the shared memory bank size of the current context.
             local 57 since 4020 capture allowed survives none =>
                 fn cuCtxGetSharedMemConfig(config: out(CUsharedconfig));
             /// Sets the shared memory bank size of the current context; a hint.
-            local 58 since 4020 capture allowed survives replayed =>
+            local 58 since 4020 capture allowed survives replayed
+                partial "kept and told; a preference that no engine follows" =>
                 fn cuCtxSetSharedMemConfig(config: val(CUsharedconfig));
             /// Gives the numbers of the least and the greatest stream priority.
             local 59 since 5050 capture allowed survives none =>
                 fn cuCtxGetStreamPriorityRange(least: out(i32), greatest: out(i32));
             /// Returns persisting cache lines to normal; a hint.
-            local 60 since 11000 capture allowed survives none =>
+            local 60 since 11000 capture allowed survives none
+                partial "nothing persists: access policies are not passed on" =>
                 fn cuCtxResetPersistingL2Cache();
             /// Lets the current context reach the memory of another one.
-            local 61 since 4000 capture prohibited survives replayed =>
+            local 61 since 4000 capture prohibited survives replayed
+                partial "always refused: devices reach each other by copies" =>
                 fn cuCtxEnablePeerAccess(peer_context: val(CUcontext), flags: val(u32));
             /// Ends what cuCtxEnablePeerAccess allowed.
             local 62 since 4000 capture prohibited survives replayed =>
@@ -350,7 +364,8 @@ macro_rules! for_each_function {
             call 68 since 2000 capture prohibited survives replayed =>
                 fn cuModuleLoadData(module: new(CUmodule), image: opaque(*const c_void));
             /// Loads a module from memory with compiler options, which can ask for logs.
-            call 69 since 2010 capture prohibited survives replayed =>
+            call 69 since 2010 capture prohibited survives replayed
+                partial "options for logs and times; those that steer the compiler are not passed on" =>
                 fn cuModuleLoadDataEx(
                     module: new(CUmodule), image: opaque(*const c_void),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -393,7 +408,8 @@ macro_rules! for_each_function {
                     surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
             // Libraries: modules of no particular context.
             /// Loads a library from memory; needs no context.
-            call 80 since 12000 capture prohibited survives replayed =>
+            call 80 since 12000 capture prohibited survives replayed
+                partial "options for logs and times; those that steer the compiler are not passed on" =>
                 fn cuLibraryLoadData(
                     library: new(CUlibrary), code: opaque(*const c_void),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -403,7 +419,8 @@ macro_rules! for_each_function {
                     library_option_values: list(*mut c_void, num_library_options),
                     num_library_options: len(u32, library_options));
             /// Loads a library from a file; needs no context.
-            call 81 since 12000 capture prohibited survives replayed =>
+            call 81 since 12000 capture prohibited survives replayed
+                partial "options for logs and times; those that steer the compiler are not passed on" =>
                 fn cuLibraryLoadFromFile(
                     library: new(CUlibrary), file_name: cstr(),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -469,7 +486,8 @@ macro_rules! for_each_function {
                     attribute: val(CUfunction_attribute), val: val(i32), kernel: val(CUkernel),
                     device: val(CUdevice));
             /// Sets the cache preference of a kernel on a device; a hint.
-            local 96 since 12000 capture allowed survives replayed =>
+            local 96 since 12000 capture allowed survives replayed
+                partial "checked; a preference that no engine follows" =>
                 fn cuKernelSetCacheConfig(
                     kernel: val(CUkernel), config: val(CUfunc_cache), device: val(CUdevice));
             // Functions of modules.
@@ -495,10 +513,12 @@ macro_rules! for_each_function {
                     function: val(CUfunction), attribute: val(CUfunction_attribute),
                     value: val(i32));
             /// Sets the cache preference of a function; a hint.
-            local 102 since 3000 capture allowed survives replayed =>
+            local 102 since 3000 capture allowed survives replayed
+                partial "checked; a preference that no engine follows" =>
                 fn cuFuncSetCacheConfig(function: val(CUfunction), config: val(CUfunc_cache));
             /// Sets the shared memory bank size of a function; a hint.
-            local 103 since 4020 capture allowed survives replayed =>
+            local 103 since 4020 capture allowed survives replayed
+                partial "checked; a preference that no engine follows" =>
                 fn cuFuncSetSharedMemConfig(function: val(CUfunction), config: val(CUsharedconfig));
             /// Says whether the code of a function is on the device yet.
             local 104 since 12040 capture allowed survives none =>
@@ -540,7 +560,8 @@ macro_rules! for_each_function {
                     block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream),
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel with launch attributes.
-            post 114 since 11060 twin "_ptsz" 11060 capture node survives none =>
+            post 114 since 11060 twin "_ptsz" 11060 capture node survives none
+                partial "attributes with events, and nodes that the device updates, are refused" =>
                 fn cuLaunchKernelEx(
                     config: struct_in(CUlaunchConfig), function: val(CUfunction),
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
@@ -618,13 +639,15 @@ macro_rules! for_each_function {
             call 129 since 3020 capture allowed survives none =>
                 fn cuMemGetInfo_v2(free: out(usize), total: out(usize));
             /// Allocates device memory. Form of CUDA 2.0.
-            call 130 since 2000 capture prohibited survives yes =>
+            call 130 since 2000 capture prohibited survives yes
+                partial "no memory lies at addresses of 32 bits: always out of memory" =>
                 fn cuMemAlloc(dptr: out(CUdeviceptr_v1), byte_count: val(u32));
             /// Allocates device memory. Form of CUDA 3.2.
             call 131 since 3020 capture prohibited survives yes =>
                 fn cuMemAlloc_v2(dptr: out(CUdeviceptr), byte_count: val(usize));
             /// Allocates rows of device memory at a pitch that suits copies. Form of CUDA 2.0.
-            call 132 since 2000 capture prohibited survives yes =>
+            call 132 since 2000 capture prohibited survives yes
+                partial "no memory lies at addresses of 32 bits: always out of memory" =>
                 fn cuMemAllocPitch(
                     dptr: out(CUdeviceptr_v1), pitch: out(u32), width: val(u32), height: val(u32),
                     element_size_bytes: val(u32));
@@ -683,7 +706,8 @@ macro_rules! for_each_function {
             call 147 since 4000 capture prohibited survives yes =>
                 fn cuMemHostUnregister(pointer: opaque(*mut c_void));
             /// Gives one fact about an address.
-            local 148 since 4000 capture allowed survives none =>
+            local 148 since 4000 capture allowed survives none
+                partial "tokens for peer access are refused" =>
                 fn cuPointerGetAttribute(
                     data: opaque(*mut c_void), attribute: val(CUpointer_attribute),
                     ptr: val(CUdeviceptr));
@@ -1180,10 +1204,12 @@ macro_rules! for_each_function {
                     milliseconds: out(f32), start: val(CUevent), end: val(CUevent));
             // Profiler.
             /// Marks the beginning of what a profiler is to see; does nothing here.
-            local 263 since 4000 capture allowed survives none =>
+            local 263 since 4000 capture allowed survives none
+                partial "no profiler listens" =>
                 fn cuProfilerStart();
             /// Marks the end of what a profiler is to see; does nothing here.
-            local 264 since 4000 capture allowed survives none =>
+            local 264 since 4000 capture allowed survives none
+                partial "no profiler listens" =>
                 fn cuProfilerStop();
             /// Sets up the profiler of old drivers.
             absent 265 since 4000 capture allowed survives none =>
