@@ -374,3 +374,27 @@ pub fn links_that_fail_say_why(engine: &dyn Engine) {
     let broken = check(&[part("broken", kernels::BROKEN)]);
     assert_eq!(broken, CUresult::ERROR_INVALID_PTX);
 }
+
+/// What is made of an array goes with it, and so does its memory.
+pub fn textures_go_with_their_array(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    create(&mut guest, &integers(1, 4096, 4096, 0)).unwrap();
+    let spec = Spec {
+        resource: Resource::Array(1),
+        level: 0,
+        sampler: None,
+        view: None,
+    };
+    let surface = object(&mut guest, &spec, true).unwrap();
+    let used = guest.client.free_memory(0);
+    let destroy = ArrayDestroy { array: 1 };
+    assert_eq!(guest.client.array_destroy(&destroy, &[]), Ok(()));
+    assert!(guest.client.free_memory(0) > used);
+    let gone = TextureDestroy {
+        object: surface,
+        surface: 1,
+        context: 0,
+    };
+    let gone = guest.client.texture_destroy(&gone, &[]);
+    assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
+}
