@@ -432,11 +432,11 @@ impl Client for NvidiaClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies that wait, keep it.
-        self.arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let array = self.arrays.remove(&request.array);
+        let array = array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it but copies that wait.
+        self.textures.retain(|_, texture| !texture.is_of(&array));
+        Ok(())
     }
 
     fn array_copy(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::arrays::Spec;
+use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
     STREAM_SLOTS, Space,
@@ -48,9 +48,17 @@ struct Objects {
     images: HashMap<u64, Arc<Image>>,
     modules: HashMap<u64, Arc<Module>>,
     arrays: HashMap<u64, Arc<Array>>,
-    /// What kernels read of them, and the contexts of those numbers; `true` for surfaces.
+    /// What kernels read of them, and whose those numbers are; `true` for surfaces.
     textures: Arc<exec::Textures>,
-    texture_contexts: HashMap<(u64, bool), u32>,
+    texture_owners: HashMap<(u64, bool), TextureOwner>,
+}
+
+/// Whose a texture or surface is.
+#[derive(Clone, Copy, Debug)]
+struct TextureOwner {
+    context: u32,
+    /// The array that it is made of.
+    array: Option<u64>,
 }
 
 impl SoftClient {
@@ -87,7 +95,7 @@ impl SoftClient {
                 modules: HashMap::new(),
                 arrays: HashMap::new(),
                 textures: Arc::default(),
-                texture_contexts: HashMap::new(),
+                texture_owners: HashMap::new(),
             }),
         })
     }
@@ -116,6 +124,18 @@ impl Objects {
         self.modules
             .get(&handle)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Takes out all textures and surfaces of some owners.
+    fn remove_textures(&mut self, goes: impl Fn(&TextureOwner) -> bool) {
+        let textures = &self.textures;
+        self.texture_owners.retain(|&(object, surface), owner| {
+            let gone = goes(owner);
+            if gone {
+                remove_texture(textures, object, surface);
+            }
+            !gone
+        });
     }
 
     fn add_stream(
@@ -222,15 +242,7 @@ impl Client for SoftClient {
         objects
             .arrays
             .retain(|_, array| !Arc::ptr_eq(&array.context, &context));
-        let textures = &objects.textures;
-        objects
-            .texture_contexts
-            .retain(|&(object, surface), owner| {
-                if *owner == request.context {
-                    remove_texture(textures, object, surface);
-                }
-                *owner != request.context
-            });
+        objects.remove_textures(|owner| owner.context == request.context);
         Ok(())
     }
 
@@ -446,12 +458,12 @@ impl Client for SoftClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies under way, keep it.
-        let arrays = &mut self.objects().arrays;
-        arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let objects = self.objects();
+        let array = objects.arrays.remove(&request.array);
+        array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it; copies under way do until they end.
+        objects.remove_textures(|owner| owner.array == Some(request.array));
+        Ok(())
     }
 
     fn array_copy(
@@ -493,7 +505,7 @@ impl Client for SoftClient {
         let objects = self.objects();
         let context = Arc::clone(objects.context(request.context)?);
         context.check()?;
-        if objects.texture_contexts.len() >= MOST_OBJECTS {
+        if objects.texture_owners.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let find = |array: u64| {
@@ -510,9 +522,15 @@ impl Client for SoftClient {
         } else {
             objects.textures.add_texture(array::texture(&spec, &find)?)
         };
-        objects
-            .texture_contexts
-            .insert((object, surface), request.context);
+        let array = match spec.resource {
+            Resource::Array(array) | Resource::Mipmapped(array) => Some(array),
+            Resource::Linear { .. } | Resource::Pitched { .. } => None,
+        };
+        let owner = TextureOwner {
+            context: request.context,
+            array,
+        };
+        objects.texture_owners.insert((object, surface), owner);
         Ok(operations::TextureCreateReply { object })
     }
 
@@ -523,7 +541,7 @@ impl Client for SoftClient {
     ) -> Result<(), CUresult> {
         let objects = self.objects();
         let surface = request.surface != 0;
-        objects.texture_contexts.remove(&(request.object, surface));
+        objects.texture_owners.remove(&(request.object, surface));
         if remove_texture(&objects.textures, request.object, surface) {
             Ok(())
         } else {

@@ -622,7 +622,8 @@ macro_rules! for_each_function {
                     dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32),
                     block_size: val(i32));
             /// Clusters of a launch that fit on the device at once.
-            local 126 since 11070 capture allowed survives none =>
+            local 126 since 11070 capture allowed survives none
+                partial "clusters of more than one block are refused" =>
                 fn cuOccupancyMaxActiveClusters(
                     num_clusters: out(i32), function: val(CUfunction),
                     config: struct_in(CUlaunchConfig));
@@ -1224,7 +1225,8 @@ macro_rules! for_each_function {
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
-            call 267 since 6050 capture allowed survives replayed =>
+            call 267 since 6050 capture allowed survives replayed
+                partial "PTX, fatbins, objects and libraries of them, and images of earlier links; link-time optimisation is refused, and machine code on the software GPU" =>
                 fn cuLinkAddData_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
@@ -1237,7 +1239,8 @@ macro_rules! for_each_function {
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
-            call 269 since 6050 capture allowed survives replayed =>
+            call 269 since 6050 capture allowed survives replayed
+                partial "as cuLinkAddData" =>
                 fn cuLinkAddFile_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -2001,7 +2004,8 @@ macro_rules! for_each_function {
                 fn cuArray3DCreate(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR_v1));
             /// Makes an array of up to three dimensions. Form of CUDA 3.2.
-            call 431 since 3020 capture prohibited survives lost =>
+            call 431 since 3020 capture prohibited survives lost
+                partial "ordinary formats of 1, 2 or 4 channels; sparse arrays, deferred mapping and compressed formats are refused" =>
                 fn cuArray3DCreate_v2(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR));
             /// Gives format and size of an array of up to three dimensions. Form of CUDA 2.0.
@@ -2046,7 +2050,8 @@ macro_rules! for_each_function {
                     sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
                     array: val(CUarray));
             /// Makes an array with mipmap levels.
-            call 442 since 5000 capture prohibited survives lost =>
+            call 442 since 5000 capture prohibited survives lost
+                partial "as cuArray3DCreate" =>
                 fn cuMipmappedArrayCreate(
                     handle: new(CUmipmappedArray),
                     mipmapped_array_desc: struct_in(CUDA_ARRAY3D_DESCRIPTOR),
@@ -2082,7 +2087,8 @@ macro_rules! for_each_function {
                 fn cuSurfObjectGetResourceDesc(
                     res_desc: struct_out(CUDA_RESOURCE_DESC), surf_object: val(CUsurfObject));
             /// Makes a texture object.
-            call 450 since 5000 capture prohibited survives replayed =>
+            call 450 since 5000 capture prohibited survives replayed
+                partial "anisotropy is disregarded, and cubes are filtered face by face on the software GPU" =>
                 fn cuTexObjectCreate(
                     tex_object: new(CUtexObject), res_desc: struct_in(CUDA_RESOURCE_DESC),
                     tex_desc: struct_in(CUDA_TEXTURE_DESC),
