@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     Array = 0x52,
     /// CUmipmappedArray
     Mipmaps = 0x53,
+    /// CUlinkState
+    Link = 0x54,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

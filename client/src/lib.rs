@@ -36,6 +36,7 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
 mod managed;
 mod memory;

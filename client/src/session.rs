@@ -17,6 +17,7 @@ use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
 use crate::host::Callers;
+use crate::link::Links;
 use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
@@ -49,6 +50,7 @@ pub(crate) struct Session {
     pub libraries: Libraries,
     pub functions: Functions,
     pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
@@ -162,6 +164,7 @@ impl Session {
             libraries: Libraries::new(),
             functions: Functions::new(),
             arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),

@@ -125,6 +125,15 @@ impl Space {
     }
 }
 
+/// Bit of [`ImageLoad::options`]: the image is only looked at, as a part of what will be linked.
+pub const IMAGE_PART: u32 = 1;
+
+/// Bit of [`ImageLoad::options`]: the log tells of what was compiled.
+pub const IMAGE_VERBOSE: u32 = 2;
+
+/// Where the most registers of a thread stand in [`ImageLoad::options`]: 8 bits, 0 for no limit.
+pub const IMAGE_REGISTERS_SHIFT: u32 = 8;
+
 /// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
 pub const LAUNCH_COOPERATIVE: u32 = 1;
 

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cuda_abi::arrays::Spec;
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS, Space};
+use cuda_abi::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS, Space,
+};
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array};
@@ -270,15 +273,33 @@ impl Client for SoftClient {
         if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(match shared.images.load(data, image::compile) {
-            Ok(image) => {
+        let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
+        let options = exec::Options {
+            max_registers: Some(most).filter(|&most| most != 0),
+            ..exec::Options::default()
+        };
+        let loaded = if request.options & IMAGE_PART != 0 {
+            image::check_part(data).map(|()| None)
+        } else {
+            let image = shared.images.load(data, &options, image::compile);
+            image.map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let log = if request.options & IMAGE_VERBOSE != 0 {
+                    image::remarks(&image.module)
+                } else {
+                    String::new()
+                };
                 reply.extend_from_slice(&image.descriptor);
+                reply.extend_from_slice(log.as_bytes());
                 let descriptor = image.descriptor.len() as u64;
                 objects.images.insert(request.image, image);
                 operations::ImageLoadReply {
                     status: CUresult::SUCCESS.0,
                     descriptor,
-                    log: 0,
+                    log: log.len() as u64,
                 }
             }
             Err(refused) => {

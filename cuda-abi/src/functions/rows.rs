@@ -115,7 +115,7 @@
 /// cuda_abi::for_each_function!(shells);
 /// # fn main() {
 /// assert_eq!(cuDriverGetVersion(&mut 0), CUresult::SUCCESS);
-/// assert_eq!(cuLinkDestroy(CUlinkState::NULL), CUresult::ERROR_NOT_SUPPORTED);
+/// assert_eq!(cuTexRefDestroy(CUtexref::NULL), CUresult::ERROR_NOT_SUPPORTED);
 /// # }
 /// ```
 #[macro_export]
@@ -1217,47 +1217,47 @@ macro_rules! for_each_function {
                     config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
             // Linker.
             /// Adds an image in memory to a link. Form of CUDA 5.5.
-            absent 266 since 5050 capture allowed survives replayed =>
+            call 266 since 5050 capture allowed survives replayed =>
                 fn cuLinkAddData(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
-            absent 267 since 6050 capture allowed survives replayed =>
+            call 267 since 6050 capture allowed survives replayed =>
                 fn cuLinkAddData_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 5.5.
-            absent 268 since 5050 capture allowed survives replayed =>
+            call 268 since 5050 capture allowed survives replayed =>
                 fn cuLinkAddFile(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
-            absent 269 since 6050 capture allowed survives replayed =>
+            call 269 since 6050 capture allowed survives replayed =>
                 fn cuLinkAddFile_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Ends a link and gives the image.
-            absent 270 since 5050 capture allowed survives replayed =>
+            call 270 since 5050 capture allowed survives replayed =>
                 fn cuLinkComplete(
                     state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
             /// Begins to link device code. Form of CUDA 5.5.
-            absent 271 since 5050 capture prohibited survives replayed =>
+            local 271 since 5050 capture prohibited survives replayed =>
                 fn cuLinkCreate(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Begins to link device code. Form of CUDA 6.5.
-            absent 272 since 6050 capture prohibited survives replayed =>
+            local 272 since 6050 capture prohibited survives replayed =>
                 fn cuLinkCreate_v2(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Forgets a link and its image.
-            absent 273 since 5050 capture prohibited survives replayed =>
+            post 273 since 5050 capture prohibited survives replayed =>
                 fn cuLinkDestroy(state: val(CUlinkState));
             // Stream-ordered memory and its pools.
             /// Gives the pool that a device began with.
