@@ -21,6 +21,7 @@ enum End {
 
 impl End {
     fn array(session: &Session, handle: CUarray, offset: usize) -> Result<Self, CUresult> {
+        super::given(handle.bits())?;
         let array = session.arrays.get(handle.bits(), Kind::Array)?;
         Ok(Self::Array(array, offset as u64))
     }
@@ -67,6 +68,10 @@ impl End {
         let Self::Array(array, offset) = self else {
             return Ok(());
         };
+        let element = array.shape.element();
+        if !bytes.is_multiple_of(element) || !offset.is_multiple_of(element) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
         let level = array.shape.level(array.level);
         let all = level.map_or(0, |level| row_of(array) * level.height * level.depth);
         if bytes > all || *offset > all - bytes {

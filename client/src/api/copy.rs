@@ -294,6 +294,7 @@ impl Corner {
 
     /// The side, where it is in an array.
     fn in_array(&self, session: &Session, extent: &Extent) -> Result<Side, CUresult> {
+        super::given(self.array.bits())?;
         let array = session.arrays.get(self.array.bits(), Kind::Array)?;
         let wrong = CUresult::ERROR_INVALID_VALUE;
         let level = array.shape.level(array.level).ok_or(wrong)?;

@@ -6,7 +6,7 @@ use cuda_abi::types::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUsurfObject, CUtexObject,
 };
 
-use super::Outcome;
+use super::{Outcome, given};
 use crate::array::Texture;
 use crate::context::{Current, current};
 use crate::handle::Kind;
@@ -28,6 +28,7 @@ fn resource(
     };
     Ok(match Resource::new(descriptor)? {
         Resource::Array(handle) => {
+            given(handle)?;
             let array = session.arrays.get(handle, Kind::Array)?;
             (Resource::Array(array.number), array.level)
         }
@@ -83,6 +84,9 @@ pub(crate) fn cuTexObjectCreate(
 
 pub(crate) fn cuTexObjectDestroy(tex_object: CUtexObject) -> Outcome {
     let current = current()?;
+    if tex_object == 0 {
+        return Ok(());
+    }
     let arrays = &current.session.arrays;
     arrays.destroy_texture(&current, false, tex_object)
 }
