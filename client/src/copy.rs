@@ -11,6 +11,8 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{Copy, Space, Write};
 use transport::session::Chunk;
 
+use crate::graph::capture::CAPTURED;
+use crate::graph::node::{CopyNode, Payload};
 use crate::memory::Origin;
 use crate::session::Session;
 use crate::stream::Target;
@@ -149,7 +151,7 @@ impl Session {
     }
 
     /// Checks that all that a copy touches of memory that we gave out lies in one allocation.
-    fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
+    pub(crate) fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
         let span = side.span(extent)?;
         match side.address() {
             None => Ok(()),
@@ -180,6 +182,18 @@ pub(crate) unsafe fn copy(
     }
     target.current.session.check_side(&to, &extent)?;
     target.current.session.check_side(&from, &extent)?;
+    if target.stream.special() & CAPTURED != 0
+        && let Some(capture) = target.standing()?
+    {
+        let context = target.stream.context();
+        let node = CopyNode {
+            to,
+            from,
+            extent,
+            context,
+        };
+        return capture.add(target, Payload::Copy(node));
+    }
     match (to.place, from.place) {
         (Place::Program(to_start), Place::Program(from_start)) => {
             // Nothing for a device, but for the order: what was posted before comes first.
@@ -205,7 +219,8 @@ pub(crate) unsafe fn copy(
     }
 }
 
-fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
+/// The copy between two sides that devices reach.
+pub(crate) fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
     Copy {
         to_space: Space::Unified as u32,
         to: to.address().unwrap_or(0),
@@ -221,9 +236,11 @@ fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
     }
 }
 
+/// Copies between two sides, from where each begins.
+///
 /// # Safety
-/// As [`copy`].
-unsafe fn copy_here(
+/// Both hold the extent, readable and writable as they are used.
+pub(crate) unsafe fn copy_here(
     to_start: *mut u8,
     to: &Side,
     from_start: *mut u8,

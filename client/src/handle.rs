@@ -21,6 +21,14 @@ pub(crate) enum Kind {
     Function = 0xc5,
     /// CUlibrary
     Library = 0xc6,
+    /// CUgraph
+    Graph = 0xd0,
+    /// CUgraphNode
+    GraphNode = 0xd1,
+    /// CUgraphExec
+    GraphExec = 0xd2,
+    /// CUuserObject
+    UserObject = 0xd3,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

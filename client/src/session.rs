@@ -15,6 +15,7 @@ use transport::session::{ClientEnd, Reply, Written};
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::graph::Graphs;
 use crate::host::Callers;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
@@ -47,6 +48,7 @@ pub(crate) struct Session {
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
+    pub graphs: Graphs,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -155,6 +157,7 @@ impl Session {
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
+            graphs: Graphs::new(),
             _mappings: mappings,
         }
     }

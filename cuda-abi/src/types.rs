@@ -7,11 +7,13 @@
 
 mod attributes;
 mod enums;
+mod graphs;
 mod structs;
 
 pub use attributes::{CUdevice_attribute, DEVICE_ATTRIBUTES, device_attribute_name};
 pub use core::ffi::{c_char, c_void};
 pub use enums::*;
+pub use graphs::*;
 pub use structs::*;
 
 pub use crate::errors::CUresult;
@@ -174,14 +176,14 @@ opaque_structs! {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
-    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUDA_GRAPH_INSTANTIATE_PARAMS CUDA_HOST_NODE_PARAMS
-    CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v1 CUDA_LAUNCH_PARAMS
-    CUDA_MEMCPY3D_BATCH_OP CUDA_MEMSET_NODE_PARAMS CUDA_MEM_ALLOC_NODE_PARAMS
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS
+    CUDA_LAUNCH_PARAMS
+    CUDA_MEMCPY3D_BATCH_OP
     CUDA_RESOURCE_DESC CUDA_RESOURCE_VIEW_DESC CUDA_TEXTURE_DESC CUarrayMapInfo
     CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs
-    CUcheckpointUnlockArgs CUdevResource CUgraphEdgeData CUgraphExecUpdateResultInfo
-    CUgraphNodeParams CUmemAccessDesc CUmemAllocationProp CUmemDecompressParams CUmemPoolProps
-    CUmemPoolPtrExportData CUmemcpyAttributes CUmulticastObjectProp CUstreamBatchMemOpParams
+    CUcheckpointUnlockArgs CUdevResource
+    CUmemAccessDesc CUmemAllocationProp CUmemDecompressParams CUmemPoolProps
+    CUmemPoolPtrExportData CUmemcpyAttributes CUmulticastObjectProp
     CUtensorMap
 }
 

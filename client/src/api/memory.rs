@@ -131,6 +131,9 @@ pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
         return Ok(()); // The usual way to have a context made.
     }
     let session = current.session;
+    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+        return freed;
+    }
     session
         .ranges
         .remove(dptr, |range| range.origin == Origin::Device)
@@ -207,6 +210,9 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
 
 pub(crate) fn cuMemFreeHost(pointer: *mut c_void) -> Outcome {
     let session = session()?;
+    if pointer.is_null() {
+        return Ok(());
+    }
     let address = pointer.addr() as u64;
     session
         .ranges

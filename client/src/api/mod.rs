@@ -4,12 +4,14 @@
 //! the rest. Pointers come as [`params`](crate::params); handles as their bits.
 #![allow(non_snake_case, reason = "the names are C's")]
 
+mod capture;
 mod context;
 mod copy;
 mod device;
 mod event;
 mod fill;
 mod function;
+mod graph;
 mod init;
 mod launch;
 mod library;
@@ -21,12 +23,14 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use capture::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
 pub(crate) use event::*;
 pub(crate) use fill::*;
 pub(crate) use function::*;
+pub(crate) use graph::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
