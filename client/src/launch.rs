@@ -190,7 +190,7 @@ fn check(current: &Current, function: &Function, shape: &Shape) -> Result<(), CU
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     if threads > i64::from(function.attribute(CUfunction_attribute::MAX_THREADS_PER_BLOCK)?) {
-        return Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let most_shared = function.attribute(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
     if i64::from(shape.shared) > i64::from(most_shared) {

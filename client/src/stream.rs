@@ -6,7 +6,8 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
-    CONTEXT_SLOTS, Launch, Request, STREAM_SLOTS, StreamCreate, StreamDestroy,
+    CONNECTIONS, CONTEXT_SLOTS, Launch, Request, STREAM_SLOTS, StreamConnect, StreamCreate,
+    StreamDestroy,
 };
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use transport::session::Written;
@@ -273,6 +274,12 @@ impl Streams {
             flags: flags & CU_STREAM_NON_BLOCKING,
             priority,
         });
+        let created = created.and_then(|()| {
+            session.post(&StreamConnect {
+                stream: key.index(),
+                connection: (id % u64::from(*CONNECTIONS_USED)) as u32,
+            })
+        });
         if created.is_err() {
             self.table.remove(key);
         }
@@ -347,6 +354,15 @@ fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
     *stream.capture() = None;
     stream.attributes.reset();
 }
+
+/// How many connections the streams of a context share: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's 8.
+static CONNECTIONS_USED: LazyLock<u32> = LazyLock::new(|| {
+    let asked = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS");
+    let asked = asked.ok().and_then(|text| text.trim().parse().ok());
+    asked
+        .filter(|count| (1..=CONNECTIONS).contains(count))
+        .unwrap_or(8)
+});
 
 /// Whether every launch is to wait for its kernel.
 static LAUNCHES_BLOCK: LazyLock<bool> = LazyLock::new(|| {

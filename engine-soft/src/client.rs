@@ -10,6 +10,7 @@ use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::context::Context;
+use crate::copy;
 use crate::device::Shared;
 use crate::grid::Grid;
 use crate::image;
@@ -157,6 +158,10 @@ impl Client for SoftClient {
             .budgets
             .get(device as usize)
             .map_or(0, |budget| budget.free())
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        copy::peek(&self.objects().common.space, address, bytes)
     }
 
     fn assist(&mut self) -> bool {

@@ -5,6 +5,8 @@
 //!   engine's streams are first in, first out;
 //! * if it is a wait, on the completion of another stream's work up to a position;
 //! * if it is a gate, on the client's word that what the client runs there itself is done;
+//! * if it is a kernel in a stream that shares a connection, on what the kernels that went through the
+//!   connection before wait for: connections are first in, first out, as a GPU's hardware queues are;
 //! * if it is in the legacy stream of a context (its slot is the context's id), on the completion of
 //!   everything posted earlier in the context's blocking streams, and if it is in a blocking stream,
 //!   on the completion of the legacy stream's earlier work. Non-blocking streams are free of that.
@@ -21,7 +23,9 @@
 use std::collections::VecDeque;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{At, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::operations::{
+    At, CONNECTIONS, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS,
+};
 
 use crate::progress::{Progress, gate};
 
@@ -91,6 +95,8 @@ pub enum Verdict {
 pub enum Step {
     /// Nothing.
     Work,
+    /// Nothing; but it is a kernel, and stands in the stream's connection.
+    Kernel,
     /// To wait for another stream.
     Wait {
         /// The other stream's slot.
@@ -127,6 +133,8 @@ struct Stream<T> {
     active: bool,
     /// Whether the stream is in its context's `fresh`.
     fresh: bool,
+    /// The connection of its context that its kernels go through, if any.
+    connection: Option<usize>,
     held: VecDeque<Entry<T>>,
 }
 
@@ -135,6 +143,8 @@ struct Context {
     alive: bool,
     /// Blocking streams that took work since the legacy stream last waited for them.
     fresh: Vec<u32>,
+    /// By connection, what must be complete for the kernels that went through it to start.
+    connections: Vec<Vec<Dependency>>,
 }
 
 #[derive(Debug)]
@@ -207,7 +217,7 @@ impl<T, A> Order<T, A> {
             .ok_or(Violation::Context(id))?;
         *context = Context {
             alive: true,
-            fresh: Vec::new(),
+            ..Context::default()
         };
         self.place(id, id, false, progress);
         Ok(())
@@ -278,6 +288,7 @@ impl<T, A> Order<T, A> {
                 stream.context = context;
                 stream.blocking = blocking;
                 stream.closed = false;
+                stream.connection = None;
                 stream.legacy_seen = 0;
             }
             place @ None => {
@@ -289,9 +300,18 @@ impl<T, A> Order<T, A> {
                     legacy_seen: 0,
                     active: false,
                     fresh: false,
+                    connection: None,
                     held: VecDeque::new(),
                 }));
             }
+        }
+    }
+
+    /// Has a stream's kernels go through a connection of its context. One that there is not is as good
+    /// as none.
+    pub fn connect(&mut self, slot: u32, connection: u32) {
+        if let Some(stream) = self.stream_mut(slot) {
+            stream.connection = (connection < CONNECTIONS).then_some(connection as usize);
         }
     }
 
@@ -369,6 +389,26 @@ impl<T, A> Order<T, A> {
             });
         }
         let context = stream.context;
+        if let (Step::Kernel, Some(connection)) = (step, stream.connection)
+            && let Some(home) = self.contexts.get_mut(context as usize)
+        {
+            if home.connections.len() <= connection {
+                home.connections.resize_with(connection + 1, Vec::new);
+            }
+            let ahead = &mut home.connections[connection];
+            ahead.retain(|dependency| !dependency.met(progress));
+            for dependency in ahead.iter().filter(|ahead| ahead.stream != at.stream) {
+                need(*dependency);
+            }
+            // Those behind it come when it could start: when its stream has nothing before it.
+            ahead.retain(|dependency| dependency.stream != at.stream);
+            if at.sequence > 1 {
+                ahead.push(Dependency {
+                    stream: at.stream,
+                    until: at.sequence - 1,
+                });
+            }
+        }
         if at.stream == context {
             // The legacy stream: an earlier record of it waited for everything that is not fresh.
             if let Some(home) = self.contexts.get_mut(context as usize) {

@@ -482,3 +482,37 @@ fn random_programs_keep_every_rule_and_nothing_is_forgotten() {
         assert_eq!(order.held_bytes(), 0, "seed {seed}");
     }
 }
+
+#[test]
+fn a_gate_holds_its_stream_and_no_other_until_it_is_released_that_far() {
+    let (mut order, progress) = with_streams(&[(40, STREAM_NON_BLOCKING), (41, 1)]);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 1), Step::Gate),
+        Verdict::Held
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 2), Step::Work),
+        Verdict::Held
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 1), Step::Work),
+        Verdict::Submit
+    );
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(!progress.complete(gate(41), 5), "another stream's release");
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(progress.complete(gate(40), 1), "the session is woken");
+    assert!(progress.take_due());
+    assert_eq!(release(&mut order, &progress), [at(40, 1), at(40, 2)]);
+    // A later gate waits for its own release, an early release does no harm.
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Gate),
+        Verdict::Held
+    );
+    let _ = progress.complete(gate(40), u64::MAX);
+    assert_eq!(release(&mut order, &progress), [at(40, 3)]);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 4), Step::Gate),
+        Verdict::Submit
+    );
+}

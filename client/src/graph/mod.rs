@@ -11,6 +11,7 @@ pub(crate) mod body;
 pub(crate) mod capture;
 mod dot;
 pub(crate) mod exec;
+mod launch;
 mod lower;
 pub(crate) mod memory;
 pub(crate) mod node;

@@ -202,7 +202,7 @@ macro_rules! for_each_function {
                     src_device: val(CUdevice), dst_device: val(CUdevice));
             // Primary contexts.
             /// Takes a share in the primary context of a device, making it at need.
-            create 23 since 7000 capture prohibited survives replayed =>
+            create 23 since 7000 capture allowed survives replayed =>
                 fn cuDevicePrimaryCtxRetain(ctx: new(CUcontext), device: val(CUdevice));
             /// Gives a share in the primary context back; the last one ends it. Form of CUDA 7.0.
             post 24 since 7000 capture prohibited survives replayed =>
@@ -393,7 +393,7 @@ macro_rules! for_each_function {
                     surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
             // Libraries: modules of no particular context.
             /// Loads a library from memory; needs no context.
-            call 80 since 12000 capture prohibited survives replayed =>
+            call 80 since 12000 capture allowed survives replayed =>
                 fn cuLibraryLoadData(
                     library: new(CUlibrary), code: opaque(*const c_void),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -403,7 +403,7 @@ macro_rules! for_each_function {
                     library_option_values: list(*mut c_void, num_library_options),
                     num_library_options: len(u32, library_options));
             /// Loads a library from a file; needs no context.
-            call 81 since 12000 capture prohibited survives replayed =>
+            call 81 since 12000 capture allowed survives replayed =>
                 fn cuLibraryLoadFromFile(
                     library: new(CUlibrary), file_name: cstr(),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -413,7 +413,7 @@ macro_rules! for_each_function {
                     library_option_values: list(*mut c_void, num_library_options),
                     num_library_options: len(u32, library_options));
             /// Unloads a library from all contexts.
-            post 82 since 12000 capture prohibited survives replayed =>
+            post 82 since 12000 capture allowed survives replayed =>
                 fn cuLibraryUnload(library: val(CUlibrary));
             /// Finds a kernel of a library by name.
             local 83 since 12000 capture allowed survives none =>
@@ -1038,7 +1038,7 @@ macro_rules! for_each_function {
                     stream: val(CUstream), callback: val(CUstreamCallback),
                     user_data: opaque(*mut c_void), flags: val(u32));
             /// Ties managed memory to a stream.
-            absent 229 since 6000 twin "_ptsz" 7000 capture prohibited survives replayed =>
+            post 229 since 6000 twin "_ptsz" 7000 capture prohibited survives replayed =>
                 fn cuStreamAttachMemAsync(
                     stream: val(CUstream), dptr: val(CUdeviceptr), length: val(usize),
                     flags: val(u32));
@@ -1056,44 +1056,44 @@ macro_rules! for_each_function {
                     stream: val(CUstream), attribute: val(CUstreamAttrID),
                     param: struct_in(CUstreamAttrValue));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 8.0.
-            absent 233 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 233 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamWaitValue32(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 11.7.
-            absent 234 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 234 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWaitValue32_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 9.0.
-            absent 235 since 9000 twin "_ptsz" 9000 capture node survives none =>
+            post 235 since 9000 twin "_ptsz" 9000 capture node survives none =>
                 fn cuStreamWaitValue64(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 11.7.
-            absent 236 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 236 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWaitValue64_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 8.0.
-            absent 237 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 237 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamWriteValue32(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 11.7.
-            absent 238 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 238 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWriteValue32_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 9.0.
-            absent 239 since 9000 twin "_ptsz" 9000 capture node survives none =>
+            post 239 since 9000 twin "_ptsz" 9000 capture node survives none =>
                 fn cuStreamWriteValue64(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 11.7.
-            absent 240 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 240 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWriteValue64_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 8.0.
-            absent 241 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 241 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamBatchMemOp(
                     stream: val(CUstream), count: len(u32, param_array),
                     param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 11.7.
-            absent 242 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 242 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamBatchMemOp_v2(
                     stream: val(CUstream), count: len(u32, param_array),
                     param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));

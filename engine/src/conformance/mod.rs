@@ -27,7 +27,7 @@ macro_rules! for_each_case {
     ($callback:path, ($($head:tt)*)) => {
         $callback! { $($head)*
             memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
-                clients_cannot_reach_each_other what_is_not_committed_is_refused
+                clients_cannot_reach_each_other looks_into_memory_are_checked what_is_not_committed_is_refused
                 ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
             copies: rows_of_every_size_in_every_direction planes_with_pitches
                 large_copies_and_fills fills_of_every_element writes_from_the_record

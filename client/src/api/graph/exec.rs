@@ -10,7 +10,8 @@ use cuda_abi::types::{
 
 use super::super::Outcome;
 use super::graphs;
-use super::nodes::{attributes_of, copy, event, generic, kernel, wide_kernel};
+use super::nodes::{copy, event, generic, kernel, widened};
+use super::params::attributes_of;
 use crate::context;
 use crate::graph::capture;
 use crate::graph::exec::Exec;
@@ -153,7 +154,7 @@ pub(crate) fn cuGraphExecKernelNodeSetParams(
     node: CUgraphNode,
     node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
 ) -> Outcome {
-    let params = wide_kernel(&node_params)?;
+    let params = widened(&node_params.get()?);
     cuGraphExecKernelNodeSetParams_v2(graph_exec, node, In::of(&params))
 }
 

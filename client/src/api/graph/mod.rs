@@ -3,6 +3,7 @@
 
 mod exec;
 mod nodes;
+mod params;
 
 use std::ffi::c_void;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +16,7 @@ use cuda_abi::types::{
 
 pub(crate) use exec::*;
 pub(crate) use nodes::*;
+pub(crate) use params::*;
 
 use super::Outcome;
 use crate::graph::{From, Graphs};

@@ -103,7 +103,7 @@ fn wrong_shapes_are_refused_at_once() {
         ([1, 65536, 1], one, 0, CUresult::ERROR_INVALID_VALUE),
         (one, [1, 1, 65], 0, CUresult::ERROR_INVALID_VALUE),
         (one, [64, 64, 1], 0, CUresult::ERROR_INVALID_VALUE),
-        (one, [513, 1, 1], 0, CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES),
+        (one, [513, 1, 1], 0, CUresult::ERROR_INVALID_VALUE),
         (one, one, 48 << 10, CUresult::ERROR_INVALID_VALUE),
     ] {
         assert_eq!(
@@ -140,7 +140,7 @@ fn launch_attributes_travel_whole() {
     let mut value = [7_u8; 64];
     value[63] = 9;
     let mut attributes = [CUlaunchAttribute {
-        id: CUlaunchAttributeID::CLUSTER_DIMENSION,
+        id: CUlaunchAttributeID::PRIORITY,
         pad: [0; 4],
         value: CUlaunchAttributeValue(value),
     }];
@@ -176,7 +176,7 @@ fn launch_attributes_travel_whole() {
         (launched.request.grid, launched.request.attributes),
         ([4, 3, 2], 1)
     );
-    assert_eq!(launched.data[..8], [4, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(launched.data[..8], [8, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(launched.data[8..72], value);
     assert_eq!(launched.data[72..], [5, 0, 0, 0]);
     drop(launches);

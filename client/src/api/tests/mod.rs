@@ -2,5 +2,6 @@
 
 mod code;
 mod contexts;
+mod graphs;
 mod memory;
 mod streams;
