@@ -206,7 +206,10 @@ impl Current {
         self.context.made.store(false, Ordering::Release);
         let session = self.session;
         session.graphs.forget(handle);
+        session.registered.forget(session, handle);
+        session.pools.forget_context(handle);
         session.modules.forget(session, handle);
+        session.arrays.forget(handle);
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);
@@ -225,6 +228,7 @@ impl Current {
         for (key, stream) in self.session.streams.of_context(self.handle()) {
             self.session.wait(key.index(), stream.posted())?;
         }
+        self.session.pools.synchronized(self.session);
         self.session.outcome(self.slot())
     }
 

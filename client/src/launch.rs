@@ -88,12 +88,8 @@ pub(crate) unsafe fn launch(
 ///
 /// Reads the list of the program, which [`launch`]'s caller vouches for.
 fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, CUresult> {
-    if params.extra.is_null() || !params.each.is_null() {
-        // Both at once is an error, but for an empty block, where neither is read.
-        return match params.extra.is_null() || layout.bytes == 0 {
-            true => Ok(None),
-            false => Err(CUresult::ERROR_INVALID_VALUE),
-        };
+    if params.extra.is_null() {
+        return Ok(None);
     }
     let (mut buffer, mut size) = (None, None);
     // Each of the two once, then the end.
@@ -116,6 +112,9 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
     }
     match (buffer, size) {
         _ if layout.bytes == 0 => Ok(None),
+        // Both ways at once is an error, but for a list that names nothing.
+        (None, None) if !params.each.is_null() => Ok(None),
+        _ if !params.each.is_null() => Err(CUresult::ERROR_INVALID_VALUE),
         (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => {
             Ok(Some(buffer))
         }

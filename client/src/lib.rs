@@ -20,6 +20,7 @@
 
 mod absent;
 mod api;
+mod array;
 mod attach;
 mod context;
 mod copy;
@@ -37,11 +38,16 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod params;
+mod pool;
+mod process_maps;
+mod registered;
 mod session;
 mod slots;
 mod staging;

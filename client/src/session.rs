@@ -12,13 +12,18 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Reply, Written};
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
 use crate::graph::Graphs;
 use crate::host::Callers;
+use crate::link::Links;
+use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
+use crate::pool::Pools;
+use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
 
@@ -45,10 +50,15 @@ pub(crate) struct Session {
     pub modules: Modules,
     pub libraries: Libraries,
     pub functions: Functions,
+    pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
     pub graphs: Graphs,
+    pub registered: Registered,
+    pub advice: managed::Advice,
+    pub pools: Pools,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -143,6 +153,7 @@ impl Session {
         host: std::ops::Range<u64>,
         mappings: Vec<Mapping>,
     ) -> Self {
+        let pools = Pools::new(&devices);
         Self {
             link,
             closed: AtomicBool::new(false),
@@ -154,10 +165,15 @@ impl Session {
             modules: Modules::new(),
             libraries: Libraries::new(),
             functions: Functions::new(),
+            arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
             graphs: Graphs::new(),
+            registered: Registered::default(),
+            advice: managed::Advice::default(),
+            pools,
             _mappings: mappings,
         }
     }
@@ -211,8 +227,17 @@ impl Session {
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.call_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn call_with<R: Request>(
+        &self,
+        request: &R,
+        data: &[u8],
+    ) -> Result<Reply<R::Reply>, CUresult> {
         self.check_open()?;
-        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
     }

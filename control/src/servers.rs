@@ -1,5 +1,6 @@
 //! Server processes: started when somebody needs one, heard, ended, and reaped.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -9,8 +10,9 @@ use transport::socket::SocketError;
 use crate::daemon::{Daemon, Source, Until};
 use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
-use crate::registry::{Device, Server, ServerId, State};
+use crate::registry::{Device, Server, ServerId, State, Waiting};
 use crate::server_process;
+use crate::settings::Settings;
 
 /// Starts of a server in a row that may fail before its clients are refused.
 const MAX_ATTEMPTS: u32 = 6;
@@ -85,7 +87,7 @@ impl Daemon {
                 deadline: Some(Instant::now() + READY_WITHIN),
                 devices: Vec::new(),
                 settings: self.defaults.clone(),
-                waiting: std::collections::VecDeque::new(),
+                waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
                 last_serial: 0,
             },
@@ -191,7 +193,51 @@ impl Daemon {
                     self.log(&line);
                 }
             }
+            Packet::Lost { code } => {
+                server.state = State::Stopping;
+                let waiting = std::mem::take(&mut server.waiting);
+                let (key, uid) = (server.key.clone(), server.uid);
+                let settings = server.settings.clone();
+                self.log(&format!(
+                    "Server {pid} lost a device to error {code} and takes no more clients"
+                ));
+                self.start_server_again(key, uid, settings, waiting);
+            }
             _ => self.log(&format!("Server {pid} said something out of place")),
+        }
+    }
+
+    /// Starts a server in place of another for the clients that wait, if any do.
+    fn start_server_again(
+        &mut self,
+        key: Key,
+        uid: u32,
+        settings: Settings,
+        waiting: VecDeque<Waiting>,
+    ) {
+        let Some(first) = waiting.front() else {
+            return;
+        };
+        let gid = first.peer.gid;
+        let attempts = self.attempts.get(&key).copied().unwrap_or(0);
+        let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {
+            self.start_server_for(key, uid, Some(gid))
+        } else {
+            self.attempts.remove(&key);
+            Err("the server ends as soon as it starts; see server.log".to_owned())
+        };
+        match started {
+            Ok(new) => {
+                if let Some(new) = self.registry.servers.get_mut(&new) {
+                    new.waiting = waiting;
+                    new.settings = settings;
+                }
+            }
+            Err(error) => {
+                for client in waiting {
+                    self.refuse(&client.connection, Some(client.peer.pid), &error);
+                }
+            }
         }
     }
 
@@ -228,29 +274,6 @@ impl Daemon {
         self.came_to_pass(|until| until == Until::Ready(id), &text);
         self.came_to_pass(|until| until == Until::Gone(id), "");
 
-        if server.waiting.is_empty() {
-            return;
-        }
-        let attempts = self.attempts.get(&server.key).copied().unwrap_or(0);
-        let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {
-            let gid = server.waiting.front().map(|client| client.peer.gid);
-            self.start_server_for(server.key.clone(), server.uid, gid)
-        } else {
-            self.attempts.remove(&server.key);
-            Err("the server ends as soon as it starts; see server.log".to_owned())
-        };
-        match started {
-            Ok(new) => {
-                if let Some(new) = self.registry.servers.get_mut(&new) {
-                    new.waiting = server.waiting;
-                    new.settings = server.settings;
-                }
-            }
-            Err(error) => {
-                for client in server.waiting {
-                    self.refuse(&client.connection, Some(client.peer.pid), &error);
-                }
-            }
-        }
+        self.start_server_again(server.key, server.uid, server.settings, server.waiting);
     }
 }

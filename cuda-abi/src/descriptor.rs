@@ -48,6 +48,8 @@ pub struct Variable {
     pub bytes: u64,
     /// Whether it is managed memory.
     pub managed: bool,
+    /// Bytes of which its address is a multiple; 0 says nothing.
+    pub align: u64,
 }
 
 impl Descriptor {
@@ -80,6 +82,7 @@ impl Descriptor {
             put_name(&mut out, &variable.name);
             out.extend(variable.bytes.to_le_bytes());
             out.extend(u32::from(variable.managed).to_le_bytes());
+            out.extend(variable.align.to_le_bytes());
         }
         out
     }
@@ -91,7 +94,7 @@ impl Descriptor {
     pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(bytes);
         let mut descriptor = Self::default();
-        // The smallest kernel takes 36 bytes and the smallest variable 16, a parameter 8: a count
+        // The smallest kernel takes 36 bytes and the smallest variable 24, a parameter 8: a count
         // beyond what is left ends in an error at the first missing item, having kept only real ones.
         for _ in 0..reader.word()? {
             let name = reader.name()?;
@@ -116,6 +119,7 @@ impl Descriptor {
                 name: reader.name()?,
                 bytes: reader.long()?,
                 managed: reader.word()? != 0,
+                align: reader.long()?,
             });
         }
         Ok(descriptor)
@@ -143,6 +147,7 @@ mod tests {
                 name: "table".into(),
                 bytes: 1 << 33,
                 managed: true,
+                align: 4096,
             }],
         }
     }

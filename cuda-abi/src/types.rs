@@ -8,12 +8,14 @@
 mod attributes;
 mod enums;
 mod graphs;
+mod memory;
 mod structs;
 
 pub use attributes::{CUdevice_attribute, DEVICE_ATTRIBUTES, device_attribute_name};
 pub use core::ffi::{c_char, c_void};
 pub use enums::*;
 pub use graphs::*;
+pub use memory::*;
 pub use structs::*;
 
 pub use crate::errors::CUresult;
@@ -170,20 +172,12 @@ macro_rules! opaque_structs {
 }
 
 opaque_structs! {
-    CUDA_ARRAY3D_DESCRIPTOR CUDA_ARRAY3D_DESCRIPTOR_v1 CUDA_ARRAY_DESCRIPTOR
-    CUDA_ARRAY_DESCRIPTOR_v1 CUDA_ARRAY_MEMORY_REQUIREMENTS CUDA_ARRAY_SPARSE_PROPERTIES
+    CUDA_ARRAY_SPARSE_PROPERTIES
     CUDA_BATCH_MEM_OP_NODE_PARAMS CUDA_EXTERNAL_MEMORY_BUFFER_DESC
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
-    CUDA_EXT_SEM_WAIT_NODE_PARAMS
-    CUDA_LAUNCH_PARAMS
-    CUDA_MEMCPY3D_BATCH_OP
-    CUDA_RESOURCE_DESC CUDA_RESOURCE_VIEW_DESC CUDA_TEXTURE_DESC CUarrayMapInfo
-    CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs
-    CUcheckpointUnlockArgs CUdevResource
-    CUmemAccessDesc CUmemAllocationProp CUmemDecompressParams CUmemPoolProps
-    CUmemPoolPtrExportData CUmemcpyAttributes CUmulticastObjectProp
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUDA_LAUNCH_PARAMS CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUdevResource CUmemDecompressParams CUmulticastObjectProp
     CUtensorMap
 }
 

@@ -103,6 +103,11 @@ impl Engine for NvidiaEngine {
         &self.shared.facts
     }
 
+    fn lost(&self) -> Option<CUresult> {
+        let mut devices = self.shared.devices.iter();
+        devices.find_map(|device| device.check().err())
+    }
+
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
         Ok(Box::new(NvidiaClient::new(&self.shared, attachment)?))
     }

@@ -104,6 +104,11 @@ impl SoftEngine {
 }
 
 impl Engine for SoftEngine {
+    fn lost(&self) -> Option<CUresult> {
+        // A fault ends one client's context here, never the device.
+        None
+    }
+
     fn devices(&self) -> &[DeviceFacts] {
         &self.facts
     }
@@ -195,6 +200,13 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         (Attribute::COOPERATIVE_LAUNCH, 1),
         (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
         (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
+        // The program and the kernels see the same pages, and none ever moves.
+        (Attribute::MANAGED_MEMORY, 1),
+        (Attribute::CONCURRENT_MANAGED_ACCESS, 1),
+        (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1),
+        (Attribute::HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::MEMORY_POOLS_SUPPORTED, 1),
         // On no node, and not known.
         (Attribute::NUMA_ID, -1),
         (Attribute::HOST_NUMA_ID, -1),

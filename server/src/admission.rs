@@ -15,6 +15,7 @@ use transport::socket::Connection;
 
 use crate::log::Named;
 use crate::memory::{Allowance, Memory};
+use crate::news::Board;
 use crate::observer::{Ender, Shared};
 use crate::session::{Parts, Session};
 
@@ -41,8 +42,8 @@ impl Refusal {
 pub struct Host {
     /// What carries out their work.
     pub engine: Arc<dyn Engine>,
-    /// To the daemon.
-    pub daemon: Arc<Connection>,
+    /// For the main thread.
+    pub news: Board,
 }
 
 /// The addresses of this process that clients' memory lies at.
@@ -201,7 +202,7 @@ pub fn admit(
         publisher,
         admit.session,
         name.clone(),
-        host.daemon.clone(),
+        host.clone(),
     ));
     let client = host
         .engine

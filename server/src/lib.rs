@@ -12,10 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod arrays;
 mod heap;
 mod images;
 mod log;
 mod memory;
+mod news;
 mod observer;
 mod operations;
 mod order;

@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, CONTEXT_SLOTS};
 use engine::{Observer, Window};
-use transport::handshake::{Ending, Packet};
+use transport::handshake::Ending;
 use transport::session::Publisher;
-use transport::socket::Connection;
 
+use crate::admission::Host;
 use crate::heap::ALIGNMENT;
 use crate::log::Named;
+use crate::news::News;
 use crate::progress::Progress;
 
 /// Says to a session that it is over, from any thread.
@@ -57,29 +58,44 @@ pub struct Shared {
     pub progress: Progress,
     session: u64,
     name: Named,
-    daemon: Arc<Connection>,
+    host: Arc<Host>,
     /// Contexts that are dead, as bits.
     dead: AtomicU32,
     /// What the module that is being loaded may take for its variables.
-    variables: Mutex<Window>,
+    variables: Mutex<Lent>,
+}
+
+/// Memory for the variables of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// On the device.
+    pub device: Window,
+    /// Managed.
+    pub managed: Window,
+}
+
+impl Lent {
+    /// None at all.
+    pub const NOTHING: Self = {
+        let nothing = Window { base: 0, bytes: 0 };
+        Self {
+            device: nothing,
+            managed: nothing,
+        }
+    };
 }
 
 impl Shared {
     /// What a new session shares.
-    pub fn new(
-        publisher: Arc<Publisher>,
-        session: u64,
-        name: Named,
-        daemon: Arc<Connection>,
-    ) -> Self {
+    pub fn new(publisher: Arc<Publisher>, session: u64, name: Named, host: Arc<Host>) -> Self {
         Self {
             publisher,
             progress: Progress::default(),
             session,
             name,
-            daemon,
+            host,
             dead: AtomicU32::new(0),
-            variables: Mutex::new(Window { base: 0, bytes: 0 }),
+            variables: Mutex::new(Lent::NOTHING),
         }
     }
 
@@ -91,13 +107,12 @@ impl Shared {
         }
     }
 
-    /// Sets what [`Observer::allocate`] may give. Returns what was left of the former.
-    pub fn lend_variables(&self, window: Window) -> Window {
-        let mut variables = self
+    /// Sets what [`Observer::allocate`] may give.
+    pub fn lend_variables(&self, lent: Lent) {
+        *self
             .variables
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut variables, window)
+            .unwrap_or_else(PoisonError::into_inner) = lent;
     }
 
     /// Whether a context is dead, or there is none such.
@@ -140,20 +155,22 @@ impl Observer for Shared {
         }
         self.publisher.fault(context, code);
         self.name.faulted(context + 1, code.0, text);
-        let packet = Packet::Fault {
+        self.host.news.tell(News::Fault {
             session: self.session,
-            code: code.0,
-            text: text.chars().take(1000).collect(),
-        };
-        // A daemon that does not read its packets misses one; it is in server.log.
-        let _ = self.daemon.try_send(&packet.encode(), &[]);
+            code,
+            text: text.to_owned(),
+        });
     }
 
-    fn allocate(&self, _context: u32, bytes: u64) -> Result<Window, CUresult> {
-        let mut left = self
+    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
+        let mut lent = self
             .variables
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let left = match managed {
+            true => &mut lent.managed,
+            false => &mut lent.device,
+        };
         let bytes = bytes
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)

@@ -6,15 +6,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::Engine;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use transport::handshake::{Admit, Ending, Packet};
@@ -22,6 +21,7 @@ use transport::socket::{Connection, SocketError};
 
 use crate::admission::{Host, admit};
 use crate::log::{Log, Named};
+use crate::news::{Board, News};
 use crate::observer::Ender;
 use crate::session::End;
 
@@ -65,24 +65,11 @@ struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a session's thread tells the main thread.
-#[derive(Debug)]
-enum News {
-    /// The client was welcomed.
-    Attached(u64),
-    /// The session has ended, and all that it had is free.
-    Ended(u64, Ending),
-}
-
 /// What sessions' threads and the main thread share.
 #[derive(Debug)]
 struct Sessions {
     host: Arc<Host>,
     log: Arc<dyn Log>,
-    /// For the main thread.
-    news: Mutex<Vec<News>>,
-    /// Rings when there are some.
-    bell: OwnedFd,
     /// Clients that have a context, and are not gone.
     contexts: Arc<AtomicUsize>,
 }
@@ -126,11 +113,9 @@ pub fn run(
         sessions: Arc::new(Sessions {
             host: Arc::new(Host {
                 engine,
-                daemon: connection.clone(),
+                news: Board::new()?,
             }),
             log: log.clone(),
-            news: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             contexts: Arc::default(),
         }),
         connection,
@@ -140,7 +125,7 @@ pub fn run(
         force_at: None,
     };
     server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
-    server.watch(&server.sessions.bell, NEWS, EventFlags::IN)?;
+    server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     server.run()?;
@@ -314,7 +299,7 @@ impl Server {
                     }
                     let how = sessions.serve(&packet, &pidfd, &connection, memory, &ender);
                     drop(connection);
-                    sessions.tell(News::Ended(number, how));
+                    sessions.host.news.tell(News::Ended(number, how));
                 })
         });
         match thread {
@@ -370,10 +355,7 @@ impl Server {
     }
 
     fn hear_news(&mut self) {
-        let mut counter = [0; 8];
-        let _ = rustix::io::read(&self.sessions.bell, &mut counter);
-        let news = std::mem::take(&mut *self.sessions.news());
-        for news in news {
+        for news in self.sessions.host.news.take() {
             match news {
                 News::Attached(session) => self.tell(&Packet::Attached { session }),
                 News::Ended(session, how) => {
@@ -383,7 +365,32 @@ impl Server {
                     }
                     self.gone(session, how);
                 }
+                News::Fault {
+                    session,
+                    code,
+                    text,
+                } => {
+                    self.tell(&Packet::Fault {
+                        session,
+                        code: code.0,
+                        text: text.chars().take(1000).collect(),
+                    });
+                    self.look_after_engine();
+                }
             }
+        }
+    }
+
+    /// An engine that has lost a device gets no more clients: the daemon starts another server for
+    /// them. Those that are here keep what they know until they leave.
+    fn look_after_engine(&mut self) {
+        if let Some(code) = self.sessions.host.engine.lost()
+            && !self.stopping
+        {
+            let text = format!("A device was lost: {code}. No more clients are taken");
+            self.say(&text);
+            self.tell(&Packet::Lost { code: code.0 });
+            self.stopping = true;
         }
     }
 
@@ -490,21 +497,11 @@ impl Sessions {
                 };
             }
         };
-        self.tell(News::Attached(packet.session));
+        self.host.news.tell(News::Attached(packet.session));
 
         // Whatever happens, a client that waits is told that nothing comes any more.
         let _close = CloseOnEnd(admitted.session.shared.publisher.clone());
         admitted.session.serve(&mut admitted.consumer, ender)
-    }
-
-    fn news(&self) -> MutexGuard<'_, Vec<News>> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the main thread something.
-    fn tell(&self, news: News) {
-        self.news().push(news);
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 }
 

@@ -12,7 +12,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
     At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait,
-    ValueWait, dispatch,
+    TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -21,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::arrays::{Arrays, Charge};
 use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
@@ -81,6 +82,10 @@ pub enum Action {
     Free(Block),
     /// Unload a module.
     Unload(u64),
+    /// End an array.
+    EndArray(u64, Charge),
+    /// End a texture or surface.
+    EndTexture(TextureDestroy),
     /// End a context.
     EndContext(u32),
     /// Carry out a call that there was no memory for.
@@ -109,6 +114,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) images: Images,
     pub(crate) modules: Modules,
+    pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
     /// The device of each context.
@@ -164,6 +170,7 @@ impl Session {
             memory: parts.memory,
             images: Images::default(),
             modules: Modules::default(),
+            arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
@@ -478,6 +485,8 @@ impl Session {
                     self.memory.release(&block, &mut committer);
                 }
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 Action::Again(record) => {
                     self.again -= 1;
@@ -511,9 +520,15 @@ impl Session {
 
 /// Whether a record asks for memory and waits for the answer.
 fn takes_memory(record: &Record) -> bool {
-    [Opcode::MemAlloc, Opcode::HostAlloc, Opcode::ModuleLoad]
-        .iter()
-        .any(|&opcode| record.header.opcode == opcode as u16)
+    [
+        Opcode::MemAlloc,
+        Opcode::HostAlloc,
+        Opcode::ManagedAlloc,
+        Opcode::ModuleLoad,
+        Opcode::ArrayCreate,
+    ]
+    .iter()
+    .any(|&opcode| record.header.opcode == opcode as u16)
 }
 
 fn why(refused: Refused) -> End {

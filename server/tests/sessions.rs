@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::*;
-use rig::engine::{FAULTING, FakeEngine, INSTANT};
+use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, until};
 use transport::handshake::{ClientFields, Ending, Packet};
 
@@ -302,6 +302,17 @@ fn a_fault_is_its_own_clients_and_is_told() {
         rig.log
             .contain("Client {PID: 1000000, Context: 1} encountered a fatal GPU error.")
     );
+}
+
+#[test]
+fn a_server_that_lost_its_device_takes_no_more_clients_and_ends_when_it_has_none() {
+    let mut rig = Rig::new(FakeEngine::new());
+    let (guilty, other) = (rig.attach_with_context(), rig.attach_with_context());
+    let place = guilty.launch(0, KILLING, 0);
+    guilty.end.wait(0, place).unwrap();
+    while rig.hear() != (Packet::Lost { code: 700 }) {}
+    drop((guilty, other));
+    rig.server.take().unwrap().join().unwrap();
 }
 
 #[test]

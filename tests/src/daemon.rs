@@ -23,26 +23,19 @@ pub fn probe() -> &'static Path {
     PROGRAM.get_or_init(|| build("tests", "probe"))
 }
 
-/// Builds a program of the workspace, optimised: the software GPU is what tests wait for.
+/// Builds a program of the workspace, for development: the software GPU is optimised there too, and it is
+/// what tests wait for.
 fn build(package: &str, program: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("in the workspace");
     let status = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--release",
-            "--package",
-            package,
-            "--bin",
-            program,
-        ])
+        .args(["build", "--quiet", "--package", package, "--bin", program])
         .current_dir(root)
         .status()
         .expect("cargo runs");
     assert!(status.success(), "{program} does not build");
-    root.join("target/release").join(program)
+    root.join("target/debug").join(program)
 }
 
 /// A running control daemon; dropping it ends it and removes its folder.

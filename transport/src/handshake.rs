@@ -285,6 +285,11 @@ pub enum Packet {
         /// What happened, for the log.
         text: String,
     },
+    /// Server to daemon: it lost a device and takes no more clients; others need another server.
+    Lost {
+        /// The CUresult that the device gave.
+        code: u32,
+    },
 }
 
 /// The packets that carry a command's output.

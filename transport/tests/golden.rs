@@ -215,6 +215,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 text: "wild store".into(),
             },
         ),
+        ("lost", Packet::Lost { code: 700 }),
     ]
 }
 

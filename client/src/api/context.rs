@@ -8,7 +8,7 @@ use cuda_abi::types::{
     CUexecAffinityParam, CUfunc_cache, CUlimit, CUsharedconfig,
 };
 
-use super::Outcome;
+use super::{Outcome, given};
 use crate::context::{self, API_VERSION, Current, current, current_as_it_is};
 use crate::host;
 use crate::params::{In, List, Out};
@@ -116,7 +116,9 @@ pub(crate) fn cuCtxCreate_v4(
 }
 
 pub(crate) fn cuCtxDestroy(ctx: CUcontext) -> Outcome {
-    session()?.destroy_context(ctx.bits())
+    let session = session()?;
+    given(ctx.bits())?;
+    session.destroy_context(ctx.bits())
 }
 
 pub(crate) fn cuCtxDestroy_v2(ctx: CUcontext) -> Outcome {
@@ -143,7 +145,9 @@ pub(crate) fn cuCtxDetach(ctx: CUcontext) -> Outcome {
 }
 
 pub(crate) fn cuCtxPushCurrent(ctx: CUcontext) -> Outcome {
-    session()?.context(ctx.bits())?;
+    let session = session()?;
+    given(ctx.bits())?;
+    session.context(ctx.bits())?;
     context::push(ctx.bits())
 }
 
@@ -241,7 +245,7 @@ pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
     value.required()?;
     let kept = current.context.limit(limit);
     value.set(
-        kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?
+        kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
             .load(Ordering::Relaxed) as usize,
     )
 }
@@ -249,7 +253,7 @@ pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     let current = current_as_it_is()?;
     let kept = current.context.limit(limit);
-    kept.ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?
+    kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
         .store(value as u64, Ordering::Relaxed);
     Ok(())
 }
@@ -299,13 +303,10 @@ pub(crate) fn cuCtxResetPersistingL2Cache() -> Outcome {
 }
 
 pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outcome {
-    let current = current_as_it_is()?;
-    let peer = session()?.context(peer_context.bits())?;
+    current_as_it_is()?;
+    session()?.context(peer_context.bits())?;
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    if peer.handle() == current.handle() {
-        return Err(CUresult::ERROR_INVALID_CONTEXT);
     }
     Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
 }

@@ -158,6 +158,7 @@ pub(crate) fn cuDeviceGetP2PAttribute(
     source: CUdevice,
     destination: CUdevice,
 ) -> Outcome {
+    value.required()?;
     device(source)?;
     device(destination)?;
     if source == destination {

@@ -80,6 +80,7 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
     match place {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
+            session.pools.synchronized(session);
             session.outcome(place.context)
         }
         None => Ok(()),

@@ -6,7 +6,7 @@ use cuda_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUstream};
 
 use super::Outcome;
 use crate::graph::node::{FillNode, Payload};
-use crate::memory::{Origin, Range};
+use crate::memory::Range;
 use crate::session::Session;
 use crate::stream;
 
@@ -49,18 +49,20 @@ pub(crate) fn check_fill(session: &Session, fill: &Fill) -> Result<Range, CUresu
 }
 
 /// Fills in the order of a stream. `here` is whether the call is a synchronous one.
-fn fill(fill: Fill, stream: CUstream, here: bool) -> Outcome {
+fn fill(mut fill: Fill, stream: CUstream, here: bool) -> Outcome {
     let target = stream::target(stream)?;
     if fill.width == 0 || fill.height == 0 {
         return Ok(());
     }
-    let range = check_fill(target.current.session, &fill)?;
+    let session = target.current.session;
+    fill.to = session.device_address(fill.to);
+    let range = check_fill(session, &fill)?;
     let sequence = target.enqueue_as(&fill, &[], || {
         let context = target.stream.context();
         Payload::Fill(FillNode { fill, context })
     })?;
-    // Of device memory a program sees nothing before it asks; page-locked memory it sees at once.
-    if here && range.origin == Origin::Host {
+    // Of device memory a program sees nothing before it asks; shared memory it sees at once.
+    if here && range.is_shared() {
         return target.wait(sequence);
     }
     Ok(())

@@ -17,6 +17,7 @@ use crate::session::session;
 pub(crate) fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction) -> Outcome {
     let session = session()?;
     module.required()?;
+    super::given(function.bits())?;
     let found = session.functions.get(function.bits())?;
     if found.is_kernel() {
         let (_, found) = session.functions.in_context(function.bits(), &current()?)?;
@@ -26,7 +27,9 @@ pub(crate) fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction) -> Ou
 }
 
 pub(crate) fn cuFuncGetName(name: Out<*const c_char>, function: CUfunction) -> Outcome {
-    name.set(name_of(session()?, function.bits())?)
+    let session = session()?;
+    super::given(function.bits())?;
+    name.set(name_of(session, function.bits())?)
 }
 
 pub(crate) fn cuFuncGetParamInfo(
@@ -35,6 +38,7 @@ pub(crate) fn cuFuncGetParamInfo(
     param_offset: Out<usize>,
     param_size: Out<usize>,
 ) -> Outcome {
+    super::given(function.bits())?;
     param_info(function.bits(), param_index, &param_offset, &param_size)
 }
 

@@ -4,6 +4,8 @@
 //! the rest. Pointers come as [`params`](crate::params); handles as their bits.
 #![allow(non_snake_case, reason = "the names are C's")]
 
+mod array;
+mod array_copy;
 mod capture;
 mod context;
 mod copy;
@@ -15,15 +17,22 @@ mod graph;
 mod init;
 mod launch;
 mod library;
+mod link;
+mod managed;
 mod memory;
 mod memory_ops;
 mod module;
 mod occupancy;
 mod pointer;
+mod pool;
+mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod texture;
 
+pub(crate) use array::*;
+pub(crate) use array_copy::*;
 pub(crate) use capture::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
@@ -35,15 +44,28 @@ pub(crate) use graph::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
+pub(crate) use link::*;
+pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use memory_ops::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
 pub(crate) use pointer::*;
+pub(crate) use pool::*;
+pub(crate) use register::*;
 pub(crate) use stream::*;
+pub(crate) use texture::*;
 
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;
+
+/// Refuses a NULL handle where CUDA tells it from a wrong one.
+fn given(handle: u64) -> Outcome {
+    match handle {
+        0 => Err(cuda_abi::CUresult::ERROR_INVALID_VALUE),
+        _ => Ok(()),
+    }
+}
 
 /// An address for the interfaces before CUDA 3.2, which have 32 bits for it.
 fn narrow(address: u64) -> Result<u32, cuda_abi::CUresult> {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CU_EVENT_WAIT_EXTERNAL, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUdeviceptr, CUevent,
-    CUgreenCtx, CUhostFn, CUstream, CUstreamAttrID, CUstreamAttrValue, CUstreamCallback,
+    CU_EVENT_WAIT_EXTERNAL, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUgreenCtx,
+    CUhostFn, CUstream, CUstreamAttrID, CUstreamAttrValue, CUstreamCallback,
 };
 use std::ffi::c_void;
 
@@ -52,7 +52,10 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
     capture::may_ask(&target)?;
-    target.wait(end_of(&target)?)
+    target.wait(end_of(&target)?)?;
+    let session = target.current.session;
+    session.pools.synchronized(session);
+    Ok(())
 }
 
 /// The place that a stream must come to for all that was posted until now.
@@ -206,26 +209,5 @@ pub(crate) fn cuStreamCopyAttributes(dst_stream: CUstream, src_stream: CUstream)
     }
     to.stream.set_priority(from.stream.priority());
     to.stream.attributes.copy(&from.stream.attributes);
-    Ok(())
-}
-
-/// CUmemAttach_flags: everybody, the processor alone, the stream alone.
-const ATTACHMENTS: [u32; 3] = [1, 2, 4];
-
-pub(crate) fn cuStreamAttachMemAsync(
-    stream: CUstream,
-    dptr: CUdeviceptr,
-    length: usize,
-    flags: u32,
-) -> Outcome {
-    let target = stream::target(stream)?;
-    let range = target.current.session.ranges.find(dptr);
-    let range = range.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let whole = length == 0 || (range.base == dptr && range.bytes == length as u64);
-    if !whole || !ATTACHMENTS.contains(&flags) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    capture::refuse_captured(&target)?;
-    // Memory is coherent for everybody at any time: whom it is tied to changes nothing.
     Ok(())
 }

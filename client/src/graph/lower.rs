@@ -135,10 +135,7 @@ fn lower_copy(session: &'static Session, node: &CopyNode) -> Result<Vec<Step>, C
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(Vec::new());
     }
-    let post = |to: &Side, from: &Side| {
-        let record = copy::record(to, from, &extent);
-        Step::Post(Arc::new(Written::new(&record, &[])))
-    };
+    let post = |to: &Side, from: &Side| Step::Post(Arc::new(copy::written(to, from, &extent)));
     let (to, from) = match (node.to.place, node.from.place) {
         (Place::Program(to), Place::Program(from)) => (to, from),
         (Place::Program(_), _) | (_, Place::Program(_)) => {

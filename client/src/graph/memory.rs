@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{MemAlloc, MemFree};
+use cuda_abi::operations::MemFree;
 use cuda_abi::types::CUgraphMem_attribute;
 
 use crate::context::Current;
@@ -178,20 +178,9 @@ impl Allocation {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let session = current.session;
-        let reply = session.call(&MemAlloc {
-            context: current.slot(),
-            bytes,
-        })?;
-        let address = reply.fields.address;
-        let noted = session.ranges.insert(Range {
-            base: address,
-            bytes,
-            origin: Origin::Device,
-            context: current.handle(),
-            slot: current.slot(),
-            flags: 0,
-            id: 0,
-        });
+        let address = session.take_memory(current, bytes)?;
+        let range = Range::new(current, Origin::Device, address, bytes);
+        let noted = session.ranges.insert(range);
         if !noted {
             return Err(CUresult::ERROR_UNKNOWN);
         }

@@ -117,6 +117,8 @@ pub(crate) struct CopyNode {
     pub extent: Extent,
     /// The handle of the context that it runs in.
     pub context: u64,
+    /// How the program described it, unless it was captured.
+    pub given: Option<CUDA_MEMCPY3D>,
 }
 
 // SAFETY: the pointers into the program's memory are followed only when the graph runs, and the
@@ -131,12 +133,16 @@ fn kind(place: Place) -> (CUmemorytype, u64) {
         Place::Device(address) => (CUmemorytype::DEVICE, address),
         Place::Pinned(address) => (CUmemorytype::UNIFIED, address),
         Place::Program(pointer) => (CUmemorytype::HOST, pointer.expose_provenance() as u64),
+        Place::Array(_) => (CUmemorytype::ARRAY, 0),
     }
 }
 
 impl CopyNode {
     /// It as CUDA describes copies.
     pub(crate) fn described(&self) -> CUDA_MEMCPY3D {
+        if let Some(given) = self.given {
+            return given;
+        }
         let pitch = |side: &Side| match side.pitch {
             0 => self.extent.width,
             pitch => pitch,

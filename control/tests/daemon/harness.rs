@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{ContextCreate, EventRecord};
+use cuda_abi::operations::{ContextCreate, EventRecord, Launch};
 use engine::arena::EXTENT;
 use transport::handshake::{ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
 use transport::session::{ClientEnd, SessionMemory};
@@ -215,6 +215,16 @@ impl Client {
         self.end.post(0, 0, &create, &[]).unwrap();
         self.end.post(0, 1, &EventRecord::default(), &[]).unwrap();
         self.end.wait(0, 1).unwrap();
+    }
+
+    /// Does something that the device does not survive.
+    pub fn kill_device(&self, sequence: u64) {
+        let launch = Launch {
+            kernel: crate::fake::KILLING,
+            ..Launch::default()
+        };
+        self.end.post(0, sequence, &launch, &[]).unwrap();
+        self.end.wait(0, sequence).unwrap();
     }
 
     pub fn work_again(&self, sequence: u64) {

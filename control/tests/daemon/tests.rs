@@ -27,6 +27,7 @@ tests! {
     servers_start_on_demand_and_are_listed
     clients_are_listed_and_gone_when_they_go
     a_server_that_dies_ends_its_clients_and_the_next_gets_another
+    a_server_that_lost_its_device_is_replaced_at_once
     every_user_has_a_server_of_its_own
     a_server_that_cannot_start_is_given_up_with_a_reason
     a_client_with_a_junk_limit_is_refused
@@ -290,6 +291,25 @@ fn a_server_that_dies_ends_its_clients_and_the_next_gets_another() {
         rig.control_log()
             .contains(&format!("Server {first} exited with status 1"))
     );
+}
+
+fn a_server_that_lost_its_device_is_replaced_at_once() {
+    let rig = Rig::new();
+    let guilty = rig.attach();
+    guilty.work();
+    let first = rig.servers()[0];
+    guilty.kill_device(2);
+    assert_eq!(guilty.end.fault(0).0, 700);
+    until("the daemon knows", || {
+        rig.control_log().contains("lost a device to error 700")
+    });
+    // Whoever lost its context may take its time.
+    let next = rig.attach();
+    next.work();
+    assert_eq!(rig.servers().len(), 2);
+    drop(guilty);
+    until("it is gone", || !runs(first));
+    next.work_again(2);
 }
 
 fn every_user_has_a_server_of_its_own() {

@@ -39,7 +39,8 @@ pub struct Block {
 }
 
 impl Block {
-    /// Block number `index` (x fastest, below [`Launch::blocks`]) of a grid; `sm` is what `%smid` reads.
+    /// Block number `index` (x fastest, below [`Launch::blocks`]) of a grid; `sm` becomes what `%smid` reads, modulo
+    /// [`LaunchSpec::sm_count`](super::LaunchSpec::sm_count).
     ///
     /// # Panics
     /// If `index` is out of range.
@@ -56,11 +57,12 @@ impl Block {
             .collect();
         let shared =
             Bytes::new(launch.kernel.shared_bytes as usize + launch.dynamic_shared as usize);
+        let launch_sms = launch.sm_count.max(1);
         Self {
             launch,
             program,
             index,
-            sm,
+            sm: sm % launch_sms,
             shared,
             gangs,
             next: 0,

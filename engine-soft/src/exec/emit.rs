@@ -36,6 +36,8 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
         line: 0,
     };
     let mut first = 0;
+    let align = funcs.iter().map(|func| func.local_align).max();
+    let align = align.unwrap_or(1).max(16);
     for (index, func) in funcs.iter().enumerate() {
         let live = analysis::live_in(func);
         let classes = if index == 0 {
@@ -55,7 +57,7 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
         out.program.functions.push(FunctionCode {
             first,
             frame: layout.bytes,
-            local: func.local_bytes.next_multiple_of(16),
+            local: func.local_bytes.next_multiple_of(align),
             params: func.params.iter().map(slot).collect(),
             returns: func.returns.iter().map(slot).collect(),
         });
@@ -361,7 +363,7 @@ impl Emitter {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            Kind::Atomic { run, imm } | Kind::Warp { run, imm } => {
+            Kind::Atomic { run, imm } | Kind::Warp { run, imm } | Kind::Texture { run, imm } => {
                 op.run = *run;
                 op.imm = *imm;
             }

@@ -55,6 +55,8 @@ struct Fragment {
     state: State,
     /// Turns taken: the lowest runs.
     turn: u32,
+    /// What is left of its turn, as [`Machine::turn`].
+    left: u32,
     depth: u32,
     caller: Option<Arc<Caller>>,
     /// Where its registers start.
@@ -130,6 +132,7 @@ impl Gang {
             mask: live,
             state: State::Ready,
             turn: 0,
+            left: TURN,
             depth: 0,
             caller: None,
             base: 0,
@@ -288,7 +291,7 @@ impl Gang {
             company: self.fragments.len() > 1,
             force: fragment.force,
             budget: *budget,
-            turn: TURN,
+            turn: fragment.left,
             patience: self.patience,
             event: Event::None,
         };
@@ -296,7 +299,9 @@ impl Gang {
         let at = machine.run(pc);
         *budget = machine.budget;
         self.patience = machine.patience;
-        (at, machine.event)
+        let (turn, event) = (machine.turn, machine.event);
+        self.fragments[index].left = turn;
+        (at, event)
     }
 
     /// Does what a stopped fragment asks for.
@@ -312,10 +317,17 @@ impl Gang {
                 self.fragments[index].pc = fast.unwrap_or_else(|| start(block));
             }
             Event::BackEdge(pc) => {
-                self.fragments[index].pc = pc;
-                if self.fragments.len() > 1 {
-                    self.fragments[index].turn += 1;
-                    self.free_stuck_warps();
+                // A turn outlasts the budget: fragments that changed places with it would all have their
+                // calls' frames at once.
+                let company = self.fragments.len() > 1;
+                let fragment = &mut self.fragments[index];
+                fragment.pc = pc;
+                if fragment.left == 0 {
+                    fragment.left = TURN;
+                    if company {
+                        fragment.turn += 1;
+                        self.free_stuck_warps();
+                    }
                 }
             }
             Event::Split { taken, to, other } => {
@@ -533,7 +545,8 @@ impl Gang {
         let caller = &program.functions[call.caller as usize];
         let function = &program.functions[callee as usize];
         let fragment = &self.fragments[index];
-        let base = fragment.base + (caller.frame as usize).next_multiple_of(64);
+        let natural = fragment.base + (caller.frame as usize).next_multiple_of(64);
+        let base = self.frame_base(program, index, callee, natural);
         let local_base = fragment.local_base + caller.local;
         let end = base + function.frame as usize;
         let fits = local_base
@@ -571,6 +584,37 @@ impl Gang {
         fragment.depth += 1;
         fragment.pc = program.blocks[function.first as usize].slow;
         None
+    }
+
+    /// Where the frame of `callee` may lie that fragment `index` calls: behind the caller's, unless
+    /// another fragment has the frame of something else there, whose lanes would lie elsewhere in the same
+    /// bytes; then above everybody's.
+    fn frame_base(&self, program: &Program, index: usize, callee: u32, natural: usize) -> usize {
+        let bytes = |function: u32| program.functions[function as usize].frame as usize;
+        let end = natural + bytes(callee);
+        let mut top = natural;
+        let mut taken = false;
+        for (other, fragment) in self.fragments.iter().enumerate() {
+            let mut frame = (fragment.base, fragment.caller.as_deref());
+            let function = |caller: Option<&Caller>| caller.map_or(0, |caller| caller.callee);
+            let highest = frame.0 + bytes(function(frame.1)).next_multiple_of(64);
+            top = top.max(highest);
+            if other == index {
+                continue;
+            }
+            // Frames get lower on the way down.
+            loop {
+                let (base, caller) = frame;
+                let function = function(caller);
+                if base + bytes(function) <= natural {
+                    break;
+                }
+                taken |= base < end && (base, function) != (natural, callee);
+                let Some(caller) = caller else { break };
+                frame = (caller.base, caller.above.as_deref());
+            }
+        }
+        if taken { top } else { natural }
     }
 
     /// Returns from a function.

@@ -24,6 +24,8 @@ pub(crate) struct Func {
     pub(crate) blocks: Vec<Block>,
     /// Bytes of its frame in a thread's local memory.
     pub(crate) local_bytes: u32,
+    /// What that frame must be aligned to.
+    pub(crate) local_align: u32,
     /// Where its parameters and return values lie.
     pub(crate) params: Vec<Passed>,
     pub(crate) returns: Vec<Passed>,
@@ -93,6 +95,8 @@ pub(crate) enum Kind {
     Atomic { run: OpFn, imm: u64 },
     /// An exchange among the lanes of a warp.
     Warp { run: OpFn, imm: u64 },
+    /// A read of a texture, or an access to a surface: lane by lane, through the client's own objects.
+    Texture { run: OpFn, imm: u64 },
     /// A fence, a prefetch with no destination, or `nanosleep`.
     Fence,
     /// Gives way to others.

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::memory::AddressSpace;
 use super::module::Kernel;
 use super::regs::Bytes;
+use super::texture::Textures;
 
 /// The most shared memory that a block may have, static and dynamic together, in bytes.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
@@ -21,6 +22,7 @@ pub struct Launch {
     pub(crate) params: Bytes,
     pub(crate) globals: Arc<[u64]>,
     pub(crate) memory: Arc<AddressSpace>,
+    pub(crate) textures: Arc<Textures>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) grid_id: u64,
     pub(crate) sm_count: u32,
@@ -29,11 +31,10 @@ pub struct Launch {
 /// Why a launch is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaunchError {
-    /// A dimension is 0 or too large, a block has too many threads, `.reqntid` is not met, or the
-    /// parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
+    /// A dimension is 0 or too large, a block has too many threads, also for this kernel, `.reqntid` is
+    /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
-    /// More shared memory than [`MAX_SHARED_BYTES`], or more threads than the kernel allows:
-    /// CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+    /// More shared memory than [`MAX_SHARED_BYTES`]: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
 }
 
@@ -54,11 +55,13 @@ pub struct LaunchSpec {
     pub globals: Arc<[u64]>,
     /// What the kernel may touch. Windows that are made later are not seen by this launch.
     pub memory: Arc<AddressSpace>,
+    /// The client's textures and surfaces.
+    pub textures: Arc<Textures>,
     /// Set to end the grid: its blocks answer [`super::Outcome::Cancelled`] at their next loop iteration.
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
     pub grid_id: u64,
-    /// What `%nsmid` reads.
+    /// What `%nsmid` reads; `%smid` is below it.
     pub sm_count: u32,
 }
 
@@ -76,6 +79,7 @@ impl Launch {
             params,
             globals,
             memory,
+            textures,
             cancel,
             grid_id,
             sm_count,
@@ -92,6 +96,7 @@ impl Launch {
             || block[1] > 1024
             || block[2] > 64
             || threads > 1024
+            || threads > u64::from(kernel.max_threads)
             || params.len() != kernel.param_bytes as usize
             || kernel
                 .required_threads
@@ -99,9 +104,7 @@ impl Launch {
         {
             return Err(LaunchError::InvalidValue);
         }
-        if threads > u64::from(kernel.max_threads)
-            || kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES
-        {
+        if kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES {
             return Err(LaunchError::OutOfResources);
         }
         let buffer = Bytes::from_slice(&params);
@@ -113,6 +116,7 @@ impl Launch {
             params: buffer,
             globals,
             memory,
+            textures,
             cancel,
             grid_id,
             sm_count,

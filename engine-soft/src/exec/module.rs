@@ -125,6 +125,8 @@ pub struct Kernel {
     /// The architecture that the PTX was compiled for, 10 × major + minor: what CUDA calls the PTX
     /// version of a function, and what CUB selects its policies by.
     pub ptx_version: u32,
+    /// The `.const` variables of the module: indices of globals, and their bytes.
+    pub(crate) constants: Vec<(u32, u64)>,
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
@@ -183,6 +185,13 @@ impl Module {
             .filter(|global| global.space == GlobalSpace::Const)
             .map(|global| global.size)
             .sum::<u64>();
+        let constants: Vec<(u32, u64)> = facts
+            .globals
+            .iter()
+            .enumerate()
+            .filter(|(_, global)| global.space == GlobalSpace::Const)
+            .map(|(index, global)| (index as u32, global.size))
+            .collect();
         let mut kernels = Vec::new();
         for (index, function) in module.functions.iter().enumerate() {
             if !function.entry || function.body.is_none() {
@@ -212,6 +221,7 @@ impl Module {
                     .max_registers
                     .map_or(registers, |most| registers.min(most.max(16))),
                 ptx_version: module.target,
+                constants: constants.clone(),
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,
                 target,

@@ -3,5 +3,7 @@
 
 mod faults;
 mod gpu;
+mod instructions;
 mod kernels;
+mod scratch;
 mod wild;

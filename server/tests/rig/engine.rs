@@ -1,7 +1,7 @@
 //! An engine whose work ends when a test says so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
@@ -11,11 +11,12 @@ use cuda_abi::operations::*;
 use engine::{Attachment, Client, Engine, Observer, Window};
 
 /// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
-/// one that makes the engine panic.
+/// one that makes the engine panic, one that its device does not survive.
 pub const INSTANT: u32 = 0;
 pub const GATED: u32 = 1;
 pub const FAULTING: u32 = 2;
 pub const PANICKING: u32 = 3;
+pub const KILLING: u32 = 4;
 
 #[derive(Debug)]
 pub struct FakeEngine {
@@ -27,7 +28,10 @@ pub struct FakeEngine {
 pub struct World {
     clients: AtomicUsize,
     committed: AtomicU64,
+    arrays: AtomicU64,
     room: u64,
+    /// 0, or what its device died of.
+    lost: AtomicU32,
     work: Mutex<Work>,
 }
 
@@ -76,6 +80,10 @@ impl FakeEngine {
 
     pub fn committed(&self) -> u64 {
         self.shared.committed.load(Ordering::SeqCst)
+    }
+
+    pub fn arrays(&self) -> u64 {
+        self.shared.arrays.load(Ordering::SeqCst)
     }
 
     /// Lets the kernels with this gate end, on the calling thread.
@@ -131,6 +139,11 @@ fn tell(done: Vec<Queued>) {
 impl Engine for FakeEngine {
     fn devices(&self) -> &[DeviceFacts] {
         &self.devices
+    }
+
+    fn lost(&self) -> Option<CUresult> {
+        let code = self.shared.lost.load(Ordering::SeqCst);
+        (code != 0).then_some(CUresult(code))
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
@@ -279,7 +292,7 @@ impl Client for FakeClient {
         let variable = Variable {
             name: "v".repeat(data[1].into()),
             bytes: 1000,
-            managed: false,
+            ..Variable::default()
         };
         let descriptor = Descriptor {
             kernels: Vec::new(),
@@ -306,7 +319,10 @@ impl Client for FakeClient {
         reply: &mut Vec<u8>,
     ) -> Result<ModuleLoadReply, CUresult> {
         for _ in 0..3 {
-            let window = self.attachment.observer.allocate(request.context, 1000)?;
+            let window = self
+                .attachment
+                .observer
+                .allocate(request.context, 1000, false)?;
             reply.extend(window.base.to_le_bytes());
         }
         Ok(ModuleLoadReply { addresses: 3 })
@@ -324,9 +340,12 @@ impl Client for FakeClient {
         match request.kernel {
             INSTANT => self.enqueue(at, None, Ok(())),
             GATED => self.enqueue(at, Some(request.grid[0]), Ok(())),
-            FAULTING => {
+            FAULTING | KILLING => {
                 let code = CUresult::ERROR_ILLEGAL_ADDRESS;
                 let context = self.streams[&at.stream];
+                if request.kernel == KILLING {
+                    self.world.lost.store(code.0, Ordering::SeqCst);
+                }
                 let observer = &self.attachment.observer;
                 observer.fault(context, code, "wrote to 0x10");
                 self.enqueue(at, None, Err(code))
@@ -353,5 +372,37 @@ impl Client for FakeClient {
             self.attachment.observer.event_time(request.event, 42);
         }
         self.enqueue(at, None, Ok(()))
+    }
+
+    fn array_create(
+        &mut self,
+        _: &ArrayCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        self.world.arrays.fetch_add(1, Ordering::SeqCst);
+        Ok(ArrayCreateReply { bytes: 0 })
+    }
+
+    fn array_destroy(&mut self, _: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.world.arrays.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn array_copy(&mut self, at: At, _: &ArrayCopy, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn texture_create(
+        &mut self,
+        _: &TextureCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        Ok(TextureCreateReply { object: 1 })
+    }
+
+    fn texture_destroy(&mut self, _: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
     }
 }

@@ -24,6 +24,7 @@ impl Packet {
             Self::Attached { .. } => 8,
             Self::Gone { .. } => 9,
             Self::Fault { .. } => 10,
+            Self::Lost { .. } => 11,
         }
     }
 
@@ -110,6 +111,7 @@ impl Packet {
                 out.u32(*code);
                 out.text(text);
             }
+            Self::Lost { code } => out.u32(*code),
         }
         out.0
     }
@@ -195,6 +197,7 @@ impl Packet {
                 code: from.u32()?,
                 text: from.text()?,
             },
+            11 => Self::Lost { code: from.u32()? },
             other => return Err(Unreadable::Kind(other)),
         })
     }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
 use super::Cudart;
 use super::program::Program;
-use crate::shell::root;
+use crate::shell::{cargo, root, run};
 use crate::toolkit::Toolkit;
 
 /// PTX alone: it is what the software GPU runs, and NVIDIA's driver compiles it too.
@@ -79,6 +80,16 @@ impl Builder {
         options.extend(program.flags.iter().cloned());
         let mut hasher = DefaultHasher::new();
         let source = fs::read_to_string(&program.source)?;
+        for part in &program.parts {
+            fs::read_to_string(part)?.hash(&mut hasher);
+        }
+        let included = source
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \"parts/")?.strip_suffix('"'));
+        for header in included {
+            let header = program.source.with_file_name("parts").join(header);
+            fs::read_to_string(header)?.hash(&mut hasher);
+        }
         if source.contains("driver.h") {
             self.driver_header.hash(&mut hasher);
         }
@@ -88,12 +99,14 @@ impl Builder {
         if path.exists() && fs::read_to_string(&mark).is_ok_and(|mark| mark == content) {
             return Ok(path);
         }
+        let start = Instant::now();
         let output = Command::new("nice")
             .arg(&self.nvcc)
             .args(&options)
             .arg("-o")
             .arg(&path)
             .arg(&program.source)
+            .args(&program.parts)
             .output()
             .context("cannot run nvcc")?;
         if !output.status.success() {
@@ -103,11 +116,17 @@ impl Builder {
             bail!("{}", first.or(text.lines().next()).unwrap_or("nvcc failed"));
         }
         fs::write(mark, content)?;
+        let took = start.elapsed().as_secs_f32();
+        println!("built {} in {took:.1} s", program.name);
         Ok(path)
     }
 }
 
-/// Copies what was built to a folder, stripped, with a list of it and a script that runs all.
+fn strip(program: &Path, to: &Path) -> Result<()> {
+    run(Command::new("strip").arg("-o").args([to, program]))
+}
+
+/// Copies what was built to a folder, stripped, with `openmps`, a list and a script that runs all.
 pub fn pack(
     programs: &[Program],
     built: &[Result<PathBuf, String>],
@@ -116,16 +135,12 @@ pub fn pack(
     out: &Path,
 ) -> Result<()> {
     fs::create_dir_all(out)?;
+    run(cargo().args(["build", "--release", "--package", "openmps"]))?;
+    strip(&root().join("target/release/openmps"), &out.join("openmps"))?;
     let mut list = String::new();
     for (program, path) in programs.iter().zip(built) {
         let Ok(path) = path else { continue };
-        let copy = out.join(&program.name);
-        let status = Command::new("strip")
-            .arg("-o")
-            .args([&copy, path])
-            .status()
-            .context("cannot run strip")?;
-        anyhow::ensure!(status.success(), "strip {}: {status}", path.display());
+        strip(path, &out.join(&program.name))?;
         let environment: Vec<String> = program
             .environment
             .iter()

@@ -94,6 +94,7 @@ pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<CopyNode, C
         from,
         extent,
         context: current.handle(),
+        given: Some(*params),
     })
 }
 

@@ -3,9 +3,12 @@
 use ptx::ast::{Instruction, Operand, Symbol, Type};
 
 use super::body::{Body, Lowered, type_of};
-use crate::exec::ir::Reg;
+use crate::exec::ir::{Kind, Reg};
+use crate::exec::isa::Isa;
+use crate::exec::ops::special;
 use crate::exec::ops::table::{self, Simple, Words, parts};
 use crate::exec::ops::{convert, half};
+use crate::exec::segment::Tag;
 use crate::exec::spaces::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
 /// Words that change nothing here: how exact an approximation may be, and rounding to nearest.
@@ -46,6 +49,8 @@ impl<'a> Body<'a> {
             "bra" | "brx" | "call" | "ret" | "exit" | "trap" | "brkpt" | "bar" | "barrier"
             | "membar" | "fence" | "nanosleep" | "shfl" | "vote" | "match" | "redux"
             | "activemask" | "elect" | "pmevent" => self.control(at, &words),
+            word if word.starts_with('v') => self.video(at, &words),
+            "tex" | "tld4" | "txq" | "suld" | "sust" | "suq" => self.texture(at, &words),
             _ => self.compute_lanes(at, &words),
         }
     }
@@ -279,6 +284,65 @@ impl<'a> Body<'a> {
         Ok((holds, opposite))
     }
 
+    /// A video instruction on the parts of words.
+    fn video(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        let simple = table::find(words).ok_or_else(|| self.unbuilt())?;
+        let [d, a, b, c] = self.operands(at)?;
+        let sources = vec![self.read(a, 4)?, self.read(b, 4)?, self.read(c, 4)?];
+        let dest = self.dest(d, 4)?;
+        self.simple(&simple, dest, sources);
+        self.finish(d, dest, false)
+    }
+
+    /// The comparison of both halves of two pairs of 16-bit floats: predicates of the lower and the upper.
+    fn compare_pairs(
+        &mut self,
+        words: &Words<'_>,
+        ty: Type,
+        a: &Operand<'_>,
+        b: &Operand<'_>,
+        c: Option<&Operand<'_>>,
+    ) -> Lowered<[Reg; 2]> {
+        let (one, flush) = match ty {
+            Type::Bf16x2 => (Type::Bf16, false),
+            _ => (Type::F16, words.has("ftz")),
+        };
+        let rest: Vec<&str> = words
+            .flags
+            .iter()
+            .copied()
+            .filter(|flag| *flag != "ftz")
+            .collect();
+        let (name, boolean) = match (rest.as_slice(), c) {
+            ([name], None) => (*name, None),
+            ([name, boolean @ ("and" | "or" | "xor")], Some(c)) => (*name, Some((*boolean, c))),
+            _ => return Err(self.unbuilt()),
+        };
+        let compare = table::compare(name, one).ok_or_else(|| self.unbuilt())?;
+        // Flushing is not built for pairs.
+        if flush {
+            return Err(self.unbuilt());
+        }
+        let (a, b) = (
+            self.read_typed(a, 4, true, &[ty])?,
+            self.read_typed(b, 4, true, &[ty])?,
+        );
+        let boolean = match boolean {
+            Some((name, c)) => Some((self.predicate_op(name)?, self.read(c, 1)?)),
+            None => None,
+        };
+        let mut results = [0; 2];
+        for (upper, result) in [false, true].into_iter().zip(&mut results) {
+            let half = half::half_of_pair(upper);
+            let (a, b) = (self.compute(&half, vec![a]), self.compute(&half, vec![b]));
+            *result = self.compute(&compare, vec![a, b]);
+            if let Some((combine, c)) = &boolean {
+                *result = self.compute(combine, vec![*result, *c]);
+            }
+        }
+        Ok(results)
+    }
+
     fn setp(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
         let &[ty] = words.types else {
             return Err(self.unbuilt());
@@ -292,6 +356,11 @@ impl<'a> Body<'a> {
             Operand::Pair(p, q) => (&**p, Some(&**q)),
             p => (p, None),
         };
+        if matches!(ty, Type::F16x2 | Type::Bf16x2) {
+            let [low, high] = self.compare_pairs(words, ty, a, b, c)?;
+            self.set_predicate(p, low)?;
+            return q.map_or(Ok(()), |q| self.set_predicate(q, high));
+        }
         let (holds, opposite) = self.comparison(words.flags, ty, a, b, c, q.is_some())?;
         self.set_predicate(p, holds)?;
         if let (Some(q), Some(opposite)) = (q, opposite) {
@@ -314,6 +383,17 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
+    /// What `set` gives in 16 bits for a predicate: 1.0 or all ones, or 0.
+    fn set_half(&mut self, to: Type, holds: Reg) -> Lowered<Reg> {
+        let one = match to {
+            Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 => half::one(to),
+            _ => 0xffff,
+        };
+        let (one, zero) = (self.constant(one, 2), self.constant(0, 2));
+        let select = table::select(2).ok_or_else(|| self.unbuilt())?;
+        Ok(self.compute(&select, vec![one, zero, holds]))
+    }
+
     fn set(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
         let &[to, from] = words.types else {
             return Err(self.unbuilt());
@@ -323,6 +403,21 @@ impl<'a> Body<'a> {
             [d, a, b, c] => (d, a, b, Some(c)),
             _ => return Err(self.fail("a wrong number of operands")),
         };
+        if matches!(from, Type::F16x2 | Type::Bf16x2) {
+            let [low, high] = self.compare_pairs(words, from, a, b, c)?;
+            let parts = [self.set_half(to, low)?, self.set_half(to, high)?];
+            let dest = self.dest(d, 4)?;
+            self.simple(&parts::pack32(), dest, parts.to_vec());
+            return self.finish(d, dest, false);
+        }
+        if to.size() == 2 {
+            let (holds, _) = self.comparison(words.flags, from, a, b, c, false)?;
+            let value = self.set_half(to, holds)?;
+            let dest = self.dest(d, 2)?;
+            let copy = table::mov(2).ok_or_else(|| self.unbuilt())?;
+            self.simple(&copy, dest, vec![value]);
+            return self.finish(d, dest, false);
+        }
         let widen = match to {
             Type::F32 => parts::widened(true, false),
             Type::U32 | Type::S32 | Type::B32 => parts::widened(false, false),
@@ -407,14 +502,24 @@ impl<'a> Body<'a> {
         let [d, s] = self.operands(at)?;
         let source = self.read(s, 8)?;
         let dest = self.dest(d, 1)?;
+        let constants = Kind::Pure {
+            run: [special::in_constants; Isa::COUNT],
+            tag: Tag::None,
+            imm: 0,
+        };
+        if words.has("const") {
+            self.emit(constants, vec![dest], vec![source]);
+            return Ok(());
+        }
         if let Some(base) = self.window(words)? {
             let base = self.constant(base, 8);
             self.simple(&parts::in_window(), dest, vec![source, base]);
             return Ok(());
         }
-        // Global memory is what is in none of the windows.
+        // Global memory is what is in none of the windows and is no constant, though those lie in it.
         let (not, or) = (self.predicate_op("not")?, self.predicate_op("or")?);
-        let mut any = self.constant(0, 1);
+        let mut any = self.temp(1);
+        self.emit(constants, vec![any], vec![source]);
         for base in [SHARED_BASE, LOCAL_BASE, PARAM_BASE] {
             let base = self.constant(base, 8);
             let inside = self.compute(&parts::in_window(), vec![source, base]);
@@ -462,7 +567,11 @@ impl<'a> Body<'a> {
             (d, self.read(a, width)?, self.read(b, width)?)
         };
         let flag = self.carry();
-        let carry_in = if takes { flag } else { self.constant(0, 1) };
+        let carry_in = if takes {
+            flag
+        } else {
+            self.constant(u64::from(subtract), 1)
+        };
         let sum = self.compute(&parts::with_carry(wide, subtract), vec![a, b, carry_in]);
         if words.has("cc") {
             self.simple(&parts::carry(wide, subtract), flag, vec![a, b, carry_in]);

@@ -139,7 +139,9 @@ impl<'a> Body<'a> {
             self.param_places = layout.iter().map(|(offset, _)| *offset as u32).collect();
         }
         let mut end = 0u64;
+        let mut most = 16u64;
         let mut place = |size: u64, align: u64| {
+            most = most.max(align);
             let offset = end.next_multiple_of(align.max(1));
             end = offset.saturating_add(size);
             if end > MAX_FRAME || align > 4096 {
@@ -173,6 +175,7 @@ impl<'a> Body<'a> {
             });
         }
         self.func.local_bytes = end as u32;
+        self.func.local_align = most as u32;
         Ok(())
     }
 

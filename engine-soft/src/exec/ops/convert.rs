@@ -252,7 +252,8 @@ fn to_integer(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
             false
         }
     };
-    // Rust's casts truncate, clamp, and make 0 of a NaN, as PTX asks.
+    // Rust's casts truncate and clamp as PTX asks. A NaN becomes 0, as they make it, only from and to
+    // narrow types; else it is the destination's top bit.
     if !matches!(how, Whole::Zero) {
         chain.push(if wide { round64(how) } else { round32(how) });
     }
@@ -263,16 +264,18 @@ fn to_integer(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
         (false, Type::S16) => op!(f32 => i16; |a| a as i16),
         (false, Type::U32) => op!(f32 => u32; |a| a as u32),
         (false, Type::S32) => op!(f32 => i32; |a| a as i32),
-        (false, Type::U64) => op!(f32 => u64; |a| a as u64),
-        (false, Type::S64) => op!(f32 => i64; |a| a as i64),
-        (true, Type::U8) => op!(f64 => u16; |a| u16::from(a as u8)),
-        (true, Type::S8) => op!(f64 => i16; |a| i16::from(a as i8)),
-        (true, Type::U16) => op!(f64 => u16; |a| a as u16),
-        (true, Type::S16) => op!(f64 => i16; |a| a as i16),
-        (true, Type::U32) => op!(f64 => u32; |a| a as u32),
-        (true, Type::S32) => op!(f64 => i32; |a| a as i32),
-        (true, Type::U64) => op!(f64 => u64; |a| a as u64),
-        (true, Type::S64) => op!(f64 => i64; |a| a as i64),
+        (false, Type::U64) => op!(f32 => u64; |a| if a.is_nan() { 1 << 63 } else { a as u64 }),
+        (false, Type::S64) => op!(f32 => i64; |a| if a.is_nan() { i64::MIN } else { a as i64 }),
+        (true, Type::U8) => op!(f64 => u16; |a| if a.is_nan() { 0x80 } else { u16::from(a as u8) }),
+        (true, Type::S8) => {
+            op!(f64 => i16; |a| if a.is_nan() { -0x80 } else { i16::from(a as i8) })
+        }
+        (true, Type::U16) => op!(f64 => u16; |a| if a.is_nan() { 1 << 15 } else { a as u16 }),
+        (true, Type::S16) => op!(f64 => i16; |a| if a.is_nan() { i16::MIN } else { a as i16 }),
+        (true, Type::U32) => op!(f64 => u32; |a| if a.is_nan() { 1 << 31 } else { a as u32 }),
+        (true, Type::S32) => op!(f64 => i32; |a| if a.is_nan() { i32::MIN } else { a as i32 }),
+        (true, Type::U64) => op!(f64 => u64; |a| if a.is_nan() { 1 << 63 } else { a as u64 }),
+        (true, Type::S64) => op!(f64 => i64; |a| if a.is_nan() { i64::MIN } else { a as i64 }),
         _ => return None,
     });
     Some(chain)

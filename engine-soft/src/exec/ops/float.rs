@@ -183,7 +183,8 @@ pub(crate) fn ex2() -> Simple {
         let f = x - whole;
         let n = (shifted.to_bits() as i32).wrapping_sub(0x4b40_0000);
         // Taylor series of 2^f on [-1/2, 1/2].
-        let mut p = 1.540_353e-4f32;
+        let mut p = 1.525_273_4e-5f32;
+        p = p * f + 1.540_353e-4;
         p = p * f + 1.333_355_8e-3;
         p = p * f + 9.618_129e-3;
         p = p * f + 5.550_411e-2;

@@ -193,6 +193,22 @@ pub(crate) fn kind(ty: Type) -> u64 {
     }
 }
 
+/// The two values of `set` with a 16-bit float or a pair of them as its result, from a predicate.
+pub(crate) fn one(ty: Type) -> u64 {
+    if kind(ty) & BF16 != 0 { 0x3f80 } else { 0x3c00 }
+}
+
+/// The comparison `name` of the upper halves of two pairs, or of the lower ones.
+pub(crate) fn half_of_pair(upper: bool) -> Simple {
+    fn low(a: u64, _: u64, _: u64, _: u64) -> u64 {
+        a & 0xffff
+    }
+    fn high(a: u64, _: u64, _: u64, _: u64) -> u64 {
+        a >> 16
+    }
+    Simple::cold(if upper { high } else { low }, [2, 4, 0, 0], 0)
+}
+
 /// The comparison `name`: a predicate.
 pub(crate) fn compare(name: &str, ty: Type) -> Option<Simple> {
     macro_rules! by {

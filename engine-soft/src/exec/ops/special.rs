@@ -209,6 +209,25 @@ pub(crate) unsafe fn clock(cx: &mut Machine<'_>, op: &Op) -> Flow {
     Flow::Next
 }
 
+/// d = whether the address in source 0 is that of one of the module's constants
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn in_constants(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let (frame, launch) = (cx.frame, cx.launch);
+    let inside = |address: u64| {
+        launch.kernel.constants.iter().any(|&(index, bytes)| {
+            let base = launch.globals.get(index as usize);
+            base.is_some_and(|base| address.wrapping_sub(*base) < bytes)
+        })
+    };
+    cx.fill(op, |lane| {
+        let lane = if op.varies(0) { lane } else { 0 };
+        u64::from(inside(frame.lane::<u64>(op.s[0] as usize, lane)))
+    });
+    Flow::Next
+}
+
 /// d = special register
 ///
 /// # Safety

@@ -204,7 +204,7 @@ impl Words<'_> {
 /// at but where noted: the caller flushes and clamps around it.
 pub(crate) fn find(words: &Words<'_>) -> Option<Simple> {
     let &[ty] = words.types else {
-        return mixed(words);
+        return mixed(words).or_else(|| super::video::find(words));
     };
     match ty {
         Type::F32 | Type::F64 => float(words, ty).or_else(|| logic(words, ty)),
@@ -725,40 +725,41 @@ pub(crate) mod parts {
         }
     }
 
-    /// a + b + carry, or a - b - borrow.
+    /// a + b + carry, or a - b - 1 + carry: the flag after a subtraction says that nothing was borrowed, so
+    /// that one chain may go on with the other's instructions (the compiler's 128-bit division does).
     pub(crate) fn with_carry(wide: bool, subtract: bool) -> Simple {
         match (wide, subtract) {
             (false, false) => {
                 op!(u32, u32, u8 => u32; |a, b, c| a.wrapping_add(b).wrapping_add(c.into()))
             }
             (false, true) => {
-                op!(u32, u32, u8 => u32; |a, b, c| a.wrapping_sub(b).wrapping_sub(c.into()))
+                op!(u32, u32, u8 => u32; |a, b, c| a.wrapping_add(!b).wrapping_add(c.into()))
             }
             (true, false) => {
                 op!(u64, u64, u8 => u64; |a, b, c| a.wrapping_add(b).wrapping_add(c.into()))
             }
             (true, true) => {
-                op!(u64, u64, u8 => u64; |a, b, c| a.wrapping_sub(b).wrapping_sub(c.into()))
+                op!(u64, u64, u8 => u64; |a, b, c| a.wrapping_add(!b).wrapping_add(c.into()))
             }
         }
     }
 
-    /// The carry or borrow of that.
+    /// The flag that leaves.
     pub(crate) fn carry(wide: bool, subtract: bool) -> Simple {
         match (wide, subtract) {
             (false, false) => op!(u32, u32, u8 => u8; |a, b, c| {
                 u8::from(u64::from(a) + u64::from(b) + u64::from(c) > u64::from(u32::MAX))
             }),
             (false, true) => op!(u32, u32, u8 => u8; |a, b, c| {
-                u8::from(u64::from(b) + u64::from(c) > u64::from(a))
+                u8::from(u64::from(a) + u64::from(!b) + u64::from(c) > u64::from(u32::MAX))
             }),
             (true, false) => op!(u64, u64, u8 => u8; |a, b, c| {
                 let (sum, first) = a.overflowing_add(b);
                 u8::from(first) | u8::from(sum.overflowing_add(c.into()).1)
             }),
             (true, true) => op!(u64, u64, u8 => u8; |a, b, c| {
-                let (rest, first) = a.overflowing_sub(b);
-                u8::from(first) | u8::from(rest.overflowing_sub(c.into()).1)
+                let (sum, first) = a.overflowing_add(!b);
+                u8::from(first) | u8::from(sum.overflowing_add(c.into()).1)
             }),
         }
     }

@@ -1,0 +1,73 @@
+//! What sessions' threads and the engine's tell the server's main thread.
+//!
+//! Owns the list and its bell. Knows nothing of what the main thread makes of it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use cuda_abi::CUresult;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use transport::handshake::Ending;
+
+/// A piece of news. The numbers are sessions'.
+#[derive(Debug)]
+pub enum News {
+    /// The client was welcomed.
+    Attached(u64),
+    /// The session has ended, and all that it had is free.
+    Ended(u64, Ending),
+    /// A context of the client is dead.
+    Fault {
+        /// The session.
+        session: u64,
+        /// What it died of.
+        code: CUresult,
+        /// What happened, for the log.
+        text: String,
+    },
+}
+
+/// News that the main thread has not heard yet.
+#[derive(Debug)]
+pub struct Board {
+    news: Mutex<Vec<News>>,
+    bell: OwnedFd,
+}
+
+impl Board {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            news: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Tells the main thread something.
+    pub fn tell(&self, news: News) {
+        self.lock().push(news);
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Takes all news, in order.
+    pub fn take(&self) -> Vec<News> {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.bell, &mut counter);
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<News>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Becomes readable when there is news.
+impl AsFd for Board {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
