@@ -516,3 +516,40 @@ fn a_gate_holds_its_stream_and_no_other_until_it_is_released_that_far() {
         Verdict::Submit
     );
 }
+
+#[test]
+fn kernels_of_one_connection_start_in_the_order_of_their_launches() {
+    let (mut order, progress) = with_streams(&[(40, 1), (41, 1), (42, 1), (43, 1)]);
+    for stream in [40, 41, 42] {
+        order.connect(stream, 5);
+    }
+    order.connect(43, 6);
+    let admit = |order: &mut Plain, place| admit(order, &progress, place, Step::Kernel);
+    assert_eq!(admit(&mut order, at(40, 1)), Verdict::Submit);
+    assert_eq!(
+        admit(&mut order, at(41, 1)),
+        Verdict::Submit,
+        "both may run"
+    );
+    assert_eq!(
+        admit(&mut order, at(40, 2)),
+        Verdict::Submit,
+        "engines order streams"
+    );
+    // Behind a kernel that waits for the one before it in its stream.
+    assert_eq!(admit(&mut order, at(42, 1)), Verdict::Held);
+    assert_eq!(admit(&mut order, at(41, 2)), Verdict::Held);
+    assert_eq!(
+        admit(&mut order, at(43, 1)),
+        Verdict::Submit,
+        "another connection"
+    );
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(progress.complete(40, 1));
+    let mut released = release(&mut order, &progress);
+    released.sort_by_key(|at| at.stream);
+    assert_eq!(released, [at(41, 2), at(42, 1)]);
+    // A stream without a connection, and one that there is not, wait for nobody.
+    order.connect(42, CONNECTIONS);
+    assert_eq!(admit(&mut order, at(42, 2)), Verdict::Submit);
+}

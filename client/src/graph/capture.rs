@@ -78,13 +78,6 @@ struct Member {
     shown: (Vec<u64>, Vec<CUgraphEdgeData>),
 }
 
-/// What an event that was recorded in a capture stands for.
-#[derive(Clone, Debug)]
-pub(crate) struct Mark {
-    capture: Arc<Capture>,
-    front: Vec<From>,
-}
-
 /// What the program may know of a stream's capture.
 #[derive(Debug)]
 pub(crate) struct Info {
@@ -97,6 +90,10 @@ pub(crate) struct Info {
     /// Whether an edge means something that older interfaces cannot tell.
     pub annotated: bool,
 }
+
+mod mark;
+
+pub(crate) use mark::Mark;
 
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
@@ -471,10 +468,7 @@ impl Capture {
         let member = state
             .member(target.slot)
             .ok_or(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED)?;
-        Ok(Mark {
-            capture: Arc::clone(self),
-            front: member.front.clone(),
-        })
+        Ok(Mark::new(self, member.front.clone()))
     }
 
     /// Has a captured stream wait for an event.
@@ -495,12 +489,12 @@ impl Capture {
                 self.state().broken = true;
                 Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION)
             }
-            Recorded::Captured(mark) if Arc::ptr_eq(&mark.capture, self) => {
+            Recorded::Captured(mark) if mark.is_of(self) => {
                 let mut state = self.state();
                 let member = state
                     .member(target.slot)
                     .ok_or(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED)?;
-                for from in mark.front {
+                for from in mark.into_front() {
                     if !member.front.iter().any(|(node, _)| *node == from.0) {
                         member.front.push(from);
                     }
@@ -508,11 +502,9 @@ impl Capture {
                 Ok(())
             }
             Recorded::Captured(mark) => {
-                if mark.capture.state().over {
-                    return Err(CUresult::ERROR_INVALID_VALUE);
-                }
+                mark.check()?;
                 self.state().broken = true;
-                mark.capture.state().broken = true;
+                mark.break_it();
                 Err(CUresult::ERROR_STREAM_CAPTURE_MERGE)
             }
         }
@@ -563,48 +555,6 @@ impl Capture {
                 member.front.push(from);
             }
         }
-        Ok(())
-    }
-}
-
-impl Mark {
-    /// The error for asking or waiting for the event as if it were recorded.
-    pub(crate) fn asked(&self, breaks: bool) -> CUresult {
-        let mut state = self.capture.state();
-        if state.over {
-            return CUresult::ERROR_INVALID_VALUE;
-        }
-        state.broken |= breaks;
-        CUresult::ERROR_CAPTURED_EVENT
-    }
-
-    /// Has a stream that is not captured wait for the event: it joins the capture.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the capture is over, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a
-    /// legacy stream, CUDA_ERROR_STREAM_CAPTURE_ISOLATION for a stream of another context.
-    pub(crate) fn take_in(self, target: &Target) -> Result<(), CUresult> {
-        let capture = &self.capture;
-        let mut own = target.stream.capture();
-        let mut state = capture.state();
-        if state.over {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if target.slot == target.current.slot() {
-            state.broken = true;
-            return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
-        }
-        state.check()?;
-        if own.is_some() {
-            return Err(CUresult::ERROR_ILLEGAL_STATE);
-        }
-        if target.stream.context() != capture.context {
-            state.broken = true;
-            return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
-        }
-        capture.join(target, &mut state, self.front);
-        *own = Some(Arc::clone(capture));
-        target.stream.set_special(CAPTURED, true);
         Ok(())
     }
 }
