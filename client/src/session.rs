@@ -16,6 +16,7 @@ use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::graph::Graphs;
 use crate::host::Callers;
 use crate::link::Links;
 use crate::managed;
@@ -54,6 +55,7 @@ pub(crate) struct Session {
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
+    pub graphs: Graphs,
     pub registered: Registered,
     pub advice: managed::Advice,
     pub pools: Pools,
@@ -168,6 +170,7 @@ impl Session {
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
+            graphs: Graphs::new(),
             registered: Registered::default(),
             advice: managed::Advice::default(),
             pools,

@@ -15,7 +15,7 @@ use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array};
 use crate::context::Context;
-use crate::copy::ArrayTransfer;
+use crate::copy::{self, ArrayTransfer};
 use crate::device::Shared;
 use crate::exec;
 use crate::grid::Grid;
@@ -191,6 +191,10 @@ impl Client for SoftClient {
             .budgets
             .get(device as usize)
             .map_or(0, |budget| budget.free())
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        copy::peek(&self.objects().common.space, address, bytes)
     }
 
     fn assist(&mut self) -> bool {

@@ -26,6 +26,7 @@ use run::{Outcome, Runner};
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
 pub const BUILT: &[&str] = &[
     "callbacks",
+    "graphs",
     "jit",
     "managed",
     "mapped",
