@@ -205,6 +205,7 @@ impl Current {
         let handle = self.handle();
         self.context.made.store(false, Ordering::Release);
         let session = self.session;
+        session.graphs.forget(handle);
         session.registered.forget(session, handle);
         session.pools.forget_context(handle);
         session.modules.forget(session, handle);
@@ -218,7 +219,12 @@ impl Current {
     }
 
     /// Waits for all work of all of its streams that was posted until now.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while one of them is captured, whose capture breaks; and
+    /// what became of the work.
     pub(crate) fn drain(&self) -> Result<(), CUresult> {
+        self.session.graphs.captures.forbid_in(self.handle())?;
         for (key, stream) in self.session.streams.of_context(self.handle()) {
             self.session.wait(key.index(), stream.posted())?;
         }

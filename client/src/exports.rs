@@ -97,6 +97,10 @@ macro_rules! admitted {
     (absent $capture:ident $survives:ident) => {};
     ($class:ident node $survives:ident) => {};
     (local allowed none) => {};
+    ($class:ident prohibited $survives:ident) => {
+        crate::host::permitted()?;
+        crate::graph::capture::may_be_unsafe()?;
+    };
     ($class:ident $capture:ident $survives:ident) => {
         crate::host::permitted()?;
     };
@@ -140,7 +144,7 @@ macro_rules! shells {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident =>
+            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         $(

@@ -7,6 +7,7 @@
 //! * [`api`]: one function for each built entry point, by family: arguments in, errors out;
 //! * [`context`], [`stream`], [`event`], [`module`], [`function`], [`memory`]: the objects that the
 //!   program's handles name, in tables ([`slots`], [`handle`]) that are read without a lock;
+//! * [`graph`]: captures, graphs, and their launches; [`host`]: functions that streams call here;
 //! * [`launch`], [`copy`], [`image`], [`occupancy`]: what takes more than passing on;
 //! * [`export_tables`]: the private tables that CUDA runtimes ask for, and what they keep with a
 //!   context;
@@ -27,6 +28,7 @@ mod event;
 mod export_tables;
 mod exports;
 mod function;
+mod graph;
 mod handle;
 mod host;
 mod image;
@@ -36,6 +38,7 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
 mod managed;
 mod memory;

@@ -16,7 +16,9 @@ use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::graph::Graphs;
 use crate::host::Callers;
+use crate::link::Links;
 use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
@@ -49,9 +51,11 @@ pub(crate) struct Session {
     pub libraries: Libraries,
     pub functions: Functions,
     pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
+    pub graphs: Graphs,
     pub registered: Registered,
     pub advice: managed::Advice,
     pub pools: Pools,
@@ -162,9 +166,11 @@ impl Session {
             libraries: Libraries::new(),
             functions: Functions::new(),
             arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
+            graphs: Graphs::new(),
             registered: Registered::default(),
             advice: managed::Advice::default(),
             pools,

@@ -9,6 +9,8 @@ use crate::words::{Damaged, Reader, put_name};
 
 /// The first bytes. No text, ELF file or fatbin begins so.
 pub const MAGIC: [u8; 8] = *b"\x9dOMPSLK1";
+/// The kind of a part that is what linking the others gives, for the devices that it has code for.
+pub const ALREADY_LINKED: u32 = 0x100;
 /// Bytes before the first part: the magic, and the number of bytes in all.
 pub const HEADER: usize = 16;
 /// Parts of one image, at most.
@@ -17,7 +19,7 @@ pub const MOST_PARTS: usize = 1 << 16;
 /// One part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// What the program said that it is: a `CUjitInputType`.
+    /// What the program said that it is: a `CUjitInputType`, or [`ALREADY_LINKED`].
     pub kind: u32,
     /// Its name in messages.
     pub name: &'a str,

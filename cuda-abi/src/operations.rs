@@ -51,6 +51,10 @@ macro_rules! for_each_operation {
                 stream 70 1 host_gate(HostGate { reserved: u32 }) -> NoReply {} lost;
                 /// Opens the gates of a stream up to a place.
                 post 71 1 host_release(HostRelease { stream: u32, until: u64 }) -> NoReply {} lost;
+                /// Holds the stream until a 4 or 8 byte value in memory compares with another as the flags of cuStreamWaitValue say.
+                stream 72 1 value_wait(ValueWait { address: u64, value: u64, bytes: u32, flags: u32 }) -> NoReply {} lost;
+                /// Has a stream share a connection of the context: what is behind a kernel that cannot start yet waits with it.
+                post 73 1 stream_connect(StreamConnect { stream: u32, connection: u32 }) -> NoReply {} lost;
                 /// Describes an image again, into a larger buffer in staging.
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
                 /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
@@ -125,6 +129,15 @@ impl Space {
     }
 }
 
+/// Bit of [`ImageLoad::options`]: the image is only looked at, as a part of what will be linked.
+pub const IMAGE_PART: u32 = 1;
+
+/// Bit of [`ImageLoad::options`]: the log tells of what was compiled.
+pub const IMAGE_VERBOSE: u32 = 2;
+
+/// Where the most registers of a thread stand in [`ImageLoad::options`]: 8 bits, 0 for no limit.
+pub const IMAGE_REGISTERS_SHIFT: u32 = 8;
+
 /// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
 pub const LAUNCH_COOPERATIVE: u32 = 1;
 
@@ -136,6 +149,9 @@ pub const STREAM_SLOTS: u32 = 4096;
 
 /// Legacy streams, and so contexts, that one client may have.
 pub const CONTEXT_SLOTS: u32 = 32;
+
+/// Connections of a context that streams can share.
+pub const CONNECTIONS: u32 = 32;
 
 /// Timed events that one client may have at once.
 pub const EVENT_SLOTS: u32 = 16384;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::arrays::Spec;
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
+};
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array, Texture};
@@ -14,6 +16,7 @@ use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
 use crate::image::Image;
 use crate::launch::Launch;
+use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::stream::{Common, Stream};
@@ -270,6 +273,20 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        if request.options & IMAGE_PART != 0 {
+            let checked = check_part(device, data);
+            return Ok(match checked {
+                Ok(()) => operations::ImageLoadReply::default(),
+                Err(refused) => {
+                    reply.extend_from_slice(refused.log.as_bytes());
+                    operations::ImageLoadReply {
+                        status: refused.code.0,
+                        descriptor: 0,
+                        log: refused.log.len() as u64,
+                    }
+                }
+            });
+        }
         Ok(match self.shared.images.load(device, data) {
             Ok(image) => {
                 let descriptor = image.descriptor().encode();
@@ -415,11 +432,11 @@ impl Client for NvidiaClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies that wait, keep it.
-        self.arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let array = self.arrays.remove(&request.array);
+        let array = array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it but copies that wait.
+        self.textures.retain(|_, texture| !texture.is_of(&array));
+        Ok(())
     }
 
     fn array_copy(

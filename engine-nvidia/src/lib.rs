@@ -30,6 +30,7 @@ mod granules;
 mod host;
 mod image;
 mod launch;
+mod link;
 mod locate;
 mod memory;
 mod module;

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::arrays::Spec;
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS, Space};
+use cuda_abi::arrays::{Resource, Spec};
+use cuda_abi::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS, Space,
+};
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array};
 use crate::context::Context;
-use crate::copy::ArrayTransfer;
+use crate::copy::{self, ArrayTransfer};
 use crate::device::Shared;
 use crate::exec;
 use crate::grid::Grid;
@@ -45,9 +48,17 @@ struct Objects {
     images: HashMap<u64, Arc<Image>>,
     modules: HashMap<u64, Arc<Module>>,
     arrays: HashMap<u64, Arc<Array>>,
-    /// What kernels read of them, and the contexts of those numbers; `true` for surfaces.
+    /// What kernels read of them, and whose those numbers are; `true` for surfaces.
     textures: Arc<exec::Textures>,
-    texture_contexts: HashMap<(u64, bool), u32>,
+    texture_owners: HashMap<(u64, bool), TextureOwner>,
+}
+
+/// Whose a texture or surface is.
+#[derive(Clone, Copy, Debug)]
+struct TextureOwner {
+    context: u32,
+    /// The array that it is made of.
+    array: Option<u64>,
 }
 
 impl SoftClient {
@@ -84,7 +95,7 @@ impl SoftClient {
                 modules: HashMap::new(),
                 arrays: HashMap::new(),
                 textures: Arc::default(),
-                texture_contexts: HashMap::new(),
+                texture_owners: HashMap::new(),
             }),
         })
     }
@@ -113,6 +124,18 @@ impl Objects {
         self.modules
             .get(&handle)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Takes out all textures and surfaces of some owners.
+    fn remove_textures(&mut self, goes: impl Fn(&TextureOwner) -> bool) {
+        let textures = &self.textures;
+        self.texture_owners.retain(|&(object, surface), owner| {
+            let gone = goes(owner);
+            if gone {
+                remove_texture(textures, object, surface);
+            }
+            !gone
+        });
     }
 
     fn add_stream(
@@ -170,6 +193,10 @@ impl Client for SoftClient {
             .map_or(0, |budget| budget.free())
     }
 
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        copy::peek(&self.objects().common.space, address, bytes)
+    }
+
     fn assist(&mut self) -> bool {
         let Common {
             scheduler, account, ..
@@ -219,15 +246,7 @@ impl Client for SoftClient {
         objects
             .arrays
             .retain(|_, array| !Arc::ptr_eq(&array.context, &context));
-        let textures = &objects.textures;
-        objects
-            .texture_contexts
-            .retain(|&(object, surface), owner| {
-                if *owner == request.context {
-                    remove_texture(textures, object, surface);
-                }
-                *owner != request.context
-            });
+        objects.remove_textures(|owner| owner.context == request.context);
         Ok(())
     }
 
@@ -270,15 +289,33 @@ impl Client for SoftClient {
         if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(match shared.images.load(data, image::compile) {
-            Ok(image) => {
+        let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
+        let options = exec::Options {
+            max_registers: Some(most).filter(|&most| most != 0),
+            ..exec::Options::default()
+        };
+        let loaded = if request.options & IMAGE_PART != 0 {
+            image::check_part(data).map(|()| None)
+        } else {
+            let image = shared.images.load(data, &options, image::compile);
+            image.map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let log = if request.options & IMAGE_VERBOSE != 0 {
+                    image::remarks(&image.module)
+                } else {
+                    String::new()
+                };
                 reply.extend_from_slice(&image.descriptor);
+                reply.extend_from_slice(log.as_bytes());
                 let descriptor = image.descriptor.len() as u64;
                 objects.images.insert(request.image, image);
                 operations::ImageLoadReply {
                     status: CUresult::SUCCESS.0,
                     descriptor,
-                    log: 0,
+                    log: log.len() as u64,
                 }
             }
             Err(refused) => {
@@ -425,12 +462,12 @@ impl Client for SoftClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies under way, keep it.
-        let arrays = &mut self.objects().arrays;
-        arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let objects = self.objects();
+        let array = objects.arrays.remove(&request.array);
+        array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it; copies under way do until they end.
+        objects.remove_textures(|owner| owner.array == Some(request.array));
+        Ok(())
     }
 
     fn array_copy(
@@ -472,7 +509,7 @@ impl Client for SoftClient {
         let objects = self.objects();
         let context = Arc::clone(objects.context(request.context)?);
         context.check()?;
-        if objects.texture_contexts.len() >= MOST_OBJECTS {
+        if objects.texture_owners.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let find = |array: u64| {
@@ -489,9 +526,15 @@ impl Client for SoftClient {
         } else {
             objects.textures.add_texture(array::texture(&spec, &find)?)
         };
-        objects
-            .texture_contexts
-            .insert((object, surface), request.context);
+        let array = match spec.resource {
+            Resource::Array(array) | Resource::Mipmapped(array) => Some(array),
+            Resource::Linear { .. } | Resource::Pitched { .. } => None,
+        };
+        let owner = TextureOwner {
+            context: request.context,
+            array,
+        };
+        objects.texture_owners.insert((object, surface), owner);
         Ok(operations::TextureCreateReply { object })
     }
 
@@ -502,7 +545,7 @@ impl Client for SoftClient {
     ) -> Result<(), CUresult> {
         let objects = self.objects();
         let surface = request.surface != 0;
-        objects.texture_contexts.remove(&(request.object, surface));
+        objects.texture_owners.remove(&(request.object, surface));
         if remove_texture(&objects.textures, request.object, surface) {
             Ok(())
         } else {

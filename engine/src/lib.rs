@@ -180,6 +180,16 @@ macro_rules! client_trait {
             /// Bytes of a device that nobody has taken.
             fn free_memory(&self, device: u32) -> u64;
 
+            /// The 4 or 8 bytes at an address of the client's memory, in one load if they are aligned.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have, and
+            /// CUDA_ERROR_NOT_SUPPORTED by engines that cannot look into it.
+            fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+                let _ = (address, bytes);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
             /// Runs this client's own waiting work on the calling thread for a short while, if that
             /// is of use. Returns whether it did anything.
             fn assist(&mut self) -> bool;

@@ -115,7 +115,8 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner) = lent;
     }
 
-    fn is_dead(&self, context: u32) -> bool {
+    /// Whether a context is dead, or there is none such.
+    pub fn is_dead(&self, context: u32) -> bool {
         context >= CONTEXT_SLOTS || self.dead.load(Ordering::Relaxed) & (1 << context) != 0
     }
 

@@ -11,8 +11,8 @@ use cuda_abi::operations::{
     HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
     ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc, ManagedAllocReply, MemAlloc,
     MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload,
-    NotSupported, Operations, STREAM_SLOTS, StreamCreate, StreamDestroy, StreamWait, TextureCreate,
-    TextureCreateReply, TextureDestroy, Write,
+    NotSupported, Operations, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
+    TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -271,6 +271,18 @@ impl Operations for Session {
     fn host_gate(&mut self, at: At, _: &HostGate, data: &[u8]) -> Result<(), CUresult> {
         // Released by now; its place is kept as that of a wait that is over.
         self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    }
+
+    fn value_wait(&mut self, at: At, _: &ValueWait, data: &[u8]) -> Result<(), CUresult> {
+        match self.values.failure(at) {
+            Some(code) => Err(code),
+            None => self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data),
+        }
+    }
+
+    fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
+        self.order.connect(request.stream, request.connection);
+        Ok(())
     }
 
     fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Result<(), CUresult> {

@@ -111,7 +111,6 @@ pub(crate) fn cuArrayGetDescriptor_v2(
     array_descriptor: Out<CUDA_ARRAY_DESCRIPTOR>,
     array: CUarray,
 ) -> Outcome {
-    array_descriptor.required()?;
     let whole = descriptor(array)?;
     array_descriptor.set(CUDA_ARRAY_DESCRIPTOR {
         Width: whole.Width,
@@ -188,7 +187,7 @@ pub(crate) fn cuMipmappedArrayCreate(
     // CUDA makes as many levels as there can be where more are asked for.
     let sides = [descriptor.Width, descriptor.Height, descriptor.Depth];
     let most = 1 + sides.into_iter().max().unwrap_or(1).max(1).ilog2();
-    let shape = Shape::new(&descriptor, num_mipmap_levels.min(most))?;
+    let shape = Shape::new(&descriptor, num_mipmap_levels.clamp(1, most))?;
     let array = current
         .session
         .arrays

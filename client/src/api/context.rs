@@ -11,6 +11,7 @@ use cuda_abi::types::{
 
 use super::{Outcome, given};
 use crate::context::{self, API_VERSION, Current, current, current_as_it_is};
+use crate::host;
 use crate::params::{In, List, Out};
 use crate::session::session;
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
@@ -166,6 +167,7 @@ pub(crate) fn cuCtxPopCurrent_v2(ctx: Out<CUcontext>) -> Outcome {
 }
 
 pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
+    host::permitted()?;
     let session = session()?;
     if ctx.is_null() {
         // Takes the top away, if there is one.
@@ -177,6 +179,7 @@ pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
 }
 
 pub(crate) fn cuCtxGetCurrent(ctx: Out<CUcontext>) -> Outcome {
+    host::permitted()?;
     session()?;
     ctx.set(CUcontext::from_bits(context::top()))
 }

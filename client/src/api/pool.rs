@@ -12,6 +12,8 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
+use crate::graph::memory::Allocation;
+use crate::graph::node::Payload;
 use crate::memory::{Origin, Range};
 use crate::params::{In, List, Out};
 use crate::pool::Settings;
@@ -23,9 +25,16 @@ const MOST_PLACES: usize = 4096;
 
 fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -> Outcome {
     if bytes == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        return dptr.set(0);
     }
     let current = &target.current;
+    if let Some(capture) = target.standing()? {
+        // The graph's own memory: it is there from now on, and the program's while a launch says so.
+        let made = Allocation::new(current, bytes as u64)?;
+        let address = made.address();
+        capture.add(target, Payload::Allocate(made))?;
+        return dptr.set(address);
+    }
     let pools = &current.session.pools;
     let address = pools.allocate(target, pool, bytes as u64)?;
     let range = Range {
@@ -65,6 +74,16 @@ pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Outcome {
         return Ok(());
     }
     let session = target.current.session;
+    if let Some(capture) = target.standing()? {
+        // Only what a graph allocated can be freed by one.
+        return match session.graphs.memories.contains(dptr) {
+            true => capture.add(&target, Payload::Free(dptr)),
+            false => Err(CUresult::ERROR_INVALID_VALUE),
+        };
+    }
+    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+        return freed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| range.origin == Origin::Device)
@@ -85,7 +104,10 @@ pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, device: CUdevic
 pub(crate) fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice) -> Outcome {
     let session = session()?;
     pool.required()?;
-    let current = session.pools.current(device)?.load(Ordering::Relaxed);
+    // Not INVALID_DEVICE, as NVIDIA's driver has it.
+    let current = session.pools.current(device);
+    let current = current.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let current = current.load(Ordering::Relaxed);
     pool.set(CUmemoryPool::from_bits(current))
 }
 
@@ -154,12 +176,13 @@ pub(crate) fn cuMemPoolCreate(pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Pools are not shared between processes.
-    if props.handleTypes != CUmemAllocationHandleType::NONE
-        || props.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE
-    {
+    if props.handleTypes != CUmemAllocationHandleType::NONE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    session.device(props.location.id)?;
+    let device = session.device(props.location.id);
+    if props.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE || device.is_err() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let settings = Settings {
         most: props.maxSize as u64,
         ..Settings::default()

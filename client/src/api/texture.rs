@@ -3,14 +3,16 @@
 use cuda_abi::CUresult;
 use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::types::{
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUsurfObject, CUtexObject,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray_format, CUdevice,
+    CUsurfObject, CUtexObject,
 };
 
-use super::Outcome;
+use super::{Outcome, given};
 use crate::array::Texture;
 use crate::context::{Current, current};
 use crate::handle::Kind;
 use crate::params::{In, Out};
+use crate::session::session;
 
 /// What a description names, with the server's numbers, and the level that is meant.
 fn resource(
@@ -28,6 +30,7 @@ fn resource(
     };
     Ok(match Resource::new(descriptor)? {
         Resource::Array(handle) => {
+            given(handle)?;
             let array = session.arrays.get(handle, Kind::Array)?;
             (Resource::Array(array.number), array.level)
         }
@@ -83,6 +86,9 @@ pub(crate) fn cuTexObjectCreate(
 
 pub(crate) fn cuTexObjectDestroy(tex_object: CUtexObject) -> Outcome {
     let current = current()?;
+    if tex_object == 0 {
+        return Ok(());
+    }
     let arrays = &current.session.arrays;
     arrays.destroy_texture(&current, false, tex_object)
 }
@@ -166,4 +172,16 @@ pub(crate) fn cuSurfObjectGetResourceDesc(
         .arrays
         .texture(&current, true, surf_object)?;
     res_desc.set(surface.resource)
+}
+
+pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
+    max_width_in_elements: Out<usize>,
+    format: CUarray_format,
+    num_channels: u32,
+    device: CUdevice,
+) -> Outcome {
+    session()?.device(device)?;
+    max_width_in_elements.required()?;
+    cuda_abi::arrays::element_bytes(format, num_channels)?;
+    max_width_in_elements.set(cuda_abi::arrays::MOST_LINEAR as usize)
 }

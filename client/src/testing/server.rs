@@ -6,6 +6,7 @@ use cuda_abi::CUresult;
 use cuda_abi::arrays::{Shape, Spec};
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::facts::DeviceFacts;
+use cuda_abi::linked;
 use cuda_abi::operations::*;
 use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 use transport::memory::Mapping;
@@ -56,6 +57,14 @@ struct Server<'a> {
 /// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
 pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
     let mut descriptor = Descriptor::default();
+    if linked::is_linked(image) {
+        for part in linked::decode(image).map_err(|error| error.to_string())? {
+            let mut part = describe(part.bytes)?;
+            descriptor.kernels.append(&mut part.kernels);
+            descriptor.variables.append(&mut part.variables);
+        }
+        return Ok(descriptor);
+    }
     let text = std::str::from_utf8(image).map_err(|error| error.to_string())?;
     for line in text.trim_end_matches('\0').lines() {
         let mut words = line.split_whitespace();
@@ -205,12 +214,18 @@ impl Server<'_> {
         }
     }
 
-    fn must_wait(&self, record: &Record) -> bool {
+    fn must_wait(&mut self, record: &Record) -> bool {
         use cuda_abi::wire::Fields;
         match Opcode::from_number(record.header.opcode) {
             Some(Opcode::StreamWait) => {
                 let wait = StreamWait::read(record.slots()).expect("fields");
                 self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
+            }
+            Some(Opcode::ValueWait) => {
+                let wait = ValueWait::read(record.slots()).expect("fields");
+                let now = self.load(Space::Unified as u32, wait.address, u64::from(wait.bytes));
+                // Enough for the tests: they wait for equal values.
+                now != wait.value.to_le_bytes()[..wait.bytes as usize]
             }
             Some(Opcode::HostGate) => {
                 let header = &record.header;
@@ -389,6 +404,16 @@ impl Operations for Server<'_> {
     }
 
     fn host_gate(&mut self, _: At, _: &HostGate, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn value_wait(&mut self, _: At, _: &ValueWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Posted {
+        assert!(self.streams.contains_key(&request.stream));
+        assert!(request.connection < CONNECTIONS);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 
 use std::ffi::c_void;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
@@ -40,6 +41,8 @@ fn main() {
         "absent" => absent(),
         "events" => events(),
         "image" => image(&arguments[1]),
+        "in-function" => in_function(&arguments[1]),
+        "in-capture" => in_capture(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
     match result {
@@ -257,6 +260,86 @@ fn fork() -> Result<(), Code> {
     }
     sequence(&driver, data, 512, 1, 0)?;
     driver.synchronize()
+}
+
+/// What a program does in the middle of something.
+fn in_the_middle(driver: &Driver, what: &str) -> Result<(), Code> {
+    const NOT_INITIALIZED: Code = 3;
+    match what {
+        "stay" => {
+            say("in the middle");
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        "exit" => {
+            println!("ok");
+            std::process::exit(0);
+        }
+        "fork" => {
+            // SAFETY: the child calls the library under test, and leaves without running exits.
+            match unsafe { libc::fork() } {
+                0 => {
+                    let right = driver.alloc(64).err() == Some(NOT_INITIALIZED);
+                    // SAFETY: ends this process at once.
+                    unsafe { libc::_exit(i32::from(!right)) }
+                }
+                child => assert_eq!(status_of(child), 0, "the child got other errors"),
+            }
+            Ok(())
+        }
+        other => panic!("no {other:?}"),
+    }
+}
+
+/// Something happens while a host function runs, with work of the stream behind it.
+fn in_function(what: &str) -> Result<(), Code> {
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    static LEAVE: AtomicBool = AtomicBool::new(false);
+    extern "C" fn function(_: *mut c_void) {
+        ENTERED.store(true, Ordering::SeqCst);
+        while !LEAVE.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let driver = Driver::ready();
+    let data = driver.alloc(1 << 20)?;
+    let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
+    let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
+    let launch = || driver.launch(kernel, 2, 64, stream, &[data, 128, 3, 1]);
+    launch()?;
+    // SAFETY: the function takes no data.
+    unsafe { driver.launch_host_function(stream, function, std::ptr::null_mut())? };
+    launch()?;
+    while !ENTERED.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    in_the_middle(&driver, what)?;
+    LEAVE.store(true, Ordering::SeqCst);
+    // SAFETY: the stream lives.
+    unsafe { driver.stream_synchronize(stream) }
+}
+
+/// Something happens while a stream is captured; then the graph is launched.
+fn in_capture(what: &str) -> Result<(), Code> {
+    const RELAXED: u32 = 2;
+    let driver = Driver::ready();
+    let data = driver.alloc(1 << 20)?;
+    let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
+    let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
+    let (mut graph, mut exec) = (0, 0);
+    // SAFETY: handles are what the library gave, and out pointers are locals'.
+    unsafe {
+        driver.stream_begin_capture(stream, RELAXED)?;
+        for round in 0..3 {
+            driver.launch(kernel, 2, 64, stream, &[data, 128, 3, round])?;
+        }
+        in_the_middle(&driver, what)?;
+        driver.stream_end_capture(stream, &raw mut graph)?;
+        driver.graph_instantiate(&raw mut exec, graph, 0)?;
+        driver.graph_launch(exec, stream)?;
+        driver.stream_synchronize(stream)
+    }
 }
 
 /// The child of a parent that never called cuInit may use CUDA.
