@@ -50,6 +50,13 @@ fn socket_path() -> PathBuf {
     PathBuf::from(directory).join("control")
 }
 
+/// Whether a path that is none is a list of absolute ones.
+fn names_several(path: &std::path::Path) -> bool {
+    let text = path.to_string_lossy();
+    let mut parts = text.split([',', ':']);
+    parts.clone().count() > 1 && parts.all(|part| part.starts_with('/'))
+}
+
 fn connect() -> Result<Connection, CUresult> {
     let path = socket_path();
     let patience = match std::env::var("OPENMPS_CONNECT_TIMEOUT") {
@@ -68,6 +75,13 @@ fn connect() -> Result<Connection, CUresult> {
             Ok(connection) => return Ok(connection),
             Err(error) if error.nobody_there() && !left.is_zero() => {
                 std::thread::sleep(RETRY.min(left));
+            }
+            Err(_) if names_several(&path) => {
+                log!(
+                    "cannot attach: CUDA_MPS_PIPE_DIRECTORY names several directories, and a \
+                     process is the client of one daemon"
+                );
+                return Err(CUresult::ERROR_MPS_CONNECTION_FAILED);
             }
             Err(error) => {
                 log!("cannot attach: {error}; start a daemon with: openmps control -d");
@@ -201,6 +215,18 @@ fn open(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_of_directories_is_known_for_one() {
+        for (text, several) in [
+            ("/tmp/a,/tmp/b/control", true),
+            ("/tmp/a:/tmp/b/control", true),
+            ("/tmp/a:b/control", false),
+            ("/tmp/a/control", false),
+        ] {
+            assert_eq!(names_several(text.as_ref()), several, "{text}");
+        }
+    }
 
     #[test]
     fn times_have_units_and_nonsense_is_none() {

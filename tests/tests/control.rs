@@ -195,6 +195,85 @@ fn a_pipe_directory_that_cannot_be_is_one_clear_line() {
     }
 }
 
+#[test]
+fn a_terminated_client_gets_810_in_the_middle_of_its_kernel() {
+    let daemon = Daemon::start();
+    let client = daemon
+        .probe(&["forever"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("it is a client", || {
+        !daemon.control(&["get_server_list"]).stdout.is_empty() && daemon.clients() == [client.id()]
+    });
+    // Its first context: from then on there is work to end.
+    eventually("it works", || daemon.server_log().contains("is ACTIVE"));
+    let server = daemon.server().to_string();
+    let other = daemon.probe(&["work", "20"]).stdout(Stdio::piped()).spawn();
+    let answer = daemon.control(&["terminate_client", &server, &client.id().to_string()]);
+    assert_eq!(String::from_utf8_lossy(&answer.stdout), "0\n");
+    let output = client.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.ends_with("error 810\n"), "{text}");
+    let output = other.unwrap().wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+}
+
+#[test]
+fn doctor_says_what_is_wrong_and_logs_what_happened() {
+    let folder = tempfile::tempdir().unwrap();
+    let doctor = |arguments: &[&str]| {
+        let mut command = openmps_in(folder.path());
+        let output = command.arg("doctor").args(arguments).output().unwrap();
+        (
+            String::from_utf8(output.stdout).unwrap(),
+            output.status.success(),
+        )
+    };
+    let (text, well) = doctor(&[]);
+    assert!(!well && text.contains("openmps control -d"), "{text}");
+    let nothing = openmps_in(folder.path()).arg("logs").output().unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    succeed(openmps_in(folder.path()).args(["control", "-d"]));
+    let (text, well) = doctor(&["--json"]);
+    let findings: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let of = |subject: &str| {
+        let mut findings = findings.as_array().unwrap().iter();
+        findings
+            .find(|finding| finding["subject"] == subject)
+            .unwrap()
+    };
+    assert_eq!(of("daemon")["state"], "ok", "{text}");
+    assert_eq!(of("limits")["state"], "ok");
+    assert!(well || text.contains("\"problem\""), "{text}");
+    let bad = openmps_in(folder.path())
+        .arg("doctor")
+        .env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "junk")
+        .output()
+        .unwrap();
+    assert_eq!(bad.status.code(), Some(1));
+
+    let logs = succeed(openmps_in(folder.path()).args(["logs", "-n", "3"]));
+    assert_eq!(logs.lines().count(), 3, "{logs}");
+    let events = succeed(openmps_in(folder.path()).args(["logs", "--json"]));
+    let first: serde_json::Value = serde_json::from_str(events.lines().next().unwrap()).unwrap();
+    assert_eq!(first["event"], "daemon.started");
+    let mut follow = openmps_in(folder.path())
+        .args(["logs", "-f", "-n", "0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follow.stdout.take().unwrap()));
+    succeed(openmps_in(folder.path()).args(["control", "get_default_client_priority"]));
+    // Whether or not it had begun by then, this one comes later.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    succeed(openmps_in(folder.path()).args(["control", "quit"]));
+    let found = lines.find(|line| line.as_ref().unwrap().contains("Exit with status 0"));
+    assert!(found.is_some());
+    follow.kill().unwrap();
+    follow.wait().unwrap();
+}
+
 /// Puts the client library somewhere, as `openmps run` does, and returns its folder.
 fn library_folder(home: &std::path::Path) -> std::path::PathBuf {
     let output = openmps_in(home)

@@ -11,6 +11,7 @@ use crate::harness::{Rig, kill, runs, until};
 crate::harness::tests! {
     a_service_manager_is_told_when_it_is_ready_and_when_it_stops
     a_socket_that_a_service_manager_made_is_served
+    the_units_are_well_formed
     as_process_1_it_reaps_orphans
     what_a_former_daemon_left_is_reclaimed
     signals_at_any_moment_leave_nothing_behind
@@ -91,6 +92,31 @@ fn a_socket_that_a_service_manager_made_is_served() {
     assert!(rig.foreground.take().unwrap().wait().unwrap().success());
     assert!(path.exists(), "the socket is the service manager's");
     drop(listener);
+}
+
+fn the_units_are_well_formed() {
+    let units = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd"));
+    for (folder, manager) in [("", "--system"), ("user", "--user")] {
+        let root = tempfile::tempdir().unwrap();
+        let mut paths = Vec::new();
+        for name in ["openmps.service", "openmps.socket"] {
+            let text = std::fs::read_to_string(units.join(folder).join(name)).unwrap();
+            // The program is not installed where this runs.
+            let path = root.path().join(name);
+            std::fs::write(&path, text.replace("/usr/bin/openmps", "/bin/true")).unwrap();
+            paths.push(path);
+        }
+        let output = Command::new("systemd-analyze")
+            .args(["--man=no", manager, "verify"])
+            .args(&paths)
+            .env("XDG_RUNTIME_DIR", root.path())
+            .output();
+        let Ok(output) = output else {
+            return println!("  skipped: there is no `systemd-analyze`");
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{said}");
+    }
 }
 
 fn as_process_1_it_reaps_orphans() {

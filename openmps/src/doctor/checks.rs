@@ -50,6 +50,15 @@ fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
         );
     }
+    let text = pipe.to_string_lossy();
+    let mut parts = text.split([',', ':']);
+    if !pipe.exists() && text.contains([',', ':']) && parts.all(|part| part.starts_with('/')) {
+        return Finding::problem(
+            SUBJECT,
+            format!("{shown} names several"),
+            "a process is the client of one daemon: name one directory",
+        );
+    }
     match std::fs::metadata(pipe) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             Finding::ok(SUBJECT, format!("{shown}, which the daemon will make"))
@@ -323,6 +332,11 @@ mod tests {
         assert!(pipe_directory(&good).text.contains("no directory"));
         let long = directories(&root.path().join("x".repeat(100)));
         assert!(pipe_directory(&long).text.contains("107"));
+        let several = Directories {
+            pipe: "/nonexistent/a,/nonexistent/b".into(),
+            ..directories(root.path())
+        };
+        assert!(pipe_directory(&several).text.contains("several"));
         let closed = directories(&good.pipe);
         assert_eq!(pipe_directory(&closed).state, State::Problem);
     }

@@ -38,6 +38,33 @@ fn devices_answer_from_what_was_told() {
 }
 
 #[test]
+fn the_multiprocessors_that_are_granted_are_told_of_each_context() {
+    context(0);
+    let mut granted = 0;
+    cuDeviceGetAttribute(
+        out(&mut granted),
+        CUdevice_attribute::MULTIPROCESSOR_COUNT,
+        0,
+    )
+    .unwrap();
+    let mut affinity = CUexecAffinityParam::default();
+    let kind = CUexecAffinityType::SM_COUNT;
+    cuCtxGetExecAffinity(out(&mut affinity), kind).unwrap();
+    assert_eq!(affinity.smCount, granted.cast_unsigned());
+    assert_eq!(
+        cuCtxGetExecAffinity(out(&mut affinity), CUexecAffinityType(7)),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    let mut supported = 1;
+    cuDeviceGetExecAffinitySupport(out(&mut supported), kind, 0).unwrap();
+    assert_eq!(supported, 0, "contexts do not ask for a count of their own");
+    assert_eq!(
+        cuDeviceGetExecAffinitySupport(out(&mut supported), kind, 9),
+        Err(CUresult::ERROR_INVALID_DEVICE)
+    );
+}
+
+#[test]
 fn contexts_stack_by_thread_and_dead_ones_are_refused() {
     let first = context(0);
     let second = context(1);
