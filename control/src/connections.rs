@@ -30,9 +30,9 @@ impl Daemon {
     /// Takes those who connect, to the socket for all or to the owner's.
     pub(crate) fn accept(&mut self, privileged: bool) {
         for _ in 0..AT_A_TIME {
-            let listener = match privileged {
-                true => &self.instance.privileged,
-                false => &self.instance.listener,
+            let listener = match (privileged, &self.instance.privileged) {
+                (true, Some(privileged)) => privileged,
+                _ => &self.instance.listener,
             };
             match listener.try_accept() {
                 Ok(Some(connection)) => self.accepted(connection),

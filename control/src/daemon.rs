@@ -200,8 +200,7 @@ impl Daemon {
             quitting: false,
         };
         daemon
-            .watch(&daemon.instance.listener, Source::Listener)
-            .and_then(|()| daemon.watch(&daemon.instance.privileged, Source::Privileged))
+            .listen()
             .and_then(|()| daemon.watch(&daemon.instance.log_pipe, Source::LogPipe))
             .and_then(|()| daemon.watch(&daemon.signals, Source::Signals))
             .and_then(|()| daemon.watch(&daemon.children, Source::Children))
@@ -468,7 +467,7 @@ impl Daemon {
         self.drop_silent_connections(now);
         if self.listen_again.is_some_and(|time| time <= now) {
             self.listen_again = None;
-            let _ = self.watch(&self.instance.listener, Source::Listener);
+            let _ = self.listen();
         }
         // A client that was told to end cannot go on, however long the device still works for it.
         let late = |pending: &Pending| pending.deadline.is_some_and(|deadline| deadline <= now);
@@ -483,9 +482,20 @@ impl Daemon {
         }
     }
 
+    fn listen(&self) -> Result<(), Errno> {
+        self.watch(&self.instance.listener, Source::Listener)?;
+        match &self.instance.privileged {
+            Some(privileged) => self.watch(privileged, Source::Privileged),
+            None => Ok(()),
+        }
+    }
+
     /// Stops listening for a moment: nobody can be accepted.
     pub(crate) fn pause_listening(&mut self) {
         self.forget(&self.instance.listener);
+        if let Some(privileged) = &self.instance.privileged {
+            self.forget(privileged);
+        }
         self.listen_again = Some(Instant::now() + Duration::from_millis(100));
     }
 

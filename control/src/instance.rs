@@ -29,8 +29,9 @@ const LONGEST_LINE: usize = 1024;
 pub struct Instance {
     /// Where clients connect.
     pub listener: Listener,
-    /// The same for the daemon's own user alone.
-    pub privileged: Listener,
+    /// The same for the daemon's own user alone. Its name is longer: there is none where only that of
+    /// the other fits.
+    pub privileged: Option<Listener>,
     /// What is written to it goes to server.log.
     pub log_pipe: File,
     /// What came out of it without an end of line.
@@ -53,14 +54,12 @@ impl Instance {
     /// One line that says what is wrong.
     pub fn claim(directories: Directories, echo: bool) -> Result<Self, String> {
         let socket = directories.control_socket();
-        // The longest that is bound.
-        let longest = directories.privileged_socket();
-        let length = longest.as_os_str().len();
+        let length = socket.as_os_str().len();
         if length > PATH_MAX {
             return Err(format!(
                 "the socket's path has {length} bytes, more than the {PATH_MAX} that the system takes; \
                  set CUDA_MPS_PIPE_DIRECTORY to a shorter one: {}",
-                longest.display()
+                socket.display()
             ));
         }
         make(&directories.pipe, "pipe")?;
@@ -86,7 +85,10 @@ impl Instance {
             Some(inherited) => inherited.map_err(|error| error.to_string())?,
             None => bind(&socket, 0o666)?,
         };
-        let privileged = bind(&directories.privileged_socket(), 0o755)?;
+        let privileged = Some(directories.privileged_socket())
+            .filter(|path| path.as_os_str().len() <= PATH_MAX)
+            .map(|path| bind(&path, 0o755))
+            .transpose()?;
         let log_pipe = fifo(&directories.log_pipe())?;
         open_for_all(&directories.pid())
             .and_then(|_| std::fs::write(directories.pid(), std::process::id().to_string()))
@@ -250,6 +252,20 @@ mod tests {
         assert!(directories.privileged_socket().exists(), "as NVIDIA's");
         assert!(directories.control_socket().exists(), "as NVIDIA's");
         Instance::claim(directories, false).expect("a stale socket is no hindrance");
+    }
+
+    #[test]
+    fn a_path_that_just_fits_is_served() {
+        let root = tempfile::tempdir().unwrap();
+        let short = directories(root.path());
+        let room = PATH_MAX - short.control_socket().as_os_str().len();
+        let pipe = short
+            .pipe
+            .with_file_name(format!("pipe{}", "x".repeat(room)));
+        let just = Directories { pipe, ..short };
+        assert_eq!(just.control_socket().as_os_str().len(), PATH_MAX);
+        let instance = Instance::claim(just, false).unwrap();
+        assert!(instance.privileged.is_none());
     }
 
     #[test]

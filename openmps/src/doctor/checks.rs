@@ -40,7 +40,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
     const SUBJECT: &str = "pipe directory";
     let pipe = &directories.pipe;
     let shown = pipe.display();
-    let length = directories.privileged_socket().as_os_str().len();
+    let length = directories.control_socket().as_os_str().len();
     if length > PATH_MAX {
         return Finding::problem(
             SUBJECT,
