@@ -238,6 +238,12 @@ impl Daemon {
         self.log(&format!(
             "Up to {descriptors} descriptors: room for about {clients} clients of a server"
         ));
+        if let Some(owner) = self.instance.foreign_owner() {
+            self.log(&format!(
+                "The pipe directory belongs to user {owner}, who could put another daemon's socket \
+                 in the place of this one's"
+            ));
+        }
         if self.isolation == Isolation::None {
             self.log(
                 "One server for all users was asked for. This is weaker: users share a context, and \

@@ -5,11 +5,12 @@
 //! leaves socket and lock file, as NVIDIA's does.
 
 use std::fs::{File, Permissions};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use transport::socket::{Listener, PATH_MAX};
 
 use crate::directories::{Directories, make};
@@ -91,7 +92,10 @@ impl Instance {
             .transpose()?;
         let log_pipe = fifo(&directories.log_pipe())?;
         open_for_all(&directories.pid())
-            .and_then(|_| std::fs::write(directories.pid(), std::process::id().to_string()))
+            .and_then(|mut file| {
+                file.set_len(0)?;
+                file.write_all(std::process::id().to_string().as_bytes())
+            })
             .map_err(|error| format!("cannot write {}: {error}", directories.pid().display()))?;
         Ok(Self {
             listener,
@@ -110,6 +114,15 @@ impl Instance {
     #[must_use]
     pub const fn directories(&self) -> &Directories {
         &self.directories
+    }
+
+    /// The user, neither root nor the daemon's own, who has the pipe directory and could put other
+    /// sockets in the place of ours.
+    #[must_use]
+    pub fn foreign_owner(&self) -> Option<u32> {
+        let owner = std::fs::metadata(&self.directories.pipe).ok()?.uid();
+        let ours = rustix::process::geteuid().as_raw();
+        (owner != 0 && owner != ours).then_some(owner)
     }
 
     /// All logs.
@@ -157,10 +170,19 @@ fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
         }
         _ => {}
     }
-    let listener = Listener::bind(path).map_err(|error| error.to_string())?;
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
-        .map_err(|error| format!("cannot set the mode of {}: {error}", path.display()))?;
-    Ok(listener)
+    with_mode(mode, || Listener::bind(path)).map_err(|error| error.to_string())
+}
+
+/// Makes something that is to have a mode whatever the umask says. A mode that is set afterwards, by
+/// name, could meet a link that the directory's owner put there meanwhile.
+fn with_mode<T>(mode: u32, make: impl FnOnce() -> T) -> T {
+    // The umask is the process's, and tests have threads.
+    static UMASK: Mutex<()> = Mutex::new(());
+    let _one = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+    let former = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o777 & !mode));
+    let made = make();
+    rustix::process::umask(former);
+    made
 }
 
 /// Makes the FIFO that everybody may write to, and opens it so that it never ends.
@@ -170,20 +192,15 @@ fn fifo(path: &Path) -> Result<File, String> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
         _ => {}
     }
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        path,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o777),
-        0,
-    )
+    with_mode(0o777, || {
+        let mode = rustix::fs::Mode::from_raw_mode(0o777);
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+    })
     .map_err(|error| failed(&error))?;
-    std::fs::set_permissions(path, Permissions::from_mode(0o777))
-        .map_err(|error| failed(&error))?;
     File::options()
         .read(true)
         .write(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed())
         .open(path)
         .map_err(|error| failed(&error))
 }
@@ -195,18 +212,23 @@ impl Drop for Instance {
     }
 }
 
-/// Opens or makes a file that everybody may read and write, whatever the umask says.
+/// Opens or makes a file that everybody may read and write. A link that somebody put in its place is
+/// not followed: it could lead to a file that is not for everybody.
 fn open_for_all(path: &Path) -> std::io::Result<File> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)?;
-    let mode = Permissions::from_mode(0o666);
+    let file = with_mode(0o666, || {
+        File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o666)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(path)
+    })?;
     // A file of another user, left behind, is as good if it can be opened.
-    if file.metadata()?.permissions().mode() & 0o777 != 0o666 {
-        let _ = file.set_permissions(mode);
+    let metadata = file.metadata()?;
+    if metadata.permissions().mode() & 0o777 != 0o666 && metadata.nlink() == 1 {
+        let _ = file.set_permissions(Permissions::from_mode(0o666));
     }
     Ok(file)
 }
@@ -252,6 +274,31 @@ mod tests {
         assert!(directories.privileged_socket().exists(), "as NVIDIA's");
         assert!(directories.control_socket().exists(), "as NVIDIA's");
         Instance::claim(directories, false).expect("a stale socket is no hindrance");
+    }
+
+    #[test]
+    fn links_in_place_of_files_are_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let directories = directories(root.path());
+        std::fs::create_dir(&directories.pipe).unwrap();
+        let precious = root.path().join("precious");
+        std::fs::write(&precious, "kept").unwrap();
+        std::fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
+        for path in [directories.pid(), directories.lock()] {
+            std::os::unix::fs::symlink(&precious, &path).unwrap();
+            assert!(Instance::claim(directories.clone(), false).is_err());
+            assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+            let mode = std::fs::metadata(&precious).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            std::fs::remove_file(&path).unwrap();
+        }
+        // Sockets and the FIFO are made anew, whatever was there.
+        for path in [directories.control_socket(), directories.log_pipe()] {
+            std::os::unix::fs::symlink(&precious, &path).unwrap();
+        }
+        let instance = Instance::claim(directories, false).unwrap();
+        assert_eq!(instance.foreign_owner(), None);
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
     }
 
     #[test]

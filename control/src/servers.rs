@@ -16,7 +16,7 @@ use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
 use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
-use crate::settings::Settings;
+use crate::settings::{Settings, as_given};
 
 /// Starts of a server in a row that may fail before its clients are refused.
 const MAX_ATTEMPTS: u32 = 6;
@@ -262,7 +262,7 @@ impl Daemon {
             of_server(server),
             json!({
                 "devices": names,
-                "percentage": settings.percentage,
+                "percentage": as_given(settings.percentage),
                 "memory": settings.memory,
                 "priority": self.default_priority,
             }),

@@ -25,6 +25,12 @@ impl Default for Settings {
     }
 }
 
+/// A percentage with the digits that were given, not those of the nearest binary fraction.
+#[must_use]
+pub fn as_given(percentage: f32) -> f64 {
+    percentage.to_string().parse().unwrap_or(0.0)
+}
+
 impl Settings {
     /// The defaults that the daemon's environment gives.
     ///
@@ -126,6 +132,12 @@ mod tests {
         assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
         assert!(ask("abc", "").is_err());
         assert!(ask("50", "junk").is_err());
+    }
+
+    #[test]
+    fn percentages_keep_their_digits() {
+        assert_eq!(as_given(33.3), 33.3);
+        assert_eq!(as_given(100.0), 100.0);
     }
 
     #[test]

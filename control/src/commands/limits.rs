@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Answer, Arguments, Caller, with_server};
 use crate::daemon::Daemon;
-use crate::settings::Settings;
+use crate::settings::{Settings, as_given};
 
 /// Sets a percentage and answers with the one in force, which is what NVIDIA's prints even when it
 /// refuses; that it refused is said in the log and by the exit status.
@@ -20,16 +20,17 @@ fn set_percentage(percentage: &mut f32, text: Option<&str>) -> Answer {
                 .with_log(format!(
                     "Invalid percentage, expected between (0.0, 100.0]\n{percentage:.1}"
                 ))
-                .with_value(json!({ "error": error.to_string(), "percentage": percentage }));
+                .with_value(
+                    json!({ "error": error.to_string(), "percentage": as_given(*percentage) }),
+                );
             Answer { exit: 1, ..answer }
         }
     }
 }
 
 fn show_percentage(percentage: f32) -> Answer {
-    // With the digits that were given, not those of the nearest binary fraction.
-    let shown: f64 = percentage.to_string().parse().unwrap_or(0.0);
-    Answer::line(format_args!("{percentage:.1}")).with_value(json!({ "percentage": shown }))
+    Answer::line(format_args!("{percentage:.1}"))
+        .with_value(json!({ "percentage": as_given(percentage) }))
 }
 
 pub(super) fn set_default_active_thread_percentage(
