@@ -280,7 +280,7 @@ mod tests {
     fn links_in_place_of_files_are_not_followed() {
         let root = tempfile::tempdir().unwrap();
         let directories = directories(root.path());
-        std::fs::create_dir(&directories.pipe).unwrap();
+        std::fs::create_dir_all(&directories.pipe).unwrap();
         let precious = root.path().join("precious");
         std::fs::write(&precious, "kept").unwrap();
         std::fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
