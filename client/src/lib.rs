@@ -37,6 +37,7 @@ mod log;
 mod memory;
 mod module;
 mod occupancy;
+mod output;
 mod params;
 mod session;
 mod slots;

@@ -17,6 +17,7 @@ use crate::event::Events;
 use crate::function::Functions;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
+use crate::output::Output;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
 
@@ -45,6 +46,7 @@ pub(crate) struct Session {
     pub functions: Functions,
     pub ranges: Ranges,
     pub staged: Staged,
+    pub output: Output,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -152,6 +154,7 @@ impl Session {
             functions: Functions::new(),
             ranges: Ranges::default(),
             staged: Staged::default(),
+            output: Output::default(),
             _mappings: mappings,
         }
     }
@@ -238,11 +241,13 @@ impl Session {
 
     /// Waits until a stream has come as far as `sequence`.
     pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
-        if self.reached(slot, sequence) {
-            return Ok(());
+        if !self.reached(slot, sequence) {
+            self.check_open()?;
+            self.link.wait(slot, sequence).map_err(|_| self.lost())?;
         }
-        self.check_open()?;
-        self.link.wait(slot, sequence).map_err(|_| self.lost())
+        // Every call that waits for work is one at which CUDA shows what kernels have printed.
+        self.show_output();
+        Ok(())
     }
 
     /// The error that a context died of, if it did.

@@ -14,6 +14,8 @@ pub struct Descriptor {
     pub kernels: Vec<Kernel>,
     /// Variables of module scope in `.global` and `.const`, in the order of the image.
     pub variables: Vec<Variable>,
+    /// Whether its kernels take memory from a heap that the client is to give their context.
+    pub heap: bool,
 }
 
 /// What a driver tells of a kernel.
@@ -81,6 +83,7 @@ impl Descriptor {
             out.extend(variable.bytes.to_le_bytes());
             out.extend(u32::from(variable.managed).to_le_bytes());
         }
+        put(&mut out, self.heap.into());
         out
     }
 
@@ -118,6 +121,7 @@ impl Descriptor {
                 managed: reader.word()? != 0,
             });
         }
+        descriptor.heap = reader.word()? != 0;
         Ok(descriptor)
     }
 }
@@ -144,6 +148,7 @@ mod tests {
                 bytes: 1 << 33,
                 managed: true,
             }],
+            heap: true,
         }
     }
 

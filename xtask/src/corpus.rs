@@ -23,7 +23,15 @@ use program::Program;
 use run::{Outcome, Runner};
 
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
-const BUILT: &[&str] = &["plain", "ptds", "sm_80"];
+const BUILT: &[&str] = &[
+    "plain",
+    "ptds",
+    "sm_80",
+    "printf",
+    "assert",
+    "heap",
+    "cooperative",
+];
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {

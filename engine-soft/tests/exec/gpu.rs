@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_soft::exec::{
-    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
+    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Services,
+    Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -36,6 +37,8 @@ pub struct Gpu {
     pub module: Module,
     globals: Arc<[u64]>,
     pub cancel: Arc<AtomicBool>,
+    pub services: Arc<dyn Services>,
+    pub cooperative: bool,
 }
 
 impl Gpu {
@@ -66,6 +69,8 @@ impl Gpu {
             module,
             globals: Arc::new([]),
             cancel,
+            services: Arc::new(()),
+            cooperative: false,
         };
         gpu.place_globals();
         gpu
@@ -174,6 +179,8 @@ impl Gpu {
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
             sm_count: 4,
+            services: Arc::clone(&self.services),
+            cooperative: self.cooperative,
         });
         Arc::new(launch.expect("launch"))
     }

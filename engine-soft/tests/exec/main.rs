@@ -5,5 +5,4 @@ mod faults;
 mod gpu;
 mod instructions;
 mod kernels;
-mod scratch;
 mod wild;

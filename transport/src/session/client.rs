@@ -239,6 +239,13 @@ impl ClientEnd {
         CUresult(self.shared().faults()[context as usize].load(Ordering::Acquire) as u32)
     }
 
+    /// A number that grows whenever kernels print. Read it after a completion.
+    #[inline]
+    #[must_use]
+    pub fn texts(&self) -> u64 {
+        self.shared().texts().load(Ordering::Acquire)
+    }
+
     /// The memory that larger data passes through.
     #[must_use]
     pub fn staging(&self) -> &Staging {
