@@ -357,11 +357,7 @@ impl Client for NvidiaClient {
         })
     }
 
-    fn limit_set(
-        &mut self,
-        _request: &operations::LimitSet,
-        _data: &[u8],
-    ) -> Result<(), CUresult> {
+    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
         // The limits are those of the one context that all clients share.
         Ok(())
     }

@@ -367,11 +367,7 @@ impl Client for SoftClient {
         Ok(operations::OutputTakeReply { sink: OUTPUT_NONE })
     }
 
-    fn limit_set(
-        &mut self,
-        request: &operations::LimitSet,
-        _data: &[u8],
-    ) -> Result<(), CUresult> {
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
         let context = self.objects().context(request.context)?;
         // The others bound what this engine has no bound for, or what the client itself keeps to.
         if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {

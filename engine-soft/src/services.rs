@@ -281,7 +281,9 @@ mod tests {
         let mut state = 7u64;
         let mut live: Vec<(u64, u64)> = Vec::new();
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
             let roll = state >> 33;
             if roll % 2 == 0 {
                 let bytes = roll / 2 % 3000;

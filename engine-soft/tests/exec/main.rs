@@ -1,6 +1,7 @@
 //! The executor on real kernels: PTX that nvcc made from `tests/kernels/*.cu`, results checked against
 //! plain Rust.
 
+mod calls;
 mod faults;
 mod gpu;
 mod instructions;

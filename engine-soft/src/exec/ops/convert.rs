@@ -267,7 +267,9 @@ fn to_integer(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
         (false, Type::U64) => op!(f32 => u64; |a| if a.is_nan() { 1 << 63 } else { a as u64 }),
         (false, Type::S64) => op!(f32 => i64; |a| if a.is_nan() { i64::MIN } else { a as i64 }),
         (true, Type::U8) => op!(f64 => u16; |a| if a.is_nan() { 0x80 } else { u16::from(a as u8) }),
-        (true, Type::S8) => op!(f64 => i16; |a| if a.is_nan() { -0x80 } else { i16::from(a as i8) }),
+        (true, Type::S8) => {
+            op!(f64 => i16; |a| if a.is_nan() { -0x80 } else { i16::from(a as i8) })
+        }
         (true, Type::U16) => op!(f64 => u16; |a| if a.is_nan() { 1 << 15 } else { a as u16 }),
         (true, Type::S16) => op!(f64 => i16; |a| if a.is_nan() { i16::MIN } else { a as i16 }),
         (true, Type::U32) => op!(f64 => u32; |a| if a.is_nan() { 1 << 31 } else { a as u32 }),

@@ -237,26 +237,58 @@ mod tests {
             ("none\n", vec![], "none\n", 0),
             ("100%%", vec![], "100%", 0),
             ("%d|%i|%u", vec![minus, 7, minus], "-5|7|4294967291", 3),
-            ("%5d|%-5d|%05d|%+d", vec![42, 42, 42, 42], "   42|42   |00042|+42", 4),
+            (
+                "%5d|%-5d|%05d|%+d",
+                vec![42, 42, 42, 42],
+                "   42|42   |00042|+42",
+                4,
+            ),
             ("%lld %llx", vec![(-1i64).cast_unsigned(), 255], "-1 ff", 2),
             ("%hd %hhu", vec![0x1_8000, 0x1ff], "-32768 255", 2),
             ("%#x %#o %X", vec![255, 8, 255], "0xff 010 FF", 3),
             ("%c%3c|%-3c|", vec![65, 66, 67], "A  B|C  |", 3),
-            ("%s|%8s|%-8s|%.3s", vec![1, 1, 1, 1], "string|  string|string  |str", 4),
+            (
+                "%s|%8s|%-8s|%.3s",
+                vec![1, 1, 1, 1],
+                "string|  string|string  |str",
+                4,
+            ),
             ("%s", vec![0], "(null)", 1),
             ("%p %p", vec![0x1234, 0], "0x1234 (nil)", 2),
-            ("%*d|%.*f|%-*d|", vec![4, 7, 2, 1.0f64.to_bits(), 3, 9], "   7|1.00|9  |", 6),
-            ("%f %e %g %a", vec![1.5f64.to_bits(), 12345.678f64.to_bits(), 1e-5f64.to_bits(), 1f64.to_bits()],
-             "1.500000 1.234568e+04 1e-05 0x1p+0", 4),
+            (
+                "%*d|%.*f|%-*d|",
+                vec![4, 7, 2, 1.0f64.to_bits(), 3, 9],
+                "   7|1.00|9  |",
+                6,
+            ),
+            (
+                "%f %e %g %a",
+                vec![
+                    1.5f64.to_bits(),
+                    12345.678f64.to_bits(),
+                    1e-5f64.to_bits(),
+                    1f64.to_bits(),
+                ],
+                "1.500000 1.234568e+04 1e-05 0x1p+0",
+                4,
+            ),
             ("%n %y %", vec![], "%n %y %", 0),
         ] {
-            assert_eq!(told(text, &arguments), Some((expected.into(), taken)), "{text}");
+            assert_eq!(
+                told(text, &arguments),
+                Some((expected.into(), taken)),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn what_is_hostile_stays_small() {
-        let (text, _) = told("%999999999d|%.999999999f|%*d", &[1, 1f64.to_bits(), 0x7fff_ffff, 1]).unwrap();
+        let (text, _) = told(
+            "%999999999d|%.999999999f|%*d",
+            &[1, 1f64.to_bits(), 0x7fff_ffff, 1],
+        )
+        .unwrap();
         assert!(text.len() < 4 * WIDEST as usize + 1024, "{}", text.len());
         let long = "%4096d".repeat(64);
         let (text, taken) = told(&long, &[1; 64]).unwrap();
