@@ -47,6 +47,8 @@ pub(crate) struct Context {
     heap: Mutex<u64>,
     cache: AtomicU32,
     banks: AtomicU32,
+    /// The last refused operation that the program was told of, as the link numbers them.
+    refused: AtomicU32,
 }
 
 /// A context that a call is about.
@@ -83,6 +85,16 @@ impl Contexts {
             });
         }
         Self { table }
+    }
+
+    /// Notes that the program is told of a refused operation of a context. Says whether it was not
+    /// told before.
+    pub(crate) fn refused(&self, context: u32, refused: u32) -> bool {
+        self.table.at(context).is_some_and(|context| {
+            // The plain load keeps the usual case, nothing new, free of a locked instruction.
+            context.refused.load(Ordering::Relaxed) != refused
+                && context.refused.swap(refused, Ordering::Relaxed) != refused
+        })
     }
 }
 
@@ -177,6 +189,9 @@ impl Current {
             // past the creation, which any reply shows.
             self.session.call(&MemInfo { device })?;
         }
+        // What was refused to the slot's last tenant is none of this one's business.
+        let refused = self.session.link().refused(self.slot());
+        self.session.contexts.refused(self.slot(), refused);
         self.session.streams.make_legacy(self.slot(), self.handle());
         self.context.made.store(true, Ordering::Release);
         let fifo = self.context.limits[FIFO_LIMIT].load(Ordering::Relaxed);
@@ -267,7 +282,10 @@ impl Current {
         self.context.made.store(false, Ordering::Release);
         *self.heap_bytes() = 0;
         let session = self.session;
+        session.registered.forget(session, handle);
+        session.pools.forget_context(handle);
         session.modules.forget(session, handle);
+        session.arrays.forget(handle);
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);
@@ -281,7 +299,8 @@ impl Current {
         for (key, stream) in self.session.streams.of_context(self.handle()) {
             self.session.wait(key.index(), stream.posted())?;
         }
-        self.session.check_fault(self.slot())
+        self.session.pools.synchronized(self.session);
+        self.session.outcome(self.slot())
     }
 
     /// Notes one user more of a primary context, and makes it for the first one.

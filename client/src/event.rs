@@ -208,6 +208,8 @@ pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> 
     if place.slot == target.slot || target.current.session.reached(place.slot, place.sequence) {
         return Ok(()); // Its own past, or past altogether.
     }
+    let pools = &target.current.session.pools;
+    pools.note_wait(target.slot, place.slot, place.sequence);
     target
         .enqueue(
             &StreamWait {

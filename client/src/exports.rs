@@ -91,6 +91,17 @@ macro_rules! carried {
     };
 }
 
+/// What is asked before a call, by what the table says of it. Launches and the like are not asked
+/// anything here: what concerns them is known of their stream.
+macro_rules! admitted {
+    (absent $capture:ident $survives:ident) => {};
+    ($class:ident node $survives:ident) => {};
+    (local allowed none) => {};
+    ($class:ident $capture:ident $survives:ident) => {
+        crate::host::permitted()?;
+    };
+}
+
 macro_rules! body {
     (absent $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {{
         $(let _ = $argument;)*
@@ -103,11 +114,12 @@ macro_rules! body {
 
 macro_rules! twin {
     ([] $($rest:tt)*) => {};
-    ([$suffix:literal] $class:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
+    ([$suffix:literal] $class:ident $capture:ident $survives:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
         // SAFETY: no other symbol of this library has this name.
         #[unsafe(export_name = concat!(stringify!($name), $suffix))]
         pub(super) unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
             guarded(stringify!($name), || {
+                admitted!($class $capture $survives);
                 stream::per_thread(|| body!($class $name($($argument: $mode $tokens),*)))
             })
         }
@@ -128,7 +140,7 @@ macro_rules! shells {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident =>
+            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         $(
@@ -136,7 +148,10 @@ macro_rules! shells {
             // SAFETY: no other symbol of this library has this name.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
-                guarded(stringify!($name), || body!($class $name($($argument: $mode $tokens),*)))
+                guarded(stringify!($name), || {
+                    admitted!($class $capture $survives);
+                    body!($class $name($($argument: $mode $tokens),*))
+                })
             }
         )*
 
@@ -144,7 +159,7 @@ macro_rules! shells {
         mod per_thread {
             use super::*;
 
-            $(twin!([$($suffix)?] $class $name($($argument: $mode $tokens),*));)*
+            $(twin!([$($suffix)?] $class $capture $survives $name($($argument: $mode $tokens),*));)*
         }
 
         /// Where an entry point of this library is.

@@ -3,24 +3,33 @@
 //! A handle says what kind of object it names, which slot of that kind's table, and the slot's
 //! generation when the object was made. So a dead, foreign or invented handle is found out by
 //! comparing numbers; nothing that a program passes is ever followed as a pointer. The top byte makes
-//! every handle a non-canonical address, so that a program that follows one fails at once.
+//! every handle a non-canonical address, so that a program that follows one fails at once. Its top bit
+//! is clear: a pointer to a real object is positive, and bindings (cuda.core) read handles as signed.
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// CUcontext
-    Context = 0xc1,
+    Context = 0x41,
     /// CUstream
-    Stream = 0xc2,
+    Stream = 0x42,
     /// CUevent
-    Event = 0xc3,
+    Event = 0x43,
     /// CUmodule
-    Module = 0xc4,
+    Module = 0x44,
     /// CUfunction and CUkernel: both are accepted where either is declared.
-    Function = 0xc5,
+    Function = 0x45,
     /// CUlibrary
-    Library = 0xc6,
+    Library = 0x46,
+    /// CUmemoryPool
+    Pool = 0x51,
+    /// CUarray
+    Array = 0x52,
+    /// CUmipmappedArray
+    Mipmaps = 0x53,
+    /// CUlinkState
+    Link = 0x54,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a
@@ -53,6 +62,7 @@ impl Key {
 
     /// The handle of an object of a kind.
     pub(crate) const fn handle(self, kind: Kind) -> u64 {
+        debug_assert!((kind as u8) < 0x80, "a handle is positive");
         (kind as u64) << KIND_SHIFT | self.0
     }
 
@@ -76,6 +86,7 @@ mod tests {
         let handle = key.handle(Kind::Stream);
         assert_eq!(Key::of(handle, Kind::Stream), Some(key));
         assert_eq!(Key::of(handle, Kind::Event), None);
+        assert!(handle.cast_signed() > 0);
         for plain in [0, 1, 2, 0x7fff_1234_5678] {
             assert_eq!(Key::of(plain, Kind::Stream), None);
         }

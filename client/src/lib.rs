@@ -13,11 +13,13 @@
 //! * [`session`]: the one session with the server, over `transport`; [`attach`] makes it, [`leave`]
 //!   ends it.
 //!
-//! The library is a guest in somebody else's process: it prints nothing, keeps no thread, changes no
-//! signal, and turns its own panics into errors.
+//! The library is a guest in somebody else's process: it prints nothing, keeps no thread before the
+//! program asks for a host function ([`host`]), changes no signal, and turns its own panics into
+//! errors.
 
 mod absent;
 mod api;
+mod array;
 mod attach;
 mod context;
 mod copy;
@@ -26,6 +28,7 @@ mod export_tables;
 mod exports;
 mod function;
 mod handle;
+mod host;
 mod image;
 mod launch;
 #[cfg_attr(
@@ -33,12 +36,17 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod output;
 mod params;
+mod pool;
+mod process_maps;
+mod registered;
 mod session;
 mod slots;
 mod staging;

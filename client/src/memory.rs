@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
 
+use crate::context::Current;
+
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -13,8 +15,15 @@ pub(crate) enum Origin {
     Device,
     /// cuMemHostAlloc: page-locked, at the same address for the program and the devices.
     Host,
+    /// cuMemAllocManaged: as page-locked memory, but it counts as the device's.
+    Managed,
     /// A variable of a module.
     Variable,
+    /// A managed variable of a module.
+    ManagedVariable,
+    /// Memory of the program that cuMemHostRegister has shared with the devices: once as the program
+    /// has it and once as the devices do. Each says where the other is.
+    Registered,
 }
 
 /// A range of addresses that the program may use.
@@ -32,14 +41,48 @@ pub(crate) struct Range {
     pub slot: u32,
     /// The flags that it was made with.
     pub flags: u32,
+    /// The handle of the pool that it came from, or 0.
+    pub pool: u64,
+    /// Where the same bytes are for the other side, program or devices.
+    pub other: u64,
     /// A number that no other range of this process has or had.
     pub id: u64,
 }
 
 impl Range {
+    /// A range of a context, which is the same for program and devices.
+    pub(crate) fn new(current: &Current, origin: Origin, base: u64, bytes: u64) -> Self {
+        Self {
+            base,
+            bytes,
+            origin,
+            context: current.handle(),
+            slot: current.slot(),
+            flags: 0,
+            pool: 0,
+            other: base,
+            id: 0,
+        }
+    }
+
     /// Whether `bytes` bytes from `address` lie in this range.
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
         address >= self.base && bytes <= self.bytes && address - self.base <= self.bytes - bytes
+    }
+
+    /// Whether it is managed memory.
+    pub(crate) const fn is_managed(&self) -> bool {
+        matches!(self.origin, Origin::Managed | Origin::ManagedVariable)
+    }
+
+    /// Whether the program sees its bytes too.
+    pub(crate) const fn is_shared(&self) -> bool {
+        !matches!(self.origin, Origin::Device | Origin::Variable)
+    }
+
+    /// The address of a byte of this range on the other side.
+    pub(crate) const fn across(&self, address: u64) -> u64 {
+        self.other + (address - self.base)
     }
 }
 
@@ -112,6 +155,8 @@ mod tests {
             context: 0,
             slot: 0,
             flags: 0,
+            pool: 0,
+            other: base,
             id: 0,
         }
     }

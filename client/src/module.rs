@@ -144,15 +144,12 @@ impl Modules {
             return Err(CUresult::ERROR_UNKNOWN);
         }
         for (address, variable) in addresses.iter().zip(&image.descriptor.variables) {
-            session.ranges.insert(Range {
-                base: *address,
-                bytes: variable.bytes,
-                origin: Origin::Variable,
-                context: current.handle(),
-                slot: current.slot(),
-                flags: 0,
-                id: 0,
-            });
+            let origin = match session.host.contains(address) {
+                true => Origin::ManagedVariable,
+                false => Origin::Variable,
+            };
+            let range = Range::new(current, origin, *address, variable.bytes);
+            session.ranges.insert(range);
         }
         let module = Arc::new(Module {
             number,
@@ -247,6 +244,21 @@ impl Module {
         ))
     }
 
+    /// Address and bytes of a managed variable.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_FOUND when there is none of this name.
+    pub(crate) fn managed_variable(
+        &self,
+        session: &Session,
+        name: &[u8],
+    ) -> Result<(u64, u64), CUresult> {
+        self.variable(name)
+            .ok()
+            .filter(|(address, _)| session.host.contains(address))
+            .ok_or(CUresult::ERROR_NOT_FOUND)
+    }
+
     fn forget_parts(&self, session: &Session) {
         let functions = std::mem::take(
             &mut *self
@@ -258,9 +270,9 @@ impl Module {
             session.functions.destroy(key);
         }
         for address in &self.addresses {
-            session
-                .ranges
-                .remove(*address, |range| range.origin == Origin::Variable);
+            session.ranges.remove(*address, |range| {
+                matches!(range.origin, Origin::Variable | Origin::ManagedVariable)
+            });
         }
     }
 

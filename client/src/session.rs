@@ -10,14 +10,20 @@ use cuda_abi::operations::Request;
 use cuda_abi::{CUresult, facts::DeviceFacts};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
-use transport::session::{ClientEnd, Reply};
+use transport::session::{ClientEnd, Reply, Written};
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::host::Callers;
+use crate::link::Links;
+use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
 use crate::output::Output;
+use crate::pool::Pools;
+use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
 
@@ -44,9 +50,15 @@ pub(crate) struct Session {
     pub modules: Modules,
     pub libraries: Libraries,
     pub functions: Functions,
+    pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     pub output: Output,
+    pub callers: Callers,
+    pub registered: Registered,
+    pub advice: managed::Advice,
+    pub pools: Pools,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -141,6 +153,7 @@ impl Session {
         host: std::ops::Range<u64>,
         mappings: Vec<Mapping>,
     ) -> Self {
+        let pools = Pools::new(&devices);
         Self {
             link,
             closed: AtomicBool::new(false),
@@ -152,9 +165,15 @@ impl Session {
             modules: Modules::new(),
             libraries: Libraries::new(),
             functions: Functions::new(),
+            arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             output: Output::default(),
+            callers: Callers::default(),
+            registered: Registered::default(),
+            advice: managed::Advice::default(),
+            pools,
             _mappings: mappings,
         }
     }
@@ -208,8 +227,17 @@ impl Session {
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.call_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn call_with<R: Request>(
+        &self,
+        request: &R,
+        data: &[u8],
+    ) -> Result<Reply<R::Reply>, CUresult> {
         self.check_open()?;
-        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
     }
@@ -234,6 +262,38 @@ impl Session {
         })
     }
 
+    /// Waits until a stream may take one record more; whoever has it in hand does so.
+    pub(crate) fn wait_for_depth(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
+        self.link
+            .wait_for_depth(slot, sequence)
+            .map_err(|_| self.lost())
+    }
+
+    /// Sends a request to its place in a stream that the caller has in hand.
+    pub(crate) fn post_at<R: Request>(
+        &self,
+        slot: u32,
+        sequence: u64,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<(), CUresult> {
+        self.link
+            .post(slot, sequence, request, data)
+            .map_err(|_| self.lost())
+    }
+
+    /// As [`Session::post_at`], of a request that was written down before.
+    pub(crate) fn post_written_at(
+        &self,
+        slot: u32,
+        sequence: u64,
+        written: &Written,
+    ) -> Result<(), CUresult> {
+        self.link
+            .post_written(slot, sequence, written)
+            .map_err(|_| self.lost())
+    }
+
     /// Whether a stream has come as far as `sequence`.
     pub(crate) fn reached(&self, slot: u32, sequence: u64) -> bool {
         self.link.completed(slot) >= sequence
@@ -248,6 +308,17 @@ impl Session {
         // Every call that waits for work is one at which CUDA shows what kernels have printed.
         self.show_output();
         Ok(())
+    }
+
+    /// What became of a context's work: the error that it died of, or, once, the error of the last
+    /// operation that was refused.
+    pub(crate) fn outcome(&self, context: u32) -> Result<(), CUresult> {
+        self.check_fault(context)?;
+        let refused = self.link.refused(context);
+        match self.contexts.refused(context, refused) {
+            true => CUresult(refused & 0xffff).ok(),
+            false => Ok(()),
+        }
     }
 
     /// The error that a context died of, if it did.

@@ -2,14 +2,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{CONTEXT_SLOTS, STREAM_SLOTS, StreamCreate, StreamDestroy};
+use cuda_abi::operations::{CONTEXT_SLOTS, Request, STREAM_SLOTS, StreamCreate, StreamDestroy};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
+use transport::session::Written;
 
 use crate::context::{self, Current};
 use crate::handle::{Key, Kind};
+use crate::host::Calls;
 use crate::session::Session;
 use crate::slots::Slots;
 
@@ -33,6 +35,73 @@ pub(crate) struct Stream {
     priority: AtomicI32,
     /// What cuStreamGetId tells.
     id: AtomicU64,
+    /// The host functions that stand in it.
+    pub calls: Calls,
+}
+
+/// A stream in hand: nobody else puts anything into it until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Appender<'a> {
+    _order: MutexGuard<'a, ()>,
+    session: &'static Session,
+    slot: u32,
+    context: u32,
+    stream: &'a Stream,
+}
+
+impl<'a> Appender<'a> {
+    /// The session.
+    pub(crate) fn session(&self) -> &'static Session {
+        self.session
+    }
+
+    /// The stream's slot.
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The slot of the stream's context.
+    pub(crate) fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// The stream.
+    pub(crate) fn stream(&self) -> &'a Stream {
+        self.stream
+    }
+
+    fn next(&self) -> Result<u64, CUresult> {
+        self.session.check_open()?;
+        let sequence = self.stream.posted.load(Ordering::Relaxed) + 1;
+        self.session.wait_for_depth(self.slot, sequence)?;
+        Ok(sequence)
+    }
+
+    /// Puts a request at the end of the stream.
+    pub(crate) fn post<R: Request>(
+        &mut self,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<u64, CUresult> {
+        let sequence = self.next()?;
+        self.session
+            .post_at(self.slot, sequence, request, data)
+            .map(|()| self.taken(sequence))
+    }
+
+    /// Puts a request at the end of the stream that was written down before.
+    pub(crate) fn post_written(&mut self, written: &Written) -> Result<u64, CUresult> {
+        let sequence = self.next()?;
+        self.session
+            .post_written_at(self.slot, sequence, written)
+            .map(|()| self.taken(sequence))
+    }
+
+    fn taken(&self, sequence: u64) -> u64 {
+        // Release: as in `Stream::append`.
+        self.stream.posted.store(sequence, Ordering::Release);
+        sequence
+    }
 }
 
 impl Stream {
@@ -216,6 +285,11 @@ impl Streams {
             .filter(move |(_, stream)| stream.context() == context)
     }
 
+    /// The stream in a slot, whoever lives there.
+    pub(crate) fn at(&self, slot: u32) -> Option<&Stream> {
+        self.table.at(slot)
+    }
+
     /// The stream in a slot, dead or alive: for places that were noted earlier.
     pub(crate) fn get(&self, key: Key) -> Option<&Stream> {
         self.table.get(key)
@@ -303,12 +377,23 @@ fn own(current: &Current) -> Result<Target, CUresult> {
 }
 
 impl Target {
+    /// Takes the stream in hand, to put several things into it that nothing may come between.
+    pub(crate) fn appender(&self) -> Appender<'_> {
+        Appender {
+            _order: self
+                .stream
+                .order
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+            session: self.current.session,
+            slot: self.slot,
+            context: self.current.slot(),
+            stream: self.stream,
+        }
+    }
+
     /// Puts a request at the end of the stream.
-    pub(crate) fn enqueue<R: cuda_abi::operations::Request>(
-        &self,
-        request: &R,
-        data: &[&[u8]],
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn enqueue<R: Request>(&self, request: &R, data: &[&[u8]]) -> Result<u64, CUresult> {
         self.current
             .session
             .enqueue(self.slot, self.stream, request, data)
@@ -318,6 +403,6 @@ impl Target {
     pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
         let session = self.current.session;
         session.wait(self.slot, sequence)?;
-        session.check_fault(self.current.slot())
+        session.outcome(self.current.slot())
     }
 }

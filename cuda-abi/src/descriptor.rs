@@ -50,6 +50,8 @@ pub struct Variable {
     pub bytes: u64,
     /// Whether it is managed memory.
     pub managed: bool,
+    /// Bytes of which its address is a multiple; 0 says nothing.
+    pub align: u64,
 }
 
 impl Descriptor {
@@ -82,6 +84,7 @@ impl Descriptor {
             put_name(&mut out, &variable.name);
             out.extend(variable.bytes.to_le_bytes());
             out.extend(u32::from(variable.managed).to_le_bytes());
+            out.extend(variable.align.to_le_bytes());
         }
         put(&mut out, self.heap.into());
         out
@@ -94,7 +97,7 @@ impl Descriptor {
     pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         let mut reader = Reader::new(bytes);
         let mut descriptor = Self::default();
-        // The smallest kernel takes 36 bytes and the smallest variable 16, a parameter 8: a count
+        // The smallest kernel takes 36 bytes and the smallest variable 24, a parameter 8: a count
         // beyond what is left ends in an error at the first missing item, having kept only real ones.
         for _ in 0..reader.word()? {
             let name = reader.name()?;
@@ -119,6 +122,7 @@ impl Descriptor {
                 name: reader.name()?,
                 bytes: reader.long()?,
                 managed: reader.word()? != 0,
+                align: reader.long()?,
             });
         }
         descriptor.heap = reader.word()? != 0;
@@ -147,6 +151,7 @@ mod tests {
                 name: "table".into(),
                 bytes: 1 << 33,
                 managed: true,
+                align: 4096,
             }],
             heap: true,
         }

@@ -47,8 +47,14 @@ macro_rules! for_each_operation {
                 stream 8 1 stream_wait(StreamWait { on: u32, until: u64 }) -> NoReply {} lost;
                 /// Ends the session in good order: everything the client had is freed.
                 post 9 1 detach(Detach { status: u32 }) -> NoReply {} lost;
+                /// Holds the stream until a [`HostRelease`](crate::operations::HostRelease) reaches this place in it: the client runs a host function there.
+                stream 70 1 host_gate(HostGate { reserved: u32 }) -> NoReply {} lost;
+                /// Opens the gates of a stream up to a place.
+                post 71 1 host_release(HostRelease { stream: u32, until: u64 }) -> NoReply {} lost;
                 /// Describes an image again, into a larger buffer in staging.
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
+                /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
+                call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 } survives;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`.
@@ -85,6 +91,16 @@ macro_rules! for_each_operation {
                 post 65 1 limit_set(LimitSet { context: u32, limit: u32, value: u64 }) -> NoReply {} replayed;
                 /// Gives a context the device memory that its kernels' `malloc` takes from.
                 post 66 1 heap_set(HeapSet { context: u32, address: u64, bytes: u64 }) -> NoReply {} replayed;
+                /// Makes an array of a context. The reply says how many bytes of device memory it takes.
+                call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
+                /// Ends an array once all work posted before has finished.
+                post 101 1 array_destroy(ArrayDestroy { array: u64 }) -> NoReply {} lost;
+                /// Copies where a side or both are arrays. For a side in an array `to` or `from` is its handle, and level, x (in bytes), y and z say where in it; a pitch or slice has no meaning there. For other sides as [`struct@Copy`].
+                stream 102 1 array_copy(ArrayCopy { to_space: u32, to: u64, to_level: u32, to_x: u64, to_y: u64, to_z: u64, to_pitch: u64, to_slice: u64, from_space: u32, from: u64, from_level: u32, from_x: u64, from_y: u64, from_z: u64, from_pitch: u64, from_slice: u64, width: u64, height: u64, depth: u64 }) -> NoReply {} lost;
+                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::arrays::Spec). The reply has the number by which kernels know it.
+                call 103 1 texture_create(TextureCreate { context: u32, surface: u32 }) -> TextureCreateReply { object: u64 } lost;
+                /// Ends a texture or surface once all work posted before has finished.
+                post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;
             }
         }
     };
@@ -98,6 +114,8 @@ pub enum Space {
     Unified = 0,
     /// An offset into this client's staging memory.
     Staging = 1,
+    /// An array of this client: only in an [`ArrayCopy`].
+    Array = 2,
 }
 
 impl Space {
@@ -107,10 +125,20 @@ impl Space {
         match number {
             0 => Some(Self::Unified),
             1 => Some(Self::Staging),
+            2 => Some(Self::Array),
             _ => None,
         }
     }
 }
+
+/// Bit of [`ImageLoad::options`]: the image is only looked at, as a part of what will be linked.
+pub const IMAGE_PART: u32 = 1;
+
+/// Bit of [`ImageLoad::options`]: the log tells of what was compiled.
+pub const IMAGE_VERBOSE: u32 = 2;
+
+/// Where the most registers of a thread stand in [`ImageLoad::options`]: 8 bits, 0 for no limit.
+pub const IMAGE_REGISTERS_SHIFT: u32 = 8;
 
 /// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
 pub const LAUNCH_COOPERATIVE: u32 = 1;

@@ -7,11 +7,13 @@
 
 mod attributes;
 mod enums;
+mod memory;
 mod structs;
 
 pub use attributes::{CUdevice_attribute, DEVICE_ATTRIBUTES, device_attribute_name};
 pub use core::ffi::{c_char, c_void};
 pub use enums::*;
+pub use memory::*;
 pub use structs::*;
 
 pub use crate::errors::CUresult;
@@ -168,20 +170,19 @@ macro_rules! opaque_structs {
 }
 
 opaque_structs! {
-    CUDA_ARRAY3D_DESCRIPTOR CUDA_ARRAY3D_DESCRIPTOR_v1 CUDA_ARRAY_DESCRIPTOR
-    CUDA_ARRAY_DESCRIPTOR_v1 CUDA_ARRAY_MEMORY_REQUIREMENTS CUDA_ARRAY_SPARSE_PROPERTIES
+    CUDA_ARRAY_SPARSE_PROPERTIES
     CUDA_BATCH_MEM_OP_NODE_PARAMS CUDA_EXTERNAL_MEMORY_BUFFER_DESC
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
     CUDA_EXT_SEM_WAIT_NODE_PARAMS CUDA_GRAPH_INSTANTIATE_PARAMS CUDA_HOST_NODE_PARAMS
     CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v1 CUDA_LAUNCH_PARAMS
-    CUDA_MEMCPY3D_BATCH_OP CUDA_MEMSET_NODE_PARAMS CUDA_MEM_ALLOC_NODE_PARAMS
-    CUDA_RESOURCE_DESC CUDA_RESOURCE_VIEW_DESC CUDA_TEXTURE_DESC CUarrayMapInfo
+    CUDA_MEMSET_NODE_PARAMS CUDA_MEM_ALLOC_NODE_PARAMS
+    CUarrayMapInfo
     CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs
     CUcheckpointUnlockArgs CUdevResource CUgraphEdgeData CUgraphExecUpdateResultInfo
-    CUgraphNodeParams CUmemAccessDesc CUmemAllocationProp CUmemDecompressParams CUmemPoolProps
-    CUmemPoolPtrExportData CUmemcpyAttributes CUmulticastObjectProp CUstreamBatchMemOpParams
+    CUgraphNodeParams CUmemDecompressParams
+    CUmulticastObjectProp CUstreamBatchMemOpParams
     CUtensorMap
 }
 

@@ -12,18 +12,17 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     // The GPU sees the server's memory, not the program's.
     (Attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (Attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
-    (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
-    (Attribute::CONCURRENT_MANAGED_ACCESS, 0),
     (Attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
-    (Attribute::MANAGED_MEMORY, 0),
-    (Attribute::HOST_REGISTER_SUPPORTED, 0),
+    // Managed memory is pinned memory of the host, which both sides reach at any time.
+    (Attribute::MANAGED_MEMORY, 1),
+    (Attribute::CONCURRENT_MANAGED_ACCESS, 1),
+    (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1),
     (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 0),
     // Memory of the program's own making, and what is shared with others.
     (Attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 0),
     (Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0),
     (Attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     (Attribute::MULTICAST_SUPPORTED, 0),
-    (Attribute::MEMORY_POOLS_SUPPORTED, 0),
     (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 0),
     (Attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
     (Attribute::HOST_NUMA_MEMORY_POOLS_SUPPORTED, 0),

@@ -198,6 +198,13 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
         (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
         (Attribute::COOPERATIVE_LAUNCH, 1),
+        // The program and the kernels see the same pages, and none ever moves.
+        (Attribute::MANAGED_MEMORY, 1),
+        (Attribute::CONCURRENT_MANAGED_ACCESS, 1),
+        (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1),
+        (Attribute::HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::MEMORY_POOLS_SUPPORTED, 1),
         // On no node, and not known.
         (Attribute::NUMA_ID, -1),
         (Attribute::HOST_NUMA_ID, -1),

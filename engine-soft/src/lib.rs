@@ -16,6 +16,7 @@
 //! memory     windows, what is committed, what a device has left
 //! ```
 
+mod array;
 mod client;
 mod context;
 mod copy;

@@ -40,7 +40,8 @@ impl Budget {
         self.total - self.taken.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: u64) -> Result<(), CUresult> {
+    /// Takes bytes of the device, if it has them.
+    pub(crate) fn take(&self, bytes: u64) -> Result<(), CUresult> {
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 taken.checked_add(bytes).filter(|&all| all <= self.total)
@@ -49,7 +50,7 @@ impl Budget {
             .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    fn give_back(&self, bytes: u64) {
+    pub(crate) fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

@@ -110,12 +110,13 @@ pub trait Observer: Send + Sync + Debug {
     /// happened, for the log.
     fn fault(&self, context: u32, code: CUresult, text: &str);
 
-    /// Device memory for a module's variables, within the client's window and quota. It is
-    /// committed, and freed by the caller of `module_load` when the module goes.
+    /// Memory for a module's variables, within the client's quota: in its window of the context's
+    /// device, or for managed variables in the host window. It is freed by the caller of
+    /// `module_load` when the module goes.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY.
-    fn allocate(&self, context: u32, bytes: u64) -> Result<Window, CUresult>;
+    fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
 }
 
 macro_rules! client_trait {

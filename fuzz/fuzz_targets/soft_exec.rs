@@ -102,6 +102,7 @@ fuzz_target!(|bytes: &[u8]| {
             params: block_params.into(),
             globals: Arc::clone(&globals),
             memory: Arc::clone(&space),
+            textures: Arc::default(),
             cancel: Arc::clone(&cancel),
             grid_id: 1,
             sm_count: 2,

@@ -18,6 +18,15 @@ const MAX_IMAGES: usize = 1 << 16;
 /// Bytes that a module's variables may need beyond their sizes: for the engine's alignment.
 const SLACK: u64 = 64 << 10;
 
+/// Bytes that the variables of a module may need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Of device memory.
+    pub device: u64,
+    /// Of managed memory.
+    pub managed: u64,
+}
+
 /// An image.
 #[derive(Debug)]
 enum Image {
@@ -28,8 +37,8 @@ enum Image {
         total: u64,
         /// What the engine said of it: its descriptor and its log.
         said: Vec<u8>,
-        /// Bytes that the variables of a module of it may need, or `None` if that is absurd.
-        variables: Option<u64>,
+        /// What the variables of a module of it may need, or `None` if that is absurd.
+        variables: Option<Needed>,
     },
 }
 
@@ -134,12 +143,12 @@ impl Images {
         }
     }
 
-    /// Bytes that the variables of a module of an image may need.
+    /// What the variables of a module of an image may need.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE when it is not loaded, CUDA_ERROR_OUT_OF_MEMORY when no device has
     /// as much.
-    pub fn variables(&self, image: u64) -> Result<u64, CUresult> {
+    pub fn variables(&self, image: u64) -> Result<Needed, CUresult> {
         match self.images.get(&image) {
             Some(Image::Loaded { variables, .. }) => variables.ok_or(CUresult::ERROR_OUT_OF_MEMORY),
             _ => Err(CUresult::ERROR_INVALID_HANDLE),
@@ -156,21 +165,27 @@ impl Images {
     }
 }
 
-fn bytes_of_variables(descriptor: &Descriptor) -> Option<u64> {
-    if descriptor.variables.is_empty() {
-        return Some(0);
+fn bytes_of_variables(descriptor: &Descriptor) -> Option<Needed> {
+    let mut needed = Needed::default();
+    for variable in &descriptor.variables {
+        let sum = match variable.managed {
+            true => &mut needed.managed,
+            false => &mut needed.device,
+        };
+        if *sum == 0 {
+            *sum = SLACK;
+        }
+        // The memory that an engine is given is only aligned to ALIGNMENT: it asks for as much more
+        // as it takes to align the variable within.
+        let padding = variable.align.max(1).checked_next_multiple_of(ALIGNMENT)?;
+        let bytes = variable
+            .bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)?
+            .checked_add(padding)?;
+        *sum = sum.checked_add(bytes)?;
     }
-    descriptor
-        .variables
-        .iter()
-        .try_fold(SLACK, |sum, variable| {
-            let bytes = variable
-                .bytes
-                .max(1)
-                .checked_next_multiple_of(ALIGNMENT)?
-                .checked_add(ALIGNMENT)?;
-            sum.checked_add(bytes)
-        })
+    Some(needed)
 }
 
 #[cfg(test)]
@@ -246,10 +261,11 @@ mod tests {
     #[test]
     fn variables_are_counted_with_room_to_align_them() {
         let mut images = Images::default();
-        let variable = |bytes| Variable {
+        let variable = |bytes, align, managed| Variable {
             name: "v".into(),
             bytes,
-            managed: false,
+            managed,
+            align,
         };
         let mut load = |image, variables| {
             let descriptor = Descriptor {
@@ -262,11 +278,22 @@ mod tests {
             images.loaded(image, descriptor, length);
             images.variables(image)
         };
-        assert_eq!(load(1, vec![]), Ok(0));
-        assert!(load(2, vec![variable(1), variable(1000)]).unwrap() >= 512 + 1024);
-        assert_eq!(
-            load(3, vec![variable(u64::MAX)]),
-            Err(CUresult::ERROR_OUT_OF_MEMORY)
-        );
+        assert_eq!(load(1, vec![]), Ok(Needed::default()));
+        let two = load(2, vec![variable(1, 0, false), variable(1000, 8, false)]).unwrap();
+        assert!(two.device >= 512 + 1024 && two.managed == 0);
+        let mixed = load(3, vec![variable(1, 0, false), variable(1000, 8, true)]).unwrap();
+        assert!(mixed.device >= 512 && mixed.managed >= 1024);
+        // Many variables that are aligned to more than all memory is.
+        let aligned = load(4, vec![variable(8, 1 << 16, false); 100]).unwrap();
+        assert!(aligned.device >= 100 * (1 << 16));
+        for (image, absurd) in [
+            (5, variable(u64::MAX, 0, false)),
+            (6, variable(1, u64::MAX, true)),
+        ] {
+            assert_eq!(
+                load(image, vec![absurd]),
+                Err(CUresult::ERROR_OUT_OF_MEMORY)
+            );
+        }
     }
 }

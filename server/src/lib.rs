@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod arrays;
 mod heap;
 mod images;
 mod log;

@@ -24,6 +24,9 @@ pub enum Place {
     Device(u32),
     /// In page-locked host memory.
     Host,
+    /// In the host window, as page-locked memory is, but counted against a device, by its ordinal:
+    /// managed memory.
+    Managed(u32),
 }
 
 /// A block that no longer belongs to the client, but whose memory is not free yet.
@@ -35,12 +38,13 @@ pub struct Block {
     bytes: u64,
 }
 
+/// A window's blocks, and a quota.
 #[derive(Debug)]
 struct Pool {
     heap: Heap,
-    /// Bytes that blocks take, those being freed included.
+    /// Bytes that count against the quota, those being freed included.
     used: u64,
-    /// Bytes that they may take.
+    /// Bytes that may count.
     limit: u64,
 }
 
@@ -83,10 +87,19 @@ impl Memory {
         }
     }
 
-    fn pool(&mut self, place: Place) -> Option<&mut Pool> {
+    /// The quota against which blocks of a place count.
+    fn quota(&mut self, place: Place) -> Option<&mut Pool> {
         match place {
-            Place::Device(device) => self.devices.get_mut(device as usize),
+            Place::Device(device) | Place::Managed(device) => self.devices.get_mut(device as usize),
             Place::Host => Some(&mut self.host),
+        }
+    }
+
+    /// The window that blocks of a place lie in.
+    fn heap(&mut self, place: Place) -> Option<&mut Heap> {
+        match place {
+            Place::Device(device) => Some(&mut self.devices.get_mut(device as usize)?.heap),
+            Place::Host | Place::Managed(_) => Some(&mut self.host.heap),
         }
     }
 
@@ -108,16 +121,18 @@ impl Memory {
         if self.blocks.len() >= MAX_BLOCKS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let pool = self.pool(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        let bytes = pool
-            .heap
+        let nowhere = CUresult::ERROR_INVALID_DEVICE;
+        let bytes = self
+            .heap(place)
+            .ok_or(nowhere)?
             .rounded(bytes)
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        if bytes > pool.limit.saturating_sub(pool.used) {
+        let quota = self.quota(place).ok_or(nowhere)?;
+        if bytes > quota.limit.saturating_sub(quota.used) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let start = pool.heap.allocate(bytes, backing)?;
-        pool.used += bytes;
+        let start = self.heap(place).ok_or(nowhere)?.allocate(bytes, backing)?;
+        self.quota(place).ok_or(nowhere)?.used += bytes;
         self.blocks.insert(
             start,
             Block {
@@ -130,11 +145,11 @@ impl Memory {
         Ok(start)
     }
 
-    /// Takes a block from the client, by its address. Its memory stays as it is until
-    /// [`Memory::release`].
+    /// Takes a block from the client, by its address: one that counts against a device, or one of
+    /// page-locked memory. Its memory stays as it is until [`Memory::release`].
     pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
         let block = self.blocks.get(&address)?;
-        if on_device != matches!(block.place, Place::Device(_)) {
+        if on_device == matches!(block.place, Place::Host) {
             return None;
         }
         self.blocks.remove(&address)
@@ -153,11 +168,34 @@ impl Memory {
         removed
     }
 
+    /// Counts bytes of a device that are taken, but not at addresses of the client: arrays.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.
+    pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
+        let quota = self.quota(Place::Device(device));
+        let quota = quota.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if bytes > quota.limit.saturating_sub(quota.used) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        quota.used += bytes;
+        Ok(())
+    }
+
+    /// Counts bytes of [`Memory::charge`] back.
+    pub fn uncharge(&mut self, device: u32, bytes: u64) {
+        if let Some(quota) = self.quota(Place::Device(device)) {
+            quota.used = quota.used.saturating_sub(bytes);
+        }
+    }
+
     /// Frees a block's memory, which nothing uses any more.
     pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
-        if let Some(pool) = self.pool(block.place) {
-            pool.heap.release(block.start, block.bytes, backing);
-            pool.used -= block.bytes;
+        if let Some(heap) = self.heap(block.place) {
+            heap.release(block.start, block.bytes, backing);
+        }
+        if let Some(quota) = self.quota(block.place) {
+            quota.used -= block.bytes;
         }
     }
 
@@ -241,6 +279,52 @@ mod tests {
                 .allocate(Place::Device(1), 0, 8 << 20, &mut Plenty)
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn managed_memory_lies_in_the_host_window_and_counts_against_its_device() {
+        let mut memory = memory(4 << 20);
+        let mut ask = |place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        let managed = ask(Place::Managed(0), 3 << 20).unwrap();
+        assert!(
+            managed >= 0x1100_0000_0000 + (2 << 30),
+            "in the host window"
+        );
+        for place in [Place::Device(0), Place::Managed(0)] {
+            assert_eq!(ask(place, 2 << 20), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        // Page-locked memory and the other device have quotas of their own.
+        ask(Place::Host, 8 << 20).unwrap();
+        ask(Place::Managed(1), 8 << 20).unwrap();
+        assert_eq!(
+            ask(Place::Managed(2), 1),
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        );
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        assert_eq!(memory.remove(managed, false), None, "no page-locked memory");
+        let block = memory.remove(managed, true).unwrap();
+        memory.release(&block, &mut Plenty);
+        assert_eq!(memory.info(0, 1 << 40), Some((4 << 20, 4 << 20)));
+    }
+
+    #[test]
+    fn what_is_charged_counts_against_the_quota() {
+        let mut memory = memory(4 << 20);
+        assert_eq!(memory.charge(0, 3 << 20), Ok(()));
+        assert_eq!(
+            memory.charge(0, 2 << 20),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        let more = memory.allocate(Place::Device(0), 0, 2 << 20, &mut Plenty);
+        assert_eq!(more, Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        memory.uncharge(0, 3 << 20);
+        assert_eq!(
+            memory.charge(0, u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(memory.charge(0, 4 << 20), Ok(()));
+        assert_eq!(memory.charge(9, 1), Err(CUresult::ERROR_INVALID_DEVICE));
     }
 
     #[test]

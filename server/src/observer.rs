@@ -62,7 +62,27 @@ pub struct Shared {
     /// Contexts that are dead, as bits.
     dead: AtomicU32,
     /// What the module that is being loaded may take for its variables.
-    variables: Mutex<Window>,
+    variables: Mutex<Lent>,
+}
+
+/// Memory for the variables of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// On the device.
+    pub device: Window,
+    /// Managed.
+    pub managed: Window,
+}
+
+impl Lent {
+    /// None at all.
+    pub const NOTHING: Self = {
+        let nothing = Window { base: 0, bytes: 0 };
+        Self {
+            device: nothing,
+            managed: nothing,
+        }
+    };
 }
 
 impl Shared {
@@ -75,7 +95,7 @@ impl Shared {
             name,
             host,
             dead: AtomicU32::new(0),
-            variables: Mutex::new(Window { base: 0, bytes: 0 }),
+            variables: Mutex::new(Lent::NOTHING),
         }
     }
 
@@ -87,13 +107,16 @@ impl Shared {
         }
     }
 
-    /// Sets what [`Observer::allocate`] may give. Returns what was left of the former.
-    pub fn lend_variables(&self, window: Window) -> Window {
-        let mut variables = self
+    /// Sets what [`Observer::allocate`] may give.
+    pub fn lend_variables(&self, lent: Lent) {
+        *self
             .variables
             .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut variables, window)
+            .unwrap_or_else(PoisonError::into_inner) = lent;
+    }
+
+    fn is_dead(&self, context: u32) -> bool {
+        context >= CONTEXT_SLOTS || self.dead.load(Ordering::Relaxed) & (1 << context) != 0
     }
 
     /// Whether this is the first bad news of a context.
@@ -106,9 +129,10 @@ impl Shared {
 impl Observer for Shared {
     fn completed(&self, at: At, result: Result<(), CUresult>) {
         if let Err(code) = result {
+            // Refused, and told once; or the work of a dead context, of which more was told.
             let context = self.progress.context(at.stream);
-            if self.first_fault(context) {
-                self.publisher.fault(context, code);
+            if !self.is_dead(context) {
+                self.publisher.refused(context, code);
             }
         }
         // The session's word first: when the client sees its own it may post more, which the
@@ -141,11 +165,15 @@ impl Observer for Shared {
         });
     }
 
-    fn allocate(&self, _context: u32, bytes: u64) -> Result<Window, CUresult> {
-        let mut left = self
+    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
+        let mut lent = self
             .variables
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        let left = match managed {
+            true => &mut lent.managed,
+            false => &mut lent.device,
+        };
         let bytes = bytes
             .max(1)
             .checked_next_multiple_of(ALIGNMENT)

@@ -6,17 +6,23 @@
 use std::collections::HashMap;
 
 use cuda_abi::operations::{
-    At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill,
-    FunctionSet, HeapSet, HostAlloc, HostAllocReply, HostFree, ImageDescribe, ImageDescribeReply,
-    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, MemAlloc, MemAllocReply,
-    MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported,
-    Operations, OutputTake, OutputTakeReply, StreamCreate, StreamDestroy, StreamWait, Write,
+    ArrayCopy, ArrayCreate, ArrayCreateReply, ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate,
+    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill, FunctionSet, HeapSet, HostAlloc,
+    HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply,
+    MemAlloc, MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply,
+    ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply, STREAM_SLOTS,
+    StreamCreate, StreamDestroy, StreamWait, TextureCreate, TextureCreateReply, TextureDestroy,
+    Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
 use transport::session::REPLY_DATA;
 
+use crate::images::Needed;
 use crate::memory::{Block, Place};
+use crate::observer::Lent;
+use crate::progress::gate;
 use crate::session::{Action, Committer, Item, Session};
 
 /// Modules that a client may have.
@@ -33,13 +39,13 @@ pub struct Modules {
 #[derive(Debug)]
 struct Module {
     context: u32,
-    /// Where its variables are.
-    variables: Option<u64>,
+    /// Where its variables are: on the device, and managed ones.
+    variables: Vec<u64>,
 }
 
 impl Session {
     /// The device of a context that is alive and not about to end.
-    fn device_of(&self, context: u32) -> Result<u32, CUresult> {
+    pub(crate) fn device_of(&self, context: u32) -> Result<u32, CUresult> {
         let device = self.contexts.get(context as usize).copied().flatten();
         device
             .filter(|_| self.ending_contexts & (1 << context) == 0)
@@ -47,11 +53,13 @@ impl Session {
     }
 
     /// Defers an action, or does it now.
-    fn defer(&mut self, action: Action) {
+    pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
             match action {
                 Action::Free(block) => self.release_block(&block),
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 // Only ever put behind others.
                 Action::Again(_) => {}
@@ -100,12 +108,39 @@ impl Session {
     /// Unloads a module that nothing uses any more.
     pub(crate) fn unload(&mut self, module: u64) {
         let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
-        if let Some(module) = self.modules.modules.remove(&module)
-            && let Some(address) = module.variables
-            && let Some(block) = self.memory.remove(address, true)
-        {
-            self.release_block(&block);
+        if let Some(module) = self.modules.modules.remove(&module) {
+            self.release_variables(&module.variables);
         }
+    }
+
+    fn release_variables(&mut self, blocks: &[u64]) {
+        for &address in blocks {
+            if let Some(block) = self.memory.remove(address, true) {
+                self.release_block(&block);
+            }
+        }
+    }
+
+    /// Takes memory for the variables of a module.
+    fn take_variables(
+        &mut self,
+        device: u32,
+        context: u32,
+        needed: Needed,
+        blocks: &mut Vec<u64>,
+    ) -> Result<Lent, CUresult> {
+        let mut lent = Lent::NOTHING;
+        for (place, bytes, window) in [
+            (Place::Device(device), needed.device, &mut lent.device),
+            (Place::Managed(device), needed.managed, &mut lent.managed),
+        ] {
+            if bytes > 0 {
+                let base = self.allocate(place, context, bytes)?;
+                blocks.push(base);
+                *window = Window { base, bytes };
+            }
+        }
+        Ok(lent)
     }
 
     /// Ends a context that nothing uses any more.
@@ -116,6 +151,7 @@ impl Session {
         self.modules
             .modules
             .retain(|_, module| module.context != context);
+        self.forget_arrays(context);
         for block in self.memory.remove_context(context) {
             self.release_block(&block);
         }
@@ -175,6 +211,17 @@ impl Operations for Session {
         Ok(MemAllocReply { address })
     }
 
+    fn managed_alloc(
+        &mut self,
+        request: &ManagedAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ManagedAllocReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let address = self.allocate(Place::Managed(device), request.context, request.bytes)?;
+        Ok(ManagedAllocReply { address })
+    }
+
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Result<(), CUresult> {
         let block = self.memory.remove(request.address, true);
         self.defer(Action::Free(block.ok_or(CUresult::ERROR_INVALID_VALUE)?));
@@ -220,6 +267,24 @@ impl Operations for Session {
             timing: 0,
         };
         self.client.event_record(at, &mark, &[])
+    }
+
+    fn host_gate(&mut self, at: At, _: &HostGate, data: &[u8]) -> Result<(), CUresult> {
+        // Released by now; its place is kept as that of a wait that is over.
+        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    }
+
+    fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Result<(), CUresult> {
+        if request.stream >= STREAM_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        // A client that releases too early only hurts its own order. What waits for this is looked
+        // at when `progress` is next asked whether anything is due, before the next record.
+        let _ = self
+            .shared
+            .progress
+            .complete(gate(request.stream), request.until);
+        Ok(())
     }
 
     fn detach(&mut self, _: &Detach, _: &[u8]) -> Result<(), CUresult> {
@@ -348,18 +413,16 @@ impl Operations for Session {
         if modules.len() >= MAX_MODULES || modules.contains_key(&request.module) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let bytes = self.images.variables(request.image)?;
-        let variables = match bytes {
-            0 => None,
-            _ => Some(self.allocate(Place::Device(device), request.context, bytes)?),
-        };
-        let nothing = Window { base: 0, bytes: 0 };
-        self.shared.lend_variables(match variables {
-            Some(base) => Window { base, bytes },
-            None => nothing,
-        });
-        let loaded = self.client.module_load(request, data, reply);
-        self.shared.lend_variables(nothing);
+        let needed = self.images.variables(request.image)?;
+        let mut variables = Vec::new();
+        let loaded = self
+            .take_variables(device, request.context, needed, &mut variables)
+            .and_then(|lent| {
+                self.shared.lend_variables(lent);
+                let loaded = self.client.module_load(request, data, reply);
+                self.shared.lend_variables(Lent::NOTHING);
+                loaded
+            });
         match loaded {
             Ok(fields) => {
                 self.modules.modules.insert(
@@ -373,9 +436,7 @@ impl Operations for Session {
                 Ok(fields)
             }
             Err(code) => {
-                if let Some(block) = variables.and_then(|at| self.memory.remove(at, true)) {
-                    self.release_block(&block);
-                }
+                self.release_variables(&variables);
                 Err(code)
             }
         }
@@ -433,5 +494,37 @@ impl Operations for Session {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         self.client.event_record(at, request, data)
+    }
+
+    fn array_create(
+        &mut self,
+        request: &ArrayCreate,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        self.make_array(request, reply)
+    }
+
+    fn array_destroy(&mut self, request: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.end_array_later(request)
+    }
+
+    fn array_copy(&mut self, at: At, request: &ArrayCopy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.array_copy(at, request, data)
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &TextureCreate,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        self.device_of(request.context)?;
+        self.client.texture_create(request, data, reply)
+    }
+
+    fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(Action::EndTexture(*request));
+        Ok(())
     }
 }

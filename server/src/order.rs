@@ -4,6 +4,7 @@
 //! * on its stream's earlier records, which need only have been handed to the engine, since the
 //!   engine's streams are first in, first out;
 //! * if it is a wait, on the completion of another stream's work up to a position;
+//! * if it is a gate, on the client's word that what the client runs there itself is done;
 //! * if it is in the legacy stream of a context (its slot is the context's id), on the completion of
 //!   everything posted earlier in the context's blocking streams, and if it is in a blocking stream,
 //!   on the completion of the legacy stream's earlier work. Non-blocking streams are free of that.
@@ -22,7 +23,7 @@ use std::collections::VecDeque;
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS};
 
-use crate::progress::Progress;
+use crate::progress::{Progress, gate};
 
 /// A position of a stream that must be complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,8 @@ pub enum Step {
         /// The position there.
         until: u64,
     },
+    /// To wait until the client has released the stream's gate up to this very place.
+    Gate,
     /// It is the stream's last.
     Last,
 }
@@ -358,6 +361,12 @@ impl<T, A> Order<T, A> {
             && on != at.stream
         {
             need(Dependency { stream: on, until });
+        }
+        if matches!(step, Step::Gate) {
+            need(Dependency {
+                stream: gate(at.stream),
+                until: at.sequence,
+            });
         }
         let context = stream.context;
         if at.stream == context {

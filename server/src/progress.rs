@@ -6,6 +6,8 @@
 //! neither of this client nor of another. Streams' words are made 64 at a time when first used: a
 //! client with a few streams costs a few hundred bytes.
 //!
+//! Beside each stream's words stand those of its [`gate`]: up to where the client has released it.
+//!
 //! Knows nothing of dependencies (`order`) nor of shared memory (`transport`).
 
 use std::sync::OnceLock;
@@ -15,6 +17,12 @@ use cuda_abi::operations::STREAM_SLOTS;
 
 /// Streams whose words are made together.
 const GROUP: usize = 64;
+
+/// Where the words of a stream's gate are, in the place of a stream's slot.
+#[must_use]
+pub const fn gate(stream: u32) -> u32 {
+    STREAM_SLOTS.saturating_add(stream)
+}
 
 /// The words of one client's streams.
 #[derive(Debug)]
@@ -37,7 +45,7 @@ struct Words {
 impl Default for Progress {
     fn default() -> Self {
         Self {
-            groups: (0..STREAM_SLOTS as usize / GROUP)
+            groups: (0..2 * STREAM_SLOTS as usize / GROUP)
                 .map(|_| OnceLock::new())
                 .collect(),
             due: AtomicBool::new(false),
@@ -141,7 +149,7 @@ mod tests {
     #[test]
     fn a_slot_beyond_the_last_is_harmless() {
         let progress = Progress::default();
-        assert!(!progress.complete(STREAM_SLOTS, 1));
+        assert!(!progress.complete(gate(STREAM_SLOTS), 1));
         assert_eq!(progress.completed(u32::MAX), 0);
         assert!(progress.want(u32::MAX, 1));
     }

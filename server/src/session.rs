@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait, dispatch,
+    At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait,
+    TextureDestroy, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -20,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::arrays::{Arrays, Charge};
 use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
@@ -79,6 +81,10 @@ pub enum Action {
     Free(Block),
     /// Unload a module.
     Unload(u64),
+    /// End an array.
+    EndArray(u64, Charge),
+    /// End a texture or surface.
+    EndTexture(TextureDestroy),
     /// End a context.
     EndContext(u32),
     /// Carry out a call that there was no memory for.
@@ -107,6 +113,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) images: Images,
     pub(crate) modules: Modules,
+    pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
     /// The device of each context.
@@ -160,6 +167,7 @@ impl Session {
             memory: parts.memory,
             images: Images::default(),
             modules: Modules::default(),
+            arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
@@ -303,6 +311,7 @@ impl Session {
                     until: wait.until,
                 }
             }
+            Opcode::HostGate => Step::Gate,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };
@@ -463,6 +472,8 @@ impl Session {
                     self.memory.release(&block, &mut committer);
                 }
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 Action::Again(record) => {
                     self.again -= 1;
@@ -496,9 +507,15 @@ impl Session {
 
 /// Whether a record asks for memory and waits for the answer.
 fn takes_memory(record: &Record) -> bool {
-    [Opcode::MemAlloc, Opcode::HostAlloc, Opcode::ModuleLoad]
-        .iter()
-        .any(|&opcode| record.header.opcode == opcode as u16)
+    [
+        Opcode::MemAlloc,
+        Opcode::HostAlloc,
+        Opcode::ManagedAlloc,
+        Opcode::ModuleLoad,
+        Opcode::ArrayCreate,
+    ]
+    .iter()
+    .any(|&opcode| record.header.opcode == opcode as u16)
 }
 
 fn why(refused: Refused) -> End {

@@ -11,7 +11,7 @@ mod replies;
 mod server;
 mod staging;
 
-pub use client::{ClientEnd, Closed, Reply};
+pub use client::{ClientEnd, Closed, Reply, Written};
 pub use layout::{RECORD_DATA, REPLY_DATA, REPLY_SLOTS, RING_BYTES, STAGING_BYTES, STATUS_BYTES};
 pub use server::{Consumer, NotSent, Publisher, ServerEnd};
 pub use staging::{Chunk, Staging};

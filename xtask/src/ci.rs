@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::shell::{cargo, root, run};
-use crate::{coverage, fuzz};
+use crate::{corpus, coverage, fuzz, mpi, python};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY_VERSION: &str = "0.20.2";
@@ -26,11 +26,11 @@ pub fn all() -> Result<()> {
         "warnings",
     ]))?;
     deny()?;
-    test()
+    test(true)
 }
 
-/// All tests.
-pub fn test() -> Result<()> {
+/// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too.
+pub fn test(all_toolkits: bool) -> Result<()> {
     coverage::check()?;
     run(cargo().args([
         "build",
@@ -54,6 +54,9 @@ pub fn test() -> Result<()> {
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private-intra-doc-links -A rustdoc::redundant-explicit-links",
         ))?;
+    corpus::test(all_toolkits)?;
+    mpi::mpi()?;
+    python::python("")?;
     // Last, because its summary is what CI reads.
     run(cargo().args(["test", "--workspace", "--no-fail-fast"]))
 }

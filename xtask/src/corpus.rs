@@ -16,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
+use crate::runtimes;
 use crate::shell::root;
 use crate::toolkit::Toolkit;
 use build::Builder;
@@ -23,14 +24,20 @@ use program::Program;
 use run::{Outcome, Runner};
 
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
-const BUILT: &[&str] = &[
+pub const BUILT: &[&str] = &[
+    "assert",
+    "callbacks",
+    "cooperative",
+    "heap",
+    "jit",
+    "managed",
+    "mapped",
     "plain",
+    "pools",
+    "printf",
     "ptds",
     "sm_80",
-    "printf",
-    "assert",
-    "heap",
-    "cooperative",
+    "textures",
 ];
 
 #[derive(Debug, clap::Args)]
@@ -56,7 +63,39 @@ pub struct Arguments {
     /// Compilers at once
     #[arg(long, default_value_t = 2)]
     jobs: usize,
+    /// What `cargo xtask test` runs: all programs with the static runtime, some with the shared one
+    #[arg(long, conflicts_with_all = ["cudart", "native", "build_only"])]
+    ci: bool,
+    /// Also these some with the newest runtime, and one program with runtimes of every release
+    #[arg(long)]
+    all_toolkits: bool,
 }
+
+/// Programs that run with a shared runtime too: registration, start and end, threads, and a call of
+/// every family, since that is where the two kinds differ.
+const SHARED: &[&str] = &[
+    "contexts",
+    "device_queries",
+    "device_reset",
+    "events",
+    "fork_exec",
+    "graph_capture",
+    "host_functions",
+    "ipc",
+    "jit",
+    "launch_errors",
+    "managed",
+    "many_streams",
+    "many_threads",
+    "per_thread_stream",
+    "pinned_async",
+    "pools",
+    "symbols",
+    "textures",
+    "thrust_sort",
+    "vector_add",
+    "visible_devices",
+];
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Cudart {
@@ -73,9 +112,56 @@ impl Cudart {
     }
 }
 
+/// The command.
 pub fn corpus(arguments: &Arguments) -> Result<()> {
+    if arguments.ci || arguments.all_toolkits {
+        return ci(arguments);
+    }
+    one(arguments, &[], None)
+}
+
+/// What a submission must pass.
+pub fn test(all_toolkits: bool) -> Result<()> {
+    ci(&Arguments {
+        filter: String::new(),
+        cudart: Cudart::Static,
+        native: false,
+        all: false,
+        build_only: false,
+        out: None,
+        jobs: 2,
+        ci: true,
+        all_toolkits,
+    })
+}
+
+fn ci(arguments: &Arguments) -> Result<()> {
+    let shared = Arguments {
+        filter: arguments.filter.clone(),
+        cudart: Cudart::Shared,
+        out: None,
+        ..*arguments
+    };
+    // All parts, for all that is wrong to be seen in one run.
+    let mut results = vec![one(arguments, &[], None), one(&shared, SHARED, None)];
+    if arguments.all_toolkits {
+        results.push(runtimes::newest().and_then(|newest| one(&shared, SHARED, Some(newest))));
+        results.push(runtimes::runtimes());
+    }
+    results.into_iter().collect()
+}
+
+/// Builds and runs programs: all that the filter lets through, or those of `chosen` if it names any.
+/// `libraries` has the shared runtime to run with; else it is the compiler's own.
+fn one(arguments: &Arguments, chosen: &[&str], libraries: Option<PathBuf>) -> Result<()> {
     let folder = root().join("tests/programs");
-    let programs = Program::all(&folder, &arguments.filter)?;
+    let mut programs = Program::all(&folder, &arguments.filter)?;
+    if !chosen.is_empty() {
+        programs.retain(|program| chosen.contains(&program.name.as_str()));
+        if programs.is_empty() {
+            return Ok(());
+        }
+    }
     ensure!(
         !programs.is_empty(),
         "no program has `{}` in its name",
@@ -89,10 +175,17 @@ pub fn corpus(arguments: &Arguments) -> Result<()> {
     }
 
     let recorded = recorded(&fs::read_to_string(folder.join("recorded.txt")).unwrap_or_default());
+    let libraries = libraries.unwrap_or_else(|| toolkit.libraries());
+    println!(
+        "xtask: {} programs, {} runtime, {}",
+        programs.len(),
+        arguments.cudart.name(),
+        libraries.display()
+    );
     let mut runner = match (arguments.build_only, arguments.native) {
         (true, _) => None,
-        (false, true) => Some(Runner::native(&toolkit)?),
-        (false, false) => Some(Runner::under_openmps(&toolkit)?),
+        (false, true) => Some(Runner::native(libraries)?),
+        (false, false) => Some(Runner::under_openmps(libraries)?),
     };
     let mut table = Table::new();
     for (program, built) in programs.iter().zip(built) {

@@ -3,7 +3,11 @@
 mod ci;
 mod corpus;
 mod coverage;
+mod daemon;
 mod fuzz;
+mod mpi;
+mod python;
+mod runtimes;
 mod shell;
 mod toolkit;
 
@@ -19,8 +23,13 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Builds everything and runs every test: unit, whole-process, loom, fuzz smoke, documentation
-    Test,
+    /// Builds everything and runs every test: unit, whole-process, loom, fuzz smoke, documentation, and
+    /// programs in CUDA C++, with MPI, and in Python
+    Test {
+        /// Run the CUDA programs with runtimes of other releases too, from 11.8 to 13.5
+        #[arg(long)]
+        all_toolkits: bool,
+    },
     /// What CI runs: formatting, clippy and cargo-deny, then `test`
     Ci,
     /// Runs the loom models of the ring and its bell
@@ -36,17 +45,30 @@ enum Task {
     },
     /// Builds and runs the CUDA programs of tests/programs
     Corpus(corpus::Arguments),
+    /// Runs one program with CUDA's runtimes of every release
+    Runtimes,
+    /// Builds and runs the MPI programs of tests/mpi
+    Mpi,
+    /// Runs the Python programs of tests/python
+    Python {
+        /// Only programs whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+    },
     /// Writes docs/coverage.md from the table
     Coverage,
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
-        Task::Test => ci::test(),
+        Task::Test { all_toolkits } => ci::test(all_toolkits),
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
         Task::Corpus(arguments) => corpus::corpus(&arguments),
+        Task::Runtimes => runtimes::runtimes(),
+        Task::Mpi => mpi::mpi(),
+        Task::Python { filter } => python::python(&filter),
         Task::Coverage => coverage::write(),
     }
 }

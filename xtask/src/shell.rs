@@ -2,10 +2,13 @@
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+/// Between looks at a running program.
+pub const INTERVAL: Duration = Duration::from_millis(5);
 
 /// The workspace's root folder.
 pub fn root() -> PathBuf {
@@ -38,4 +41,20 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("{text}: {status}");
     }
     Ok(())
+}
+
+/// Waits for a child, and ends it at the limit: then None.
+pub fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(INTERVAL);
+    }
 }

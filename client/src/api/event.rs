@@ -69,7 +69,8 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
     match session.events.get(event)?.place() {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
-            session.check_fault(place.context)
+            session.pools.synchronized(session);
+            session.outcome(place.context)
         }
         None => Ok(()),
     }

@@ -5,7 +5,6 @@ use cuda_abi::operations::Fill;
 use cuda_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUstream};
 
 use super::Outcome;
-use crate::memory::Origin;
 use crate::stream;
 
 /// Rows to fill: `width` elements of `element` bytes each.
@@ -51,13 +50,15 @@ fn fill(rows: Rows, value: u32, stream: CUstream, here: bool) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let span = rows.span().ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let range = target.current.session.ranges.find(rows.to);
+    let session = target.current.session;
+    let to = session.device_address(rows.to);
+    let range = session.ranges.find(to);
     let range = range
-        .filter(|range| range.contains(rows.to, span))
+        .filter(|range| range.contains(to, span))
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let sequence = target.enqueue(
         &Fill {
-            to: rows.to,
+            to,
             pitch: rows.pitch,
             value,
             element: rows.element,
@@ -66,8 +67,8 @@ fn fill(rows: Rows, value: u32, stream: CUstream, here: bool) -> Outcome {
         },
         &[],
     )?;
-    // Of device memory a program sees nothing before it asks; page-locked memory it sees at once.
-    if here && range.origin == Origin::Host {
+    // Of device memory a program sees nothing before it asks; shared memory it sees at once.
+    if here && range.is_shared() {
         return target.wait(sequence);
     }
     Ok(())

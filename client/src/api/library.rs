@@ -11,7 +11,7 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::module::{c_name, image_at, image_of_file};
-use crate::context::current;
+use crate::context::{self, current, usable};
 use crate::function::Function;
 use crate::handle::Kind;
 use crate::image::Image;
@@ -105,6 +105,31 @@ pub(crate) fn cuLibraryGetGlobal(
     library.image.variable(name)?;
     let module = library.module_in(&current()?)?;
     let (address, size) = session.modules.get(module)?.variable(name)?;
+    dptr.set_if(address);
+    bytes.set_if(size as usize);
+    Ok(())
+}
+
+pub(crate) fn cuLibraryGetManaged(
+    dptr: Out<CUdeviceptr>,
+    bytes: Out<usize>,
+    library: CUlibrary,
+    name: Text,
+) -> Outcome {
+    let session = session()?;
+    let library = session.libraries.get(library.bits())?;
+    let name = name.get()?;
+    library.image.variable(name)?;
+    // Runtime 13 asks before any context is current.
+    let current = match context::top() {
+        0 => usable(session, session.primary(0)?.handle())?,
+        _ => current()?,
+    };
+    let module = library.module_in(&current)?;
+    let (address, size) = session
+        .modules
+        .get(module)?
+        .managed_variable(session, name)?;
     dptr.set_if(address);
     bytes.set_if(size as usize);
     Ok(())

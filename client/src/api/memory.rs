@@ -3,17 +3,17 @@
 use std::ffi::c_void;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{HostAlloc, HostFree, MemAlloc, MemFree, MemInfo};
+use cuda_abi::operations::{HostAlloc, HostFree, MemFree, MemInfo};
 use cuda_abi::types::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
     CUdeviceptr, CUdeviceptr_v1,
 };
 
 use super::{Outcome, narrow};
-use crate::context::{Current, current};
+use crate::context::{Current, current, current_as_it_is};
 use crate::memory::{Origin, Range};
 use crate::params::Out;
-use crate::session::session;
+use crate::session::{Session, session};
 
 /// Rows of pitched memory begin at multiples of this many bytes.
 const PITCH: usize = 512;
@@ -41,20 +41,25 @@ pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
 }
 
 /// Notes memory that the server gave; what overlaps memory that is in use cannot be.
-fn note(current: &Current, base: u64, bytes: u64, origin: Origin, flags: u32) -> Outcome {
-    let range = Range {
-        base,
-        bytes,
-        origin,
-        context: current.handle(),
-        slot: current.slot(),
-        flags,
-        id: 0,
-    };
+pub(super) fn note(current: &Current, range: Range) -> Outcome {
     if current.session.ranges.insert(range) {
         return Ok(());
     }
-    crate::log::log!("the server gave {bytes} bytes at {base:#x}, which are in use");
+    crate::log::log!(
+        "the server gave {} bytes at {:#x}, which are in use",
+        range.bytes,
+        range.base
+    );
+    Err(CUresult::ERROR_UNKNOWN)
+}
+
+/// Checks that memory which the program will touch lies in the window that is mapped here.
+pub(super) fn check_in_window(session: &Session, base: u64, bytes: u64) -> Outcome {
+    let last = base.checked_add(bytes - 1);
+    if session.host.contains(&base) && last.is_some_and(|last| session.host.contains(&last)) {
+        return Ok(());
+    }
+    crate::log::log!("the server gave host memory at {base:#x}, outside of the window");
     Err(CUresult::ERROR_UNKNOWN)
 }
 
@@ -63,12 +68,12 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let reply = current.session.call(&MemAlloc {
-        context: current.slot(),
-        bytes,
-    })?;
-    note(&current, reply.fields.address, bytes, Origin::Device, 0)?;
-    Ok(reply.fields.address)
+    let address = current.session.take_memory(&current, bytes)?;
+    note(
+        &current,
+        Range::new(&current, Origin::Device, address, bytes),
+    )?;
+    Ok(address)
 }
 
 pub(crate) fn cuMemAlloc(dptr: Out<CUdeviceptr_v1>, byte_count: u32) -> Outcome {
@@ -126,14 +131,22 @@ pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
 }
 
 pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
-    let session = session()?;
+    // A thread without a context may free; one whose context is dead learns of it.
+    let session = match current() {
+        Err(CUresult::ERROR_INVALID_CONTEXT) => session()?,
+        current => current?.session,
+    };
     if dptr == 0 {
         return Ok(()); // The usual way to have a context made.
     }
-    session
+    let range = session
         .ranges
-        .remove(dptr, |range| range.origin == Origin::Device)
+        .remove(dptr, |range| {
+            matches!(range.origin, Origin::Device | Origin::Managed)
+        })
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    session.pools.forget_allocation(&range);
+    session.advice.forget(range.base, range.bytes);
     session.post(&MemFree { address: dptr })
 }
 
@@ -197,13 +210,9 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
         flags,
     })?;
     let base = reply.fields.address;
-    // The program will follow this pointer: it must lead into the window that is mapped here.
-    let last = base.checked_add(bytes - 1);
-    if !session.host.contains(&base) || !last.is_some_and(|last| session.host.contains(&last)) {
-        crate::log::log!("the server gave host memory at {base:#x}, outside of the window");
-        return Err(CUresult::ERROR_UNKNOWN);
-    }
-    note(&current, base, bytes, Origin::Host, flags)?;
+    check_in_window(session, base, bytes)?;
+    let range = Range::new(&current, Origin::Host, base, bytes);
+    note(&current, Range { flags, ..range })?;
     pointer.set(std::ptr::with_exposed_provenance_mut(base as usize))
 }
 
@@ -226,7 +235,7 @@ fn host_range(pointer: *mut c_void) -> Result<Range, CUresult> {
     session
         .ranges
         .find(pointer.addr() as u64)
-        .filter(|range| range.origin == Origin::Host)
+        .filter(|range| matches!(range.origin, Origin::Host | Origin::Registered))
         .ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -249,12 +258,16 @@ pub(crate) fn cuMemHostGetDevicePointer_v2(
 }
 
 fn host_pointer(pointer: *mut c_void, flags: u32) -> Result<u64, CUresult> {
-    host_range(pointer)?;
+    let range = host_range(pointer)?;
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // The same address for the program and for every device.
-    Ok(pointer.addr() as u64)
+    // What was allocated has the same address for the program and for every device.
+    let address = pointer.addr() as u64;
+    Ok(match current_as_it_is()?.session.host.contains(&address) {
+        true => address,
+        false => range.across(address),
+    })
 }
 
 pub(crate) fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) -> Outcome {

@@ -4,6 +4,8 @@
 //! the rest. Pointers come as [`params`](crate::params); handles as their bits.
 #![allow(non_snake_case, reason = "the names are C's")]
 
+mod array;
+mod array_copy;
 mod context;
 mod copy;
 mod device;
@@ -13,14 +15,21 @@ mod function;
 mod init;
 mod launch;
 mod library;
+mod link;
+mod managed;
 mod memory;
 mod module;
 mod occupancy;
 mod pointer;
+mod pool;
+mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod texture;
 
+pub(crate) use array::*;
+pub(crate) use array_copy::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
@@ -30,11 +39,16 @@ pub(crate) use function::*;
 pub(crate) use init::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
+pub(crate) use link::*;
+pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
 pub(crate) use pointer::*;
+pub(crate) use pool::*;
+pub(crate) use register::*;
 pub(crate) use stream::*;
+pub(crate) use texture::*;
 
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;

@@ -43,6 +43,15 @@ impl Value {
     }
 }
 
+/// An address of a range as the devices have it, or as the program does.
+fn on_side(session: &Session, range: &Range, address: u64, devices: bool) -> u64 {
+    let is_registered = range.origin == Origin::Registered;
+    match is_registered && session.host.contains(&address) != devices {
+        true => range.across(address),
+        false => address,
+    }
+}
+
 /// What there is to say of an address in a range of ours.
 fn value(
     session: &'static Session,
@@ -53,13 +62,17 @@ fn value(
     Ok(match attribute {
         CUpointer_attribute::CONTEXT => Value::Long(range.context),
         CUpointer_attribute::MEMORY_TYPE => Value::Int(match range.origin {
-            Origin::Host => CUmemorytype::HOST.0,
-            Origin::Device | Origin::Variable => CUmemorytype::DEVICE.0,
+            Origin::Host | Origin::Registered => CUmemorytype::HOST.0,
+            // Managed memory too, which IS_MANAGED tells from the rest.
+            _ => CUmemorytype::DEVICE.0,
         }),
-        CUpointer_attribute::DEVICE_POINTER => Value::Long(address),
-        CUpointer_attribute::HOST_POINTER if range.origin == Origin::Host => Value::Long(address),
+        CUpointer_attribute::DEVICE_POINTER => Value::Long(on_side(session, range, address, true)),
+        CUpointer_attribute::HOST_POINTER if range.is_shared() => {
+            Value::Long(on_side(session, range, address, false))
+        }
         CUpointer_attribute::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
-        CUpointer_attribute::SYNC_MEMOPS | CUpointer_attribute::IS_MANAGED => Value::Int(0),
+        CUpointer_attribute::SYNC_MEMOPS => Value::Int(0),
+        CUpointer_attribute::IS_MANAGED => Value::Int(range.is_managed().into()),
         CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
         | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
         | CUpointer_attribute::IS_HW_DECOMPRESS_CAPABLE => Value::Bool(false),
@@ -80,9 +93,8 @@ fn value(
             Value::Long(range.bytes)
         }
         CUpointer_attribute::MAPPED => Value::Bool(true),
-        CUpointer_attribute::ALLOWED_HANDLE_TYPES | CUpointer_attribute::MEMPOOL_HANDLE => {
-            Value::Long(0)
-        }
+        CUpointer_attribute::ALLOWED_HANDLE_TYPES => Value::Long(0),
+        CUpointer_attribute::MEMPOOL_HANDLE => Value::Long(range.pool),
         // Read and write.
         CUpointer_attribute::ACCESS_FLAGS => Value::Int(3),
         CUpointer_attribute::P2P_TOKENS => return Err(CUresult::ERROR_NOT_SUPPORTED),

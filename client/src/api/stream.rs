@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUgreenCtx, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUgreenCtx, CUhostFn, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 use std::cell::Cell;
+use std::ffi::c_void;
 
 use super::Outcome;
 use crate::context::current;
 use crate::event;
 use crate::handle::{Key, Kind};
+use crate::host::{self, Call};
 use crate::params::Out;
 use crate::session::session;
 use crate::stream::{self, GREATEST_PRIORITY, LEAST_PRIORITY, Target};
@@ -48,7 +50,10 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    target.wait(end_of(&target)?)
+    target.wait(end_of(&target)?)?;
+    let session = target.current.session;
+    session.pools.synchronized(session);
+    Ok(())
 }
 
 /// The place that a stream must come to for all that was posted until now.
@@ -68,7 +73,7 @@ const LOOK_EVERY: u32 = 1024;
 pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
     let session = session()?;
     if session.reached(target_slot, sequence) {
-        return session.check_fault(context);
+        return session.outcome(context);
     }
     if FRUITLESS
         .fetch_add(1, Ordering::Relaxed)
@@ -91,6 +96,39 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) ->
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     event::make_wait(&target, event)
+}
+
+pub(crate) fn cuLaunchHostFunc(
+    stream: CUstream,
+    callback: CUhostFn,
+    user_data: *mut c_void,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let call = Call::Function {
+        function,
+        data: user_data,
+    };
+    host::enqueue(&target, call).map(drop)
+}
+
+pub(crate) fn cuStreamAddCallback(
+    stream: CUstream,
+    callback: CUstreamCallback,
+    user_data: *mut c_void,
+    flags: u32,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if flags != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let call = Call::Callback {
+        function,
+        stream,
+        data: user_data,
+    };
+    host::enqueue(&target, call).map(drop)
 }
 
 pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) -> Outcome {

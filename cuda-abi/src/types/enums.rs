@@ -145,7 +145,9 @@ open_enums! {
     CUGLDeviceList {}
 
     /// What a texture gives beyond its edge.
-    CUaddress_mode {}
+    CUaddress_mode {
+        WRAP = 0, CLAMP = 1, MIRROR = 2, BORDER = 3
+    }
 
     /// An atomic operation.
     CUatomicOperation {}
@@ -157,7 +159,9 @@ open_enums! {
     CUdevResourceType {}
 
     /// How a texture interpolates.
-    CUfilter_mode {}
+    CUfilter_mode {
+        POINT = 0, LINEAR = 1
+    }
 
     /// How far a flush of remote writes reaches.
     CUflushGPUDirectRDMAWritesScope {}
@@ -175,31 +179,57 @@ open_enums! {
     CUgraphNodeType {}
 
     /// A kind of input of the linker.
-    CUjitInputType {}
+    CUjitInputType {
+        CUBIN = 0, PTX = 1, FATBINARY = 2, OBJECT = 3, LIBRARY = 4, NVVM = 5
+    }
+
+    /// What a texture or a surface is made of.
+    CUresourcetype {
+        ARRAY = 0, MIPMAPPED_ARRAY = 1, LINEAR = 2, PITCH2D = 3
+    }
 
     /// How memory may be reached.
-    CUmemAccess_flags {}
+    CUmemAccess_flags {
+        NONE = 0, READ = 1, READWRITE = 3
+    }
 
     /// Which granularity is asked.
-    CUmemAllocationGranularity_flags {}
+    CUmemAllocationGranularity_flags {
+        MINIMUM = 0, RECOMMENDED = 1
+    }
 
     /// A kind of handle of physical memory.
-    CUmemAllocationHandleType {}
+    CUmemAllocationHandleType {
+        NONE = 0, POSIX_FILE_DESCRIPTOR = 1, WIN32 = 2, WIN32_KMT = 4, FABRIC = 8
+    }
 
     /// A kind of physical memory.
-    CUmemAllocationType {}
+    CUmemAllocationType {
+        INVALID = 0, PINNED = 1, MANAGED = 2
+    }
 
     /// A setting of a memory pool.
-    CUmemPool_attribute {}
+    CUmemPool_attribute {
+        REUSE_FOLLOW_EVENT_DEPENDENCIES = 1, REUSE_ALLOW_OPPORTUNISTIC = 2,
+        REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3, RELEASE_THRESHOLD = 4, RESERVED_MEM_CURRENT = 5,
+        RESERVED_MEM_HIGH = 6, USED_MEM_CURRENT = 7, USED_MEM_HIGH = 8
+    }
 
     /// A kind of handle of an address range.
     CUmemRangeHandleType {}
 
     /// Advice on managed memory.
-    CUmem_advise {}
+    CUmem_advise {
+        SET_READ_MOSTLY = 1, UNSET_READ_MOSTLY = 2, SET_PREFERRED_LOCATION = 3,
+        UNSET_PREFERRED_LOCATION = 4, SET_ACCESSED_BY = 5, UNSET_ACCESSED_BY = 6
+    }
 
     /// A fact about managed memory.
-    CUmem_range_attribute {}
+    CUmem_range_attribute {
+        READ_MOSTLY = 1, PREFERRED_LOCATION = 2, ACCESSED_BY = 3, LAST_PREFETCH_LOCATION = 4,
+        PREFERRED_LOCATION_TYPE = 5, PREFERRED_LOCATION_ID = 6, LAST_PREFETCH_LOCATION_TYPE = 7,
+        LAST_PREFETCH_LOCATION_ID = 8
+    }
 
     /// Which multicast granularity is asked.
     CUmulticastGranularity_flags {}
@@ -279,7 +309,47 @@ pub const CU_LAUNCH_PARAM_END: usize = 0;
 pub const CU_LAUNCH_PARAM_BUFFER_POINTER: usize = 1;
 /// `extra` of a launch: the next entry points at the size of the parameter buffer.
 pub const CU_LAUNCH_PARAM_BUFFER_SIZE: usize = 2;
+/// CUmemAttach_flags: every stream of every device may use the memory.
+pub const CU_MEM_ATTACH_GLOBAL: u32 = 0x1;
+/// CUmemAttach_flags: no stream may use the memory until it is attached to one.
+pub const CU_MEM_ATTACH_HOST: u32 = 0x2;
+/// CUmemAttach_flags: one stream may use the memory.
+pub const CU_MEM_ATTACH_SINGLE: u32 = 0x4;
+/// cuMemHostRegister: pinned for all contexts.
+pub const CU_MEMHOSTREGISTER_PORTABLE: u32 = 0x01;
+/// cuMemHostRegister: has a device address.
+pub const CU_MEMHOSTREGISTER_DEVICEMAP: u32 = 0x02;
+/// cuMemHostRegister: memory of another device on the bus.
+pub const CU_MEMHOSTREGISTER_IOMEMORY: u32 = 0x04;
+/// cuMemHostRegister: devices only read it.
+pub const CU_MEMHOSTREGISTER_READ_ONLY: u32 = 0x08;
+/// CUmemLocation: nowhere in particular.
+pub const CU_MEM_LOCATION_TYPE_NONE: u32 = 0;
+/// CUmemLocation: a device, by its ordinal.
+pub const CU_MEM_LOCATION_TYPE_DEVICE: u32 = 1;
+/// CUmemLocation: the processor's memory.
+pub const CU_MEM_LOCATION_TYPE_HOST: u32 = 2;
+/// CUmemLocation: a node of the processor's memory.
+pub const CU_MEM_LOCATION_TYPE_HOST_NUMA: u32 = 3;
+/// CUmemLocation: the calling thread's node of the processor's memory.
+pub const CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: u32 = 4;
+/// cuIpcOpenMemHandle: reach the memory of another device if need be.
+pub const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: u32 = 0x1;
 /// The processor, where a device may be given.
 pub const CU_DEVICE_CPU: i32 = -1;
 /// No device.
 pub const CU_DEVICE_INVALID: i32 = -2;
+/// cuArray3DCreate: the depth counts layers.
+pub const CUDA_ARRAY3D_LAYERED: u32 = 0x01;
+/// cuArray3DCreate: surfaces may be bound to it.
+pub const CUDA_ARRAY3D_SURFACE_LDST: u32 = 0x02;
+/// cuArray3DCreate: six faces, or layers of six.
+pub const CUDA_ARRAY3D_CUBEMAP: u32 = 0x04;
+/// cuArray3DCreate: gathers of four texels will be made.
+pub const CUDA_ARRAY3D_TEXTURE_GATHER: u32 = 0x08;
+/// cuTexObjectCreate: integers are read as they are.
+pub const CU_TRSF_READ_AS_INTEGER: u32 = 0x01;
+/// cuTexObjectCreate: coordinates go from 0 to 1.
+pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 0x02;
+/// cuTexObjectCreate: colours are sRGB, and read as linear ones.
+pub const CU_TRSF_SRGB: u32 = 0x10;

@@ -162,3 +162,28 @@ pub fn variables_lie_in_cleared_memory(engine: &dyn Engine) {
     let rest = &before[behind as usize..][..1000];
     assert_eq!(guest.download(base + behind, 1000), rest);
 }
+
+/// Managed variables, where an engine has them, are seen by the host as by a kernel; and alignments
+/// beyond that of memory hold.
+pub fn managed_variables_are_the_hosts_too(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let (_, described, _) = guest.image(100, kernels::MANAGED.as_bytes());
+    if !described.variables.iter().any(|variable| variable.managed) {
+        return; // The engine does not claim to have any.
+    }
+    let (module, addresses) = guest.module_in(0, kernels::MANAGED);
+    let [counter, room, aligned] = addresses[..] else {
+        panic!("three addresses, not {addresses:x?}");
+    };
+    assert!(counter.is_multiple_of(4096) && room.is_multiple_of(1024));
+    assert!(aligned.is_multiple_of(4096));
+    assert!(guest.host.contains(counter, 4) && guest.host.contains(room, 2048));
+    assert_eq!(guest.host_bytes(counter, 4), 3_u32.to_le_bytes());
+    assert_eq!(guest.host_bytes(room, 2048), vec![0; 2048]);
+    guest.set_host(counter, &40_u32.to_le_bytes());
+    guest.set_host(room + 1024, &2_u32.to_le_bytes());
+    guest.launch(0, module, 1, 1, &[]);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.host_bytes(room + 1024, 4), 42_u32.to_le_bytes());
+    assert_eq!(guest.word(aligned), 5);
+}

@@ -220,6 +220,22 @@ pub const VARIABLES: &str = ptx! {
     "}"
 };
 
+/// A managed variable with a first value, one without, both aligned to more than memory is, and a
+/// kernel that adds the first to the second.
+pub const MANAGED: &str = ptx! {
+    ".visible .global .attribute(.managed) .align 4096 .u32 counter = 3;"
+    ".visible .global .attribute(.managed) .align 1024 .b8 room[2048];"
+    ".visible .global .align 4096 .u32 aligned = 5;"
+    ".visible .entry add() {"
+    "  .reg .b32 %r<3>;"
+    "  ld.global.u32 %r1, [counter];"
+    "  ld.global.u32 %r2, [room+1024];"
+    "  add.u32 %r1, %r1, %r2;"
+    "  st.global.u32 [room+1024], %r1;"
+    "  ret;"
+    "}"
+};
+
 /// Variables without a first value, of [`LARGE_BYTES`] and of an odd size.
 pub const LARGE: &str = ptx! {
     ".visible .global .align 4 .b8 large[16777219];"

@@ -53,6 +53,8 @@ pub struct Told {
     changed: Condvar,
     /// Variables of modules are placed here, by counting up.
     variables: Window,
+    /// Managed ones here: all of the host window.
+    managed: Window,
 }
 
 /// A position and what became of it.
@@ -66,6 +68,7 @@ struct ToldState {
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     variable_bytes: u64,
+    managed_bytes: u64,
 }
 
 /// Anonymous shared memory, at an address of the arena.
@@ -176,6 +179,7 @@ impl Guest {
                 base: windows[0].base + half,
                 bytes: windows[0].bytes - half,
             },
+            managed: host_memory.window,
         });
         let region = |memory: &Arc<Memory>| Region {
             window: memory.window,
@@ -544,14 +548,18 @@ impl Observer for Told {
         self.changed.notify_all();
     }
 
-    fn allocate(&self, _context: u32, bytes: u64) -> Result<Window, CUresult> {
+    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
         let mut state = lock(&self.state);
-        let base = self.variables.base + state.variable_bytes;
+        let (window, used) = match managed {
+            true => (self.managed, &mut state.managed_bytes),
+            false => (self.variables, &mut state.variable_bytes),
+        };
+        let base = window.base + *used;
         let bytes = bytes.next_multiple_of(256);
-        if !self.variables.contains(base, bytes) {
+        if !window.contains(base, bytes) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        state.variable_bytes += bytes;
+        *used += bytes;
         Ok(Window { base, bytes })
     }
 }

@@ -38,6 +38,43 @@ pub struct Reply<F> {
     pub data: Vec<u8>,
 }
 
+/// A request that is written down, to be posted later or again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    header: Header,
+    slots: [u64; MAX_FIELD_SLOTS],
+    data: Box<[u8]>,
+}
+
+impl Written {
+    /// Writes a request down, with its data.
+    #[must_use]
+    pub fn new<R: Request>(request: &R, data: &[&[u8]]) -> Self {
+        let data = data.concat().into_boxed_slice();
+        let mut slots = [0; MAX_FIELD_SLOTS];
+        request.write(&mut slots[..R::SLOTS]);
+        Self {
+            header: Header {
+                opcode: R::OPCODE as u16,
+                version: R::VERSION,
+                slots: R::SLOTS as u8,
+                // Cannot be cut off: the ring refuses far shorter data.
+                data: data.len() as u32,
+                sequence: 0,
+                channel: 0,
+            },
+            slots,
+            data,
+        }
+    }
+
+    /// The number of its operation.
+    #[must_use]
+    pub const fn opcode(&self) -> u16 {
+        self.header.opcode
+    }
+}
+
 /// How often a thread that waits looks whether there is still a server.
 const SLICE: Duration = Duration::from_millis(100);
 
@@ -137,6 +174,40 @@ impl ClientEnd {
         let posted = self
             .producer
             .post(&head[..HEADER_SLOTS + R::SLOTS], data, || self.is_alive());
+        if posted { Ok(()) } else { Err(Closed) }
+    }
+
+    /// Posts a request that was written down earlier, as [`ClientEnd::post`] does.
+    ///
+    /// # Errors
+    /// When the session is over.
+    ///
+    /// # Panics
+    /// When there are more than [`RECORD_DATA`](super::RECORD_DATA) bytes of data.
+    #[inline]
+    pub fn post_written(
+        &self,
+        channel: u32,
+        sequence: u64,
+        written: &Written,
+    ) -> Result<(), Closed> {
+        if self.dead.load(Ordering::Relaxed) {
+            return Err(Closed);
+        }
+        let header = Header {
+            sequence,
+            channel,
+            ..written.header
+        };
+        let slots = usize::from(header.slots);
+        let mut head = [0; HEADER_SLOTS + MAX_FIELD_SLOTS];
+        head[..HEADER_SLOTS].copy_from_slice(&header.encode());
+        head[HEADER_SLOTS..HEADER_SLOTS + slots].copy_from_slice(&written.slots[..slots]);
+        let posted = self
+            .producer
+            .post(&head[..HEADER_SLOTS + slots], &[&written.data], || {
+                self.is_alive()
+            });
         if posted { Ok(()) } else { Err(Closed) }
     }
 
@@ -244,6 +315,16 @@ impl ClientEnd {
     #[must_use]
     pub fn texts(&self) -> u64 {
         self.shared().texts().load(Ordering::Acquire)
+    }
+
+    /// The last operation of a context that was refused without harm to the context: a number that
+    /// changes with each one, and in its low 16 bits the error. Read it after a completion.
+    ///
+    /// # Panics
+    /// When there is no such context slot.
+    #[inline]
+    pub fn refused(&self, context: u32) -> u32 {
+        (self.shared().faults()[context as usize].load(Ordering::Acquire) >> 32) as u32
     }
 
     /// The memory that larger data passes through.

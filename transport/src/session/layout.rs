@@ -7,7 +7,8 @@
 //!    128  the server's alarm for records            128  retired
 //!    256  the clients' alarm for space              256  closed
 //!                                                   384  texts: counts what kernels printed
-//!   1024  alarms of the reply slots                1024  fault of each context
+//!   1024  alarms of the reply slots                1024  fault of each context (low half), and its
+//!                                                        last refused operation (serial, error)
 //!   4096  alarms of the streams                    4096  completion word of each stream
 //!  36864  the records, 1 MiB                      36864  time of each event
 //!                                                167936  reply slots, 4 KiB each

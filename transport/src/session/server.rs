@@ -147,7 +147,32 @@ impl Publisher {
 
     /// Says that a context is dead. To be called before the completion of the work that was lost.
     pub fn fault(&self, context: u32, code: CUresult) {
-        set(self.shared.faults(), context, u64::from(code.0));
+        self.tell(context, |word| {
+            word & !u64::from(u32::MAX) | u64::from(code.0)
+        });
+    }
+
+    /// Says that an operation of a context was refused, which harms nothing but that operation. To be
+    /// called before its completion. Of several that the client has not looked at the last counts.
+    pub fn refused(&self, context: u32, code: CUresult) {
+        self.tell(context, |word| {
+            let serial = (word >> 48).wrapping_add(1) & 0xffff;
+            serial << 48 | u64::from(code.0 & 0xffff) << 32 | word & u64::from(u32::MAX)
+        });
+    }
+
+    fn tell(&self, context: u32, change: impl Fn(u64) -> u64) {
+        if let Some(word) = self.shared.faults().get(context as usize) {
+            let mut before = word.load(Ordering::Relaxed);
+            while let Err(now) = word.compare_exchange_weak(
+                before,
+                change(before),
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                before = now;
+            }
+        }
     }
 
     /// Says that kernels have printed. To be called before the completion of their work.

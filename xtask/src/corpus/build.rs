@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -79,6 +80,16 @@ impl Builder {
         options.extend(program.flags.iter().cloned());
         let mut hasher = DefaultHasher::new();
         let source = fs::read_to_string(&program.source)?;
+        for part in &program.parts {
+            fs::read_to_string(part)?.hash(&mut hasher);
+        }
+        let included = source
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \"parts/")?.strip_suffix('"'));
+        for header in included {
+            let header = program.source.with_file_name("parts").join(header);
+            fs::read_to_string(header)?.hash(&mut hasher);
+        }
         if source.contains("driver.h") {
             self.driver_header.hash(&mut hasher);
         }
@@ -88,12 +99,14 @@ impl Builder {
         if path.exists() && fs::read_to_string(&mark).is_ok_and(|mark| mark == content) {
             return Ok(path);
         }
+        let start = Instant::now();
         let output = Command::new("nice")
             .arg(&self.nvcc)
             .args(&options)
             .arg("-o")
             .arg(&path)
             .arg(&program.source)
+            .args(&program.parts)
             .output()
             .context("cannot run nvcc")?;
         if !output.status.success() {
@@ -103,6 +116,8 @@ impl Builder {
             bail!("{}", first.or(text.lines().next()).unwrap_or("nvcc failed"));
         }
         fs::write(mark, content)?;
+        let took = start.elapsed().as_secs_f32();
+        println!("built {} in {took:.1} s", program.name);
         Ok(path)
     }
 }

@@ -2,20 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::program::Program;
-use crate::shell::{cargo, root, run};
-use crate::toolkit::Toolkit;
-
-/// How long the daemon may take to answer, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Between looks at a running program.
-const INTERVAL: Duration = Duration::from_millis(5);
+use crate::daemon::Daemon;
+use crate::shell::{end_within, root};
 
 /// How a program ended.
 #[derive(Debug)]
@@ -38,16 +32,17 @@ pub struct Runner {
 }
 
 impl Runner {
-    pub fn native(toolkit: &Toolkit) -> Result<Self> {
-        Self::new(toolkit, None)
+    /// On this machine's driver; `libraries` has the shared runtime.
+    pub fn native(libraries: PathBuf) -> Result<Self> {
+        Self::new(libraries, None)
     }
 
-    pub fn under_openmps(toolkit: &Toolkit) -> Result<Self> {
-        run(cargo().args(["build", "--package", "openmps"]))?;
-        Self::new(toolkit, Some(Daemon::start()?))
+    /// Under a daemon of its own.
+    pub fn under_openmps(libraries: PathBuf) -> Result<Self> {
+        Self::new(libraries, Some(Daemon::start()?))
     }
 
-    fn new(toolkit: &Toolkit, daemon: Option<Daemon>) -> Result<Self> {
+    fn new(libraries: PathBuf, daemon: Option<Daemon>) -> Result<Self> {
         let place = if daemon.is_some() {
             "openmps"
         } else {
@@ -57,7 +52,7 @@ impl Runner {
         fs::create_dir_all(&outputs)?;
         Ok(Self {
             daemon,
-            libraries: toolkit.libraries(),
+            libraries,
             outputs,
         })
     }
@@ -120,22 +115,6 @@ impl Runner {
     }
 }
 
-/// Waits for a child, and ends it at the limit: then None.
-fn end_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if Instant::now() > deadline {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(INTERVAL);
-    }
-}
-
 fn same_lines(printed: &str, recorded: &str) -> Result<()> {
     let (mut ours, mut theirs) = (printed.lines(), recorded.lines());
     loop {
@@ -148,92 +127,5 @@ fn same_lines(printed: &str, recorded: &str) -> Result<()> {
                 theirs.unwrap_or_default()
             ),
         }
-    }
-}
-
-/// A control daemon in a folder of its own; dropping it ends it.
-#[derive(Debug)]
-struct Daemon {
-    openmps: PathBuf,
-    folder: PathBuf,
-    child: Child,
-}
-
-impl Daemon {
-    fn start() -> Result<Self> {
-        // Not under target/: a socket's path may have 107 bytes.
-        let folder = std::env::temp_dir().join(format!("openmps-corpus-{}", std::process::id()));
-        let openmps = root().join("target/debug/openmps");
-        let child = Self::spawn(&openmps, &folder)?;
-        let mut daemon = Self {
-            openmps,
-            folder,
-            child,
-        };
-        daemon.wait_until_it_answers()?;
-        Ok(daemon)
-    }
-
-    fn spawn(openmps: &Path, folder: &Path) -> Result<Child> {
-        fs::create_dir_all(folder)?;
-        Command::new(openmps)
-            .args(["control", "-f"])
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.join("log"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start the control daemon")
-    }
-
-    fn control(&self, command: &str) -> bool {
-        Command::new(&self.openmps)
-            .args(["control", command])
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder.join("pipe"))
-            .stdin(Stdio::null())
-            .output()
-            .is_ok_and(|output| output.status.success())
-    }
-
-    fn wait_until_it_answers(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.control("get_server_list") {
-            ensure!(self.runs(), "the control daemon ended at once");
-            ensure!(
-                Instant::now() < deadline,
-                "the control daemon does not answer"
-            );
-            std::thread::sleep(INTERVAL);
-        }
-        Ok(())
-    }
-
-    fn runs(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
-    }
-
-    /// A command that runs a program as this daemon's client; starts the daemon again if the last
-    /// program was its end.
-    fn client(&mut self, program: &Path) -> Result<Command> {
-        if !self.runs() {
-            self.child = Self::spawn(&self.openmps, &self.folder)?;
-            self.wait_until_it_answers()?;
-        }
-        let mut command = Command::new(&self.openmps);
-        command
-            .args(["run", "--"])
-            .arg(program)
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder.join("pipe"));
-        Ok(command)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.control("quit");
-        if !matches!(end_within(&mut self.child, PATIENCE), Ok(Some(_))) {
-            eprintln!("xtask: the control daemon did not quit");
-        }
-        fs::remove_dir_all(&self.folder).ok();
     }
 }

@@ -13,5 +13,6 @@ pub(crate) mod pure;
 pub(crate) mod special;
 pub(crate) mod system;
 pub(crate) mod table;
+pub(crate) mod texture;
 pub(crate) mod video;
 pub(crate) mod warp;

@@ -1,0 +1,63 @@
+//! Page-locking of the program's own memory.
+
+use std::ffi::c_void;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
+    CU_MEMHOSTREGISTER_READ_ONLY,
+};
+
+use super::Outcome;
+use crate::context::{Current, current};
+use crate::registered::Request;
+use crate::session::session;
+
+pub(crate) fn cuMemHostRegister(pointer: *mut c_void, byte_count: usize, flags: u32) -> Outcome {
+    cuMemHostRegister_v2(pointer, byte_count, flags)
+}
+
+pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flags: u32) -> Outcome {
+    let current = current()?;
+    let known = CU_MEMHOSTREGISTER_PORTABLE
+        | CU_MEMHOSTREGISTER_DEVICEMAP
+        | CU_MEMHOSTREGISTER_IOMEMORY
+        | CU_MEMHOSTREGISTER_READ_ONLY;
+    let session = current.session;
+    let base = pointer.addr() as u64;
+    if base == 0 || byte_count == 0 || flags & !known != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Memory of other devices on the bus is not the program's to share.
+    if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+        return Err(CUresult::ERROR_NOT_PERMITTED);
+    }
+    // Memory of ours is locked and mapped as it is.
+    if session.is_ours(base) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let request = Request {
+        base,
+        bytes: byte_count as u64,
+        flags,
+        read_only: flags & CU_MEMHOSTREGISTER_READ_ONLY != 0,
+    };
+    session.registered.add(&current, request)
+}
+
+pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Outcome {
+    let session = session()?;
+    let base = pointer.addr() as u64;
+    if base == 0 || session.is_ours(base) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = session.registered.context_of(base);
+    let context = context.ok_or(match session.ranges.find(base) {
+        // The middle of a registration.
+        Some(_) => CUresult::ERROR_INVALID_VALUE,
+        None => CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED,
+    })?;
+    // Devices may still use it. What becomes of their work is not this call's to tell.
+    let _ = session.context(context).as_ref().map(Current::drain);
+    session.registered.remove(session, base)
+}

@@ -1,0 +1,361 @@
+//! Host functions: what the program's streams call in this very process.
+//!
+//! A host function is a *gate* in its stream: the server holds what is behind it until this side says
+//! that the function has returned. The functions of one stream are called in the stream's order, by a
+//! thread that sleeps until the work before them is done; different streams have different threads, so
+//! a function that takes its time keeps nothing waiting but its own stream.
+//!
+//! The threads are ours, and there are some only while functions are to be called and for a short time
+//! after that. They leave the program's signals to the program's threads.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{EventRecord, HostGate, HostRelease};
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
+
+use crate::session::Session;
+use crate::stream::{Appender, Target};
+
+/// How long a thread that has nothing to call stays.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// Work of ours that stands in a stream as a host function does. It cannot fail, and is called only
+/// if nothing before it did.
+pub(crate) trait Ours: Send + Sync + std::fmt::Debug {
+    /// Does it.
+    fn run(&self);
+}
+
+/// What is called.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    /// cuLaunchHostFunc's: not called if the context is dead.
+    Function {
+        function: unsafe extern "C" fn(*mut c_void),
+        data: *mut c_void,
+    },
+    /// cuStreamAddCallback's: called in any case, and told of the error.
+    Callback {
+        function: unsafe extern "C" fn(CUstream, CUresult, *mut c_void),
+        stream: CUstream,
+        data: *mut c_void,
+    },
+    /// Work of ours.
+    Ours(Arc<dyn Ours>),
+}
+
+// SAFETY: the pointers are the program's, which promised with the call that they may be used by any
+// thread; nothing of ours follows them.
+unsafe impl Send for Call {}
+// SAFETY: as above; a shared `Call` is only read.
+unsafe impl Sync for Call {}
+
+/// A call that stands in a stream.
+#[derive(Debug)]
+struct Standing {
+    /// The place of its gate.
+    sequence: u64,
+    /// The slot of the stream's context.
+    context: u32,
+    call: Call,
+}
+
+/// The calls that stand in one stream, in its order.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    standing: VecDeque<Standing>,
+    /// Whether a thread has the stream in hand, or will have it.
+    served: bool,
+}
+
+/// What a thread is to do.
+#[derive(Debug)]
+enum Job {
+    /// Call what stands in the stream of this slot.
+    Stream(u32),
+    /// Do something once a stream has come to a place.
+    After {
+        slot: u32,
+        sequence: u64,
+        work: Arc<dyn Ours>,
+    },
+}
+
+/// The threads that call.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    state: Mutex<State>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+thread_local! {
+    /// Set while a function of the program's is called by a thread of ours.
+    static CALLING: Cell<bool> = const { Cell::new(false) };
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Refuses what a host function must not call.
+///
+/// # Errors
+/// CUDA_ERROR_NOT_PERMITTED within a host function.
+#[inline]
+pub(crate) fn permitted() -> Result<(), CUresult> {
+    if CALLING.get() {
+        return Err(CUresult::ERROR_NOT_PERMITTED);
+    }
+    Ok(())
+}
+
+/// Calls something of the program's that may not call back.
+pub(crate) fn calling(call: impl FnOnce()) {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            CALLING.set(self.0);
+        }
+    }
+    let _reset = Reset(CALLING.replace(true));
+    call();
+}
+
+impl Call {
+    /// `status` is what became of the context before it.
+    fn run(&self, status: Result<(), CUresult>) {
+        match self {
+            // SAFETY: the program promised that the function may be called with its data.
+            Self::Function { function, data } if status.is_ok() => {
+                calling(|| unsafe { function(*data) });
+            }
+            Self::Callback {
+                function,
+                stream,
+                data,
+            } => {
+                // SAFETY: as above.
+                calling(|| unsafe { function(*stream, CUresult::of(status), *data) });
+            }
+            Self::Ours(work) if status.is_ok() => work.run(),
+            Self::Function { .. } | Self::Ours(_) => {}
+        }
+    }
+}
+
+/// Puts a call at the end of a stream.
+///
+/// # Errors
+/// CUDA_ERROR_OUT_OF_MEMORY when there can be no thread for it, and as for any operation.
+pub(crate) fn enqueue(target: &Target, call: Call) -> Result<u64, CUresult> {
+    ready(target.current.session)?;
+    let mut appender = target.appender();
+    append(&mut appender, call)
+}
+
+/// Sees to it that there is a thread that can call; to be called before [`append`].
+pub(crate) fn ready(session: &'static Session) -> Result<(), CUresult> {
+    let callers = &session.callers;
+    if lock(&callers.state).threads == 0 {
+        callers.add_thread(session)?;
+    }
+    Ok(())
+}
+
+/// Puts a call at the end of a stream that the caller has in hand. Gives the place of the gate.
+pub(crate) fn append(appender: &mut Appender<'_>, call: Call) -> Result<u64, CUresult> {
+    let (session, slot, stream) = (appender.session(), appender.slot(), appender.stream());
+    if stream.flags() & CU_STREAM_NON_BLOCKING == 0 {
+        // What the legacy stream and others owe each other is no part of the place before the gate;
+        // it is part of an empty record's.
+        appender.post(
+            &EventRecord {
+                event: 0,
+                timing: 0,
+            },
+            &[],
+        )?;
+    }
+    let sequence = appender.post(&HostGate { reserved: 0 }, &[])?;
+    let unserved = {
+        let mut list = lock(&stream.calls.list);
+        list.standing.push_back(Standing {
+            sequence,
+            context: appender.context(),
+            call,
+        });
+        !std::mem::replace(&mut list.served, true)
+    };
+    if unserved {
+        session.callers.give(session, Job::Stream(slot));
+    }
+    Ok(sequence)
+}
+
+/// Has something of ours done once a stream has come to a place, or the session is over.
+pub(crate) fn after(session: &'static Session, slot: u32, sequence: u64, work: Arc<dyn Ours>) {
+    if session.reached(slot, sequence) || ready(session).is_err() {
+        work.run();
+        return;
+    }
+    let job = Job::After {
+        slot,
+        sequence,
+        work,
+    };
+    session.callers.give(session, job);
+}
+
+impl Callers {
+    fn give(&self, session: &'static Session, job: Job) {
+        let mut state = lock(&self.state);
+        state.jobs.push_back(job);
+        let more = state.jobs.len() > state.idle;
+        drop(state);
+        self.bell.notify_one();
+        if more {
+            // If there can be no more threads, those that there are get to it later.
+            let _ = self.add_thread(session);
+        }
+    }
+
+    fn add_thread(&self, session: &'static Session) -> Result<(), CUresult> {
+        lock(&self.state).threads += 1;
+        let signals = signals::Blocked::now();
+        let made = std::thread::Builder::new()
+            .name("cuda host functions".into())
+            .spawn(move || session.callers.serve(session));
+        drop(signals);
+        if made.is_err() {
+            lock(&self.state).threads -= 1;
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+
+    /// A thread's life.
+    fn serve(&self, session: &'static Session) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                job.run(session);
+                state = lock(&self.state);
+                continue;
+            }
+            state.idle += 1;
+            let (woken, waited) = self
+                .bell
+                .wait_timeout(state, IDLE)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            state.idle -= 1;
+            // The last one stays: whoever was told that there is one may rely on it.
+            if waited.timed_out() && state.jobs.is_empty() && state.threads > 1 {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+impl Job {
+    fn run(self, session: &'static Session) {
+        match self {
+            Self::Stream(slot) => serve_stream(session, slot),
+            Self::After {
+                slot,
+                sequence,
+                work,
+            } => {
+                // If the session ends meanwhile, so does the work.
+                let _ = session.wait(slot, sequence);
+                work.run();
+            }
+        }
+    }
+}
+
+/// Calls what stands in a stream until nothing does.
+fn serve_stream(session: &'static Session, slot: u32) {
+    let Some(stream) = session.streams.at(slot) else {
+        return;
+    };
+    loop {
+        let next = {
+            let mut list = lock(&stream.calls.list);
+            match list.standing.pop_front() {
+                Some(next) => next,
+                None => {
+                    list.served = false;
+                    return;
+                }
+            }
+        };
+        let before = session.wait(slot, next.sequence - 1);
+        let status = before.and_then(|()| session.check_fault(next.context));
+        next.call.run(status);
+        // If it cannot be posted there is nobody whom it concerns.
+        let _ = session.post(&HostRelease {
+            stream: slot,
+            until: next.sequence,
+        });
+    }
+}
+
+/// Which signals our threads take: none of the program's, except those that a thread gets for what
+/// it does itself.
+mod signals {
+    use std::ffi::c_int;
+
+    /// C's sigset_t of Linux.
+    #[repr(C)]
+    struct Set([u64; 16]);
+
+    const BLOCK: c_int = 0;
+    const SET: c_int = 2;
+
+    /// SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, by their numbers less one.
+    const OWN: u64 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
+
+    unsafe extern "C" {
+        fn pthread_sigmask(how: c_int, set: *const Set, before: *mut Set) -> c_int;
+    }
+
+    /// While this lives the calling thread takes no signals, nor do threads that it makes ever.
+    pub(super) struct Blocked(Set);
+
+    impl Blocked {
+        pub(super) fn now() -> Self {
+            let mut before = Set([0; 16]);
+            let all = Set([!OWN; 16]);
+            // SAFETY: both sets are whole and ours.
+            unsafe { pthread_sigmask(BLOCK, &raw const all, &raw mut before) };
+            Self(before)
+        }
+    }
+
+    impl Drop for Blocked {
+        fn drop(&mut self) {
+            // SAFETY: the set is the one that the thread had.
+            unsafe { pthread_sigmask(SET, &raw const self.0, std::ptr::null_mut()) };
+        }
+    }
+}
