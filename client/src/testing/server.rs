@@ -584,6 +584,23 @@ impl Operations for Server<'_> {
         Ok(())
     }
 
+    fn output_take(
+        &mut self,
+        _: &OutputTake,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        Ok(OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
     fn event_record(&mut self, _: At, request: &EventRecord, _: &[u8]) -> Posted {
         if request.timing != 0 {
             self.time += 1_000_000;
