@@ -50,8 +50,8 @@ pub(crate) enum Payload {
 pub(crate) struct Kernel {
     /// The function or kernel that the program named.
     pub function: u64,
-    /// Whether the program named it as a kernel rather than as a function.
-    pub as_kernel: bool,
+    /// The kernel of which it is the function, if the program said so; 0 otherwise.
+    pub kernel: u64,
     /// The handle of the context that it runs in.
     pub context: u64,
     pub shape: Shape,
@@ -76,7 +76,7 @@ impl Kernel {
         Self {
             each: each.map(|(offset, _)| base + *offset as usize).collect(),
             function,
-            as_kernel: false,
+            kernel: 0,
             context,
             shape,
             attributes,
@@ -100,7 +100,7 @@ impl Clone for Kernel {
         Self {
             each: self.each.iter().map(|at| at - before + base).collect(),
             function: self.function,
-            as_kernel: self.as_kernel,
+            kernel: self.kernel,
             context: self.context,
             shape: self.shape,
             attributes: self.attributes.clone(),

@@ -79,7 +79,7 @@ pub(super) fn kernel(
     };
     // SAFETY: the program promises parameters as the kernel has them.
     let mut kernel = unsafe { launch::node(&current, handle, shape, each, former)? };
-    kernel.as_kernel = params.func.is_null();
+    kernel.kernel = params.kern.bits();
     Ok(kernel)
 }
 

@@ -111,18 +111,26 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
     node: CUgraphNode,
     node_params: Out<CUDA_KERNEL_NODE_PARAMS>,
 ) -> Outcome {
-    let wide = graphs()?.with_node(node.bits(), |payload| match payload {
-        Payload::Kernel(kernel) => {
-            let mut wide = described_kernel(kernel);
-            if kernel.as_kernel {
-                wide.kern = CUkernel::from_bits(kernel.function);
-                wide.func = CUfunction::NULL;
-                wide.ctx = CUcontext::from_bits(kernel.context);
-            }
-            Ok(wide)
+    let session = session()?;
+    let told = |payload: &mut Payload| {
+        let Payload::Kernel(kernel) = payload else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        let mut wide = described_kernel(kernel);
+        wide.kern = CUkernel::from_bits(kernel.kernel);
+        if session.functions.get(kernel.function)?.is_kernel() {
+            // Runtimes launch kernels, and look for both here.
+            let current = context::usable(session, kernel.context)?;
+            let (function, _) = session.functions.in_context(kernel.function, &current)?;
+            wide.kern = CUkernel::from_bits(kernel.function);
+            wide.func = CUfunction::from_bits(function);
         }
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    })?;
+        if !wide.kern.is_null() {
+            wide.ctx = CUcontext::from_bits(kernel.context);
+        }
+        Ok(wide)
+    };
+    let wide = session.graphs.with_node(node.bits(), told)?;
     node_params.set(wide)
 }
 
