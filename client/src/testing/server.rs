@@ -6,6 +6,7 @@ use cuda_abi::CUresult;
 use cuda_abi::arrays::{Shape, Spec};
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::facts::DeviceFacts;
+use cuda_abi::linked;
 use cuda_abi::operations::*;
 use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 use transport::memory::Mapping;
@@ -56,6 +57,14 @@ struct Server<'a> {
 /// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
 pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
     let mut descriptor = Descriptor::default();
+    if linked::is_linked(image) {
+        for part in linked::decode(image).map_err(|error| error.to_string())? {
+            let mut part = describe(part.bytes)?;
+            descriptor.kernels.append(&mut part.kernels);
+            descriptor.variables.append(&mut part.variables);
+        }
+        return Ok(descriptor);
+    }
     let text = std::str::from_utf8(image).map_err(|error| error.to_string())?;
     for line in text.trim_end_matches('\0').lines() {
         let mut words = line.split_whitespace();
@@ -572,6 +581,23 @@ impl Operations for Server<'_> {
         for y in 0..request.height {
             self.store(Space::Unified as u32, request.to + y * request.pitch, &row);
         }
+        Ok(())
+    }
+
+    fn output_take(
+        &mut self,
+        _: &OutputTake,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        Ok(OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Posted {
         Ok(())
     }
 

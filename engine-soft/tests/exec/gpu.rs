@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_soft::exec::{
-    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
+    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Services,
+    Textures, Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -36,6 +37,9 @@ pub struct Gpu {
     pub module: Module,
     globals: Arc<[u64]>,
     pub cancel: Arc<AtomicBool>,
+    pub textures: Arc<Textures>,
+    pub services: Arc<dyn Services>,
+    pub cooperative: bool,
 }
 
 impl Gpu {
@@ -66,6 +70,9 @@ impl Gpu {
             module,
             globals: Arc::new([]),
             cancel,
+            textures: Arc::default(),
+            services: Arc::new(()),
+            cooperative: false,
         };
         gpu.place_globals();
         gpu
@@ -171,10 +178,12 @@ impl Gpu {
             params: params.into(),
             globals: Arc::clone(&self.globals),
             memory: Arc::clone(&self.space),
-            textures: Arc::default(),
+            textures: Arc::clone(&self.textures),
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
             sm_count: 4,
+            services: Arc::clone(&self.services),
+            cooperative: self.cooperative,
         });
         Arc::new(launch.expect("launch"))
     }

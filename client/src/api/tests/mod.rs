@@ -1,7 +1,9 @@
 //! The api against the server of `testing`, by family.
 
+mod arrays;
 mod code;
 mod contexts;
 mod graphs;
+mod links;
 mod memory;
 mod streams;
