@@ -22,8 +22,8 @@ use crate::launch::Shape;
 pub(crate) enum Payload {
     /// Nothing.
     Empty,
-    Kernel(Kernel),
-    Copy(CopyNode),
+    Kernel(Box<Kernel>),
+    Copy(Box<CopyNode>),
     Fill(FillNode),
     Host(HostNode),
     /// Runs the graph of this handle, which is the node's own.
@@ -110,7 +110,7 @@ impl Clone for Kernel {
 }
 
 /// A copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CopyNode {
     pub to: Side,
     pub from: Side,
@@ -118,7 +118,7 @@ pub(crate) struct CopyNode {
     /// The handle of the context that it runs in.
     pub context: u64,
     /// How the program described it, unless it was captured.
-    pub given: Option<CUDA_MEMCPY3D>,
+    pub given: Option<Box<CUDA_MEMCPY3D>>,
 }
 
 // SAFETY: the pointers into the program's memory are followed only when the graph runs, and the
@@ -140,8 +140,8 @@ fn kind(place: Place) -> (CUmemorytype, u64) {
 impl CopyNode {
     /// It as CUDA describes copies.
     pub(crate) fn described(&self) -> CUDA_MEMCPY3D {
-        if let Some(given) = self.given {
-            return given;
+        if let Some(given) = &self.given {
+            return **given;
         }
         let pitch = |side: &Side| match side.pitch {
             0 => self.extent.width,

@@ -58,7 +58,7 @@ pub(crate) fn cuGraphKernelNodeSetParams_v2(
 ) -> Outcome {
     let former = attributes_of(node)?;
     let kernel = kernel(&node_params.get()?, former)?;
-    set(node, Payload::Kernel(kernel))
+    set(node, Payload::Kernel(Box::new(kernel)))
 }
 
 /// A kernel node as the program is told of it. The pointers in it are the node's own.
@@ -201,7 +201,7 @@ pub(crate) fn cuGraphMemcpyNodeSetParams(
         Payload::Copy(copy) => CUcontext::from_bits(copy.context),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    set(node, Payload::Copy(copy(&params, context)?))
+    set(node, Payload::Copy(Box::new(copy(&params, context)?)))
 }
 
 pub(crate) fn cuGraphMemsetNodeGetParams(

@@ -355,7 +355,7 @@ fn graphs_are_built_copied_updated_and_launched() {
     };
     run();
     // SAFETY: the graph has written it, and nothing is under way.
-    let seen = |result: &Box<u64>| unsafe { (&raw const **result).read_volatile() };
+    let seen = |result: &u64| unsafe { (&raw const *result).read_volatile() };
     assert_eq!(seen(&result), 5);
     value.store(6, Ordering::SeqCst);
     cuGraphExecKernelNodeSetParams(exec, kernel, In::of(&params)).unwrap();
