@@ -365,7 +365,7 @@ macro_rules! for_each_function {
                 fn cuModuleLoadData(module: new(CUmodule), image: opaque(*const c_void));
             /// Loads a module from memory with compiler options, which can ask for logs.
             call 69 since 2010 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuModuleLoadDataEx(
                     module: new(CUmodule), image: opaque(*const c_void),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -409,7 +409,7 @@ macro_rules! for_each_function {
             // Libraries: modules of no particular context.
             /// Loads a library from memory; needs no context.
             call 80 since 12000 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLibraryLoadData(
                     library: new(CUlibrary), code: opaque(*const c_void),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -420,7 +420,7 @@ macro_rules! for_each_function {
                     num_library_options: len(u32, library_options));
             /// Loads a library from a file; needs no context.
             call 81 since 12000 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLibraryLoadFromFile(
                     library: new(CUlibrary), file_name: cstr(),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -1218,7 +1218,8 @@ macro_rules! for_each_function {
                     config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
             // Linker.
             /// Adds an image in memory to a link. Form of CUDA 5.5.
-            call 266 since 5050 capture allowed survives replayed =>
+            call 266 since 5050 capture allowed survives replayed
+                partial "options of one input are not passed on" =>
                 fn cuLinkAddData(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
@@ -1226,21 +1227,30 @@ macro_rules! for_each_function {
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
             call 267 since 6050 capture allowed survives replayed
+<<<<<<< HEAD
                 partial "PTX, fatbins, objects and libraries of them, and images of earlier links; link-time optimisation is refused, and machine code on the software GPU" =>
+=======
+                partial "options of one input are not passed on" =>
+>>>>>>> corpus
                 fn cuLinkAddData_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 5.5.
-            call 268 since 5050 capture allowed survives replayed =>
+            call 268 since 5050 capture allowed survives replayed
+                partial "options of one input are not passed on" =>
                 fn cuLinkAddFile(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
             call 269 since 6050 capture allowed survives replayed
+<<<<<<< HEAD
                 partial "as cuLinkAddData" =>
+=======
+                partial "options of one input are not passed on" =>
+>>>>>>> corpus
                 fn cuLinkAddFile_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -1250,12 +1260,14 @@ macro_rules! for_each_function {
                 fn cuLinkComplete(
                     state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
             /// Begins to link device code. Form of CUDA 5.5.
-            local 271 since 5050 capture prohibited survives replayed =>
+            local 271 since 5050 capture prohibited survives replayed
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLinkCreate(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Begins to link device code. Form of CUDA 6.5.
-            local 272 since 6050 capture prohibited survives replayed =>
+            local 272 since 6050 capture prohibited survives replayed
+                partial "as cuLinkCreate" =>
                 fn cuLinkCreate_v2(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
@@ -1285,17 +1297,20 @@ macro_rules! for_each_function {
             local 279 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemFreeAsync(dptr: val(CUdeviceptr), stream: val(CUstream));
             /// Gives the pool that a place began with.
-            local 280 since 13000 capture allowed survives none =>
+            local 280 since 13000 capture allowed survives none
+                partial "pools of devices only" =>
                 fn cuMemGetDefaultMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Gives the current pool of a place.
-            local 281 since 13000 capture allowed survives none =>
+            local 281 since 13000 capture allowed survives none
+                partial "pools of devices only" =>
                 fn cuMemGetMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Makes a memory pool.
-            local 282 since 11020 capture prohibited survives replayed =>
+            local 282 since 11020 capture prohibited survives replayed
+                partial "pools of device memory, which are not shared between processes" =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
             local 283 since 11020 capture prohibited survives replayed =>
@@ -1330,7 +1345,8 @@ macro_rules! for_each_function {
                     ptr: out(CUdeviceptr), pool: val(CUmemoryPool),
                     share_data: struct_in(CUmemPoolPtrExportData));
             /// Says which places may reach the memory of a pool, and how.
-            local 290 since 11020 capture prohibited survives replayed =>
+            local 290 since 11020 capture prohibited survives replayed
+                partial "a pool is its own device's alone" =>
                 fn cuMemPoolSetAccess(
                     pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
                     count: len(usize, map));
@@ -1343,7 +1359,8 @@ macro_rules! for_each_function {
             local 292 since 11020 capture prohibited survives none =>
                 fn cuMemPoolTrimTo(pool: val(CUmemoryPool), min_bytes_to_keep: val(usize));
             /// Sets the current pool of a place.
-            local 293 since 13000 capture allowed survives replayed =>
+            local 293 since 13000 capture allowed survives replayed
+                partial "pools of devices only" =>
                 fn cuMemSetMemPool(
                     location: struct_in(CUmemLocation), kind: val(CUmemAllocationType),
                     pool: val(CUmemoryPool));

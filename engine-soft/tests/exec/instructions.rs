@@ -69,6 +69,12 @@ fn l(bits: u64) -> i64 {
     bits as i64
 }
 
+/// Both halves by themselves, as signed numbers.
+fn halves(a: u64, b: u64, f: impl Fn(i16, i16) -> i16) -> u64 {
+    let half = |shift| u64::from(f((a >> shift) as i16, (b >> shift) as i16) as u16) << shift;
+    half(0) | half(16)
+}
+
 const S: [u8; 4] = [4, 4, 4, 4];
 const D: [u8; 4] = [8, 8, 8, 8];
 const H: [u8; 4] = [2, 2, 2, 2];
@@ -77,6 +83,12 @@ const H: [u8; 4] = [2, 2, 2, 2];
 fn integer_cases() -> Vec<Case> {
     vec![
         case("add.s32 %d, %a, %b;", S, Bits(|a, b, _| w(s(a).wrapping_add(s(b))))),
+        case("add.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::wrapping_add))),
+        case("min.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::min))),
+        case("max.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::max))),
+        case("max.s16x2.relu %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| a.max(b).max(0)))),
+        case("min.u16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| (a as u16).min(b as u16) as i16))),
+        case("max.u16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| (a as u16).max(b as u16) as i16))),
         case("add.u64 %d, %a, %b;", D, Bits(|a, b, _| a.wrapping_add(b))),
         case("add.s16 %d, %a, %b;", H, Bits(|a, b, _| a.wrapping_add(b) & 0xffff)),
         case("add.sat.s32 %d, %a, %b;", S, Bits(|a, b, _| w(s(a).saturating_add(s(b))))),
