@@ -1219,7 +1219,7 @@ macro_rules! for_each_function {
             // Linker.
             /// Adds an image in memory to a link. Form of CUDA 5.5.
             call 266 since 5050 capture allowed survives replayed
-                partial "options of one input are not passed on" =>
+                partial "as cuLinkAddData_v2" =>
                 fn cuLinkAddData(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
@@ -1227,11 +1227,7 @@ macro_rules! for_each_function {
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
             call 267 since 6050 capture allowed survives replayed
-<<<<<<< HEAD
-                partial "PTX, fatbins, objects and libraries of them, and images of earlier links; link-time optimisation is refused, and machine code on the software GPU" =>
-=======
-                partial "options of one input are not passed on" =>
->>>>>>> corpus
+                partial "PTX, fatbins, objects and libraries of them, and images of earlier links; options of one input are not passed on, link-time optimisation is refused, and machine code on the software GPU" =>
                 fn cuLinkAddData_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
@@ -1239,18 +1235,14 @@ macro_rules! for_each_function {
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 5.5.
             call 268 since 5050 capture allowed survives replayed
-                partial "options of one input are not passed on" =>
+                partial "as cuLinkAddData_v2" =>
                 fn cuLinkAddFile(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
             call 269 since 6050 capture allowed survives replayed
-<<<<<<< HEAD
-                partial "as cuLinkAddData" =>
-=======
-                partial "options of one input are not passed on" =>
->>>>>>> corpus
+                partial "as cuLinkAddData_v2" =>
                 fn cuLinkAddFile_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
