@@ -373,6 +373,27 @@ impl Client for NvidiaClient {
         self.module(module)?.set(kernel, attribute, value)
     }
 
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        // What kernels print the real driver writes to the server's own standard output.
+        Ok(operations::OutputTakeReply {
+            sink: operations::OUTPUT_NONE,
+        })
+    }
+
+    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        // The limits are those of the one context that all clients share.
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
     fn launch(
         &mut self,
         at: At,

@@ -12,7 +12,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
     At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait,
-    TextureDestroy, dispatch,
+    TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -29,6 +29,7 @@ use crate::memory::{Block, Memory};
 use crate::observer::{Ender, Shared};
 use crate::operations::Modules;
 use crate::order::{Held, Order, Step, Verdict};
+use crate::values::Values;
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
 /// are released.
@@ -129,6 +130,8 @@ pub struct Session {
     /// Taken records whose place in the ring is still theirs, in the ring's order.
     unretired: VecDeque<(Position, At)>,
     reply: Vec<u8>,
+    /// Streams that wait for values in memory.
+    pub(crate) values: Values,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
     again: usize,
     error_lines: u32,
@@ -178,6 +181,7 @@ impl Session {
             stalled: None,
             unretired: VecDeque::new(),
             reply: Vec::new(),
+            values: Values::default(),
             again: 0,
             error_lines: 0,
         }
@@ -227,8 +231,11 @@ impl Session {
                 }
                 continue;
             }
-            if self.is_blocked() {
-                // The ring may well have records, so it is no use waiting for one.
+            if self.values.poll(&mut *self.client, &self.shared) {
+                continue;
+            }
+            if self.is_blocked() || self.values.are_asked() {
+                // Memory does not say when it changes; and when blocked, the ring may well have records, so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
                 consumer.wait(true);
@@ -312,6 +319,12 @@ impl Session {
                 }
             }
             Opcode::HostGate => Step::Gate,
+            Opcode::ValueWait => {
+                let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
+                self.values.add(at, wait);
+                Step::Gate
+            }
+            Opcode::Launch => Step::Kernel,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };
