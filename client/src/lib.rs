@@ -44,6 +44,7 @@ mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod output;
 mod params;
 mod pool;
 mod process_maps;

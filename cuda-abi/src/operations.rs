@@ -89,13 +89,19 @@ macro_rules! for_each_operation {
                 stream 44 1 fill(Fill { to: u64, pitch: u64, value: u32, element: u32, width: u64, height: u64 }) -> NoReply {} survives;
                 /// Notes in an event's slot when the stream has come this far, if it keeps time.
                 stream 45 1 event_record(EventRecord { event: u32, timing: u32 }) -> NoReply {} lost;
+                /// Takes text that the client's kernels printed: the reply's data, at most [`OUTPUT_PIECE`](crate::operations::OUTPUT_PIECE) bytes, and where it belongs. To be asked until there is none.
+                call 64 1 output_take(OutputTake { reserved: u32 }) -> OutputTakeReply { sink: u32 } lost;
+                /// Sets a limit (a CUlimit) of a context.
+                post 65 1 limit_set(LimitSet { context: u32, limit: u32, value: u64 }) -> NoReply {} replayed;
+                /// Gives a context the device memory that its kernels' `malloc` takes from.
+                post 66 1 heap_set(HeapSet { context: u32, address: u64, bytes: u64 }) -> NoReply {} replayed;
                 /// Makes an array of a context. The reply says how many bytes of device memory it takes.
                 call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
                 /// Ends an array once all work posted before has finished.
                 post 101 1 array_destroy(ArrayDestroy { array: u64 }) -> NoReply {} lost;
                 /// Copies where a side or both are arrays. For a side in an array `to` or `from` is its handle, and level, x (in bytes), y and z say where in it; a pitch or slice has no meaning there. For other sides as [`struct@Copy`].
                 stream 102 1 array_copy(ArrayCopy { to_space: u32, to: u64, to_level: u32, to_x: u64, to_y: u64, to_z: u64, to_pitch: u64, to_slice: u64, from_space: u32, from: u64, from_level: u32, from_x: u64, from_y: u64, from_z: u64, from_pitch: u64, from_slice: u64, width: u64, height: u64, depth: u64 }) -> NoReply {} lost;
-                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::arrays::Spec). The reply has the number by which kernels know it.
+                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::textures::Spec). The reply has the number by which kernels know it.
                 call 103 1 texture_create(TextureCreate { context: u32, surface: u32 }) -> TextureCreateReply { object: u64 } lost;
                 /// Ends a texture or surface once all work posted before has finished.
                 post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;
@@ -143,6 +149,15 @@ pub const LAUNCH_COOPERATIVE: u32 = 1;
 
 /// Bit of [`StreamCreate::flags`]: does not synchronise with the legacy stream (CU_STREAM_NON_BLOCKING).
 pub const STREAM_NON_BLOCKING: u32 = 1;
+
+/// [`OutputTakeReply::sink`]: there is no text.
+pub const OUTPUT_NONE: u32 = 0;
+/// [`OutputTakeReply::sink`]: for the program's standard output.
+pub const OUTPUT_STDOUT: u32 = 1;
+/// [`OutputTakeReply::sink`]: for its standard error.
+pub const OUTPUT_STDERR: u32 = 2;
+/// The most bytes of text in one reply.
+pub const OUTPUT_PIECE: usize = 3072;
 
 /// Streams that one client may have; slots of completion words.
 pub const STREAM_SLOTS: u32 = 4096;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuda_abi::arrays::Spec;
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
+use cuda_abi::textures::Spec;
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array, Texture};
@@ -371,6 +371,27 @@ impl Client for NvidiaClient {
             value,
         } = *request;
         self.module(module)?.set(kernel, attribute, value)
+    }
+
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        // What kernels print the real driver writes to the server's own standard output.
+        Ok(operations::OutputTakeReply {
+            sink: operations::OUTPUT_NONE,
+        })
+    }
+
+    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        // The limits are those of the one context that all clients share.
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
     }
 
     fn launch(

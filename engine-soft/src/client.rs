@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
-    STREAM_SLOTS, Space,
+    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE,
+    OUTPUT_PIECE, OUTPUT_STDERR, OUTPUT_STDOUT, STREAM_NON_BLOCKING, STREAM_SLOTS, Space,
 };
+use cuda_abi::textures::{Resource, Spec};
+use cuda_abi::types::CUlimit;
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array};
@@ -22,6 +23,7 @@ use crate::grid::Grid;
 use crate::image;
 use crate::memory::{ClientMemory, Mapped};
 use crate::module::{Image, Module};
+use crate::services::Sink;
 use crate::stream::{Common, Operation, Stream};
 
 /// How long [`Client::assist`] may take.
@@ -42,6 +44,8 @@ pub(crate) struct SoftClient {
 #[derive(Debug)]
 struct Objects {
     common: Arc<Common>,
+    /// SMs that the client sees.
+    sms: u64,
     memory: ClientMemory,
     contexts: HashMap<u32, Arc<Context>>,
     streams: HashMap<u32, Arc<Stream>>,
@@ -75,6 +79,9 @@ impl SoftClient {
         }
         let memory = ClientMemory::new(&windows, &shared.budgets, &host, &staging)?;
         let scheduler = Arc::clone(shared.pool.scheduler());
+        // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
+        let part = f64::from(share.percentage) / 100.0;
+        let sms = (scheduler.workers() as f64 * part).floor().max(1.0) as u64;
         let account = scheduler.join(share);
         Ok(Self {
             shared: Arc::clone(shared),
@@ -88,6 +95,7 @@ impl SoftClient {
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                 }),
+                sms,
                 memory,
                 contexts: HashMap::new(),
                 streams: HashMap::new(),
@@ -170,7 +178,7 @@ impl Objects {
             &context,
             (self.memory.kernel_space(context.device)?, &self.textures),
             priority,
-            self.common.scheduler.workers() as u64,
+            self.sms,
             request,
             data,
         )
@@ -388,6 +396,48 @@ impl Client for SoftClient {
     ) -> Result<(), CUresult> {
         let module = self.objects().module(request.module)?;
         module.set(request.kernel, request.attribute, request.value)
+    }
+
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        let contexts = &self.objects().contexts;
+        let mut slots: Vec<u32> = contexts.keys().copied().collect();
+        slots.sort_unstable();
+        for slot in slots {
+            let taken = contexts
+                .get(&slot)
+                .and_then(|context| context.services.take(OUTPUT_PIECE, reply));
+            if let Some((sink, _)) = taken {
+                // Whoever takes on finds out whether that was all.
+                return Ok(operations::OutputTakeReply {
+                    sink: match sink {
+                        Sink::Out => OUTPUT_STDOUT,
+                        Sink::Err => OUTPUT_STDERR,
+                    },
+                });
+            }
+        }
+        Ok(operations::OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        let context = self.objects().context(request.context)?;
+        // The others bound what this engine has no bound for, or what the client itself keeps to.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            context.services.set_fifo(request.value);
+        }
+        Ok(())
+    }
+
+    fn heap_set(&mut self, request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        let context = self.objects().context(request.context)?;
+        // Whether it is the client's memory shows when a kernel touches it. A heap in use stays.
+        context.services.set_heap(request.address, request.bytes);
+        Ok(())
     }
 
     fn launch(

@@ -138,6 +138,10 @@ pub trait Observer: Send + Sync + Debug {
     /// clock for all events of a device). Comes before the event's `completed`.
     fn event_time(&self, event: u32, nanoseconds: u64);
 
+    /// Kernels of the client have printed, and [`Client::output_take`] gives the text. Comes before the
+    /// completion of what printed.
+    fn wrote(&self);
+
     /// The client's context is dead: every later operation in it gives `code`. `text` says what
     /// happened, for the log.
     fn fault(&self, context: u32, code: CUresult, text: &str);

@@ -149,6 +149,10 @@ impl Observer for Shared {
         self.publisher.event_time(event, nanoseconds);
     }
 
+    fn wrote(&self) {
+        self.publisher.wrote();
+    }
+
     fn fault(&self, context: u32, code: CUresult, text: &str) {
         if !self.first_fault(context) {
             return;

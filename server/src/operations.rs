@@ -7,12 +7,13 @@ use std::collections::HashMap;
 
 use cuda_abi::operations::{
     ArrayCopy, ArrayCreate, ArrayCreateReply, ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate,
-    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill, FunctionSet, HostAlloc,
+    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill, FunctionSet, HeapSet, HostAlloc,
     HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
-    ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc, ManagedAllocReply, MemAlloc,
-    MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload,
-    NotSupported, Operations, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
-    TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply,
+    MemAlloc, MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply,
+    ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply, STREAM_SLOTS,
+    StreamConnect, StreamCreate, StreamDestroy, StreamWait, TextureCreate, TextureCreateReply,
+    TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -463,6 +464,25 @@ impl Operations for Session {
 
     fn function_set(&mut self, request: &FunctionSet, data: &[u8]) -> Result<(), CUresult> {
         self.client.function_set(request, data)
+    }
+
+    fn output_take(
+        &mut self,
+        request: &OutputTake,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        self.client.output_take(request, data, reply)
+    }
+
+    fn limit_set(&mut self, request: &LimitSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.limit_set(request, data)
+    }
+
+    fn heap_set(&mut self, request: &HeapSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.heap_set(request, data)
     }
 
     fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Result<(), CUresult> {

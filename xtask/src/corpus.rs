@@ -25,13 +25,17 @@ use run::{Outcome, Runner};
 
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
 pub const BUILT: &[&str] = &[
+    "assert",
     "callbacks",
+    "cooperative",
     "graphs",
+    "heap",
     "jit",
     "managed",
     "mapped",
     "plain",
     "pools",
+    "printf",
     "ptds",
     "sm_80",
     "textures",

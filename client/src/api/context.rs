@@ -253,10 +253,7 @@ pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
 
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     let current = current_as_it_is()?;
-    let kept = current.context.limit(limit);
-    kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
-        .store(value as u64, Ordering::Relaxed);
-    Ok(())
+    current.set_limit(limit, value as u64)
 }
 
 /// The multiprocessors that the client's percentage grants, as under MPS.

@@ -463,10 +463,10 @@ impl<'a> Body<'a> {
             self.emit(Kind::Clock { nanoseconds }, vec![d], Vec::new());
             return Ok((d, width));
         }
-        if name.starts_with("envreg") || name.starts_with("pm") {
-            return Ok((self.constant(0, 4), 4));
-        }
         let Some((special, width)) = Special::named(name, component) else {
+            if name.starts_with("envreg") || name.starts_with("pm") {
+                return Ok((self.constant(0, 4), 4));
+            }
             return Err(self.fail(&format!("special register %{name} is not supported")));
         };
         Ok((self.special(special, width), width))
@@ -528,7 +528,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    fn local(&mut self, offset: u64) -> Reg {
+    pub(super) fn local(&mut self, offset: u64) -> Reg {
         let d = self.temp(8);
         self.emit(
             Kind::LocalAddress {
