@@ -285,6 +285,7 @@ mod tests {
         std::fs::write(&precious, "kept").unwrap();
         std::fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
         for path in [directories.pid(), directories.lock()] {
+            let _ = std::fs::remove_file(&path);
             std::os::unix::fs::symlink(&precious, &path).unwrap();
             assert!(Instance::claim(directories.clone(), false).is_err());
             assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
@@ -294,6 +295,7 @@ mod tests {
         }
         // Sockets and the FIFO are made anew, whatever was there.
         for path in [directories.control_socket(), directories.log_pipe()] {
+            let _ = std::fs::remove_file(&path);
             std::os::unix::fs::symlink(&precious, &path).unwrap();
         }
         let instance = Instance::claim(directories, false).unwrap();

@@ -39,6 +39,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
             Err(refusal) => {
                 return Answer {
                     text: format!("{0}{0}\n", refusal.text),
+                    value: Some(json!({ "error": refusal.text.trim_end() })),
                     ..refusal
                 };
             }
@@ -111,9 +112,11 @@ pub(super) fn terminate_client(
 ) -> Answer {
     let failed = |text: String| {
         let code = CUresult::ERROR_INVALID_VALUE.0;
+        let why = text.lines().next_back().unwrap_or("");
+        let value = json!({ "error": why, "result": code });
         Answer {
             exit: 1,
-            ..Answer::text(format!("{text}{code}\n"))
+            ..Answer::text(format!("{text}{code}\n")).with_value(value)
         }
     };
     let Ok(id) = server(daemon, caller, arguments.word(0)) else {

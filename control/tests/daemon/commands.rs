@@ -68,6 +68,14 @@ fn every_command_answers_in_json_too() {
         json!({ "device": "0", "limit": "1G", "bytes": 1 << 30 })
     );
     assert_eq!(
+        json(&rig, "ps -p 1"),
+        json!({ "error": "Server 1 not found" })
+    );
+    assert_eq!(
+        json(&rig, &format!("terminate_client {server} 99999")),
+        json!({ "error": "Invalid process 99999!", "result": 1 })
+    );
+    assert_eq!(
         json(&rig, "no_such_command"),
         json!({ "error": "Unknown command \"no_such_command --json\"" })
     );
