@@ -41,6 +41,8 @@ pub(crate) struct Context {
     banks: AtomicU32,
     /// The last refused operation that the program was told of, as the link numbers them.
     refused: AtomicU32,
+    /// The handles of the contexts whose memory its kernels may reach.
+    peers: Mutex<Vec<u64>>,
 }
 
 /// A context that a call is about.
@@ -97,6 +99,7 @@ impl Context {
         self.primary.store(false, Ordering::Relaxed);
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
+        self.peers().clear();
         for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
             limit.store(value, Ordering::Relaxed);
         }
@@ -109,6 +112,11 @@ impl Context {
     /// The ordinal of its device.
     pub(crate) fn device(&self) -> CUdevice {
         self.device.load(Ordering::Relaxed)
+    }
+
+    /// The handles of the contexts whose memory its kernels may reach.
+    pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is its device's primary context.
@@ -207,6 +215,7 @@ impl Current {
         let session = self.session;
         session.registered.forget(session, handle);
         session.pools.forget_context(handle);
+        self.context.peers().clear();
         session.modules.forget(session, handle);
         session.events.forget(handle);
         session.streams.forget(handle);

@@ -145,11 +145,16 @@ impl Session {
         if bits == 0 || self.in_device_window(bits) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        match self.device_address(bits) {
-            same if same == bits => Ok(Place::Program(address.cast_mut())),
-            // Registered memory, which devices reach.
-            shared => Ok(Place::Pinned(shared)),
+        // Only where there is such memory need it be looked for.
+        if (self.registered.any() || self.has_imports())
+            && let Some(range) = self.ranges.find(bits)
+        {
+            return match range.origin {
+                Origin::Registered => Ok(Place::Pinned(range.across(bits))),
+                _ => Err(CUresult::ERROR_INVALID_VALUE), // Another process's device memory.
+            };
         }
+        Ok(Place::Program(address.cast_mut()))
     }
 
     /// Where an address lies of which the program says nothing.
@@ -177,12 +182,8 @@ impl Session {
         let span = side.span(extent)?;
         match side.address() {
             None => Ok(()),
-            Some(address) => self
-                .ranges
-                .find(address)
-                .filter(|range| range.contains(address, span))
-                .map(drop)
-                .ok_or(CUresult::ERROR_INVALID_VALUE),
+            Some(address) if self.ranges.cover(address, span) => Ok(()),
+            Some(_) => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 }

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EVENT_SLOTS, EventRecord, StreamWait};
+use cuda_abi::operations::{
+    EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply, EventPass, EventRecord,
+    StreamWait,
+};
 use cuda_abi::types::{CU_EVENT_DISABLE_TIMING, CUevent};
 
 use crate::context::Current;
@@ -22,6 +25,8 @@ pub(crate) struct Event {
     /// The slot where its time is noted, and that slot's table key, if it keeps time.
     timer: Mutex<Option<Key>>,
     recorded: Mutex<Option<Place>>,
+    /// The slot that it has for the server, if other processes may share it.
+    shared: Mutex<Option<u32>>,
 }
 
 /// A place in a stream.
@@ -57,6 +62,24 @@ impl Event {
         *self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The slot that it has for the server, if other processes may share it.
+    pub(crate) fn shared(&self) -> Option<u32> {
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How an event that is shared stands: the number of its last record, and how far it has come.
+    pub(crate) fn standing(
+        session: &Session,
+        slot: u32,
+        record: bool,
+    ) -> Result<EventMarkReply, CUresult> {
+        let mark = EventMark {
+            event: slot,
+            record: u32::from(record),
+        };
+        Ok(session.call(&mark)?.fields)
+    }
+
     fn timer(&self) -> Option<Key> {
         *self.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +94,12 @@ impl Events {
     }
 
     /// Makes an event in the current context.
-    pub(crate) fn create(&self, current: &Current, flags: u32) -> Result<Key, CUresult> {
+    pub(crate) fn create(
+        &self,
+        current: &Current,
+        flags: u32,
+        shared: Option<u32>,
+    ) -> Result<Key, CUresult> {
         let session = current.session;
         let timer = if flags & CU_EVENT_DISABLE_TIMING == 0 {
             let free = |_, timer: &Timer| {
@@ -93,6 +121,7 @@ impl Events {
                     .recorded
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner) = None;
+                *event.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
             },
         );
         if event.is_none() {
@@ -108,8 +137,12 @@ impl Events {
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.drop_timer(event.timer());
+        let shared = event.shared();
         self.table.release(key.index());
-        Ok(())
+        match shared {
+            Some(event) => crate::session::session()?.post(&EventForget { event }),
+            None => Ok(()),
+        }
     }
 
     fn drop_timer(&self, timer: Option<Key>) {
@@ -145,6 +178,9 @@ impl Events {
     pub(crate) fn record(&self, event: &Event, target: &Target) -> Result<(), CUresult> {
         if event.context.load(Ordering::Relaxed) != target.stream.context() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        if let Some(slot) = event.shared() {
+            return record_shared(slot, target);
         }
         let timer = event.timer();
         // Held over the sending, so that of two records the later one is what the event keeps.
@@ -200,8 +236,32 @@ impl Events {
     }
 }
 
+/// Records an event that other processes share. Whoever hears of it after this call finds it.
+fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
+    let number = Event::standing(target.current.session, slot, true)?.recorded;
+    let pass = EventPass {
+        event: slot,
+        number,
+    };
+    target.enqueue(&pass, &[]).map(drop)
+}
+
 /// Makes a stream wait for an event as it stands now.
 pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> {
+    if let Some(slot) = event.shared() {
+        let EventMarkReply {
+            recorded,
+            completed,
+        } = Event::standing(target.current.session, slot, false)?;
+        if completed >= recorded {
+            return Ok(());
+        }
+        let wait = EventAwait {
+            event: slot,
+            number: recorded,
+        };
+        return target.enqueue(&wait, &[]).map(drop);
+    }
     let Some(place) = event.place() else {
         return Ok(()); // Never recorded: there is nothing to wait for.
     };

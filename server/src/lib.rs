@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod commons;
 mod heap;
 mod images;
 mod log;
@@ -22,6 +23,7 @@ mod order;
 mod progress;
 mod run;
 mod session;
+mod sharing;
 
 pub use log::{Log, NoLog};
 pub use run::{RunError, run};

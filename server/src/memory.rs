@@ -48,6 +48,14 @@ struct Pool {
     limit: u64,
 }
 
+impl Block {
+    /// Its first address.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+}
+
 /// What a client may have of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
@@ -153,6 +161,60 @@ impl Memory {
             return None;
         }
         self.blocks.remove(&address)
+    }
+
+    /// The device and the bytes of a block of device memory, by its address.
+    #[must_use]
+    pub fn device_block(&self, address: u64) -> Option<(u32, u64)> {
+        let block = self.blocks.get(&address)?;
+        match block.place {
+            Place::Device(device) => Some((device, block.bytes)),
+            Place::Host | Place::Managed(_) => None,
+        }
+    }
+
+    /// Counts bytes against a device's quota that are in no block.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY beyond the quota.
+    pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
+        let quota = self.quota(Place::Device(device));
+        let quota = quota.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if bytes > quota.limit.saturating_sub(quota.used) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        quota.used += bytes;
+        Ok(())
+    }
+
+    /// Counts bytes no more that [`Memory::charge`] counted.
+    pub fn discharge(&mut self, device: u32, bytes: u64) {
+        if let Some(quota) = self.quota(Place::Device(device)) {
+            quota.used -= bytes;
+        }
+    }
+
+    /// Sets addresses of a device's window aside.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when there are not as many in a row.
+    pub fn reserve(
+        &mut self,
+        device: u32,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let heap = self.heap(Place::Device(device));
+        heap.ok_or(CUresult::ERROR_INVALID_DEVICE)?
+            .reserve(bytes, align, backing)
+    }
+
+    /// Takes addresses back that [`Memory::reserve`] gave.
+    pub fn unreserve(&mut self, device: u32, start: u64, bytes: u64) {
+        if let Some(heap) = self.heap(Place::Device(device)) {
+            heap.unreserve(start, bytes);
+        }
     }
 
     /// Takes all blocks of a context from the client.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait, dispatch,
+    At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamCreate,
+    StreamWait, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -20,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::commons::Commons;
 use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
@@ -27,6 +29,7 @@ use crate::memory::{Block, Memory};
 use crate::observer::{Ender, Shared};
 use crate::operations::Modules;
 use crate::order::{Held, Order, Step, Verdict};
+use crate::progress::shared_event;
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
 /// are released.
@@ -81,6 +84,10 @@ pub enum Action {
     Unload(u64),
     /// End a context.
     EndContext(u32),
+    /// Close another client's block.
+    Close(u64),
+    /// Forget a shared event.
+    ForgetEvent(u32),
     /// Carry out a call that there was no memory for.
     Again(Record),
 }
@@ -107,6 +114,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) images: Images,
     pub(crate) modules: Modules,
+    pub(crate) commons: Commons,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
     /// The device of each context.
@@ -142,6 +150,8 @@ pub struct Parts {
     pub devices: Vec<DeviceFacts>,
     /// For the log.
     pub name: Named,
+    /// What it shares with others.
+    pub commons: Commons,
 }
 
 /// For records that belong to no stream.
@@ -160,6 +170,7 @@ impl Session {
             memory: parts.memory,
             images: Images::default(),
             modules: Modules::default(),
+            commons: parts.commons,
             staging: parts.staging,
             devices: parts.devices,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
@@ -304,6 +315,13 @@ impl Session {
                 }
             }
             Opcode::HostGate => Step::Gate,
+            Opcode::EventAwait => {
+                let wait = EventAwait::read(record.slots()).map_err(End::violation)?;
+                Step::Wait {
+                    on: shared_event(wait.event),
+                    until: wait.number,
+                }
+            }
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };
@@ -440,6 +458,7 @@ impl Session {
 
     /// Does everything whose time has come.
     fn release(&mut self) -> Result<(), End> {
+        self.release_commons();
         let mut index = 0;
         while let Some(slot) = self.order.holding(index) {
             match self.order.pop_ready(index, &self.shared.progress) {
@@ -459,12 +478,11 @@ impl Session {
         }
         while let Some(action) = self.order.pop_due(&self.shared.progress) {
             match action {
-                Action::Free(block) => {
-                    let mut committer = Committer(&mut *self.client);
-                    self.memory.release(&block, &mut committer);
-                }
+                Action::Free(block) => self.release_block(block),
                 Action::Unload(module) => self.unload(module),
                 Action::EndContext(context) => self.end_context(context),
+                Action::Close(address) => self.close_import(address),
+                Action::ForgetEvent(slot) => self.forget_event(slot),
                 Action::Again(record) => {
                     self.again -= 1;
                     let mut reply = Vec::new();
@@ -502,6 +520,7 @@ fn takes_memory(record: &Record) -> bool {
         Opcode::HostAlloc,
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
+        Opcode::PhysicalCreate,
     ]
     .iter()
     .any(|&opcode| record.header.opcode == opcode as u16)

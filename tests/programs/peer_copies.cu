@@ -1,4 +1,5 @@
 // needs: peer
+// devices: 2
 // Two devices: each with its own memory, streams and symbols; copies between them, direct access of
 // one to the other's memory where the devices can.
 #include "check.h"

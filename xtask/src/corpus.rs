@@ -26,12 +26,15 @@ use run::{Outcome, Runner};
 /// What OpenMPS can do so far; a program that needs more is skipped, and the table says so.
 pub const BUILT: &[&str] = &[
     "callbacks",
+    "ipc",
     "managed",
     "mapped",
+    "peer",
     "plain",
     "pools",
     "ptds",
     "sm_80",
+    "vmm",
 ];
 
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,9 @@
 //! Events, and the profiler's switches.
 
+use std::time::Duration;
+
 use cuda_abi::CUresult;
+use cuda_abi::operations::EventShare;
 use cuda_abi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUevent, CUstream,
 };
@@ -8,10 +11,14 @@ use cuda_abi::types::{
 use super::Outcome;
 use super::stream::query;
 use crate::context::current;
+use crate::event::Event;
 use crate::handle::{Key, Kind};
 use crate::params::Out;
 use crate::session::session;
 use crate::stream;
+
+/// Between two looks at an event that other processes share.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
     let current = current()?;
@@ -22,10 +29,17 @@ pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
     if flags & !known != 0 || (shared && flags & CU_EVENT_DISABLE_TIMING == 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if shared {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    let key = current.session.events.create(&current, flags)?;
+    let slot = match shared {
+        true => Some(
+            current
+                .session
+                .call(&EventShare { reserved: 0 })?
+                .fields
+                .event,
+        ),
+        false => None,
+    };
+    let key = current.session.events.create(&current, flags, slot)?;
     event.set(CUevent::from_bits(key.handle(Kind::Event)))
 }
 
@@ -55,7 +69,15 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u3
 
 pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
     let session = session()?;
-    match session.events.get(event)?.place() {
+    let event = session.events.get(event)?;
+    if let Some(slot) = event.shared() {
+        let standing = Event::standing(session, slot, false)?;
+        return match standing.completed >= standing.recorded {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_NOT_READY),
+        };
+    }
+    match event.place() {
         Some(place) => {
             session.check_open()?;
             query(place.slot, place.sequence, place.context)
@@ -66,7 +88,16 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
     let session = session()?;
-    match session.events.get(event)?.place() {
+    let event = session.events.get(event)?;
+    if let Some(slot) = event.shared() {
+        // As it stands now: what is recorded meanwhile is not waited for.
+        let until = Event::standing(session, slot, false)?.recorded;
+        while Event::standing(session, slot, false)?.completed < until {
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        return Ok(());
+    }
+    match event.place() {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
             session.pools.synchronized(session);

@@ -54,7 +54,7 @@ fn fill(rows: Rows, value: u32, stream: CUstream, here: bool) -> Outcome {
     let to = session.device_address(rows.to);
     let range = session.ranges.find(to);
     let range = range
-        .filter(|range| range.contains(to, span))
+        .filter(|_| session.ranges.cover(to, span))
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let sequence = target.enqueue(
         &Fill {

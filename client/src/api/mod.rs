@@ -11,18 +11,21 @@ mod event;
 mod fill;
 mod function;
 mod init;
+mod ipc;
 mod launch;
 mod library;
 mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod peer;
 mod pointer;
 mod pool;
 mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod virtual_memory;
 
 pub(crate) use context::*;
 pub(crate) use copy::*;
@@ -31,16 +34,19 @@ pub(crate) use event::*;
 pub(crate) use fill::*;
 pub(crate) use function::*;
 pub(crate) use init::*;
+pub(crate) use ipc::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
 pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
+pub(crate) use peer::*;
 pub(crate) use pointer::*;
 pub(crate) use pool::*;
 pub(crate) use register::*;
 pub(crate) use stream::*;
+pub(crate) use virtual_memory::*;
 
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;
