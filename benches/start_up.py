@@ -3,8 +3,8 @@
     cargo xtask corpus --filter start_up          # builds target/corpus/static/start_up
     python3 benches/start_up.py "OpenMPS=openmps run -- PROGRAM measure" "native=PROGRAM measure"
 
-Runs each command in turn, 101 times after 5 to warm up, and prints medians in milliseconds: of the steps,
-of the whole process (with the 10th and 90th percentile), and of its processor time, which a busy machine
+Runs each command in turn, 101 times after 5 to warm up, and prints medians in milliseconds (with the 10th
+and 90th percentile): of the steps, of the whole process, and of its processor time, which a busy machine
 bends less. Have a daemon with a warm server. Where no driver is found the program ends at its first call,
 and what is left is the price of the program itself.
 """
@@ -29,6 +29,11 @@ def once(command):
     return whole, (used.ru_utime + used.ru_stime) * 1e3, steps
 
 
+def spread(values, digits):
+    tenths = statistics.quantiles(values, n=10)
+    return f"{tenths[4]:.{digits}f} ({tenths[0]:.{digits}f}–{tenths[8]:.{digits}f})"
+
+
 def main():
     commands = [argument.split("=", 1) for argument in sys.argv[1:]]
     results = {name: [] for name, _ in commands}
@@ -43,9 +48,8 @@ def main():
         cells = []
         for step in STEPS:
             took = [steps[step] for _, _, steps in runs if step in steps]
-            cells.append(f"{statistics.median(took):.2f}" if took else "–")
-        tenths = statistics.quantiles((whole for whole, _, _ in runs), n=10)
-        cells.append(f"{tenths[4]:.1f} ({tenths[0]:.1f}–{tenths[8]:.1f})")
+            cells.append(spread(took, 2) if took else "–")
+        cells.append(spread([whole for whole, _, _ in runs], 1))
         cells.append(f"{statistics.median(used for _, used, _ in runs):.1f}")
         print(f"| {name} | " + " | ".join(cells) + " |")
 

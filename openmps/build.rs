@@ -57,7 +57,14 @@ fn main() {
         "building the client library and the n-body example failed"
     );
 
-    export("OPENMPS_CLIENT", &target.join("release/libcuda.so"));
+    let client = target.join("release/libcuda.so");
+    // Here, since a program that starts should not wait for it.
+    let hash = blake3::hash(&std::fs::read(&client).expect("it has been built"));
+    println!(
+        "cargo::rustc-env=OPENMPS_CLIENT_HASH={}",
+        &hash.to_hex()[..16]
+    );
+    export("OPENMPS_CLIENT", &client);
     export("OPENMPS_NBODY", &target.join("release/nbody"));
 }
 

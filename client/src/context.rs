@@ -217,6 +217,7 @@ impl Current {
         session.pools.forget_context(handle);
         self.context.peers().clear();
         session.modules.forget(session, handle);
+        session.arrays.forget(handle);
         session.events.forget(handle);
         session.streams.forget(handle);
         session.ranges.remove_all(|range| range.context == handle);

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Copy, Space, Write};
+use cuda_abi::operations::{ArrayCopy, Copy, Space, Write};
 use transport::session::Chunk;
 
 use crate::memory::Origin;
@@ -34,6 +34,35 @@ pub(crate) enum Place {
     Pinned(u64),
     /// The program's own memory.
     Program(*mut u8),
+    /// An array, which has rows and slices of its own.
+    Array(ArrayPlace),
+}
+
+/// A place in an array.
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ArrayPlace {
+    /// The array's number for the server.
+    pub number: u64,
+    /// Its level.
+    pub level: u32,
+    /// Bytes of a row.
+    pub x: u64,
+    /// Rows.
+    pub y: u64,
+    /// Slices.
+    pub z: u64,
+}
+
+impl Place {
+    /// The place so many bytes further on in memory; one in an array stays.
+    pub(crate) fn advanced(self, bytes: u64) -> Self {
+        match self {
+            Self::Device(address) => Self::Device(address + bytes),
+            Self::Pinned(address) => Self::Pinned(address + bytes),
+            Self::Program(start) => Self::Program(start.wrapping_add(bytes as usize)),
+            Self::Array(_) => self,
+        }
+    }
 }
 
 /// A side of a copy.
@@ -92,7 +121,7 @@ impl Side {
     const fn address(&self) -> Option<u64> {
         match self.place {
             Place::Device(address) | Place::Pinned(address) => Some(address),
-            Place::Program(_) => None,
+            Place::Program(_) | Place::Array(_) => None,
         }
     }
 
@@ -218,7 +247,7 @@ pub(crate) unsafe fn copy(
         // SAFETY: as this function's.
         (Place::Program(start), _) => unsafe { copy_out(target, start, &to, &from, &extent) },
         (to_place, from_place) => {
-            let sequence = target.enqueue(&record(&to, &from, &extent), &[])?;
+            let sequence = enqueue(target, &End::of(&to), &End::of(&from), &extent)?;
             // Between device memory a call need not wait; a program sees page-locked memory.
             let seen =
                 matches!(to_place, Place::Pinned(_)) || matches!(from_place, Place::Pinned(_));
@@ -230,20 +259,78 @@ pub(crate) unsafe fn copy(
     }
 }
 
-fn record(to: &Side, from: &Side, extent: &Extent) -> Copy {
-    Copy {
-        to_space: Space::Unified as u32,
-        to: to.address().unwrap_or(0),
+/// One side of a copy as the server is told of it.
+struct End {
+    space: Space,
+    base: u64,
+    place: ArrayPlace,
+    pitch: u64,
+    slice: u64,
+}
+
+impl End {
+    fn of(side: &Side) -> Self {
+        let nowhere = ArrayPlace {
+            number: 0,
+            level: 0,
+            x: 0,
+            y: 0,
+            z: 0,
+        };
+        let (space, base, place) = match side.place {
+            Place::Array(place) => (Space::Array, place.number, place),
+            _ => (Space::Unified, side.address().unwrap_or(0), nowhere),
+        };
+        Self {
+            space,
+            base,
+            place,
+            pitch: side.pitch,
+            slice: side.slice,
+        }
+    }
+}
+
+/// Posts a copy of what the server reaches on both sides.
+fn enqueue(target: &Target, to: &End, from: &End, extent: &Extent) -> Result<u64, CUresult> {
+    if to.space == Space::Array || from.space == Space::Array {
+        let copy = ArrayCopy {
+            to_space: to.space as u32,
+            to: to.base,
+            to_level: to.place.level,
+            to_x: to.place.x,
+            to_y: to.place.y,
+            to_z: to.place.z,
+            to_pitch: to.pitch,
+            to_slice: to.slice,
+            from_space: from.space as u32,
+            from: from.base,
+            from_level: from.place.level,
+            from_x: from.place.x,
+            from_y: from.place.y,
+            from_z: from.place.z,
+            from_pitch: from.pitch,
+            from_slice: from.slice,
+            width: extent.width,
+            height: extent.height,
+            depth: extent.depth,
+        };
+        return target.enqueue(&copy, &[]);
+    }
+    let copy = Copy {
+        to_space: to.space as u32,
+        to: to.base,
         to_pitch: to.pitch,
         to_slice: to.slice,
-        from_space: Space::Unified as u32,
-        from: from.address().unwrap_or(0),
+        from_space: from.space as u32,
+        from: from.base,
         from_pitch: from.pitch,
         from_slice: from.slice,
         width: extent.width,
         height: extent.height,
         depth: extent.depth,
-    }
+    };
+    target.enqueue(&copy, &[])
 }
 
 /// # Safety
@@ -290,16 +377,34 @@ impl Piece {
         self.z * side.slice + self.y * side.pitch + self.x
     }
 
-    /// The copy of this piece between staging and a side that devices reach.
-    fn record(&self, side: &Side, chunk: &Chunk, into_staging: bool) -> Copy {
-        let there = Side {
-            place: Place::Device(side.address().unwrap_or(0) + self.offset(side)),
-            ..*side
+    /// Posts the copy of this piece between staging and a side that devices reach.
+    fn enqueue(
+        &self,
+        target: &Target,
+        side: &Side,
+        chunk: &Chunk,
+        into_staging: bool,
+    ) -> Result<u64, CUresult> {
+        let there = match side.place {
+            Place::Array(place) => Place::Array(ArrayPlace {
+                x: place.x + self.x,
+                y: place.y + self.y,
+                z: place.z + self.z,
+                ..place
+            }),
+            place => place.advanced(self.offset(side)),
         };
-        let staged = Side {
-            place: Place::Device(chunk.offset()),
-            pitch: self.width,
-            slice: 0,
+        let there = End::of(&Side {
+            place: there,
+            ..*side
+        });
+        let staged = End {
+            space: Space::Staging,
+            ..End::of(&Side {
+                place: Place::Device(chunk.offset()),
+                pitch: self.width,
+                slice: 0,
+            })
         };
         let extent = Extent {
             width: self.width,
@@ -307,15 +412,9 @@ impl Piece {
             depth: 1,
         };
         if into_staging {
-            Copy {
-                to_space: Space::Staging as u32,
-                ..record(&staged, &there, &extent)
-            }
+            enqueue(target, &staged, &there, &extent)
         } else {
-            Copy {
-                from_space: Space::Staging as u32,
-                ..record(&there, &staged, &extent)
-            }
+            enqueue(target, &there, &staged, &extent)
         }
     }
 }
@@ -358,11 +457,14 @@ unsafe fn copy_in(
     when: Return,
 ) -> Result<(), CUresult> {
     let session = target.current.session;
-    if extent.height == 1 && extent.depth == 1 && extent.width <= INLINE {
+    if let Some(to) = to.address()
+        && extent.height == 1
+        && extent.depth == 1
+        && extent.width <= INLINE
+    {
         // SAFETY: the program's memory is readable for the run. It must not write it meanwhile,
         // as for any copy of CUDA's.
         let bytes = unsafe { std::slice::from_raw_parts(start, extent.width as usize) };
-        let to = to.address().unwrap_or(0);
         // Even a synchronous copy of so little comes back before it has arrived, as CUDA's does.
         return target.enqueue(&Write { to }, &[bytes]).map(drop);
     }
@@ -380,7 +482,7 @@ unsafe fn copy_in(
                 );
             }
         }
-        last = target.enqueue(&piece.record(to, &chunk, false), &[])?;
+        last = piece.enqueue(target, to, &chunk, false)?;
         session.keep(chunk, target.slot, last);
     }
     match when {
@@ -430,7 +532,7 @@ unsafe fn copy_out(
         }
         let posted = result.and_then(|()| {
             let chunk = session.stage(piece.bytes() as usize)?;
-            let sequence = target.enqueue(&piece.record(from, &chunk, true), &[])?;
+            let sequence = piece.enqueue(target, from, &chunk, true)?;
             Ok((piece, chunk, sequence))
         });
         match posted {

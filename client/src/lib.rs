@@ -19,6 +19,7 @@
 
 mod absent;
 mod api;
+mod array;
 mod attach;
 mod context;
 mod copy;
@@ -35,6 +36,7 @@ mod launch;
     allow(dead_code, reason = "the loader calls it, in the library only")
 )]
 mod leave;
+mod link;
 mod log;
 mod managed;
 mod memory;

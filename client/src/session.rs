@@ -15,10 +15,12 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Reply, Written};
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
 use crate::host::Callers;
+use crate::link::Links;
 use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
@@ -51,6 +53,8 @@ pub(crate) struct Session {
     pub modules: Modules,
     pub libraries: Libraries,
     pub functions: Functions,
+    pub arrays: Arrays,
+    pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
     pub callers: Callers,
@@ -168,6 +172,8 @@ impl Session {
             modules: Modules::new(),
             libraries: Libraries::new(),
             functions: Functions::new(),
+            arrays: Arrays::default(),
+            links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
             callers: Callers::default(),
@@ -240,8 +246,17 @@ impl Session {
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
     pub(crate) fn call<R: Request>(&self, request: &R) -> Result<Reply<R::Reply>, CUresult> {
+        self.call_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn call_with<R: Request>(
+        &self,
+        request: &R,
+        data: &[u8],
+    ) -> Result<Reply<R::Reply>, CUresult> {
         self.check_open()?;
-        let reply = self.link.call(request, &[]).map_err(|_| self.lost())?;
+        let reply = self.link.call(request, &[data]).map_err(|_| self.lost())?;
         reply.status.ok()?;
         Ok(reply)
     }

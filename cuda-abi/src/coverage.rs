@@ -9,11 +9,14 @@ use crate::functions::{Capture, Class, ROWS, Row, Survives};
 pub fn render() -> String {
     let mut out = String::from(HEAD);
     let built = ROWS.iter().filter(|row| row.is_built()).count();
+    let partial = ROWS.iter().filter(|row| row.partial.is_some()).count();
     let twins = ROWS.iter().filter(|row| row.twin.is_some()).count();
     out.push_str(&format!(
-        "{} functions, of which {built} are built. {twins} have a twin for a per-thread default \
+        "{} functions, of which {} are complete, {partial} partial and {} absent. {twins} have a twin for a per-thread default \
          stream, which is built where its function is.\n\n",
         ROWS.len(),
+        built - partial,
+        ROWS.len() - built,
     ));
     out.push_str("| class | functions | |\n|---|---:|---|\n");
     for (class, meaning) in CLASSES {
@@ -21,8 +24,8 @@ pub fn render() -> String {
         line(&mut out, &[class.name(), &count.to_string(), meaning]);
     }
     out.push_str(
-        "\n| function | since | twin since | class | during capture | its state, when an executor is replaced |\n\
-         |---|---|---|---|---|---|\n",
+        "\n| function | built | since | twin since | class | during capture | its state, when an executor is replaced |\n\
+         |---|---|---|---|---|---|---|\n",
     );
     for row in ROWS {
         row_line(&mut out, row);
@@ -34,7 +37,9 @@ const HEAD: &str = "\
 # Coverage of the driver API
 
 Made from the table in `cuda-abi/src/functions/rows.rs`; do not edit. To make it again:
-`UPDATE=1 cargo test -p cuda-abi --test coverage`.
+`cargo xtask coverage`.
+
+An absent function answers CUDA_ERROR_NOT_SUPPORTED, and the client's log (`OPENMPS_CLIENT_LOG`) names it.
 
 ";
 
@@ -67,6 +72,11 @@ fn row_line(out: &mut String, row: &Row) {
         Survives::Yes => "survives",
     };
     let name = format!("`{}`", row.name);
+    let built = match (row.is_built(), row.partial) {
+        (false, _) => "absent".to_owned(),
+        (true, Some(how)) => format!("partial: {how}"),
+        (true, None) => "complete".to_owned(),
+    };
     let twin = row
         .twin
         .map_or_else(|| "–".to_owned(), |twin| version(twin.since));
@@ -74,6 +84,7 @@ fn row_line(out: &mut String, row: &Row) {
         out,
         &[
             &name,
+            &built,
             &version(row.since),
             &twin,
             row.class.name(),

@@ -110,6 +110,8 @@ pub struct Row {
     pub capture: Capture,
     /// What becomes of its state when an executor is replaced.
     pub survives: Survives,
+    /// What of it is not built, if that is not all of it or nothing.
+    pub partial: Option<&'static str>,
     /// Its parameters.
     pub parameters: &'static [Parameter],
 }
@@ -186,6 +188,15 @@ macro_rules! twin {
     };
 }
 
+macro_rules! partial {
+    () => {
+        None
+    };
+    ($how:literal) => {
+        Some($how)
+    };
+}
+
 macro_rules! c_type_name {
     (cstr()) => {
         "*const c_char"
@@ -223,7 +234,7 @@ macro_rules! table {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident =>
+            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         /// Every function of the driver, by its exported name.
@@ -244,6 +255,7 @@ macro_rules! table {
             twin: twin!($name $($suffix $from)?),
             capture: capture!($capture),
             survives: survives!($survives),
+            partial: partial!($($how)?),
             parameters: &[$(Parameter {
                 name: stringify!($argument),
                 mode: stringify!($mode),

@@ -1,12 +1,14 @@
 //! The one table: every CUDA driver function, the operations that travel, C types and error codes.
 #![forbid(unsafe_code)]
 
+pub mod arrays;
 pub mod coverage;
 pub mod descriptor;
 pub mod errors;
 pub mod facts;
 pub mod functions;
 pub mod limits;
+pub mod linked;
 pub mod operations;
 pub mod proc_address;
 pub mod types;

@@ -121,6 +121,16 @@ macro_rules! for_each_operation {
                 stream 44 1 fill(Fill { to: u64, pitch: u64, value: u32, element: u32, width: u64, height: u64 }) -> NoReply {} survives;
                 /// Notes in an event's slot when the stream has come this far, if it keeps time.
                 stream 45 1 event_record(EventRecord { event: u32, timing: u32 }) -> NoReply {} lost;
+                /// Makes an array of a context. The reply says how many bytes of device memory it takes.
+                call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
+                /// Ends an array once all work posted before has finished.
+                post 101 1 array_destroy(ArrayDestroy { array: u64 }) -> NoReply {} lost;
+                /// Copies where a side or both are arrays. For a side in an array `to` or `from` is its handle, and level, x (in bytes), y and z say where in it; a pitch or slice has no meaning there. For other sides as [`struct@Copy`].
+                stream 102 1 array_copy(ArrayCopy { to_space: u32, to: u64, to_level: u32, to_x: u64, to_y: u64, to_z: u64, to_pitch: u64, to_slice: u64, from_space: u32, from: u64, from_level: u32, from_x: u64, from_y: u64, from_z: u64, from_pitch: u64, from_slice: u64, width: u64, height: u64, depth: u64 }) -> NoReply {} lost;
+                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::arrays::Spec). The reply has the number by which kernels know it.
+                call 103 1 texture_create(TextureCreate { context: u32, surface: u32 }) -> TextureCreateReply { object: u64 } lost;
+                /// Ends a texture or surface once all work posted before has finished.
+                post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;
             }
         }
     };
@@ -162,6 +172,8 @@ pub enum Space {
     Unified = 0,
     /// An offset into this client's staging memory.
     Staging = 1,
+    /// An array of this client: only in an [`ArrayCopy`].
+    Array = 2,
 }
 
 impl Space {
@@ -171,10 +183,20 @@ impl Space {
         match number {
             0 => Some(Self::Unified),
             1 => Some(Self::Staging),
+            2 => Some(Self::Array),
             _ => None,
         }
     }
 }
+
+/// Bit of [`ImageLoad::options`]: the image is only looked at, as a part of what will be linked.
+pub const IMAGE_PART: u32 = 1;
+
+/// Bit of [`ImageLoad::options`]: the log tells of what was compiled.
+pub const IMAGE_VERBOSE: u32 = 2;
+
+/// Where the most registers of a thread stand in [`ImageLoad::options`]: 8 bits, 0 for no limit.
+pub const IMAGE_REGISTERS_SHIFT: u32 = 8;
 
 /// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
 pub const LAUNCH_COOPERATIVE: u32 = 1;

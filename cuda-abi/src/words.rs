@@ -35,6 +35,10 @@ impl<'a> Reader<'a> {
         Self { rest }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8], Damaged> {
         let (head, tail) = self.rest.split_at_checked(count).ok_or(Damaged)?;
         self.rest = tail;

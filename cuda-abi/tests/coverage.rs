@@ -15,3 +15,10 @@ fn the_document_says_what_the_table_says() {
         "docs/coverage.md is not what the table says: run `UPDATE=1 cargo test -p cuda-abi --test coverage`"
     );
 }
+
+#[test]
+fn what_is_not_built_at_all_is_not_partial() {
+    for row in cuda_abi::functions::ROWS {
+        assert!(row.is_built() || row.partial.is_none(), "{}", row.name);
+    }
+}

@@ -4,14 +4,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::arrays::Spec;
+use cuda_abi::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
+};
 use engine::{Attachment, CUresult, Client, Window};
 
+use crate::array::{self, Array, Texture};
 use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
 use crate::image::Image;
 use crate::launch::Launch;
+use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::stream::{Common, Stream};
@@ -37,6 +42,9 @@ pub(crate) struct NvidiaClient {
     former: Vec<Arc<Stream>>,
     modules: HashMap<u64, Arc<Module>>,
     images: HashMap<u64, Arc<Image>>,
+    arrays: HashMap<u64, Arc<Array>>,
+    /// By context, kind (`true` for surfaces) and number.
+    textures: HashMap<(u32, bool, u64), Texture>,
     /// Goes last: its unmapping needs all work to be over.
     memory: Memory,
     scratch: Vec<Arc<Stream>>,
@@ -76,6 +84,8 @@ impl NvidiaClient {
             former: Vec::new(),
             modules: HashMap::new(),
             images: HashMap::new(),
+            arrays: HashMap::new(),
+            textures: HashMap::new(),
             memory,
             scratch: Vec::new(),
         })
@@ -216,6 +226,10 @@ impl Client for NvidiaClient {
         for (_, module) in gone {
             self.forget(&module);
         }
+        self.textures
+            .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
+        self.arrays
+            .retain(|_, array| !Arc::ptr_eq(array.context(), &context));
         Ok(())
     }
 
@@ -261,6 +275,20 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        if request.options & IMAGE_PART != 0 {
+            let checked = check_part(device, data);
+            return Ok(match checked {
+                Ok(()) => operations::ImageLoadReply::default(),
+                Err(refused) => {
+                    reply.extend_from_slice(refused.log.as_bytes());
+                    operations::ImageLoadReply {
+                        status: refused.code.0,
+                        descriptor: 0,
+                        log: refused.log.len() as u64,
+                    }
+                }
+            });
+        }
         Ok(match self.shared.images.load(device, data) {
             Ok(image) => {
                 let descriptor = image.descriptor().encode();
@@ -382,6 +410,92 @@ impl Client for NvidiaClient {
             timing: request.timing != 0,
         };
         self.post(at, Ok(work))
+    }
+
+    fn array_create(
+        &mut self,
+        request: &operations::ArrayCreate,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ArrayCreateReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if self.arrays.contains_key(&request.array) || self.arrays.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let array = Array::new(&context, request)?;
+        let bytes = array.bytes();
+        self.arrays.insert(request.array, Arc::new(array));
+        Ok(operations::ArrayCreateReply { bytes })
+    }
+
+    fn array_destroy(
+        &mut self,
+        request: &operations::ArrayDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // Textures of it, and copies that wait, keep it.
+        self.arrays
+            .remove(&request.array)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn array_copy(
+        &mut self,
+        at: At,
+        request: &operations::ArrayCopy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let arrays = &self.arrays;
+        let find = |array: u64| {
+            arrays
+                .get(&array)
+                .cloned()
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let planned = array::plan(&mut self.memory, request, find);
+        self.post(at, planned.map(Work::Steps))
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &operations::TextureCreate,
+        data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::TextureCreateReply, CUresult> {
+        let spec = Spec::decode(data)?;
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if self.textures.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let arrays = &self.arrays;
+        let find = |array: u64| {
+            arrays
+                .get(&array)
+                .filter(|array| Arc::ptr_eq(array.context().device(), context.device()))
+                .cloned()
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let surface = request.surface != 0;
+        let texture = Texture::new(&context, &mut self.memory, &spec, surface, find)?;
+        let object = texture.object();
+        self.textures
+            .insert((request.context, surface, object), texture);
+        Ok(operations::TextureCreateReply { object })
+    }
+
+    fn texture_destroy(
+        &mut self,
+        request: &operations::TextureDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let key = (request.context, request.surface != 0, request.object);
+        self.textures
+            .remove(&key)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 }
 

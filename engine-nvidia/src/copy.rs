@@ -14,6 +14,7 @@ use cuda_abi::operations::{self, Space};
 use cuda_abi::types::*;
 use engine::Owner;
 
+use crate::array::ArrayStep;
 use crate::driver::Driver;
 use crate::memory::{Memory, Place};
 
@@ -59,6 +60,8 @@ pub(crate) enum Step {
     Fill(operations::Fill),
     /// Writes bytes that are here to device memory.
     Write { to: u64, data: Vec<u8> },
+    /// Copies from or to an array.
+    Array(Box<ArrayStep>),
     /// Lets the host do it.
     Host(HostJob),
 }
@@ -405,6 +408,7 @@ impl Step {
                 // SAFETY: as above; the driver copies the parameters.
                 unsafe { driver.cuMemcpy3DAsync_v2(&raw const parameters, stream) }
             }
+            Self::Array(step) => step.issue(driver, stream),
             Self::Fill(fill) => issue_fill(driver, &fill, stream),
             Self::Write { to, data } => {
                 for (index, piece) in data.chunks(WRITE_PIECE).enumerate() {

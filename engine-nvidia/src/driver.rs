@@ -92,7 +92,7 @@ macro_rules! pointers {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident =>
+            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         #[allow(non_snake_case, reason = "the names are C's")]

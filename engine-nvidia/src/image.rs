@@ -6,15 +6,17 @@ use std::sync::{Arc, Mutex, Weak};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
+use cuda_abi::linked;
 use cuda_abi::types::*;
 
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::link::link;
 use crate::names;
 use crate::sync::{Handle, lock};
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
-const PADDING: usize = 4096;
+pub(crate) const PADDING: usize = 4096;
 
 /// Bytes of the driver's log that are kept.
 const LOG: usize = 16 << 10;
@@ -51,6 +53,13 @@ impl Images {
     /// # Errors
     /// Why the driver does not take it, with its log.
     pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
+        let one;
+        let bytes = if linked::is_linked(bytes) {
+            one = link(device, bytes)?;
+            &one[..]
+        } else {
+            bytes
+        };
         let mut padded = Vec::with_capacity(bytes.len() + PADDING);
         padded.extend_from_slice(bytes);
         padded.resize(bytes.len() + PADDING, 0);
@@ -146,7 +155,11 @@ impl Image {
 }
 
 impl Loaded {
-    fn new(device: &Arc<Device>, padded: &[u8]) -> Result<Self, Refused> {
+    /// Loads an image with its padding.
+    ///
+    /// # Errors
+    /// What the driver says, with its log.
+    pub(crate) fn new(device: &Arc<Device>, padded: &[u8]) -> Result<Self, Refused> {
         let driver = device.enter()?;
         let mut module = CUmodule::NULL;
         let mut log = vec![0_u8; LOG];

@@ -16,6 +16,7 @@
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
+mod array;
 mod client;
 mod clock;
 mod context;
@@ -29,6 +30,7 @@ mod granules;
 mod host;
 mod image;
 mod launch;
+mod link;
 mod locate;
 mod memory;
 mod module;

@@ -138,7 +138,7 @@ impl Memory {
                 self.staging.use_staging(range)?;
                 Ok((base, Place::Staging))
             }
-            None => Err(CUresult::ERROR_INVALID_VALUE),
+            Some(Space::Array) | None => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 

@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::arrays::Spec;
+use cuda_abi::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS, Space,
+};
 use engine::{Attachment, CUresult, Client, Held, Window};
 
+use crate::array::{self, Array};
 use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
+use crate::copy::ArrayTransfer;
 use crate::device::Shared;
+use crate::exec;
 use crate::grid::Grid;
 use crate::image;
 use crate::memory::{ClientMemory, Mapped};
@@ -41,6 +48,10 @@ struct Objects {
     streams: HashMap<u32, Arc<Stream>>,
     images: HashMap<u64, Arc<Image>>,
     modules: HashMap<u64, Arc<Module>>,
+    arrays: HashMap<u64, Arc<Array>>,
+    /// What kernels read of them, and the contexts of those numbers; `true` for surfaces.
+    textures: Arc<exec::Textures>,
+    texture_contexts: HashMap<(u64, bool), u32>,
 }
 
 impl SoftClient {
@@ -76,6 +87,9 @@ impl SoftClient {
                 streams: HashMap::new(),
                 images: HashMap::new(),
                 modules: HashMap::new(),
+                arrays: HashMap::new(),
+                textures: Arc::default(),
+                texture_contexts: HashMap::new(),
             }),
         })
     }
@@ -136,8 +150,11 @@ impl Objects {
         Grid::new(
             self.module(request.module)?,
             &context,
-            self.memory
-                .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
+            (
+                self.memory
+                    .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
+                &self.textures,
+            ),
             priority,
             self.common.scheduler.workers() as u64,
             request,
@@ -264,6 +281,18 @@ impl Client for SoftClient {
         objects
             .modules
             .retain(|_, module| !Arc::ptr_eq(&module.context, &context));
+        objects
+            .arrays
+            .retain(|_, array| !Arc::ptr_eq(&array.context, &context));
+        let textures = &objects.textures;
+        objects
+            .texture_contexts
+            .retain(|&(object, surface), owner| {
+                if *owner == request.context {
+                    remove_texture(textures, object, surface);
+                }
+                *owner != request.context
+            });
         Ok(())
     }
 
@@ -306,15 +335,33 @@ impl Client for SoftClient {
         if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(match shared.images.load(data, image::compile) {
-            Ok(image) => {
+        let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
+        let options = exec::Options {
+            max_registers: Some(most).filter(|&most| most != 0),
+            ..exec::Options::default()
+        };
+        let loaded = if request.options & IMAGE_PART != 0 {
+            image::check_part(data).map(|()| None)
+        } else {
+            let image = shared.images.load(data, &options, image::compile);
+            image.map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let log = if request.options & IMAGE_VERBOSE != 0 {
+                    image::remarks(&image.module)
+                } else {
+                    String::new()
+                };
                 reply.extend_from_slice(&image.descriptor);
+                reply.extend_from_slice(log.as_bytes());
                 let descriptor = image.descriptor.len() as u64;
                 objects.images.insert(request.image, image);
                 operations::ImageLoadReply {
                     status: CUresult::SUCCESS.0,
                     descriptor,
-                    log: 0,
+                    log: log.len() as u64,
                 }
             }
             Err(refused) => {
@@ -431,6 +478,127 @@ impl Client for SoftClient {
             timing: request.timing != 0,
         };
         self.objects().post(at, operation)
+    }
+
+    fn array_create(
+        &mut self,
+        request: &operations::ArrayCreate,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ArrayCreateReply, CUresult> {
+        let shared = Arc::clone(&self.shared);
+        let objects = self.objects();
+        let context = Arc::clone(objects.context(request.context)?);
+        context.check()?;
+        if objects.arrays.contains_key(&request.array) || objects.arrays.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let budget = shared
+            .budgets
+            .get(context.device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let array = Array::new(request, context, budget)?;
+        let bytes = array.shape.bytes();
+        objects.arrays.insert(request.array, Arc::new(array));
+        Ok(operations::ArrayCreateReply { bytes })
+    }
+
+    fn array_destroy(
+        &mut self,
+        request: &operations::ArrayDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // Textures of it, and copies under way, keep it.
+        let arrays = &mut self.objects().arrays;
+        arrays
+            .remove(&request.array)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn array_copy(
+        &mut self,
+        at: At,
+        request: &operations::ArrayCopy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let stream = objects.stream(at.stream)?;
+        let find = |space: u32, array: u64| match Space::from_number(space) {
+            Some(Space::Array) => objects
+                .arrays
+                .get(&array)
+                .map(|array| Some(Arc::clone(array)))
+                .ok_or(CUresult::ERROR_INVALID_HANDLE),
+            _ => Ok(None),
+        };
+        let sides = find(request.to_space, request.to)
+            .and_then(|to| Ok((to, find(request.from_space, request.from)?)));
+        let operation = match sides {
+            Ok((to, from)) => Operation::ArrayCopy(Box::new(ArrayTransfer {
+                request: *request,
+                to,
+                from,
+            })),
+            Err(code) => Operation::Refused(code),
+        };
+        stream.post(at.sequence, operation)
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &operations::TextureCreate,
+        data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::TextureCreateReply, CUresult> {
+        let spec = Spec::decode(data)?;
+        let objects = self.objects();
+        let context = Arc::clone(objects.context(request.context)?);
+        context.check()?;
+        if objects.texture_contexts.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let find = |array: u64| {
+            objects
+                .arrays
+                .get(&array)
+                .filter(|array| array.context.device == context.device)
+                .cloned()
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let surface = request.surface != 0;
+        let object = if surface {
+            objects.textures.add_surface(array::surface(&spec, &find)?)
+        } else {
+            objects.textures.add_texture(array::texture(&spec, &find)?)
+        };
+        objects
+            .texture_contexts
+            .insert((object, surface), request.context);
+        Ok(operations::TextureCreateReply { object })
+    }
+
+    fn texture_destroy(
+        &mut self,
+        request: &operations::TextureDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let surface = request.surface != 0;
+        objects.texture_contexts.remove(&(request.object, surface));
+        if remove_texture(&objects.textures, request.object, surface) {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_INVALID_HANDLE)
+        }
+    }
+}
+
+fn remove_texture(textures: &exec::Textures, object: u64, surface: bool) -> bool {
+    if surface {
+        textures.remove_surface(object)
+    } else {
+        textures.remove_texture(object)
     }
 }
 

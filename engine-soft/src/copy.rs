@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use cuda_abi::operations::{self, Space};
 use engine::{CUresult, Window};
 
+use crate::array::Array;
 use crate::memory::CopySpace;
 use crate::work::{Piece, Progress, Task};
 
@@ -62,6 +63,16 @@ pub(crate) struct Transfer {
     extent: Extent,
     /// Keeps the memory mapped.
     _space: Arc<CopySpace>,
+    /// Keep the arrays' memory mapped.
+    _arrays: [Option<Arc<Array>>; 2],
+}
+
+/// A copy with arrays at one side or both, whose handles were looked up when it came.
+#[derive(Debug)]
+pub(crate) struct ArrayTransfer {
+    pub(crate) request: operations::ArrayCopy,
+    pub(crate) to: Option<Arc<Array>>,
+    pub(crate) from: Option<Arc<Array>>,
 }
 
 /// Where a transfer's bytes come from.
@@ -80,21 +91,65 @@ impl Transfer {
         space: &Arc<CopySpace>,
         request: &operations::Copy,
     ) -> Result<Self, CUresult> {
-        let mut extent = Extent::new(request.width, request.height, request.depth);
-        let mut to = side(
+        let extent = Extent::new(request.width, request.height, request.depth);
+        let to = side(
             space,
             request.to_space,
             request.to,
             (request.to_pitch, request.to_slice),
             extent,
         )?;
-        let mut from = side(
+        let from = side(
             space,
             request.from_space,
             request.from,
             (request.from_pitch, request.from_slice),
             extent,
         )?;
+        Ok(Self::between(space, to, from, extent, [None, None]))
+    }
+
+    /// Checks a copy with arrays. Nothing to copy is no error.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE.
+    pub(crate) fn array(space: &Arc<CopySpace>, copy: ArrayTransfer) -> Result<Self, CUresult> {
+        let ArrayTransfer { request, to, from } = copy;
+        let extent = Extent::new(request.width, request.height, request.depth);
+        let (to_pitches, from_pitches) = (
+            (request.to_pitch, request.to_slice),
+            (request.from_pitch, request.from_slice),
+        );
+        let to_rows = match &to {
+            Some(array) => {
+                let at = [request.to_x, request.to_y, request.to_z];
+                side_of_array(array, request.to_level, at, extent)?
+            }
+            None => side(space, request.to_space, request.to, to_pitches, extent)?,
+        };
+        let from_rows = match &from {
+            Some(array) => {
+                let at = [request.from_x, request.from_y, request.from_z];
+                side_of_array(array, request.from_level, at, extent)?
+            }
+            None => side(
+                space,
+                request.from_space,
+                request.from,
+                from_pitches,
+                extent,
+            )?,
+        };
+        Ok(Self::between(space, to_rows, from_rows, extent, [to, from]))
+    }
+
+    fn between(
+        space: &Arc<CopySpace>,
+        mut to: Rows,
+        mut from: Rows,
+        mut extent: Extent,
+        arrays: [Option<Arc<Array>>; 2],
+    ) -> Self {
         // Rows that touch on both sides are one row, and planes likewise.
         if to.pitch == extent.width && from.pitch == extent.width {
             extent.width *= extent.height;
@@ -111,12 +166,13 @@ impl Transfer {
             to.pitch = to.slice;
             from.pitch = from.slice;
         }
-        Ok(Self {
+        Self {
             to,
             source: Source::Memory(from),
             extent,
             _space: Arc::clone(space),
-        })
+            _arrays: arrays,
+        }
     }
 
     /// Checks a fill. Nothing to fill is no error.
@@ -154,6 +210,7 @@ impl Transfer {
             },
             extent,
             _space: Arc::clone(space),
+            _arrays: [None, None],
         })
     }
 
@@ -276,11 +333,47 @@ fn side(
             .base
             .checked_add(base)
             .filter(|&address| space.staging.contains(address, bytes)),
-        None => None,
+        // Those have handles, not addresses.
+        Some(Space::Array) | None => None,
     };
     Ok(Rows {
         base: base.ok_or(CUresult::ERROR_INVALID_VALUE)?,
         pitch,
+        slice,
+    })
+}
+
+/// Checks a side that lies in an array and gives it the address that it has in this process.
+fn side_of_array(
+    array: &Array,
+    level: u32,
+    [x, y, z]: [u64; 3],
+    extent: Extent,
+) -> Result<Rows, CUresult> {
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    let level = array.shape.level(level).ok_or(invalid)?;
+    let row = level.width * array.shape.element();
+    let fits = |start: u64, count: u64, all: u64| count <= all && start <= all - count;
+    if !fits(x, extent.width, row)
+        || !fits(y, extent.height, level.height)
+        || !fits(z, extent.depth, level.depth)
+    {
+        return Err(invalid);
+    }
+    let slice = row * level.height;
+    if extent.width == 0 {
+        return Ok(Rows {
+            base: 0,
+            pitch: 0,
+            slice: 0,
+        });
+    }
+    let offset = level.offset + z * slice + y * row + x;
+    let last = (extent.depth - 1) * slice + (extent.height - 1) * row + extent.width;
+    let base = array.texels.address(offset, last).ok_or(invalid)?;
+    Ok(Rows {
+        base,
+        pitch: row,
         slice,
     })
 }

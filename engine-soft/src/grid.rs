@@ -10,7 +10,7 @@ use engine::CUresult;
 
 use crate::context::Context;
 use crate::device::{BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM};
-use crate::exec::{AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome};
+use crate::exec::{AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, Textures};
 use crate::module::Module;
 use crate::work::{Piece, Progress, Task};
 
@@ -70,7 +70,7 @@ impl Grid {
     pub(crate) fn new(
         module: &Arc<Module>,
         context: &Arc<Context>,
-        space: &Arc<AddressSpace>,
+        (space, textures): (&Arc<AddressSpace>, &Arc<Textures>),
         priority: i32,
         sms: u64,
         request: &operations::Launch,
@@ -113,6 +113,7 @@ impl Grid {
             params: params.into(),
             globals: Arc::clone(&module.globals),
             memory: Arc::clone(space),
+            textures: Arc::clone(textures),
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
             sm_count: u32::try_from(sms).unwrap_or(u32::MAX),

@@ -1,8 +1,13 @@
-//! From the bytes that a program brings to a compiled module: finds the PTX in them and has it
-//! compiled, or says in CUDA's codes and in words why not.
+//! From the bytes that a program brings to a compiled module: finds the PTX in them, links it where
+//! there are several parts, and has it compiled, or says in CUDA's codes and in words why not.
 
+use std::fmt::Write as _;
+
+use cuda_abi::linked::{self, Part};
+use cuda_abi::types::CUjitInputType;
 use engine::CUresult;
-use ptx::image;
+use ptx::image::{self, ImageError, PtxText, fatbin};
+use ptx::link;
 
 use crate::device::BINARY_VERSION;
 use crate::exec;
@@ -21,14 +26,155 @@ pub(crate) struct Refused {
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for what is no image, CUDA_ERROR_NO_BINARY_FOR_GPU for one without PTX
 /// for this device, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, and CUDA_ERROR_INVALID_PTX for PTX that is
-/// wrong or asks for what is not built.
-pub(crate) fn compile(bytes: &[u8]) -> Result<exec::Module, Refused> {
-    let source = image::select(bytes, BINARY_VERSION)
-        .map_err(|error| Refused::new(CUresult(error.cuda_error()), &error))?;
+/// wrong or asks for what is not built; as [`LINK_FAILED`] says where parts do not fit together.
+pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<exec::Module, Refused> {
+    if linked::is_linked(bytes) {
+        return compile_linked(bytes, options);
+    }
+    let source = image::select(bytes, BINARY_VERSION).map_err(|error| refused(&error))?;
     let invalid = CUresult::ERROR_INVALID_PTX;
     let module = ptx::parse(&source.text).map_err(|error| Refused::new(invalid, &error))?;
-    exec::Module::load(&module, &exec::Options::default())
-        .map_err(|error| Refused::new(invalid, &error))
+    load(&module, options)
+}
+
+/// What a link comes to whose parts do not fit together.
+const LINK_FAILED: CUresult = CUresult::ERROR_INVALID_PTX;
+
+fn refused(error: &ImageError) -> Refused {
+    Refused::new(CUresult(error.cuda_error()), error)
+}
+
+/// Looks at an image that will be a part of a link.
+///
+/// # Errors
+/// As [`compile`], but for what only the whole can show.
+pub(crate) fn check_part(bytes: &[u8]) -> Result<(), Refused> {
+    for part in decode(bytes)? {
+        let mut texts = Vec::new();
+        match gather(&part, &mut texts)? {
+            Some(error) if texts.is_empty() && part.kind != CUjitInputType::LIBRARY.0 => {
+                return Err(refused(&error));
+            }
+            _ => {}
+        }
+        for text in &texts {
+            parse(part.name, text)?;
+        }
+    }
+    Ok(())
+}
+
+fn decode(bytes: &[u8]) -> Result<Vec<Part<'_>>, Refused> {
+    let damaged = "the linked image is damaged";
+    linked::decode(bytes).map_err(|_| Refused::new(CUresult::ERROR_INVALID_IMAGE, &damaged))
+}
+
+fn parse<'a>(name: &str, text: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, Refused> {
+    ptx::parse(&text.text).map_err(|error| {
+        let message = format!("{name}: {error}");
+        Refused::new(CUresult::ERROR_INVALID_PTX, &message)
+    })
+}
+
+/// Adds the PTX of a part. What comes is why there is none, where that need not matter: other parts
+/// may have all that is used.
+fn gather<'a>(
+    part: &Part<'a>,
+    texts: &mut Vec<PtxText<'a>>,
+) -> Result<Option<ImageError>, Refused> {
+    let mut add = |image: &'a [u8]| match image::select(image, BINARY_VERSION) {
+        Ok(text) => {
+            texts.push(text);
+            Ok(None)
+        }
+        Err(error @ (ImageError::MachineCodeOnly { .. } | ImageError::NoPtxForDevice { .. })) => {
+            Ok(Some(error))
+        }
+        Err(error) => Err(refused(&error)),
+    };
+    match CUjitInputType(part.kind) {
+        CUjitInputType::CUBIN | CUjitInputType::PTX | CUjitInputType::FATBINARY => add(part.bytes),
+        CUjitInputType::OBJECT | CUjitInputType::LIBRARY => {
+            let mut missing = None;
+            for image in fatbin::embedded(part.bytes) {
+                missing = add(image)?.or(missing);
+            }
+            Ok(missing)
+        }
+        _ => {
+            let kind = format!("inputs of kind {} cannot be linked", part.kind);
+            Err(Refused::new(CUresult::ERROR_NOT_SUPPORTED, &kind))
+        }
+    }
+}
+
+fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module, Refused> {
+    let (whole, parts): (Vec<_>, Vec<_>) = decode(bytes)?
+        .into_iter()
+        .partition(|part| part.kind == linked::ALREADY_LINKED);
+    for part in &whole {
+        if let Ok(source) = image::select(part.bytes, BINARY_VERSION) {
+            let module = parse(part.name, &source)?;
+            return load(&module, options);
+        }
+    }
+    let mut sources = Vec::new();
+    let mut missing = None;
+    for part in &parts {
+        let mut texts = Vec::new();
+        missing = gather(part, &mut texts)?.or(missing);
+        sources.extend(texts.into_iter().map(|text| (part.name, text)));
+    }
+    if let (Some(error), true) = (&missing, sources.is_empty()) {
+        return Err(refused(error));
+    }
+    let mut modules = Vec::new();
+    for (name, text) in &sources {
+        modules.push(link::Part {
+            name,
+            module: parse(name, text)?,
+        });
+    }
+    let module = link::link(modules).map_err(|messages| {
+        let log = messages
+            .iter()
+            .map(|message| format!("error: {message}\n"))
+            .collect();
+        Refused {
+            code: LINK_FAILED,
+            log,
+        }
+    })?;
+    load(&module, options).map_err(|mut error| {
+        if let Some(missing) = missing {
+            // What is missing may stand in the part that was left out.
+            let _ = writeln!(error.log, "note: {missing}");
+        }
+        error
+    })
+}
+
+fn load(module: &ptx::ast::Module<'_>, options: &exec::Options) -> Result<exec::Module, Refused> {
+    exec::Module::load(module, options)
+        .map_err(|error| Refused::new(CUresult::ERROR_INVALID_PTX, &error))
+}
+
+/// What a program may want to know of its kernels.
+pub(crate) fn remarks(module: &exec::Module) -> String {
+    let mut log = String::new();
+    for kernel in module.kernels() {
+        let _ = writeln!(
+            log,
+            "info: kernel '{}': {} registers, {} bytes of shared memory, {} bytes of local memory, \
+             {} bytes of constants",
+            kernel.name,
+            kernel.registers,
+            kernel.shared_bytes,
+            kernel.local_bytes,
+            kernel.const_bytes
+        );
+    }
+    log
 }
 
 impl Refused {

@@ -15,6 +15,7 @@
 //! memory     windows, what is committed, what a device has left
 //! ```
 
+mod array;
 mod backing;
 mod client;
 mod context;

@@ -42,6 +42,7 @@ impl Budget {
         self.total - self.taken.load(Ordering::Relaxed)
     }
 
+    /// Takes bytes of the device, if it has them.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), CUresult> {
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {

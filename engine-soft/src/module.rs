@@ -41,7 +41,7 @@ pub(crate) struct Module {
     grids: AtomicU64,
 }
 
-/// The images of all clients, by the hash of their bytes.
+/// The images of all clients, by the hash of their bytes and of how they are compiled.
 #[derive(Debug, Default)]
 pub(crate) struct ImageCache {
     images: Mutex<HashMap<[u8; 32], Weak<Image>>>,
@@ -52,14 +52,17 @@ impl ImageCache {
     pub(crate) fn load<E>(
         &self,
         bytes: &[u8],
-        compile: impl FnOnce(&[u8]) -> Result<exec::Module, E>,
+        options: &exec::Options,
+        compile: impl FnOnce(&[u8], &exec::Options) -> Result<exec::Module, E>,
     ) -> Result<Arc<Image>, E> {
-        let hash = *blake3::hash(bytes).as_bytes();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&options.max_registers.unwrap_or(0).to_le_bytes());
+        let hash = *hasher.update(bytes).finalize().as_bytes();
         if let Some(image) = lock(&self.images).get(&hash).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
-        let image = Arc::new(Image::new(compile(bytes)?));
+        let image = Arc::new(Image::new(compile(bytes, options)?));
         let mut images = lock(&self.images);
         images.retain(|_, image| image.strong_count() > 0);
         images.insert(hash, Arc::downgrade(&image));

@@ -16,7 +16,7 @@ use engine::{CUresult, Observer};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::Context;
-use crate::copy::{self, SMALL, Transfer};
+use crate::copy::{self, ArrayTransfer, SMALL, Transfer};
 use crate::grid::Grid;
 use crate::memory::{self, CopySpace};
 use crate::scheduler::{Account, Scheduler};
@@ -51,6 +51,7 @@ pub(crate) struct Common {
 pub(crate) enum Operation<'a> {
     Launch(Grid),
     Copy(Copy),
+    ArrayCopy(Box<ArrayTransfer>),
     Fill(Fill),
     Write {
         to: u64,
@@ -278,6 +279,7 @@ impl Stream {
         let transfer = match operation {
             Operation::Launch(grid) => return self.start_grid(sequence, context, grid, here),
             Operation::Copy(request) => Transfer::copy(space, &request),
+            Operation::ArrayCopy(copy) => Transfer::array(space, *copy),
             Operation::Fill(request) => Transfer::fill(space, &request),
             Operation::Write { to, data } => return Started::Done(copy::write(space, to, &data)),
             Operation::Event { event, timing } => {
@@ -351,6 +353,7 @@ impl Operation<'_> {
         let data = match self {
             Self::Launch(grid) => grid.param_bytes(),
             Self::Write { data, .. } => data.len(),
+            Self::ArrayCopy(_) => size_of::<ArrayTransfer>(),
             _ => 0,
         };
         (size_of::<Self>() + data) as u64
@@ -361,6 +364,7 @@ impl Operation<'_> {
         match self {
             Self::Launch(grid) => Operation::Launch(grid),
             Self::Copy(request) => Operation::Copy(request),
+            Self::ArrayCopy(copy) => Operation::ArrayCopy(copy),
             Self::Fill(request) => Operation::Fill(request),
             Self::Write { to, data } => Operation::Write {
                 to,

@@ -25,7 +25,7 @@ pub fn client_library() -> Result<PathBuf> {
         }
         _ => std::env::temp_dir().join(format!("openmps-{}", rustix::process::getuid().as_raw())),
     };
-    let folder = base.join(&blake3::hash(CLIENT).to_hex()[..16]);
+    let folder = base.join(env!("OPENMPS_CLIENT_HASH"));
     client_library_in(&folder)?;
     Ok(folder)
 }

@@ -254,7 +254,7 @@ pub enum Operand<'src> {
     List(Vec<Operand<'src>>),
     /// A negated predicate operand, `!p`.
     Not(Register),
-    /// `p|q`; either side may be the sink `_`.
+    /// `p|q`; either side may be the sink `_`, and the first a vector.
     Pair(Box<Operand<'src>>, Box<Operand<'src>>),
     /// A prototype of an indirect call: an index into [`Function::prototypes`].
     Prototype(usize),

@@ -10,6 +10,7 @@ mod error;
 pub mod image;
 pub mod layout;
 mod lexer;
+pub mod link;
 mod parser;
 
 pub use error::{Error, ErrorKind};

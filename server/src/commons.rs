@@ -400,7 +400,7 @@ impl Session {
             }
             made => made,
         };
-        let held = made.inspect_err(|_| self.memory.discharge(device, bytes))?;
+        let held = made.inspect_err(|_| self.memory.uncharge(device, bytes))?;
         let memory = PhysicalMemory {
             device,
             bytes,
@@ -436,7 +436,7 @@ impl Session {
         let gone = commons.physical.remove(&handle).ok_or(WRONG)?;
         if gone.charged {
             let PhysicalMemory { device, bytes, .. } = *gone.memory;
-            self.memory.discharge(device, bytes);
+            self.memory.uncharge(device, bytes);
         }
         Ok(())
     }

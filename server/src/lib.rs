@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod arrays;
 mod commons;
 mod heap;
 mod images;

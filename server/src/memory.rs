@@ -173,27 +173,6 @@ impl Memory {
         }
     }
 
-    /// Counts bytes against a device's quota that are in no block.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY beyond the quota.
-    pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
-        let quota = self.quota(Place::Device(device));
-        let quota = quota.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        if bytes > quota.limit.saturating_sub(quota.used) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        quota.used += bytes;
-        Ok(())
-    }
-
-    /// Counts bytes no more that [`Memory::charge`] counted.
-    pub fn discharge(&mut self, device: u32, bytes: u64) {
-        if let Some(quota) = self.quota(Place::Device(device)) {
-            quota.used -= bytes;
-        }
-    }
-
     /// Sets addresses of a device's window aside.
     ///
     /// # Errors
@@ -228,6 +207,27 @@ impl Memory {
             false
         });
         removed
+    }
+
+    /// Counts bytes of a device that are taken, but in no block: arrays, physical memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.
+    pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
+        let quota = self.quota(Place::Device(device));
+        let quota = quota.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if bytes > quota.limit.saturating_sub(quota.used) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        quota.used += bytes;
+        Ok(())
+    }
+
+    /// Counts bytes of [`Memory::charge`] back.
+    pub fn uncharge(&mut self, device: u32, bytes: u64) {
+        if let Some(quota) = self.quota(Place::Device(device)) {
+            quota.used = quota.used.saturating_sub(bytes);
+        }
     }
 
     /// Frees a block's memory, which nothing uses any more.
@@ -346,6 +346,26 @@ mod tests {
         let block = memory.remove(managed, true).unwrap();
         memory.release(&block, &mut Plenty);
         assert_eq!(memory.info(0, 1 << 40), Some((4 << 20, 4 << 20)));
+    }
+
+    #[test]
+    fn what_is_charged_counts_against_the_quota() {
+        let mut memory = memory(4 << 20);
+        assert_eq!(memory.charge(0, 3 << 20), Ok(()));
+        assert_eq!(
+            memory.charge(0, 2 << 20),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        let more = memory.allocate(Place::Device(0), 0, 2 << 20, &mut Plenty);
+        assert_eq!(more, Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        memory.uncharge(0, 3 << 20);
+        assert_eq!(
+            memory.charge(0, u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(memory.charge(0, 4 << 20), Ok(()));
+        assert_eq!(memory.charge(9, 1), Err(CUresult::ERROR_INVALID_DEVICE));
     }
 
     #[test]

@@ -7,17 +7,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_abi::operations::{
-    AddressFree, AddressReserve, AddressReserveReply, At, CONTEXT_SLOTS, ContextCreate,
-    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
-    EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
-    ExposeReply, Fill, FunctionSet, HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease,
-    ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch,
-    ManagedAlloc, ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport,
-    MemImportReply, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported,
-    Operations, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
-    PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
-    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS, StreamCreate, StreamDestroy,
-    StreamWait, Write,
+    AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
+    ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS,
+    EventAwait, EventForget, EventMark, EventMarkReply, EventOpen, EventOpenReply, EventPass,
+    EventRecord, EventShare, EventShareReply, Expose, ExposeReply, Fill, FunctionSet, HostAlloc,
+    HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc, ManagedAllocReply, MemAlloc,
+    MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NotSupported, Operations, PeerAccess, PeerAccessReply,
+    PhysicalAccess, PhysicalAccessReply, PhysicalCreate, PhysicalCreateReply, PhysicalImport,
+    PhysicalImportReply, PhysicalMap, PhysicalMapReply, PhysicalRelease, PhysicalUnmap,
+    PhysicalUnmapReply, STREAM_SLOTS, StreamCreate, StreamDestroy, StreamWait, TextureCreate,
+    TextureCreateReply, TextureDestroy, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -62,6 +63,8 @@ impl Session {
             match action {
                 Action::Free(block) => self.release_block(block),
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 Action::Close(address) => self.close_import(address),
                 Action::ForgetEvent(slot) => self.forget_event(slot),
@@ -158,6 +161,7 @@ impl Session {
         self.modules
             .modules
             .retain(|_, module| module.context != context);
+        self.forget_arrays(context);
         for block in self.memory.remove_context(context) {
             self.release_block(block);
         }
@@ -650,5 +654,37 @@ impl Operations for Session {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         self.client.event_record(at, request, data)
+    }
+
+    fn array_create(
+        &mut self,
+        request: &ArrayCreate,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        self.make_array(request, reply)
+    }
+
+    fn array_destroy(&mut self, request: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.end_array_later(request)
+    }
+
+    fn array_copy(&mut self, at: At, request: &ArrayCopy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.array_copy(at, request, data)
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &TextureCreate,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        self.device_of(request.context)?;
+        self.client.texture_create(request, data, reply)
+    }
+
+    fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(Action::EndTexture(*request));
+        Ok(())
     }
 }

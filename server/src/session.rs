@@ -12,7 +12,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
     At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamCreate,
-    StreamWait, dispatch,
+    StreamWait, TextureDestroy, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -21,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::arrays::{Arrays, Charge};
 use crate::commons::Commons;
 use crate::heap::Backing;
 use crate::images::Images;
@@ -82,6 +83,10 @@ pub enum Action {
     Free(Block),
     /// Unload a module.
     Unload(u64),
+    /// End an array.
+    EndArray(u64, Charge),
+    /// End a texture or surface.
+    EndTexture(TextureDestroy),
     /// End a context.
     EndContext(u32),
     /// Close another client's block.
@@ -115,6 +120,7 @@ pub struct Session {
     pub(crate) images: Images,
     pub(crate) modules: Modules,
     pub(crate) commons: Commons,
+    pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
     /// The device of each context.
@@ -171,6 +177,7 @@ impl Session {
             images: Images::default(),
             modules: Modules::default(),
             commons: parts.commons,
+            arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
@@ -480,6 +487,8 @@ impl Session {
             match action {
                 Action::Free(block) => self.release_block(block),
                 Action::Unload(module) => self.unload(module),
+                Action::EndArray(array, charge) => self.end_array(array, charge),
+                Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
                 Action::Close(address) => self.close_import(address),
                 Action::ForgetEvent(slot) => self.forget_event(slot),
@@ -521,6 +530,7 @@ fn takes_memory(record: &Record) -> bool {
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
         Opcode::PhysicalCreate,
+        Opcode::ArrayCreate,
     ]
     .iter()
     .any(|&opcode| record.header.opcode == opcode as u16)

@@ -27,6 +27,7 @@ use run::{Outcome, Runner};
 pub const BUILT: &[&str] = &[
     "callbacks",
     "ipc",
+    "jit",
     "managed",
     "mapped",
     "peer",
@@ -34,6 +35,7 @@ pub const BUILT: &[&str] = &[
     "pools",
     "ptds",
     "sm_80",
+    "textures",
     "vmm",
 ];
 
@@ -139,13 +141,13 @@ fn ci(arguments: &Arguments) -> Result<()> {
         out: None,
         ..*arguments
     };
-    one(arguments, &[], None)?;
-    one(&shared, SHARED, None)?;
+    // All parts, for all that is wrong to be seen in one run.
+    let mut results = vec![one(arguments, &[], None), one(&shared, SHARED, None)];
     if arguments.all_toolkits {
-        one(&shared, SHARED, Some(runtimes::newest()?))?;
-        runtimes::runtimes()?;
+        results.push(runtimes::newest().and_then(|newest| one(&shared, SHARED, Some(newest))));
+        results.push(runtimes::runtimes());
     }
-    Ok(())
+    results.into_iter().collect()
 }
 
 /// Builds and runs programs: all that the filter lets through, or those of `chosen` if it names any.
@@ -173,6 +175,12 @@ fn one(arguments: &Arguments, chosen: &[&str], libraries: Option<PathBuf>) -> Re
 
     let recorded = recorded(&fs::read_to_string(folder.join("recorded.txt")).unwrap_or_default());
     let libraries = libraries.unwrap_or_else(|| toolkit.libraries());
+    println!(
+        "xtask: {} programs, {} runtime, {}",
+        programs.len(),
+        arguments.cudart.name(),
+        libraries.display()
+    );
     let mut runner = match (arguments.build_only, arguments.native) {
         (true, _) => None,
         (false, true) => Some(Runner::native(libraries)?),

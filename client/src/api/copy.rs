@@ -2,12 +2,13 @@
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CUDA_MEMCPY2D, CUDA_MEMCPY2D_v1, CUDA_MEMCPY3D, CUDA_MEMCPY3D_v1, CUdeviceptr, CUdeviceptr_v1,
-    CUmemorytype, CUstream,
+    CUDA_MEMCPY2D, CUDA_MEMCPY2D_v1, CUDA_MEMCPY3D, CUDA_MEMCPY3D_v1, CUarray, CUdeviceptr,
+    CUdeviceptr_v1, CUmemorytype, CUstream,
 };
 
 use super::Outcome;
-use crate::copy::{Extent, Place, Return, Side, copy};
+use crate::copy::{ArrayPlace, Extent, Place, Return, Side, copy};
+use crate::handle::Kind;
 use crate::params::{Bytes, BytesOut, In};
 use crate::session::Session;
 use crate::stream::{Target, target};
@@ -238,6 +239,7 @@ struct Corner {
     kind: CUmemorytype,
     host: *const u8,
     device: CUdeviceptr,
+    array: CUarray,
     pitch: usize,
     /// Rows from a slice to the next; 0 for a rectangle.
     rows: usize,
@@ -250,6 +252,9 @@ impl Corner {
     /// The side with the corner's offset applied.
     fn side(&self, session: &Session, extent: &Extent) -> Result<Side, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
+        if self.kind == CUmemorytype::ARRAY {
+            return self.in_array(session, extent);
+        }
         let reach = (self.x as u64).checked_add(extent.width).ok_or(wrong)?;
         // A pitch of 0 is as good as none where there is but one row.
         let many = extent.height > 1 || extent.depth > 1 || self.y > 0 || self.z > 0;
@@ -286,6 +291,32 @@ impl Corner {
             slice,
         })
     }
+
+    /// The side, where it is in an array.
+    fn in_array(&self, session: &Session, extent: &Extent) -> Result<Side, CUresult> {
+        super::given(self.array.bits())?;
+        let array = session.arrays.get(self.array.bits(), Kind::Array)?;
+        let wrong = CUresult::ERROR_INVALID_VALUE;
+        let level = array.shape.level(array.level).ok_or(wrong)?;
+        let (x, y, z) = (self.x as u64, self.y as u64, self.z as u64);
+        let element = array.shape.element();
+        let fits = |start: u64, count: u64, all: u64| count <= all && start <= all - count;
+        if !x.is_multiple_of(element)
+            || !extent.width.is_multiple_of(element)
+            || !fits(x, extent.width, level.width * element)
+            || !fits(y, extent.height, level.height)
+            || !fits(z, extent.depth, level.depth)
+        {
+            return Err(wrong);
+        }
+        Ok(Side::run(Place::Array(ArrayPlace {
+            number: array.number,
+            level: array.level,
+            x,
+            y,
+            z,
+        })))
+    }
 }
 
 fn shaped(target: &Target, to: &Corner, from: &Corner, extent: Extent, when: Return) -> Outcome {
@@ -307,6 +338,7 @@ fn rectangle(params: In<CUDA_MEMCPY2D>, stream: CUstream, when: Return) -> Outco
         kind: copy.dstMemoryType,
         host: copy.dstHost.cast(),
         device: copy.dstDevice,
+        array: copy.dstArray,
         pitch: copy.dstPitch,
         rows: 0,
         x: copy.dstXInBytes,
@@ -317,6 +349,7 @@ fn rectangle(params: In<CUDA_MEMCPY2D>, stream: CUstream, when: Return) -> Outco
         kind: copy.srcMemoryType,
         host: copy.srcHost.cast(),
         device: copy.srcDevice,
+        array: copy.srcArray,
         pitch: copy.srcPitch,
         rows: 0,
         x: copy.srcXInBytes,
@@ -341,6 +374,7 @@ fn cuboid(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outcome 
         kind: copy.dstMemoryType,
         host: copy.dstHost.cast(),
         device: copy.dstDevice,
+        array: copy.dstArray,
         pitch: copy.dstPitch,
         rows: copy.dstHeight,
         x: copy.dstXInBytes,
@@ -351,6 +385,7 @@ fn cuboid(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outcome 
         kind: copy.srcMemoryType,
         host: copy.srcHost.cast(),
         device: copy.srcDevice,
+        array: copy.srcArray,
         pitch: copy.srcPitch,
         rows: copy.srcHeight,
         x: copy.srcXInBytes,

@@ -4,6 +4,8 @@
 //! the rest. Pointers come as [`params`](crate::params); handles as their bits.
 #![allow(non_snake_case, reason = "the names are C's")]
 
+mod array;
+mod array_copy;
 mod context;
 mod copy;
 mod device;
@@ -14,6 +16,7 @@ mod init;
 mod ipc;
 mod launch;
 mod library;
+mod link;
 mod managed;
 mod memory;
 mod module;
@@ -25,8 +28,11 @@ mod register;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod texture;
 mod virtual_memory;
 
+pub(crate) use array::*;
+pub(crate) use array_copy::*;
 pub(crate) use context::*;
 pub(crate) use copy::*;
 pub(crate) use device::*;
@@ -37,6 +43,7 @@ pub(crate) use init::*;
 pub(crate) use ipc::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
+pub(crate) use link::*;
 pub(crate) use managed::*;
 pub(crate) use memory::*;
 pub(crate) use module::*;
@@ -46,6 +53,7 @@ pub(crate) use pointer::*;
 pub(crate) use pool::*;
 pub(crate) use register::*;
 pub(crate) use stream::*;
+pub(crate) use texture::*;
 pub(crate) use virtual_memory::*;
 
 /// What every entry point comes to.

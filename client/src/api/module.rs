@@ -26,8 +26,8 @@ pub(super) fn image_at(
 ) -> Result<Arc<Image>, CUresult> {
     // SAFETY: the program promises a whole image there, which stays as it is during the call.
     unsafe {
-        let found = find(image.cast())?;
-        Image::load(session, found, jit)
+        let found = find(image.cast()).inspect_err(|code| jit.no_image(*code))?;
+        Image::load(session, &found, jit)
     }
 }
 
@@ -42,15 +42,12 @@ pub(super) fn image_of_file(
             std::io::ErrorKind::OutOfMemory => CUresult::ERROR_OUT_OF_MEMORY,
             _ => CUresult::ERROR_FILE_NOT_FOUND,
         })?;
-    check_file(&content)?;
+    check_file(&content).inspect_err(|code| jit.no_image(*code))?;
     // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
     content.push(0);
-    let found = Found {
-        start: content.as_ptr(),
-        bytes: content.len(),
-    };
+    let found = Found::of(content.as_ptr(), content.len());
     // SAFETY: the bytes are those of `content`, which lives until the load is over.
-    unsafe { Image::load(session, found, jit) }
+    unsafe { Image::load(session, &found, jit) }
 }
 
 fn load(

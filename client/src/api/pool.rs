@@ -23,7 +23,7 @@ const MOST_PLACES: usize = 4096;
 
 fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -> Outcome {
     if bytes == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        return dptr.set(0);
     }
     let current = &target.current;
     let pools = &current.session.pools;
@@ -85,7 +85,10 @@ pub(crate) fn cuDeviceGetDefaultMemPool(pool: Out<CUmemoryPool>, device: CUdevic
 pub(crate) fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice) -> Outcome {
     let session = session()?;
     pool.required()?;
-    let current = session.pools.current(device)?.load(Ordering::Relaxed);
+    // Not INVALID_DEVICE, as NVIDIA's driver has it.
+    let current = session.pools.current(device);
+    let current = current.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    let current = current.load(Ordering::Relaxed);
     pool.set(CUmemoryPool::from_bits(current))
 }
 
@@ -154,12 +157,13 @@ pub(crate) fn cuMemPoolCreate(pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // Pools are not shared between processes.
-    if props.handleTypes != CUmemAllocationHandleType::NONE
-        || props.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE
-    {
+    if props.handleTypes != CUmemAllocationHandleType::NONE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    session.device(props.location.id)?;
+    let device = session.device(props.location.id);
+    if props.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE || device.is_err() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let settings = Settings {
         most: props.maxSize as u64,
         ..Settings::default()

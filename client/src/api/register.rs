@@ -34,7 +34,7 @@ pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flag
     }
     // Memory of ours is locked and mapped as it is.
     if session.is_ours(base) {
-        return Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+        return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let request = Request {
         base,
@@ -48,11 +48,15 @@ pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flag
 pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Outcome {
     let session = session()?;
     let base = pointer.addr() as u64;
-    if base == 0 {
+    if base == 0 || session.is_ours(base) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = session.registered.context_of(base);
-    let context = context.ok_or(CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED)?;
+    let context = context.ok_or(match session.ranges.find(base) {
+        // The middle of a registration.
+        Some(_) => CUresult::ERROR_INVALID_VALUE,
+        None => CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED,
+    })?;
     // Devices may still use it. What becomes of their work is not this call's to tell.
     let _ = session.context(context).as_ref().map(Current::drain);
     session.registered.remove(session, base)

@@ -1,10 +1,13 @@
 //! Where an image that a program hands over begins and ends.
 //!
 //! A program gives an address and nothing else; what lies there says how long it is: a fatbin and
-//! its wrapper, an ELF file, or text up to its NUL (`libcuda-compat` section 7.2). Knows nothing of
+//! its wrapper, an ELF file, what a link gave, or text up to its NUL (`libcuda-compat` section 7.2). A
+//! wrapper that lists its parts becomes an image of all of them here. Knows nothing of
 //! what is inside, which only the server reads.
 
 use cuda_abi::CUresult;
+use cuda_abi::linked;
+use cuda_abi::types::CUjitInputType;
 
 /// Magic of a fatbin's wrapper.
 const WRAPPER: u32 = 0x4662_43b1;
@@ -19,13 +22,42 @@ const ELF_HEADER: usize = 64;
 /// No real image is larger; a size beyond it is damage.
 const MOST: u64 = 2 << 30;
 
-/// Memory of the program that holds an image.
-#[derive(Clone, Copy, Debug)]
+/// Parts of a wrapper that lists what was linked; a list of more has no end.
+const MOST_PARTS: usize = 4096;
+
+/// Memory that holds an image.
+#[derive(Debug)]
 pub(crate) struct Found {
     /// Its first byte.
     pub start: *const u8,
     /// Bytes.
     pub bytes: usize,
+    /// The memory, where it is not the program's.
+    made: Option<Vec<u8>>,
+}
+
+impl Found {
+    /// An image in memory of the program's.
+    pub(crate) fn of(start: *const u8, bytes: usize) -> Self {
+        Self {
+            start,
+            bytes,
+            made: None,
+        }
+    }
+
+    fn made(image: Vec<u8>) -> Self {
+        Self {
+            start: image.as_ptr(),
+            bytes: image.len(),
+            made: Some(image),
+        }
+    }
+}
+
+/// Whether bytes begin as a fatbin's wrapper.
+pub(crate) fn is_wrapper(bytes: &[u8]) -> bool {
+    bytes.len() >= 24 && bytes.starts_with(&WRAPPER.to_le_bytes())
 }
 
 /// Reads a value of the program's memory, which need not be aligned.
@@ -53,6 +85,10 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
     unsafe {
         match *start {
             0x7f if (1..4).all(|at| *start.add(at) == ELF[at]) => elf(start),
+            0x9d if (1..linked::MAGIC.len()).all(|at| *start.add(at) == linked::MAGIC[at]) => {
+                let total = peek::<u64>(start.add(linked::MAGIC.len()));
+                bounded(start, total.max(linked::HEADER as u64))
+            }
             0xb1 | 0x50 => match peek::<u32>(start) {
                 WRAPPER => wrapper(start),
                 FATBIN => fatbin(start),
@@ -69,11 +105,56 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
 unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
     // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
     let (version, data) = unsafe { (peek::<u32>(start.add(4)), peek::<*const u8>(start.add(8))) };
-    // Version 2 also lists what was linked; the first pointer is the result of linking them.
     if !matches!(version, 1 | 2) || data.is_null() {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
     // SAFETY: the pointer leads to a fatbin.
+    let whole = unsafe { wrapped(data)? };
+    if version == 1 {
+        return Ok(whole);
+    }
+    // Version 2 also lists what was linked; the first pointer is the result of linking them, for the
+    // devices that there was machine code for.
+    // SAFETY: as above.
+    let list = unsafe { peek::<*const *const u8>(start.add(16)) };
+    let mut parts = Vec::new();
+    while !list.is_null() {
+        // SAFETY: the list ends in a null pointer, which is what ends the loop.
+        let part = unsafe { peek::<*const u8>(list.add(parts.len()).cast()) };
+        if part.is_null() {
+            break;
+        }
+        if parts.len() == MOST_PARTS {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        // SAFETY: each entry leads to a fatbin.
+        parts.push(unsafe { wrapped(part)? });
+    }
+    if parts.is_empty() {
+        return Ok(whole);
+    }
+    // SAFETY: the parts are whole fatbins of the program's, by what it promises of the wrapper.
+    let bytes = |found: &Found| unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
+    let names: Vec<String> = (1..=parts.len()).map(|at| format!("object {at}")).collect();
+    let linked = linked::Part {
+        kind: linked::ALREADY_LINKED,
+        name: "linked",
+        bytes: bytes(&whole),
+    };
+    let each = parts.iter().zip(&names).map(|(part, name)| linked::Part {
+        kind: CUjitInputType::FATBINARY.0,
+        name,
+        bytes: bytes(part),
+    });
+    Ok(Found::made(linked::encode(
+        std::iter::once(linked).chain(each),
+    )))
+}
+
+/// # Safety
+/// `data` points to a fatbin, or to something whose first word shows that it is none.
+unsafe fn wrapped(data: *const u8) -> Result<Found, CUresult> {
+    // SAFETY: as this function's.
     unsafe {
         if peek::<u32>(data) == FATBIN {
             fatbin(data)
@@ -87,10 +168,7 @@ fn bounded(start: *const u8, bytes: u64) -> Result<Found, CUresult> {
     if bytes > MOST {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
-    Ok(Found {
-        start,
-        bytes: bytes as usize,
-    })
+    Ok(Found::of(start, bytes as usize))
 }
 
 /// # Safety
@@ -178,6 +256,10 @@ pub(crate) fn check_file(content: &[u8]) -> Result<(), CUresult> {
             _ => Err(CUresult::ERROR_INVALID_IMAGE),
         },
         [0x7f, b'E', b'L', b'F', ..] if content.len() >= ELF_HEADER => Ok(()),
+        _ if linked::is_linked(content) => match linked::decode(content) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(CUresult::ERROR_INVALID_IMAGE),
+        },
         [first, ..] if first.is_ascii_graphic() || first.is_ascii_whitespace() => {
             std::str::from_utf8(content)
                 .map(drop)
@@ -228,6 +310,26 @@ mod tests {
             length(&a_fatbin(u64::MAX)),
             Err(CUresult::ERROR_INVALID_IMAGE)
         );
+    }
+
+    #[test]
+    fn a_wrapper_that_lists_its_parts_becomes_an_image_of_them() {
+        let (whole, first, second) = (a_fatbin(0), a_fatbin(32), a_fatbin(16));
+        let list = [first.as_ptr(), second.as_ptr(), std::ptr::null()];
+        let mut wrapper = WRAPPER.to_le_bytes().to_vec();
+        wrapper.extend(u32::to_le_bytes(2));
+        wrapper.extend((whole.as_ptr() as u64).to_le_bytes());
+        wrapper.extend((list.as_ptr() as u64).to_le_bytes());
+        // SAFETY: all that it leads to is whole and lives until the end of the test.
+        let found = unsafe { find(wrapper.as_ptr()) }.unwrap();
+        let image = found.made.as_ref().unwrap();
+        assert_eq!(length(image), Ok(image.len()), "it is an image itself");
+        let parts = linked::decode(image).unwrap();
+        let bytes: Vec<_> = parts.iter().map(|part| part.bytes).collect();
+        assert_eq!(bytes, [&whole[..], &first[..], &second[..]]);
+        assert_eq!(parts[0].kind, linked::ALREADY_LINKED);
+        assert_eq!(check_file(image), Ok(()));
+        assert!(check_file(&image[..image.len() - 1]).is_err());
     }
 
     #[test]

@@ -4,10 +4,17 @@ use std::ffi::c_void;
 use std::time::Instant;
 
 use cuda_abi::CUresult;
+use cuda_abi::operations::{IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE};
 use cuda_abi::types::CUjit_option;
 
 /// More options than there are kinds of them.
 const MOST: u32 = 256;
+
+/// The greatest CU_JIT_OPTIMIZATION_LEVEL.
+const MOST_OPTIMISATION: u32 = 4;
+
+/// The last option of CUDA 13.
+const LAST_OPTION: u32 = 35;
 
 /// A buffer of the program for a log, and the option that says and is told its size.
 #[derive(Debug, Default)]
@@ -23,6 +30,9 @@ pub(crate) struct Jit {
     info: Log,
     error: Log,
     wall_time: Option<*mut *mut c_void>,
+    verbose: bool,
+    /// The most registers of a thread, or 0.
+    registers: u32,
     begin: Instant,
 }
 
@@ -33,11 +43,14 @@ impl Jit {
             info: Log::default(),
             error: Log::default(),
             wall_time: None,
+            verbose: false,
+            registers: 0,
             begin: Instant::now(),
         }
     }
 
-    /// Reads a program's options. Those that steer the compiler are hints, and are not passed on.
+    /// Reads a program's options. Those that steer the compiler are hints; the server is told of what
+    /// it can do something with ([`Jit::options`]).
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for options without their arrays.
@@ -73,6 +86,18 @@ impl Jit {
                     jit.wall_time = Some(place);
                     continue;
                 }
+                CUjit_option::LOG_VERBOSE => {
+                    jit.verbose = value.addr() as u32 != 0;
+                    continue;
+                }
+                CUjit_option::MAX_REGISTERS => {
+                    jit.registers = (value.addr() as u32).min(0xff);
+                    continue;
+                }
+                CUjit_option::OPTIMIZATION_LEVEL if value.addr() as u32 > MOST_OPTIMISATION => {
+                    return Err(CUresult::ERROR_INVALID_VALUE);
+                }
+                option if option.0 > LAST_OPTION => return Err(CUresult::ERROR_INVALID_VALUE),
                 _ => continue,
             };
             match option {
@@ -86,15 +111,32 @@ impl Jit {
         Ok(jit)
     }
 
+    /// The options as the server is told of them.
+    pub(crate) fn options(&self) -> u32 {
+        let verbose = if self.verbose { IMAGE_VERBOSE } else { 0 };
+        verbose | self.registers << IMAGE_REGISTERS_SHIFT
+    }
+
+    /// Tells the program of what is no image at all.
+    pub(crate) fn no_image(&self, code: CUresult) {
+        if code == CUresult::ERROR_INVALID_IMAGE {
+            self.give(b"", b"error: the bytes are no CUDA image\n");
+        }
+    }
+
     /// Hands the server's log to the program: to the error log if the image failed.
     pub(crate) fn take_log(&mut self, status: CUresult, text: &[u8]) {
-        let (full, empty) = if status == CUresult::SUCCESS {
-            (&self.info, &self.error)
+        if status == CUresult::SUCCESS {
+            self.give(text, b"");
         } else {
-            (&self.error, &self.info)
-        };
-        full.write(text);
-        empty.write(b"");
+            self.give(b"", text);
+        }
+    }
+
+    /// Hands both logs to the program.
+    pub(crate) fn give(&self, info: &[u8], errors: &[u8]) {
+        self.info.write(info);
+        self.error.write(errors);
         if let Some(place) = self.wall_time {
             let milliseconds = self.begin.elapsed().as_secs_f32() * 1e3;
             // SAFETY: the option's value is writable (`read`), and takes a float in its first half.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
-use cuda_abi::operations::{ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo};
+use cuda_abi::operations::{IMAGE_PART, ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo};
 
 use crate::session::{Session, session};
 use find::Found;
@@ -49,19 +49,28 @@ impl Image {
     /// The memory that `found` names is readable and does not change during the call.
     pub(crate) unsafe fn load(
         session: &'static Session,
-        found: Found,
+        found: &Found,
         jit: &mut Jit,
     ) -> Result<Arc<Self>, CUresult> {
-        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         // SAFETY: as this function's.
-        unsafe { upload(session, number, found)? };
-        let room = session.stage(DESCRIPTION)?;
-        let reply = session.call(&ImageLoad {
-            image: number,
-            staging: room.offset(),
-            capacity: room.len() as u64,
-            options: 0,
-        })?;
+        let bytes = unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
+        let (image, log) = Self::load_bytes(session, bytes, jit.options())?;
+        let status = image.as_ref().err().copied().unwrap_or(CUresult::SUCCESS);
+        jit.take_log(status, &log);
+        image
+    }
+
+    /// Loads an image. What comes beside it is its log.
+    ///
+    /// # Errors
+    /// Outside: there is no server to be asked. Inside: what the server says of the image.
+    #[allow(clippy::type_complexity, reason = "two kinds of errors, as said above")]
+    pub(crate) fn load_bytes(
+        session: &'static Session,
+        bytes: &[u8],
+        options: u32,
+    ) -> Result<(Result<Arc<Self>, CUresult>, Vec<u8>), CUresult> {
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         // From here on the server has it, and is told when this goes.
         let mut image = Self {
             number,
@@ -70,35 +79,16 @@ impl Image {
             variables: HashMap::new(),
             names: Vec::new(),
         };
-        let lengths = (reply.fields.descriptor, reply.fields.log);
-        let total = lengths
-            .0
-            .checked_add(lengths.1)
-            .and_then(|total| usize::try_from(total).ok())
-            .ok_or(CUresult::ERROR_UNKNOWN)?;
-        let mut data = reply.data;
-        if data.len() < total {
-            data = if total <= room.len() {
-                let mut staged = vec![0; total];
-                room.copy_out(0, &mut staged);
-                staged
-            } else {
-                drop(room);
-                describe(session, number, total)?
-            };
+        let (status, descriptor, log) = ask(session, number, bytes, options)?;
+        if status != CUresult::SUCCESS {
+            return Ok((Err(status), log));
         }
-        let (descriptor, log) = data
-            .split_at_checked(lengths.0 as usize)
-            .ok_or(CUresult::ERROR_UNKNOWN)?;
-        let status = CUresult(reply.fields.status);
-        jit.take_log(status, &log[..log.len().min(lengths.1 as usize)]);
-        status.ok()?;
-        image.descriptor = Descriptor::decode(descriptor).map_err(|error| {
+        image.descriptor = Descriptor::decode(&descriptor).map_err(|error| {
             crate::log::log!("the server's description of an image cannot be read: {error}");
             CUresult::ERROR_UNKNOWN
         })?;
         image.index();
-        Ok(Arc::new(image))
+        Ok((Ok(Arc::new(image)), log))
     }
 
     fn index(&mut self) {
@@ -146,28 +136,76 @@ impl Drop for Image {
     }
 }
 
+/// Has the server look at an image that will be a part of a link: what it says, and its log.
+pub(crate) fn check(
+    session: &'static Session,
+    bytes: &[u8],
+) -> Result<(CUresult, Vec<u8>), CUresult> {
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+    let said = ask(session, number, bytes, IMAGE_PART);
+    session.post(&ImageUnload { image: number })?;
+    let (status, _, log) = said?;
+    Ok((status, log))
+}
+
+/// Sends an image to the server: its status, its descriptor and its log.
+fn ask(
+    session: &'static Session,
+    number: u64,
+    bytes: &[u8],
+    options: u32,
+) -> Result<(CUresult, Vec<u8>, Vec<u8>), CUresult> {
+    upload(session, number, bytes)?;
+    let room = session.stage(DESCRIPTION)?;
+    let reply = session.call(&ImageLoad {
+        image: number,
+        staging: room.offset(),
+        capacity: room.len() as u64,
+        options,
+    })?;
+    let lengths = (reply.fields.descriptor, reply.fields.log);
+    let total = lengths
+        .0
+        .checked_add(lengths.1)
+        .and_then(|total| usize::try_from(total).ok())
+        .ok_or(CUresult::ERROR_UNKNOWN)?;
+    let mut data = reply.data;
+    if data.len() < total {
+        data = if total <= room.len() {
+            let mut staged = vec![0; total];
+            room.copy_out(0, &mut staged);
+            staged
+        } else {
+            drop(room);
+            describe(session, number, total)?
+        };
+    }
+    let (descriptor, log) = data
+        .split_at_checked(lengths.0 as usize)
+        .ok_or(CUresult::ERROR_UNKNOWN)?;
+    let log = &log[..log.len().min(lengths.1 as usize)];
+    let status = CUresult(reply.fields.status);
+    Ok((status, descriptor.to_vec(), log.to_vec()))
+}
+
 /// Sends an image's bytes.
-///
-/// # Safety
-/// As [`Image::load`].
-unsafe fn upload(session: &'static Session, image: u64, found: Found) -> Result<(), CUresult> {
+fn upload(session: &'static Session, image: u64, bytes: &[u8]) -> Result<(), CUresult> {
     let mut sent = 0;
     let mut on_the_way = Vec::new();
-    while sent < found.bytes {
-        let bytes = PIECE.min(found.bytes - sent);
-        let chunk = session.stage(bytes)?;
-        // SAFETY: the piece lies in what was found, which the caller vouches for.
-        unsafe { chunk.copy_in_from(0, found.start.add(sent), bytes) };
+    while sent < bytes.len() {
+        let piece = &bytes[sent..bytes.len().min(sent + PIECE)];
+        let chunk = session.stage(piece.len())?;
+        chunk.copy_in(0, piece);
         session.post(&ImagePut {
             image,
-            total: found.bytes as u64,
+            total: bytes.len() as u64,
             offset: sent as u64,
             staging: chunk.offset(),
-            bytes: bytes as u64,
+            bytes: piece.len() as u64,
         })?;
-        sent += bytes;
+        sent += piece.len();
         on_the_way.push(chunk);
-        if on_the_way.len() * PIECE >= WINDOW || sent == found.bytes {
+        if on_the_way.len() * PIECE >= WINDOW || sent == bytes.len() {
             // Records are taken in order: with this reply the server has all that went before.
             session.call(&MemInfo {
                 device: session.devices[0].number,

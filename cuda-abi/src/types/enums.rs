@@ -145,7 +145,9 @@ open_enums! {
     CUGLDeviceList {}
 
     /// What a texture gives beyond its edge.
-    CUaddress_mode {}
+    CUaddress_mode {
+        WRAP = 0, CLAMP = 1, MIRROR = 2, BORDER = 3
+    }
 
     /// An atomic operation.
     CUatomicOperation {}
@@ -157,7 +159,9 @@ open_enums! {
     CUdevResourceType {}
 
     /// How a texture interpolates.
-    CUfilter_mode {}
+    CUfilter_mode {
+        POINT = 0, LINEAR = 1
+    }
 
     /// How far a flush of remote writes reaches.
     CUflushGPUDirectRDMAWritesScope {}
@@ -175,7 +179,14 @@ open_enums! {
     CUgraphNodeType {}
 
     /// A kind of input of the linker.
-    CUjitInputType {}
+    CUjitInputType {
+        CUBIN = 0, PTX = 1, FATBINARY = 2, OBJECT = 3, LIBRARY = 4, NVVM = 5
+    }
+
+    /// What a texture or a surface is made of.
+    CUresourcetype {
+        ARRAY = 0, MIPMAPPED_ARRAY = 1, LINEAR = 2, PITCH2D = 3
+    }
 
     /// How memory may be reached.
     CUmemAccess_flags {
@@ -328,3 +339,17 @@ pub const CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS: u32 = 0x1;
 pub const CU_DEVICE_CPU: i32 = -1;
 /// No device.
 pub const CU_DEVICE_INVALID: i32 = -2;
+/// cuArray3DCreate: the depth counts layers.
+pub const CUDA_ARRAY3D_LAYERED: u32 = 0x01;
+/// cuArray3DCreate: surfaces may be bound to it.
+pub const CUDA_ARRAY3D_SURFACE_LDST: u32 = 0x02;
+/// cuArray3DCreate: six faces, or layers of six.
+pub const CUDA_ARRAY3D_CUBEMAP: u32 = 0x04;
+/// cuArray3DCreate: gathers of four texels will be made.
+pub const CUDA_ARRAY3D_TEXTURE_GATHER: u32 = 0x08;
+/// cuTexObjectCreate: integers are read as they are.
+pub const CU_TRSF_READ_AS_INTEGER: u32 = 0x01;
+/// cuTexObjectCreate: coordinates go from 0 to 1.
+pub const CU_TRSF_NORMALIZED_COORDINATES: u32 = 0x02;
+/// cuTexObjectCreate: colours are sRGB, and read as linear ones.
+pub const CU_TRSF_SRGB: u32 = 0x10;

@@ -9,8 +9,8 @@
 use core::ffi::c_void;
 
 use super::{
-    CUarray, CUcontext, CUdeviceptr, CUdeviceptr_v1, CUexecAffinityType, CUlaunchAttributeID,
-    CUmemorytype, CUstream,
+    CUaddress_mode, CUarray, CUarray_format, CUcontext, CUdeviceptr, CUdeviceptr_v1,
+    CUexecAffinityType, CUfilter_mode, CUlaunchAttributeID, CUmemorytype, CUresourcetype, CUstream,
 };
 
 /// Sixteen bytes that name something for good, in memory order.
@@ -50,6 +50,101 @@ pub struct CUctxCreateParams {
     pub execAffinityParams: *mut CUexecAffinityParam,
     pub numExecAffinityParams: i32,
     pub cigParams: *mut c_void,
+}
+
+/// Format and size of an array of one or two dimensions, in elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_ARRAY_DESCRIPTOR {
+    pub Width: usize,
+    pub Height: usize,
+    pub Format: CUarray_format,
+    pub NumChannels: u32,
+}
+
+/// The same, as interfaces before CUDA 3.2 have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_ARRAY_DESCRIPTOR_v1 {
+    pub Width: u32,
+    pub Height: u32,
+    pub Format: CUarray_format,
+    pub NumChannels: u32,
+}
+
+/// Format and size of an array of up to three dimensions, in elements.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR {
+    pub Width: usize,
+    pub Height: usize,
+    pub Depth: usize,
+    pub Format: CUarray_format,
+    pub NumChannels: u32,
+    pub Flags: u32,
+}
+
+/// The same, as interfaces before CUDA 3.2 have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_ARRAY3D_DESCRIPTOR_v1 {
+    pub Width: u32,
+    pub Height: u32,
+    pub Depth: u32,
+    pub Format: CUarray_format,
+    pub NumChannels: u32,
+    pub Flags: u32,
+}
+
+/// Memory that an array needs, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_ARRAY_MEMORY_REQUIREMENTS {
+    pub size: usize,
+    pub alignment: usize,
+    pub reserved: [u32; 4],
+}
+
+/// What a texture or a surface is made of. `res` is C's union, as words: an array's handle; or an
+/// address, format and channels (one word), and bytes; or an address, format and channels, width,
+/// height, and pitch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_RESOURCE_DESC {
+    pub resType: CUresourcetype,
+    pub res: [u64; 16],
+    pub flags: u32,
+}
+
+/// How a texture is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C)]
+pub struct CUDA_TEXTURE_DESC {
+    pub addressMode: [CUaddress_mode; 3],
+    pub filterMode: CUfilter_mode,
+    pub flags: u32,
+    pub maxAnisotropy: u32,
+    pub mipmapFilterMode: CUfilter_mode,
+    pub mipmapLevelBias: f32,
+    pub minMipmapLevelClamp: f32,
+    pub maxMipmapLevelClamp: f32,
+    pub borderColor: [f32; 4],
+    pub reserved: [i32; 12],
+}
+
+/// How a texture sees its resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct CUDA_RESOURCE_VIEW_DESC {
+    pub format: u32,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub firstMipmapLevel: u32,
+    pub lastMipmapLevel: u32,
+    pub firstLayer: u32,
+    pub lastLayer: u32,
+    pub reserved: [u32; 16],
 }
 
 /// A rectangle to copy, sizes in bytes.
@@ -305,6 +400,22 @@ mod tests {
         assert_eq!(offset_of!(CUlaunchConfig, hStream), 32);
         assert_eq!(offset_of!(CUlaunchConfig, attrs), 40);
         assert_eq!(offset_of!(CUlaunchConfig, numAttrs), 48);
+    }
+
+    #[test]
+    fn arrays_and_textures() {
+        assert_eq!(size_of::<CUDA_ARRAY_DESCRIPTOR>(), 24);
+        assert_eq!(size_of::<CUDA_ARRAY_DESCRIPTOR_v1>(), 16);
+        assert_eq!(size_of::<CUDA_ARRAY3D_DESCRIPTOR>(), 40);
+        assert_eq!(size_of::<CUDA_ARRAY3D_DESCRIPTOR_v1>(), 24);
+        assert_eq!(size_of::<CUDA_ARRAY_MEMORY_REQUIREMENTS>(), 32);
+        assert_eq!(size_of::<CUDA_RESOURCE_DESC>(), 144);
+        assert_eq!(offset_of!(CUDA_RESOURCE_DESC, res), 8);
+        assert_eq!(offset_of!(CUDA_RESOURCE_DESC, flags), 136);
+        assert_eq!(size_of::<CUDA_TEXTURE_DESC>(), 104);
+        assert_eq!(offset_of!(CUDA_TEXTURE_DESC, borderColor), 40);
+        assert_eq!(size_of::<CUDA_RESOURCE_VIEW_DESC>(), 112);
+        assert_eq!(offset_of!(CUDA_RESOURCE_VIEW_DESC, firstMipmapLevel), 32);
     }
 
     #[test]

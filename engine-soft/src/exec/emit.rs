@@ -363,7 +363,7 @@ impl Emitter {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            Kind::Atomic { run, imm } | Kind::Warp { run, imm } => {
+            Kind::Atomic { run, imm } | Kind::Warp { run, imm } | Kind::Texture { run, imm } => {
                 op.run = *run;
                 op.imm = *imm;
             }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::memory::AddressSpace;
 use super::module::Kernel;
 use super::regs::Bytes;
+use super::texture::Textures;
 
 /// The most shared memory that a block may have, static and dynamic together, in bytes.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
@@ -21,6 +22,7 @@ pub struct Launch {
     pub(crate) params: Bytes,
     pub(crate) globals: Arc<[u64]>,
     pub(crate) memory: Arc<AddressSpace>,
+    pub(crate) textures: Arc<Textures>,
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) grid_id: u64,
     pub(crate) sm_count: u32,
@@ -53,6 +55,8 @@ pub struct LaunchSpec {
     pub globals: Arc<[u64]>,
     /// What the kernel may touch. Windows that are made later are not seen by this launch.
     pub memory: Arc<AddressSpace>,
+    /// The client's textures and surfaces.
+    pub textures: Arc<Textures>,
     /// Set to end the grid: its blocks answer [`super::Outcome::Cancelled`] at their next loop iteration.
     pub cancel: Arc<AtomicBool>,
     /// What `%gridid` reads.
@@ -75,6 +79,7 @@ impl Launch {
             params,
             globals,
             memory,
+            textures,
             cancel,
             grid_id,
             sm_count,
@@ -111,6 +116,7 @@ impl Launch {
             params: buffer,
             globals,
             memory,
+            textures,
             cancel,
             grid_id,
             sm_count,

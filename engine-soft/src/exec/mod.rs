@@ -39,6 +39,7 @@ mod program;
 mod regs;
 mod segment;
 mod spaces;
+mod texture;
 
 /// The most lanes of a block that execute together.
 pub const GANG_LANES: usize = 256;
@@ -48,3 +49,4 @@ pub use isa::Isa;
 pub use launch::{Fault, FaultKind, Launch, LaunchError, LaunchSpec, MAX_SHARED_BYTES};
 pub use memory::{AddressSpace, GRANULE, Window};
 pub use module::{Global, GlobalSpace, Kernel, LoadError, Module, Options, ParamFact, Relocated};
+pub use texture::{Edge, Format, Level, Source, Surface, Texels, Texture, Textures};

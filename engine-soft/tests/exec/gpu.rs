@@ -171,6 +171,7 @@ impl Gpu {
             params: params.into(),
             globals: Arc::clone(&self.globals),
             memory: Arc::clone(&self.space),
+            textures: Arc::default(),
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
             sm_count: 4,

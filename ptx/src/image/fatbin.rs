@@ -185,6 +185,33 @@ impl<'a> Entries<'a> {
     }
 }
 
+/// The fatbins that lie in a host object file or an archive of such: found by their headers, since what
+/// holds them may be any of a dozen formats.
+pub fn embedded(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let magic = FATBIN_MAGIC.to_le_bytes();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while let Some(rest) = bytes.get(at..) {
+            // Members of archives begin at even places.
+            let step = rest
+                .windows(magic.len())
+                .step_by(2)
+                .position(|word| word == magic)?;
+            let start = at + 2 * step;
+            let image = &bytes[start..];
+            match container(image) {
+                Ok((content, _)) => {
+                    let header = usize::from(u16_at(image, 6).unwrap_or(0));
+                    at = (start + header + content.len()).next_multiple_of(2);
+                    return Some(&image[..header + content.len()]);
+                }
+                Err(_) => at = start + 2,
+            }
+        }
+        None
+    })
+}
+
 /// A container's entries, and what follows it.
 fn container(image: &[u8]) -> Result<(&[u8], &[u8]), Damage> {
     let (version, header) = (u16_at(image, 4)?, u16_at(image, 6)?);

@@ -69,7 +69,7 @@ impl<'src> Body<'_, 'src> {
     pub(super) fn operand(&mut self, opcode: &str) -> Result<Operand<'src>, Error> {
         match self.parser.token {
             Token::BracketOpen => self.memory(),
-            Token::BraceOpen => self.vector(),
+            Token::BraceOpen => self.vector_and_predicate(),
             Token::ParenOpen if opcode == "call" => self.list(),
             // Always a label, whatever else has that name.
             Token::Word(_) if opcode == "bra" => self.branch_target(),
@@ -200,6 +200,23 @@ impl<'src> Body<'_, 'src> {
         }
         self.parser.advance();
         Ok(Operand::Register(Register(first.0 + index)))
+    }
+
+    /// `{a, b, _, 1}`, or `{a, b, c, d}|p` of a texture read that says whether the texels were there.
+    fn vector_and_predicate(&mut self) -> Result<Operand<'src>, Error> {
+        let vector = self.vector()?;
+        if !self.parser.eat(Token::Operator("|")) {
+            return Ok(vector);
+        }
+        let second = match self.parser.token {
+            Token::Word(word) => self.name(word)?,
+            Token::Sink => {
+                self.parser.advance();
+                Operand::Sink
+            }
+            _ => return Err(self.parser.expected("a predicate")),
+        };
+        Ok(Operand::Pair(Box::new(vector), Box::new(second)))
     }
 
     /// `{a, b, _, 1}`

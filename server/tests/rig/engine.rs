@@ -28,6 +28,7 @@ pub struct FakeEngine {
 pub struct World {
     clients: AtomicUsize,
     committed: AtomicU64,
+    arrays: AtomicU64,
     room: u64,
     /// 0, or what its device died of.
     lost: AtomicU32,
@@ -79,6 +80,10 @@ impl FakeEngine {
 
     pub fn committed(&self) -> u64 {
         self.shared.committed.load(Ordering::SeqCst)
+    }
+
+    pub fn arrays(&self) -> u64 {
+        self.shared.arrays.load(Ordering::SeqCst)
     }
 
     /// Lets the kernels with this gate end, on the calling thread.
@@ -367,5 +372,37 @@ impl Client for FakeClient {
             self.attachment.observer.event_time(request.event, 42);
         }
         self.enqueue(at, None, Ok(()))
+    }
+
+    fn array_create(
+        &mut self,
+        _: &ArrayCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        self.world.arrays.fetch_add(1, Ordering::SeqCst);
+        Ok(ArrayCreateReply { bytes: 0 })
+    }
+
+    fn array_destroy(&mut self, _: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.world.arrays.fetch_sub(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn array_copy(&mut self, at: At, _: &ArrayCopy, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
+    }
+
+    fn texture_create(
+        &mut self,
+        _: &TextureCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        Ok(TextureCreateReply { object: 1 })
+    }
+
+    fn texture_destroy(&mut self, _: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
     }
 }

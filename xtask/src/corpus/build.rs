@@ -80,6 +80,16 @@ impl Builder {
         options.extend(program.flags.iter().cloned());
         let mut hasher = DefaultHasher::new();
         let source = fs::read_to_string(&program.source)?;
+        for part in &program.parts {
+            fs::read_to_string(part)?.hash(&mut hasher);
+        }
+        let included = source
+            .lines()
+            .filter_map(|line| line.strip_prefix("#include \"parts/")?.strip_suffix('"'));
+        for header in included {
+            let header = program.source.with_file_name("parts").join(header);
+            fs::read_to_string(header)?.hash(&mut hasher);
+        }
         if source.contains("driver.h") {
             self.driver_header.hash(&mut hasher);
         }
@@ -96,6 +106,7 @@ impl Builder {
             .arg("-o")
             .arg(&path)
             .arg(&program.source)
+            .args(&program.parts)
             .output()
             .context("cannot run nvcc")?;
         if !output.status.success() {

@@ -19,6 +19,8 @@ pub struct Program {
     pub source: PathBuf,
     /// Features it uses, from `// needs:`.
     pub needs: Vec<String>,
+    /// Further sources of the program, from `// with:`, beside it.
+    pub parts: Vec<PathBuf>,
     /// More options for the compiler, from `// nvcc:`.
     pub flags: Vec<String>,
     /// Environment it runs in, from `// env:`, as NAME=VALUE.
@@ -82,6 +84,10 @@ impl Program {
         };
         Ok(Self {
             needs,
+            parts: words("with")
+                .iter()
+                .map(|part| source.with_file_name(part))
+                .collect(),
             flags: words("nvcc"),
             environment,
             devices,

@@ -50,6 +50,7 @@ impl<'a> Body<'a> {
             | "membar" | "fence" | "nanosleep" | "shfl" | "vote" | "match" | "redux"
             | "activemask" | "elect" | "pmevent" => self.control(at, &words),
             word if word.starts_with('v') => self.video(at, &words),
+            "tex" | "tld4" | "txq" | "suld" | "sust" | "suq" => self.texture(at, &words),
             _ => self.compute_lanes(at, &words),
         }
     }

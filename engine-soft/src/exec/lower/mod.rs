@@ -7,6 +7,7 @@ mod arith;
 mod body;
 mod control;
 mod memory;
+mod texture;
 
 use std::collections::HashMap;
 

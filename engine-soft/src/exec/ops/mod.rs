@@ -11,5 +11,6 @@ pub(crate) mod memory;
 pub(crate) mod pure;
 pub(crate) mod special;
 pub(crate) mod table;
+pub(crate) mod texture;
 pub(crate) mod video;
 pub(crate) mod warp;

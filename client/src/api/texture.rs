@@ -1,0 +1,173 @@
+//! Texture and surface objects.
+
+use cuda_abi::CUresult;
+use cuda_abi::arrays::{Resource, Spec};
+use cuda_abi::types::{
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUsurfObject, CUtexObject,
+};
+
+use super::{Outcome, given};
+use crate::array::Texture;
+use crate::context::{Current, current};
+use crate::handle::Kind;
+use crate::params::{In, Out};
+
+/// What a description names, with the server's numbers, and the level that is meant.
+fn resource(
+    current: &Current,
+    descriptor: &CUDA_RESOURCE_DESC,
+) -> Result<(Resource, u32), CUresult> {
+    let session = current.session;
+    let in_one_piece = |address: u64, bytes: u64| {
+        session
+            .ranges
+            .find(address)
+            .filter(|range| range.contains(address, bytes))
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)
+    };
+    Ok(match Resource::new(descriptor)? {
+        Resource::Array(handle) => {
+            given(handle)?;
+            let array = session.arrays.get(handle, Kind::Array)?;
+            (Resource::Array(array.number), array.level)
+        }
+        Resource::Mipmapped(handle) => {
+            let array = session.arrays.get(handle, Kind::Mipmaps)?;
+            (Resource::Mipmapped(array.number), 0)
+        }
+        linear @ Resource::Linear { address, bytes, .. } => {
+            in_one_piece(address, bytes)?;
+            (linear, 0)
+        }
+        pitched @ Resource::Pitched {
+            address,
+            format,
+            channels,
+            width,
+            height,
+            pitch,
+        } => {
+            let element = cuda_abi::arrays::element_bytes(format, channels)?;
+            // Checked above: neither can overflow.
+            in_one_piece(address, pitch * (height - 1) + width * u64::from(element))?;
+            (pitched, 0)
+        }
+    })
+}
+
+pub(crate) fn cuTexObjectCreate(
+    tex_object: Out<CUtexObject>,
+    res_desc: In<CUDA_RESOURCE_DESC>,
+    tex_desc: In<CUDA_TEXTURE_DESC>,
+    res_view_desc: In<CUDA_RESOURCE_VIEW_DESC>,
+) -> Outcome {
+    let current = current()?;
+    tex_object.required()?;
+    let descriptor = res_desc.get()?;
+    let sampler = tex_desc.get()?;
+    let (resource, level) = resource(&current, &descriptor)?;
+    let spec = Spec {
+        resource,
+        level,
+        sampler: Some(sampler),
+        // NULL means that there is none.
+        view: res_view_desc.get().ok(),
+    };
+    let texture = Texture {
+        resource: descriptor,
+        spec,
+    };
+    let arrays = &current.session.arrays;
+    tex_object.set(arrays.create_texture(&current, false, texture)?)
+}
+
+pub(crate) fn cuTexObjectDestroy(tex_object: CUtexObject) -> Outcome {
+    let current = current()?;
+    if tex_object == 0 {
+        return Ok(());
+    }
+    let arrays = &current.session.arrays;
+    arrays.destroy_texture(&current, false, tex_object)
+}
+
+pub(crate) fn cuTexObjectGetResourceDesc(
+    res_desc: Out<CUDA_RESOURCE_DESC>,
+    tex_object: CUtexObject,
+) -> Outcome {
+    let current = current()?;
+    res_desc.required()?;
+    let texture = current
+        .session
+        .arrays
+        .texture(&current, false, tex_object)?;
+    res_desc.set(texture.resource)
+}
+
+pub(crate) fn cuTexObjectGetResourceViewDesc(
+    res_view_desc: Out<CUDA_RESOURCE_VIEW_DESC>,
+    tex_object: CUtexObject,
+) -> Outcome {
+    let current = current()?;
+    res_view_desc.required()?;
+    let texture = current
+        .session
+        .arrays
+        .texture(&current, false, tex_object)?;
+    // One without a view has none to give.
+    let view = texture.spec.view.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    res_view_desc.set(view)
+}
+
+pub(crate) fn cuTexObjectGetTextureDesc(
+    tex_desc: Out<CUDA_TEXTURE_DESC>,
+    tex_object: CUtexObject,
+) -> Outcome {
+    let current = current()?;
+    tex_desc.required()?;
+    let texture = current
+        .session
+        .arrays
+        .texture(&current, false, tex_object)?;
+    tex_desc.set(texture.spec.sampler.unwrap_or_default())
+}
+
+pub(crate) fn cuSurfObjectCreate(
+    surf_object: Out<CUsurfObject>,
+    res_desc: In<CUDA_RESOURCE_DESC>,
+) -> Outcome {
+    let current = current()?;
+    surf_object.required()?;
+    let descriptor = res_desc.get()?;
+    let (resource, level) = resource(&current, &descriptor)?;
+    let texture = Texture {
+        resource: descriptor,
+        spec: Spec {
+            resource,
+            level,
+            sampler: None,
+            view: None,
+        },
+    };
+    let arrays = &current.session.arrays;
+    surf_object.set(arrays.create_texture(&current, true, texture)?)
+}
+
+pub(crate) fn cuSurfObjectDestroy(surf_object: CUsurfObject) -> Outcome {
+    let current = current()?;
+    let arrays = &current.session.arrays;
+    arrays.destroy_texture(&current, true, surf_object)
+}
+
+pub(crate) fn cuSurfObjectGetResourceDesc(
+    res_desc: Out<CUDA_RESOURCE_DESC>,
+    surf_object: CUsurfObject,
+) -> Outcome {
+    let current = current()?;
+    res_desc.required()?;
+    let surface = current
+        .session
+        .arrays
+        .texture(&current, true, surf_object)?;
+    res_desc.set(surface.resource)
+}

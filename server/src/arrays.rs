@@ -1,0 +1,101 @@
+//! A client's arrays, textures and surfaces: what they take of its quota, and their end in the order
+//! of its work. What they are is the engine's business.
+
+use std::collections::HashMap;
+
+use cuda_abi::CUresult;
+use cuda_abi::arrays::Shape;
+use cuda_abi::operations::{ArrayCreate, ArrayCreateReply, ArrayDestroy, TextureDestroy};
+use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
+
+use crate::session::{Action, Session};
+
+/// Arrays that a client may have.
+const MAX_ARRAYS: usize = 1 << 16;
+
+/// A client's arrays, by its handles.
+#[derive(Debug, Default)]
+pub struct Arrays {
+    arrays: HashMap<u64, Charge>,
+}
+
+/// What an array takes of its client's quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    context: u32,
+    device: u32,
+    bytes: u64,
+}
+
+/// Bytes that an array counts for.
+fn bytes_of(request: &ArrayCreate) -> Result<u64, CUresult> {
+    let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
+    let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
+        Width: side(request.width)?,
+        Height: side(request.height)?,
+        Depth: side(request.depth)?,
+        Format: CUarray_format(request.format),
+        NumChannels: request.channels,
+        Flags: request.flags,
+    };
+    Ok(Shape::new(&descriptor, request.levels)?.bytes())
+}
+
+impl Session {
+    /// Makes an array, if the quota allows it.
+    pub(crate) fn make_array(
+        &mut self,
+        request: &ArrayCreate,
+        reply: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let known = &self.arrays.arrays;
+        if known.len() >= MAX_ARRAYS || known.contains_key(&request.array) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let bytes = bytes_of(request)?;
+        self.memory.charge(device, bytes)?;
+        let made = self.client.array_create(request, &[], reply);
+        if made.is_err() {
+            self.memory.uncharge(device, bytes);
+            return made;
+        }
+        let charge = Charge {
+            context: request.context,
+            device,
+            bytes,
+        };
+        self.arrays.arrays.insert(request.array, charge);
+        made
+    }
+
+    /// Ends an array once nothing uses it any more.
+    pub(crate) fn end_array_later(&mut self, request: &ArrayDestroy) -> Result<(), CUresult> {
+        let charge = self.arrays.arrays.remove(&request.array);
+        let charge = charge.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        self.defer(Action::EndArray(request.array, charge));
+        Ok(())
+    }
+
+    /// Ends an array that nothing uses any more.
+    pub(crate) fn end_array(&mut self, array: u64, charge: Charge) {
+        let _ = self.client.array_destroy(&ArrayDestroy { array }, &[]);
+        self.memory.uncharge(charge.device, charge.bytes);
+    }
+
+    /// Ends a texture or surface that nothing uses any more.
+    pub(crate) fn end_texture(&mut self, request: TextureDestroy) {
+        let _ = self.client.texture_destroy(&request, &[]);
+    }
+
+    /// Forgets the arrays of a context that has ended in the engine.
+    pub(crate) fn forget_arrays(&mut self, context: u32) {
+        let memory = &mut self.memory;
+        self.arrays.arrays.retain(|_, charge| {
+            if charge.context == context {
+                memory.uncharge(charge.device, charge.bytes);
+            }
+            charge.context != context
+        });
+    }
+}

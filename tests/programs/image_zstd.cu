@@ -1,0 +1,5 @@
+// needs: jit
+// nvcc: -Xfatbin -compress-all --compress-mode=size
+// Device code that is packed as this compiler option packs it; several kernels, so that there is
+// something to pack.
+#include "parts/image_kernels.h"
