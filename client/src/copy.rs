@@ -18,8 +18,11 @@ use crate::stream::Target;
 /// Bytes that travel inside of a record.
 const INLINE: u64 = 16 << 10;
 
-/// Bytes of a piece.
+/// Bytes of a piece of a large copy.
 const PIECE: u64 = 1 << 20;
+
+/// Bytes of a piece of a small one.
+const LEAST_PIECE: u64 = 128 << 10;
 
 /// Pieces that may be on their way to the program's memory.
 const AHEAD: usize = 8;
@@ -419,6 +422,19 @@ impl Piece {
     }
 }
 
+/// Bytes of the pieces of an extent: so many that pieces are copied on both sides at once.
+const fn piece_of(extent: &Extent) -> u64 {
+    let bytes = extent
+        .width
+        .saturating_mul(extent.height)
+        .saturating_mul(extent.depth);
+    match bytes / AHEAD as u64 {
+        ..LEAST_PIECE => LEAST_PIECE,
+        LEAST_PIECE..PIECE => (bytes / AHEAD as u64).next_multiple_of(4096),
+        _ => PIECE,
+    }
+}
+
 /// Cuts an extent into pieces of at most `most` bytes.
 fn pieces(extent: Extent, most: u64) -> impl Iterator<Item = Piece> {
     let width = extent.width.min(most);
@@ -469,7 +485,7 @@ unsafe fn copy_in(
         return target.enqueue(&Write { to }, &[bytes]).map(drop);
     }
     let mut last = 0;
-    for piece in pieces(*extent, PIECE) {
+    for piece in pieces(*extent, piece_of(extent)) {
         let chunk = session.stage(piece.bytes() as usize)?;
         for row in 0..piece.rows {
             let offset = piece.offset(from) + row * from.pitch;
@@ -524,7 +540,7 @@ unsafe fn copy_out(
         Ok(())
     };
     let mut result = Ok(());
-    for piece in pieces(*extent, PIECE) {
+    for piece in pieces(*extent, piece_of(extent)) {
         if under_way.len() == AHEAD
             && let Some(first) = under_way.pop_front()
         {

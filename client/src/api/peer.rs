@@ -1,7 +1,7 @@
 //! Two devices: reaching each other's memory, copying from one to the other, and batches of copies.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::PeerAccess;
+use cuda_abi::operations::{CONTEXT_SLOTS, PeerAccess};
 use cuda_abi::types::{
     CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr,
     CUmemcpyAttributes, CUstream,
@@ -263,11 +263,10 @@ fn batch(
     stream: CUstream,
     failed_at: impl Fn(usize),
 ) -> Outcome {
-    // Not in a default stream, says the manual.
-    if matches!(stream.bits(), 0..=2) {
+    // Not in the legacy stream, says the manual; its slot is its context's.
+    if target(stream)?.slot < CONTEXT_SLOTS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    target(stream)?;
     if count == 0 || count > MOST_COPIES || num_attrs > count {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

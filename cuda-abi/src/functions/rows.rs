@@ -200,7 +200,7 @@ macro_rules! for_each_function {
                     can_access_peer: out(i32), device: val(CUdevice), peer_dev: val(CUdevice));
             /// Gives one number about the link between two devices.
             local 22 since 8000 capture allowed survives none
-                partial "always 0: devices reach each other by copies" =>
+                partial "all links are alike; no arrays of other devices" =>
                 fn cuDeviceGetP2PAttribute(
                     value: out(i32), attribute: val(CUdevice_P2PAttribute),
                     src_device: val(CUdevice), dst_device: val(CUdevice));
@@ -443,7 +443,8 @@ macro_rules! for_each_function {
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
             /// Gives address and size of a managed variable of a library.
-            call 86 since 12000 capture allowed survives none =>
+            call 86 since 12000 capture allowed survives none
+                partial "each context has variables of its own, managed ones too" =>
                 fn cuLibraryGetManaged(
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
@@ -694,11 +695,13 @@ macro_rules! for_each_function {
             local 144 since 2030 capture allowed survives none =>
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
-            call 145 since 4000 capture prohibited survives yes =>
+            call 145 since 4000 capture prohibited survives yes
+                partial "not stacks, code, what is shared already, or part of another registration's page" =>
                 fn cuMemHostRegister(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
-            call 146 since 6050 capture prohibited survives yes =>
+            call 146 since 6050 capture prohibited survives yes
+                partial "not stacks, code, what is shared already, or part of another registration's page" =>
                 fn cuMemHostRegister_v2(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.
@@ -1291,7 +1294,8 @@ macro_rules! for_each_function {
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Makes a memory pool.
-            local 282 since 11020 capture prohibited survives replayed =>
+            local 282 since 11020 capture prohibited survives replayed
+                partial "of device memory that is not shared with other processes" =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
             local 283 since 11020 capture prohibited survives replayed =>
@@ -1326,7 +1330,8 @@ macro_rules! for_each_function {
                     ptr: out(CUdeviceptr), pool: val(CUmemoryPool),
                     share_data: struct_in(CUmemPoolPtrExportData));
             /// Says which places may reach the memory of a pool, and how.
-            local 290 since 11020 capture prohibited survives replayed =>
+            local 290 since 11020 capture prohibited survives replayed
+                partial "the pool's own device only" =>
                 fn cuMemPoolSetAccess(
                     pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
                     count: len(usize, map));
@@ -1348,7 +1353,8 @@ macro_rules! for_each_function {
             post 294 since 10020 capture prohibited survives yes =>
                 fn cuMemAddressFree(ptr: val(CUdeviceptr), size: val(usize));
             /// Reserves a range of device addresses.
-            call 295 since 10020 capture prohibited survives yes =>
+            call 295 since 10020 capture prohibited survives yes
+                partial "the wished address is not honoured" =>
                 fn cuMemAddressReserve(
                     ptr: out(CUdeviceptr), size: val(usize), alignment: val(usize),
                     addr: val(CUdeviceptr), flags: val(u64));
@@ -1358,7 +1364,8 @@ macro_rules! for_each_function {
                     handle: new(CUmemGenericAllocationHandle), size: val(usize),
                     properties: struct_in(CUmemAllocationProp), flags: val(u64));
             /// Exports physical memory as a handle for other processes.
-            call 297 since 10020 capture prohibited survives none =>
+            call 297 since 10020 capture prohibited survives none
+                partial "descriptors, which are good while the exporter lives" =>
                 fn cuMemExportToShareableHandle(
                     shareable_handle: opaque(*mut c_void),
                     handle: val(CUmemGenericAllocationHandle),
@@ -1411,7 +1418,8 @@ macro_rules! for_each_function {
                 fn cuMemRetainAllocationHandle(
                     handle: out(CUmemGenericAllocationHandle), addr: opaque(*mut c_void));
             /// Says which devices may reach a range, and how.
-            call 309 since 10020 capture prohibited survives yes =>
+            call 309 since 10020 capture prohibited survives yes
+                partial "who may read may write" =>
                 fn cuMemSetAccess(
                     ptr: val(CUdeviceptr), size: val(usize), desc: list(CUmemAccessDesc, count),
                     count: len(usize, desc));
