@@ -37,8 +37,11 @@ pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<exec::Mod
     load(&module, options)
 }
 
-/// What a link comes to whose parts do not fit together.
-const LINK_FAILED: CUresult = CUresult::ERROR_INVALID_PTX;
+/// What a link comes to whose parts do not fit together: what the driver's linker gives.
+const LINK_FAILED: CUresult = CUresult::ERROR_UNKNOWN;
+
+/// Functions that device code calls and nobody defines, since every device has them.
+const PROVIDED: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 
 fn refused(error: &ImageError) -> Refused {
     Refused::new(CUresult(error.cuda_error()), error)
@@ -135,7 +138,7 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
             module: parse(name, text)?,
         });
     }
-    let module = link::link(modules).map_err(|messages| {
+    let module = link::link(modules, &PROVIDED).map_err(|messages| {
         let log = messages
             .iter()
             .map(|message| format!("error: {message}\n"))

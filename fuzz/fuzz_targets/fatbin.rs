@@ -1,6 +1,9 @@
-//! Any bytes as an image: no panic, no size beyond the limits.
+//! Any bytes as an image, an image of several parts, a host object with images in it, or the description
+//! of a texture: no panic, no size beyond the limits.
 #![no_main]
 
+use cuda_abi::arrays::Spec;
+use cuda_abi::linked;
 use libfuzzer_sys::fuzz_target;
 use ptx::image::{Limits, fatbin, select_within};
 
@@ -9,6 +12,11 @@ fuzz_target!(|bytes: &[u8]| {
         max_bytes: 4 << 20,
         ..Limits::default()
     };
+    let _ = linked::decode(bytes);
+    let _ = Spec::decode(bytes);
+    for image in fatbin::embedded(bytes) {
+        assert!(image.len() <= bytes.len());
+    }
     for entry in fatbin::entries(bytes).flatten() {
         if let Ok(payload) = entry.payload(&limits) {
             assert!(payload.len() as u64 <= limits.max_bytes.max(bytes.len() as u64));

@@ -1,8 +1,7 @@
 //! Linking of syntax trees: one module of several, with names resolved between them.
 //!
 //! What one module declares and another defines becomes one symbol; a second definition is refused,
-//! unless it is weak or common. What nobody defines stays a declaration: a variable is refused here,
-//! a function where it is called, because some functions are the engine's own.
+//! unless it is weak or common, and so is a use of what nobody defines.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -49,11 +48,11 @@ struct Moved {
     variables: Vec<usize>,
 }
 
-/// Links modules.
+/// Links modules. `provided` names functions that the engine itself has.
 ///
 /// # Errors
-/// A message for each symbol that is defined twice or a variable that is not defined at all.
-pub fn link<'a>(parts: Vec<Part<'a>>) -> Result<Module<'a>, Vec<String>> {
+/// A message for each symbol that is defined twice, or that is used and not defined at all.
+pub fn link<'a>(parts: Vec<Part<'a>>, provided: &[&str]) -> Result<Module<'a>, Vec<String>> {
     let mut linked = Linker::default();
     let names: Vec<&str> = parts.iter().map(|part| part.name).collect();
     let mut moved = Vec::new();
@@ -76,7 +75,7 @@ pub fn link<'a>(parts: Vec<Part<'a>>) -> Result<Module<'a>, Vec<String>> {
     for (variable, part) in &mut linked.variables {
         renumber_init(&mut variable.init, &moved[*part]);
     }
-    linked.refuse_undefined(&names);
+    linked.refuse_undefined(&names, provided);
     if !linked.messages.is_empty() {
         return Err(linked.messages);
     }
@@ -224,8 +223,8 @@ impl<'a> Linker<'a> {
         known.index
     }
 
-    fn refuse_undefined(&mut self, names: &[&str]) {
-        let undefined: BTreeSet<(usize, &str)> = self
+    fn refuse_undefined(&mut self, names: &[&str], provided: &[&str]) {
+        let mut undefined: BTreeSet<(usize, &str)> = self
             .variables
             .iter()
             .filter(|(variable, _)| {
@@ -234,6 +233,14 @@ impl<'a> Linker<'a> {
             })
             .map(|(variable, part)| (*part, variable.name))
             .collect();
+        for index in self.used_functions() {
+            if let Some((function, part)) = self.functions.get(index)
+                && function.body.is_none()
+                && !provided.contains(&function.name)
+            {
+                undefined.insert((*part, function.name));
+            }
+        }
         for (part, name) in undefined {
             self.say(format!(
                 "undefined reference to '{}' in '{}'",
@@ -241,6 +248,38 @@ impl<'a> Linker<'a> {
                 shorten(names[part])
             ));
         }
+    }
+}
+
+impl Linker<'_> {
+    /// Functions that instructions and first values name.
+    fn used_functions(&self) -> BTreeSet<usize> {
+        fn visit(operand: &Operand<'_>, used: &mut BTreeSet<usize>) {
+            match operand {
+                Operand::Symbol(Symbol::Function(index), _) => {
+                    used.insert(*index);
+                }
+                Operand::List(list) | Operand::Vector(list) | Operand::Indexed(list) => {
+                    list.iter().for_each(|operand| visit(operand, used));
+                }
+                _ => {}
+            }
+        }
+        let mut used = BTreeSet::new();
+        let mut inits: Vec<&Initializer> = self.variables.iter().map(|(v, _)| &v.init).collect();
+        for (function, _) in &self.functions {
+            inits.extend(function.variables.iter().map(|variable| &variable.init));
+            for instruction in function.body.iter().flatten() {
+                let operands = instruction.operands.iter();
+                operands.for_each(|operand| visit(operand, &mut used));
+            }
+        }
+        for relocation in inits.iter().flat_map(|init| &init.relocations) {
+            if let Symbol::Function(index) = relocation.symbol {
+                used.insert(index);
+            }
+        }
+        used
     }
 }
 
@@ -339,7 +378,7 @@ mod tests {
     fn declarations_become_what_others_define() {
         for order in [[CALLER, CALLEE], [CALLEE, CALLER]] {
             let texts = texts(&order);
-            let linked = link(parts(&texts)).unwrap();
+            let linked = link(parts(&texts), &[]).unwrap();
             let names: Vec<_> = linked.variables.iter().map(|v| v.name).collect();
             assert_eq!(names.iter().filter(|name| **name == "own").count(), 2);
             let count = names.iter().position(|name| *name == "count").unwrap();
@@ -378,17 +417,19 @@ mod tests {
     #[test]
     fn second_definitions_are_refused_by_name() {
         let texts = texts(&[CALLEE, CALLEE]);
-        let messages = link(parts(&texts)).unwrap_err();
+        let messages = link(parts(&texts), &[]).unwrap_err();
         assert_eq!(messages.len(), 3, "{messages:?}");
         assert!(messages[0].contains("'count'") && messages[0].contains("'second'"));
         assert!(messages.iter().any(|message| message.contains("'twice'")));
     }
 
     #[test]
-    fn a_variable_that_nobody_defines_is_named() {
+    fn what_nobody_defines_is_named() {
         let texts = texts(&[CALLER]);
-        let messages = link(parts(&texts)).unwrap_err();
-        assert_eq!(messages, ["undefined reference to 'count' in 'first'"]);
+        let count = "undefined reference to 'count' in 'first'".to_owned();
+        let twice = "undefined reference to 'twice' in 'first'".to_owned();
+        assert_eq!(link(parts(&texts), &["twice"]), Err(vec![count.clone()]));
+        assert_eq!(link(parts(&texts), &[]), Err(vec![count, twice]));
     }
 
     #[test]
@@ -398,7 +439,7 @@ mod tests {
             ".weak .global .u32 w = 2;\n.common .global .b8 c[8];\n.weak .func f() { exit; }",
             ".visible .global .u32 w = 3;\n.visible .func f() { trap; }",
         ]);
-        let linked = link(parts(&texts)).unwrap();
+        let linked = link(parts(&texts), &[]).unwrap();
         assert_eq!(linked.variables.len(), 2);
         assert_eq!(linked.variables[0].init.bytes[0], 3);
         assert_eq!(linked.variables[1].size, 8);

@@ -398,3 +398,52 @@ fn a_shutdown_waits_for_clients_as_long_as_it_was_told_to() {
     rig.server.take().unwrap().join().unwrap();
     rig.daemon.take();
 }
+
+#[test]
+fn arrays_count_against_the_quota_until_their_work_is_done() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let before = client.free_memory();
+    let create = |array: u64, side: u64| {
+        let request = ArrayCreate {
+            array,
+            width: side,
+            height: side,
+            format: 1,
+            channels: 4,
+            levels: 1,
+            ..ArrayCreate::default()
+        };
+        client.end.call(&request, &[]).unwrap().status
+    };
+    assert_eq!(create(1, 16384), CUresult::SUCCESS);
+    assert_eq!(client.free_memory(), before - (1 << 30));
+    assert_eq!(create(1, 16), CUresult::ERROR_INVALID_VALUE, "it is there");
+    assert_eq!(create(2, 1 << 40), CUresult::ERROR_INVALID_VALUE);
+    // Each takes 4 GiB: the device's 16 GiB are soon gone.
+    let made = (10..20)
+        .take_while(|array| create(*array, 32768) == CUresult::SUCCESS)
+        .count();
+    assert_eq!(made, 3);
+    assert_eq!(rig.engine.arrays(), 4);
+    assert!(client.alloc(8 << 30).is_err(), "memory is counted together");
+    // One is ended while a kernel may still read it.
+    client.stream(40, STREAM_NON_BLOCKING);
+    let place = client.launch_gated(40, 1);
+    client
+        .end
+        .post(0, 0, &ArrayDestroy { array: 1 }, &[])
+        .unwrap();
+    client.round_trip();
+    assert_eq!(rig.engine.arrays(), 4);
+    rig.engine.open(1);
+    client.end.wait(40, place).unwrap();
+    until("the array is gone", || rig.engine.arrays() == 3);
+    client.round_trip();
+    // The others go with the context.
+    client
+        .end
+        .post(0, 0, &ContextDestroy { context: 0 }, &[])
+        .unwrap();
+    until("their bytes are free", || client.free_memory() == before);
+}

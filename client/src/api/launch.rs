@@ -62,7 +62,7 @@ pub(crate) fn cuLaunchKernelEx(
     unsafe { launch(function.bits(), config.hStream, shape, params, &attributes) }
 }
 
-fn attributes(config: &CUlaunchConfig) -> Result<Vec<CUlaunchAttribute>, CUresult> {
+pub(super) fn attributes(config: &CUlaunchConfig) -> Result<Vec<CUlaunchAttribute>, CUresult> {
     if config.numAttrs == 0 {
         return Ok(Vec::new());
     }

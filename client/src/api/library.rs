@@ -135,6 +135,18 @@ pub(crate) fn cuLibraryGetManaged(
     Ok(())
 }
 
+pub(crate) fn cuLibraryGetUnifiedFunction(
+    fptr: Out<*mut c_void>,
+    library: CUlibrary,
+    symbol: Text,
+) -> Outcome {
+    fptr.required()?;
+    symbol.get()?;
+    session()?.libraries.get(library.bits())?;
+    // No device here can call what the processor can.
+    Err(CUresult::ERROR_NOT_FOUND)
+}
+
 pub(crate) fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) -> Outcome {
     let library = session()?.libraries.get(library.bits())?;
     count.set(library.image.descriptor.kernels.len() as u32)

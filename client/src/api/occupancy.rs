@@ -1,13 +1,16 @@
 //! How many blocks fit.
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUfunction, CUoccupancyB2DSize};
+use cuda_abi::types::{
+    CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUdevice_attribute, CUfunction, CUlaunchAttributeID,
+    CUlaunchConfig, CUoccupancyB2DSize,
+};
 
 use super::Outcome;
 use crate::context::current;
 use crate::function::Function;
 use crate::occupancy;
-use crate::params::Out;
+use crate::params::{In, Out};
 use crate::session::Device;
 
 /// The current context's device, and the function.
@@ -112,4 +115,56 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     dynamic_bytes.set(occupancy::available_shared(
         device, function, num_blocks, block_size,
     )?)
+}
+
+/// Blocks of a cluster that a launch asks for, where 0 is as good as 1.
+fn cluster(config: &CUlaunchConfig) -> Result<u32, CUresult> {
+    let wanted = super::launch::attributes(config)?
+        .iter()
+        .filter(|attribute| attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION)
+        .map(|attribute| {
+            let side = |at: usize| {
+                let bytes = &attribute.value.0[at..at + 4];
+                u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).max(1)
+            };
+            side(0).saturating_mul(side(4)).saturating_mul(side(8))
+        })
+        .last();
+    Ok(wanted.unwrap_or(1))
+}
+
+pub(crate) fn cuOccupancyMaxActiveClusters(
+    num_clusters: Out<i32>,
+    function: CUfunction,
+    config: In<CUlaunchConfig>,
+) -> Outcome {
+    let (device, function) = subject(function)?;
+    num_clusters.required()?;
+    let config = config.get()?;
+    if cluster(&config)? > 1 {
+        // Launches refuse such clusters too.
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let threads = config
+        .blockDimX
+        .checked_mul(config.blockDimY)
+        .and_then(|threads| threads.checked_mul(config.blockDimZ))
+        .filter(|threads| *threads > 0)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let shared = config.sharedMemBytes as usize;
+    let blocks = occupancy::blocks_per_multiprocessor(device, function, threads, shared)?;
+    let multiprocessors = device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT);
+    num_clusters.set(blocks.saturating_mul(multiprocessors))
+}
+
+pub(crate) fn cuOccupancyMaxPotentialClusterSize(
+    cluster_size: Out<i32>,
+    function: CUfunction,
+    config: In<CUlaunchConfig>,
+) -> Outcome {
+    subject(function)?;
+    cluster_size.required()?;
+    config.get()?;
+    // One block is a cluster everywhere; larger ones are not built.
+    cluster_size.set(1)
 }

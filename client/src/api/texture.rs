@@ -3,7 +3,8 @@
 use cuda_abi::CUresult;
 use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::types::{
-    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUsurfObject, CUtexObject,
+    CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray_format, CUdevice,
+    CUsurfObject, CUtexObject,
 };
 
 use super::{Outcome, given};
@@ -11,6 +12,7 @@ use crate::array::Texture;
 use crate::context::{Current, current};
 use crate::handle::Kind;
 use crate::params::{In, Out};
+use crate::session::session;
 
 /// What a description names, with the server's numbers, and the level that is meant.
 fn resource(
@@ -170,4 +172,16 @@ pub(crate) fn cuSurfObjectGetResourceDesc(
         .arrays
         .texture(&current, true, surf_object)?;
     res_desc.set(surface.resource)
+}
+
+pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
+    max_width_in_elements: Out<usize>,
+    format: CUarray_format,
+    num_channels: u32,
+    device: CUdevice,
+) -> Outcome {
+    session()?.device(device)?;
+    max_width_in_elements.required()?;
+    cuda_abi::arrays::element_bytes(format, num_channels)?;
+    max_width_in_elements.set(cuda_abi::arrays::MOST_LINEAR as usize)
 }

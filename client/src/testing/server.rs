@@ -6,6 +6,7 @@ use cuda_abi::CUresult;
 use cuda_abi::arrays::{Shape, Spec};
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::facts::DeviceFacts;
+use cuda_abi::linked;
 use cuda_abi::operations::*;
 use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 use transport::memory::Mapping;
@@ -56,6 +57,14 @@ struct Server<'a> {
 /// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
 pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
     let mut descriptor = Descriptor::default();
+    if linked::is_linked(image) {
+        for part in linked::decode(image).map_err(|error| error.to_string())? {
+            let mut part = describe(part.bytes)?;
+            descriptor.kernels.append(&mut part.kernels);
+            descriptor.variables.append(&mut part.variables);
+        }
+        return Ok(descriptor);
+    }
     let text = std::str::from_utf8(image).map_err(|error| error.to_string())?;
     for line in text.trim_end_matches('\0').lines() {
         let mut words = line.split_whitespace();

@@ -449,7 +449,7 @@ macro_rules! for_each_function {
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
             /// Gives a pointer to a function for host and device.
-            absent 87 since 12000 capture allowed survives none =>
+            local 87 since 12000 capture allowed survives none =>
                 fn cuLibraryGetUnifiedFunction(
                     fptr: out(*mut c_void), library: val(CUlibrary), symbol: cstr());
             /// Counts the kernels of a library.
@@ -622,12 +622,12 @@ macro_rules! for_each_function {
                     dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32),
                     block_size: val(i32));
             /// Clusters of a launch that fit on the device at once.
-            absent 126 since 11070 capture allowed survives none =>
+            local 126 since 11070 capture allowed survives none =>
                 fn cuOccupancyMaxActiveClusters(
                     num_clusters: out(i32), function: val(CUfunction),
                     config: struct_in(CUlaunchConfig));
             /// The greatest cluster that a launch could have.
-            absent 127 since 11070 capture allowed survives none =>
+            local 127 since 11070 capture allowed survives none =>
                 fn cuOccupancyMaxPotentialClusterSize(
                     cluster_size: out(i32), function: val(CUfunction),
                     config: struct_in(CUlaunchConfig));
@@ -2561,7 +2561,7 @@ macro_rules! for_each_function {
                     count: len(u32, capabilities), src_device: val(CUdevice),
                     dst_device: val(CUdevice));
             /// Gives how many elements a linear texture may have.
-            absent 558 since 11010 capture allowed survives none =>
+            local 558 since 11010 capture allowed survives none =>
                 fn cuDeviceGetTexture1DLinearMaxWidth(
                     max_width_in_elements: out(usize), format: val(CUarray_format),
                     num_channels: val(u32), device: val(CUdevice));

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_soft::exec::{
-    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
+    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Textures,
+    Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -36,6 +37,7 @@ pub struct Gpu {
     pub module: Module,
     globals: Arc<[u64]>,
     pub cancel: Arc<AtomicBool>,
+    pub textures: Arc<Textures>,
 }
 
 impl Gpu {
@@ -66,6 +68,7 @@ impl Gpu {
             module,
             globals: Arc::new([]),
             cancel,
+            textures: Arc::default(),
         };
         gpu.place_globals();
         gpu
@@ -171,7 +174,7 @@ impl Gpu {
             params: params.into(),
             globals: Arc::clone(&self.globals),
             memory: Arc::clone(&self.space),
-            textures: Arc::default(),
+            textures: Arc::clone(&self.textures),
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
             sm_count: 4,

@@ -6,4 +6,5 @@ mod gpu;
 mod instructions;
 mod kernels;
 mod scratch;
+mod textures;
 mod wild;

@@ -263,3 +263,52 @@ pub const UNKNOWN: &str = ptx! {
     "  ret;"
     "}"
 };
+
+/// Reads a one-dimensional texture of integers and writes a surface of them: lane i writes texel i + 4
+/// to element i.
+pub const TEXTURE: &str = ptx! {
+    ".visible .entry texture(.param .u64 texture, .param .u64 surface) {"
+    "  .reg .b32 %r<8>; .reg .f32 %f<3>; .reg .b64 %d<3>;"
+    "  ld.param.u64 %d1, [texture];"
+    "  ld.param.u64 %d2, [surface];"
+    "  mov.u32 %r1, %tid.x;"
+    "  cvt.rn.f32.u32 %f1, %r1;"
+    "  add.f32 %f2, %f1, 0f40900000;"
+    "  tex.1d.v4.u32.f32 {%r2, %r3, %r4, %r5}, [%d1, {%f2}];"
+    "  shl.b32 %r6, %r1, 2;"
+    "  sust.b.1d.b32.trap [%d2, {%r6}], {%r2};"
+    "  ret;"
+    "}"
+};
+
+/// Calls a function of [`CALLEE`] with its variable: parameter out, one word.
+pub const CALLER: &str = ptx! {
+    ".extern .global .align 4 .u32 amount;"
+    ".extern .func (.param .b32 result) thrice (.param .b32 value);"
+    ".visible .entry call(.param .u64 out) {"
+    "  .reg .b32 %r<3>; .reg .b64 %d<2>;"
+    "  ld.param.u64 %d1, [out];"
+    "  ld.global.u32 %r1, [amount];"
+    "  {"
+    "    .param .b32 in;"
+    "    .param .b32 back;"
+    "    st.param.b32 [in], %r1;"
+    "    call.uni (back), thrice, (in);"
+    "    ld.param.b32 %r2, [back];"
+    "  }"
+    "  st.global.u32 [%d1], %r2;"
+    "  ret;"
+    "}"
+};
+
+/// See [`CALLER`].
+pub const CALLEE: &str = ptx! {
+    ".visible .global .align 4 .u32 amount = 14;"
+    ".visible .func (.param .b32 result) thrice (.param .b32 value) {"
+    "  .reg .b32 %r<3>;"
+    "  ld.param.b32 %r1, [value];"
+    "  mul.lo.s32 %r2, %r1, 3;"
+    "  st.param.b32 [result], %r2;"
+    "  ret;"
+    "}"
+};

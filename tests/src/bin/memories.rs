@@ -140,9 +140,11 @@ fn quota() -> Result<(), Code> {
     let release = |address| unsafe { driver.mem_free(address) };
     let plain = |bytes| driver.alloc(bytes);
     let pitch = |bytes: usize| {
-        let mut width = 0;
+        let (mut address, mut width) = (0, 0);
         // SAFETY: as above.
-        take(&|out| unsafe { (more.pitch)(out, &raw mut width, 1 << 16, bytes >> 16, 4) })
+        let code =
+            unsafe { (more.pitch)(&raw mut address, &raw mut width, 1 << 16, bytes >> 16, 4) };
+        ok(code).map(|()| address)
     };
     // SAFETY: as above.
     let managed = |bytes| take(&|out| unsafe { (more.managed)(out, bytes, 1) });

@@ -1,6 +1,8 @@
 //! The api against the server of `testing`, by family.
 
+mod arrays;
 mod code;
 mod contexts;
+mod links;
 mod memory;
 mod streams;
