@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{CONTEXT_SLOTS, ContextCreate, ContextDestroy, MemInfo};
+use cuda_abi::operations::{
+    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo,
+};
 use cuda_abi::types::{CUcontext, CUdevice, CUlimit};
 
 use crate::handle::{Key, Kind};
@@ -21,6 +23,10 @@ const LIMITS: usize = 8;
 
 /// What the limits are before anybody sets them, by their numbers.
 const DEFAULT_LIMITS: [u64; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
+
+/// The numbers of the limits that the server keeps to.
+const FIFO_LIMIT: usize = CUlimit::PRINTF_FIFO_SIZE.0 as usize;
+const HEAP_LIMIT: usize = CUlimit::MALLOC_HEAP_SIZE.0 as usize;
 
 /// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
 pub(crate) const API_VERSION: u32 = 3020;
@@ -37,6 +43,8 @@ pub(crate) struct Context {
     /// How often it was retained (a primary one) or attached to.
     users: Mutex<u32>,
     limits: [AtomicU64; LIMITS],
+    /// Bytes of the heap of device code that the server has; 0 while it has none.
+    heap: Mutex<u64>,
     cache: AtomicU32,
     banks: AtomicU32,
     /// The last refused operation that the program was told of, as the link numbers them.
@@ -103,6 +111,7 @@ impl Context {
         for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
             limit.store(value, Ordering::Relaxed);
         }
+        *self.heap.lock().unwrap_or_else(PoisonError::into_inner) = 0;
     }
 
     fn users(&self) -> MutexGuard<'_, u32> {
@@ -193,6 +202,73 @@ impl Current {
         self.session.contexts.refused(self.slot(), refused);
         self.session.streams.make_legacy(self.slot(), self.handle());
         self.context.made.store(true, Ordering::Release);
+        let fifo = self.context.limits[FIFO_LIMIT].load(Ordering::Relaxed);
+        if fifo != DEFAULT_LIMITS[FIFO_LIMIT] {
+            self.tell_limit(CUlimit::PRINTF_FIFO_SIZE, fifo)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the server of a limit.
+    fn tell_limit(&self, limit: CUlimit, value: u64) -> Result<(), CUresult> {
+        self.session.post(&LimitSet {
+            context: self.slot(),
+            limit: limit.0,
+            value,
+        })
+    }
+
+    /// Sets a limit, and tells the server if that is what keeps to it.
+    pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<(), CUresult> {
+        let kept = self.context.limit(limit);
+        kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
+            .store(value, Ordering::Relaxed);
+        // Held so that the context does not begin or end meanwhile.
+        let users = self.context.users();
+        if !self.context.is_made() {
+            return Ok(());
+        }
+        match limit {
+            CUlimit::PRINTF_FIFO_SIZE => self.tell_limit(limit, value),
+            CUlimit::MALLOC_HEAP_SIZE => {
+                drop(users);
+                // A heap that was made meanwhile makes room for one of the new size while it is empty.
+                match *self.heap_bytes() {
+                    0 => Ok(()),
+                    _ => self.make_heap(),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn heap_bytes(&self) -> MutexGuard<'_, u64> {
+        self.context
+            .heap
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the server memory for the heap of device code, as much as the limit says, unless it has it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there is not as much.
+    pub(crate) fn make_heap(&self) -> Result<(), CUresult> {
+        let bytes = self.context.limits[HEAP_LIMIT].load(Ordering::Relaxed);
+        let mut made = self.heap_bytes();
+        if *made == bytes || bytes == 0 {
+            return Ok(());
+        }
+        let reply = self.session.call(&MemAlloc {
+            context: self.slot(),
+            bytes,
+        })?;
+        self.session.post(&HeapSet {
+            context: self.slot(),
+            address: reply.fields.address,
+            bytes,
+        })?;
+        *made = bytes;
         Ok(())
     }
 
@@ -212,7 +288,9 @@ impl Current {
         let _ = self.drain();
         let handle = self.handle();
         self.context.made.store(false, Ordering::Release);
+        *self.heap_bytes() = 0;
         let session = self.session;
+        session.graphs.forget(handle);
         session.registered.forget(session, handle);
         session.pools.forget_context(handle);
         self.context.peers().clear();
@@ -227,7 +305,12 @@ impl Current {
     }
 
     /// Waits for all work of all of its streams that was posted until now.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while one of them is captured, whose capture breaks; and
+    /// what became of the work.
     pub(crate) fn drain(&self) -> Result<(), CUresult> {
+        self.session.graphs.captures.forbid_in(self.handle())?;
         for (key, stream) in self.session.streams.of_context(self.handle()) {
             self.session.wait(key.index(), stream.posted())?;
         }

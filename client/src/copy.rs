@@ -8,12 +8,19 @@
 use std::collections::VecDeque;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{ArrayCopy, Copy, Space, Write};
+use cuda_abi::operations::{Space, Write};
 use transport::session::Chunk;
 
+use crate::graph::capture::CAPTURED;
+use crate::graph::node::{CopyNode, Payload};
 use crate::memory::Origin;
 use crate::session::Session;
 use crate::stream::Target;
+
+mod told;
+
+pub(crate) use told::written;
+use told::{End, enqueue};
 
 /// Bytes that travel inside of a record.
 const INLINE: u64 = 16 << 10;
@@ -210,7 +217,7 @@ impl Session {
     }
 
     /// Checks that all that a copy touches of memory that we gave out lies in one allocation.
-    fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
+    pub(crate) fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
         let span = side.span(extent)?;
         match side.address() {
             None => Ok(()),
@@ -237,6 +244,19 @@ pub(crate) unsafe fn copy(
     }
     target.current.session.check_side(&to, &extent)?;
     target.current.session.check_side(&from, &extent)?;
+    if target.stream.special() & CAPTURED != 0
+        && let Some(capture) = target.standing()?
+    {
+        let context = target.stream.context();
+        let node = CopyNode {
+            to,
+            from,
+            extent,
+            context,
+            given: None,
+        };
+        return capture.add(target, Payload::Copy(node));
+    }
     match (to.place, from.place) {
         (Place::Program(to_start), Place::Program(from_start)) => {
             // Nothing for a device, but for the order: what was posted before comes first.
@@ -262,83 +282,11 @@ pub(crate) unsafe fn copy(
     }
 }
 
-/// One side of a copy as the server is told of it.
-struct End {
-    space: Space,
-    base: u64,
-    place: ArrayPlace,
-    pitch: u64,
-    slice: u64,
-}
-
-impl End {
-    fn of(side: &Side) -> Self {
-        let nowhere = ArrayPlace {
-            number: 0,
-            level: 0,
-            x: 0,
-            y: 0,
-            z: 0,
-        };
-        let (space, base, place) = match side.place {
-            Place::Array(place) => (Space::Array, place.number, place),
-            _ => (Space::Unified, side.address().unwrap_or(0), nowhere),
-        };
-        Self {
-            space,
-            base,
-            place,
-            pitch: side.pitch,
-            slice: side.slice,
-        }
-    }
-}
-
-/// Posts a copy of what the server reaches on both sides.
-fn enqueue(target: &Target, to: &End, from: &End, extent: &Extent) -> Result<u64, CUresult> {
-    if to.space == Space::Array || from.space == Space::Array {
-        let copy = ArrayCopy {
-            to_space: to.space as u32,
-            to: to.base,
-            to_level: to.place.level,
-            to_x: to.place.x,
-            to_y: to.place.y,
-            to_z: to.place.z,
-            to_pitch: to.pitch,
-            to_slice: to.slice,
-            from_space: from.space as u32,
-            from: from.base,
-            from_level: from.place.level,
-            from_x: from.place.x,
-            from_y: from.place.y,
-            from_z: from.place.z,
-            from_pitch: from.pitch,
-            from_slice: from.slice,
-            width: extent.width,
-            height: extent.height,
-            depth: extent.depth,
-        };
-        return target.enqueue(&copy, &[]);
-    }
-    let copy = Copy {
-        to_space: to.space as u32,
-        to: to.base,
-        to_pitch: to.pitch,
-        to_slice: to.slice,
-        from_space: from.space as u32,
-        from: from.base,
-        from_pitch: from.pitch,
-        from_slice: from.slice,
-        width: extent.width,
-        height: extent.height,
-        depth: extent.depth,
-    };
-    target.enqueue(&copy, &[])
-}
-
+/// Copies between two sides, from where each begins.
+///
 /// # Safety
-/// As [`copy`].
-unsafe fn copy_here(
+/// Both hold the extent, readable and writable as they are used.
+pub(crate) unsafe fn copy_here(
     to_start: *mut u8,
     to: &Side,
     from_start: *mut u8,

@@ -1,7 +1,7 @@
 //! Events: places in streams. They live in the client; the server only notes times.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
@@ -11,6 +11,7 @@ use cuda_abi::operations::{
 use cuda_abi::types::{CU_EVENT_DISABLE_TIMING, CUevent};
 
 use crate::context::Current;
+use crate::graph::capture::Mark;
 use crate::handle::{Key, Kind};
 use crate::session::Session;
 use crate::slots::Slots;
@@ -24,9 +25,19 @@ pub(crate) struct Event {
     context: AtomicU64,
     /// The slot where its time is noted, and that slot's table key, if it keeps time.
     timer: Mutex<Option<Key>>,
-    recorded: Mutex<Option<Place>>,
+    recorded: Mutex<Recorded>,
     /// The slot that it has for the server, if other processes may share it.
     shared: Mutex<Option<u32>>,
+}
+
+/// Where an event was last recorded.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Recorded {
+    #[default]
+    Never,
+    At(Place),
+    /// In a capture.
+    Captured(Mark),
 }
 
 /// A place in a stream.
@@ -53,13 +64,48 @@ pub(crate) struct Events {
 
 impl Event {
     /// Whether it keeps time.
-    fn keeps_time(&self) -> bool {
+    pub(crate) fn keeps_time(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & CU_EVENT_DISABLE_TIMING == 0
     }
 
     /// Where it was last recorded.
+    pub(crate) fn recorded(&self) -> Recorded {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a stream where it was last recorded.
     pub(crate) fn place(&self) -> Option<Place> {
-        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+        match *self.lock() {
+            Recorded::At(place) => Some(place),
+            Recorded::Never | Recorded::Captured(_) => None,
+        }
+    }
+
+    /// The same, for who asks the event or waits for it. `breaks` is whether that breaks the capture
+    /// in which it was recorded.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_CAPTURED_EVENT if it was recorded in a capture, CUDA_ERROR_INVALID_VALUE if that is
+    /// over.
+    pub(crate) fn asked(&self, breaks: bool) -> Result<Option<Place>, CUresult> {
+        match self.recorded() {
+            Recorded::Never => Ok(None),
+            Recorded::At(place) => Ok(Some(place)),
+            Recorded::Captured(mark) => Err(mark.asked(breaks)),
+        }
+    }
+
+    /// What is put into a stream to record it.
+    pub(crate) fn record_request(&self) -> EventRecord {
+        let timer = self.timer();
+        EventRecord {
+            event: timer.map_or(0, |timer| timer.index()),
+            timing: u32::from(timer.is_some()),
+        }
     }
 
     /// The slot that it has for the server, if other processes may share it.
@@ -117,10 +163,7 @@ impl Events {
                 event.flags.store(flags, Ordering::Relaxed);
                 event.context.store(current.handle(), Ordering::Relaxed);
                 *event.timer.lock().unwrap_or_else(PoisonError::into_inner) = timer;
-                *event
-                    .recorded
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner) = None;
+                *event.lock() = Recorded::Never;
                 *event.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
             },
         );
@@ -179,32 +222,36 @@ impl Events {
         if event.context.load(Ordering::Relaxed) != target.stream.context() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
+        if let Some(capture) = target.standing()? {
+            *event.lock() = Recorded::Captured(capture.mark(target)?);
+            return Ok(());
+        }
         if let Some(slot) = event.shared() {
             return record_shared(slot, target);
         }
-        let timer = event.timer();
         // Held over the sending, so that of two records the later one is what the event keeps.
-        let mut recorded = event
-            .recorded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let sequence = target.enqueue(
-            &EventRecord {
-                event: timer.map_or(0, |timer| timer.index()),
-                timing: u32::from(timer.is_some()),
-            },
-            &[],
-        )?;
+        let mut recorded = event.lock();
+        let sequence = target.enqueue(&event.record_request(), &[])?;
         let place = Place {
             slot: target.slot,
             sequence,
             context: target.current.slot(),
         };
-        *recorded = Some(place);
-        if let Some(timer) = timer.and_then(|timer| self.timers.get(timer)) {
+        *recorded = Recorded::At(place);
+        self.note_timer(event, place);
+        Ok(())
+    }
+
+    /// Notes that an event was recorded by something that had the stream in hand.
+    pub(crate) fn recorded_at(&self, event: &Event, place: Place) {
+        *event.lock() = Recorded::At(place);
+        self.note_timer(event, place);
+    }
+
+    fn note_timer(&self, event: &Event, place: Place) {
+        if let Some(timer) = event.timer().and_then(|timer| self.timers.get(timer)) {
             *timer.last.lock().unwrap_or_else(PoisonError::into_inner) = place;
         }
-        Ok(())
     }
 
     /// The time from one event to another, in milliseconds.
@@ -219,7 +266,7 @@ impl Events {
         end: &Event,
     ) -> Result<f32, CUresult> {
         let time = |event: &Event| {
-            let place = event.place().filter(|_| event.keeps_time());
+            let place = event.asked(false)?.filter(|_| event.keeps_time());
             let timer = event.timer().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             Ok((place.ok_or(CUresult::ERROR_INVALID_HANDLE)?, timer))
         };
@@ -246,8 +293,22 @@ fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
     target.enqueue(&pass, &[]).map(drop)
 }
 
-/// Makes a stream wait for an event as it stands now.
-pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> {
+/// Makes a stream wait for an event as it stands now. `external` is CU_EVENT_WAIT_EXTERNAL.
+///
+/// # Errors
+/// CUDA_ERROR_ILLEGAL_STATE for `external` where nothing is captured, and those of captures.
+pub(crate) fn make_wait(
+    target: &Target,
+    event: &Event,
+    name: CUevent,
+    external: bool,
+) -> Result<(), CUresult> {
+    if let Some(capture) = target.standing()? {
+        return capture.wait(target, event, name, external);
+    }
+    if external {
+        return Err(CUresult::ERROR_ILLEGAL_STATE);
+    }
     if let Some(slot) = event.shared() {
         let EventMarkReply {
             recorded,
@@ -262,8 +323,10 @@ pub(crate) fn make_wait(target: &Target, event: &Event) -> Result<(), CUresult> 
         };
         return target.enqueue(&wait, &[]).map(drop);
     }
-    let Some(place) = event.place() else {
-        return Ok(()); // Never recorded: there is nothing to wait for.
+    let place = match event.recorded() {
+        Recorded::Never => return Ok(()), // There is nothing to wait for.
+        Recorded::At(place) => place,
+        Recorded::Captured(mark) => return mark.take_in(target),
     };
     if place.slot == target.slot || target.current.session.reached(place.slot, place.sequence) {
         return Ok(()); // Its own past, or past altogether.

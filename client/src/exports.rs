@@ -97,6 +97,10 @@ macro_rules! admitted {
     (absent $capture:ident $survives:ident) => {};
     ($class:ident node $survives:ident) => {};
     (local allowed none) => {};
+    ($class:ident prohibited $survives:ident) => {
+        crate::host::permitted()?;
+        crate::graph::capture::may_be_unsafe()?;
+    };
     ($class:ident $capture:ident $survives:ident) => {
         crate::host::permitted()?;
     };

@@ -30,6 +30,14 @@ pub(crate) enum Kind {
     Mipmaps = 0x53,
     /// CUlinkState
     Link = 0x54,
+    /// CUgraph
+    Graph = 0x61,
+    /// CUgraphNode
+    GraphNode = 0x62,
+    /// CUgraphExec
+    GraphExec = 0x63,
+    /// CUuserObject
+    UserObject = 0x64,
 }
 
 /// A place in a table of objects: which slot, and which of its tenants. One word, as it stands in a

@@ -6,22 +6,22 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{LAUNCH_COOPERATIVE, Launch};
 use cuda_abi::types::{
     CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END,
-    CUdevice_attribute, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID, CUstream,
+    CUdevice_attribute, CUfunction_attribute, CUlaunchAttribute, CUstream,
 };
 
-use crate::context;
+use crate::context::Current;
 use crate::function::{Function, Layout};
+use crate::graph::capture::CAPTURED;
+use crate::graph::node::{Kernel, Payload};
 use crate::occupancy;
 use crate::stream::{self, Target};
 
+mod attributes;
+
+pub(crate) use attributes::{asked, check_value, word};
+
 /// Parameter blocks up to this size are put together without an allocation.
 const SHORT: usize = 128;
-
-/// More launch attributes than there are kinds of them.
-const MOST_ATTRIBUTES: u32 = 64;
-
-/// Bytes of a launch attribute.
-const ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
 /// How a kernel shall be launched.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(crate) struct Params {
 /// # Safety
 /// `params` are as CUDA has them for the kernel, and `attributes` are whole.
 pub(crate) unsafe fn launch(
-    function: u64,
+    handle: u64,
     stream: CUstream,
     shape: Shape,
     params: Params,
@@ -55,14 +55,20 @@ pub(crate) unsafe fn launch(
 ) -> Result<(), CUresult> {
     let target = stream::target(stream)?;
     let current = target.current;
-    let (_, function) = current.session.functions.in_context(function, &current)?;
+    let (_, function) = current.session.functions.in_context(handle, &current)?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let shape = with_attributes(shape, attributes)?;
     check(&current, function, &shape)?;
+    let begun = Begun {
+        target: &target,
+        handle,
+        function,
+        layout,
+        shape,
+    };
     if let Some(from) = unsafe_source(&params, layout)? {
         // SAFETY: the program's buffer is readable for the kernel's block.
         let block = unsafe { std::slice::from_raw_parts(from, layout.bytes as usize) };
-        return post(&target, function, &shape, attributes, block);
+        return begun.post(attributes, block);
     }
     let bytes = layout.bytes as usize;
     let mut short = [0; SHORT];
@@ -75,7 +81,7 @@ pub(crate) unsafe fn launch(
     };
     // SAFETY: as this function's.
     unsafe { gather(params.each, layout, block)? };
-    post(&target, function, &shape, attributes, block)
+    begun.post(attributes, block)
 }
 
 /// The parameter block that `extra` names, if the parameters are given that way.
@@ -145,32 +151,9 @@ unsafe fn gather(
     Ok(())
 }
 
-/// What the attributes say of the shape.
-#[inline]
-fn with_attributes(mut shape: Shape, attributes: &[CUlaunchAttribute]) -> Result<Shape, CUresult> {
-    if attributes.len() > MOST_ATTRIBUTES as usize {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    for attribute in attributes {
-        match attribute.id {
-            CUlaunchAttributeID::COOPERATIVE => {
-                shape.cooperative |= attribute.value.0[..4] != [0; 4];
-            }
-            // They hold handles of this process, which mean nothing to a server.
-            CUlaunchAttributeID::PROGRAMMATIC_EVENT
-            | CUlaunchAttributeID::LAUNCH_COMPLETION_EVENT
-            | CUlaunchAttributeID::DEVICE_UPDATABLE_KERNEL_NODE => {
-                return Err(CUresult::ERROR_NOT_SUPPORTED);
-            }
-            _ => {}
-        }
-    }
-    Ok(shape)
-}
-
 /// The errors that a shape gives on this device, whatever the kernel does.
 #[inline]
-fn check(current: &context::Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
+fn check(current: &Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
     let device = current.device()?;
     let limits = [
         (
@@ -237,15 +220,10 @@ fn check(current: &context::Current, function: &Function, shape: &Shape) -> Resu
     Ok(())
 }
 
+/// What travels of a launch, beside its attributes and parameters.
 #[inline]
-fn post(
-    target: &Target,
-    function: &Function,
-    shape: &Shape,
-    attributes: &[CUlaunchAttribute],
-    block: &[u8],
-) -> Result<(), CUresult> {
-    let request = Launch {
+pub(crate) fn request(function: &Function, shape: &Shape, attributes: u32) -> Launch {
+    Launch {
         module: function.module(),
         kernel: function.index(),
         grid: shape.grid,
@@ -256,18 +234,94 @@ fn post(
         } else {
             0
         },
-        attributes: attributes.len() as u32,
-    };
-    if attributes.is_empty() {
-        return target.enqueue(&request, &[block]).map(drop);
+        attributes,
     }
-    let mut raw = Vec::with_capacity(attributes.len() * ATTRIBUTE_BYTES);
-    for attribute in attributes {
-        raw.extend(attribute.id.0.to_le_bytes());
-        raw.extend([0; 4]);
-        raw.extend(attribute.value.0);
+}
+
+/// A launch that is checked but for its attributes and parameters.
+#[derive(Clone, Copy)]
+struct Begun<'a> {
+    target: &'a Target,
+    /// The handle that the program gave.
+    handle: u64,
+    function: &'a Function,
+    layout: &'a Layout,
+    shape: Shape,
+}
+
+impl Begun<'_> {
+    /// It as a node of a graph.
+    fn node(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Payload {
+        Payload::Kernel(Kernel::new(
+            self.handle,
+            self.target.stream.context(),
+            self.shape,
+            attributes.to_vec(),
+            block.into(),
+            self.layout,
+        ))
     }
-    target.enqueue(&request, &[&raw, block]).map(drop)
+
+    #[inline]
+    fn post(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Result<(), CUresult> {
+        if !attributes.is_empty() {
+            return self.post_with(attributes, block);
+        }
+        let request = request(self.function, &self.shape, 0);
+        self.target
+            .enqueue_as(&request, &[block], || self.node(&[], block))
+            .map(drop)
+    }
+
+    fn post_with(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Result<(), CUresult> {
+        let current = &self.target.current;
+        let asked = asked(current, self.function, self.shape, attributes)?;
+        check(current, self.function, &asked.shape)?;
+        let request = request(self.function, &asked.shape, asked.count());
+        let captured = self.target.stream.special() & CAPTURED != 0;
+        self.target.enqueue_as(&request, &[&asked.raw, block], || {
+            self.node(attributes, block)
+        })?;
+        for event in asked.events.into_iter().filter(|_| !captured) {
+            let events = &current.session.events;
+            events.record(events.get(event)?, self.target)?;
+        }
+        Ok(())
+    }
+}
+
+/// A kernel's launch as a node of a graph, from what the program describes.
+///
+/// # Errors
+/// As [`launch`]'s, but for those of streams.
+///
+/// # Safety
+/// As [`launch`]'s.
+pub(crate) unsafe fn node(
+    current: &Current,
+    handle: u64,
+    shape: Shape,
+    params: Params,
+    attributes: Vec<CUlaunchAttribute>,
+) -> Result<Kernel, CUresult> {
+    let (_, function) = current.session.functions.in_context(handle, current)?;
+    let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    check(current, function, &shape)?;
+    asked(current, function, shape, &attributes)?;
+    let mut block = vec![0; layout.bytes as usize].into_boxed_slice();
+    match unsafe_source(&params, layout)? {
+        Some(from) => {
+            // SAFETY: the program's buffer is readable for the kernel's block, which has as many
+            // bytes and is ours.
+            unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), block.len()) };
+        }
+        // SAFETY: as this function's.
+        None => unsafe { gather(params.each, layout, &mut block)? },
+    }
+    let context = current.handle();
+    Ok(Kernel::new(
+        handle, context, shape, attributes, block, layout,
+    ))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! * [`api`]: one function for each built entry point, by family: arguments in, errors out;
 //! * [`context`], [`stream`], [`event`], [`module`], [`function`], [`memory`]: the objects that the
 //!   program's handles name, in tables ([`slots`], [`handle`]) that are read without a lock;
+//! * [`graph`]: captures, graphs, and their launches; [`host`]: functions that streams call here;
 //! * [`launch`], [`copy`], [`image`], [`occupancy`]: what takes more than passing on;
 //! * [`export_tables`]: the private tables that CUDA runtimes ask for, and what they keep with a
 //!   context;
@@ -27,6 +28,7 @@ mod event;
 mod export_tables;
 mod exports;
 mod function;
+mod graph;
 mod handle;
 mod host;
 mod image;
@@ -42,6 +44,7 @@ mod managed;
 mod memory;
 mod module;
 mod occupancy;
+mod output;
 mod params;
 mod pool;
 mod process_maps;

@@ -104,6 +104,9 @@ impl Modules {
         library: u64,
     ) -> Result<u64, CUresult> {
         let session = current.session;
+        if image.descriptor.heap {
+            current.make_heap()?;
+        }
         let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let wanted = image.descriptor.variables.len() * 8;
         let room = match wanted {
@@ -176,6 +179,7 @@ impl Modules {
             // It goes with its library.
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
+        session.show_output();
         self.remove(handle)?.end(session)
     }
 

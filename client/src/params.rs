@@ -130,6 +130,11 @@ impl<T> ListOut<T> {
         Self(pointer)
     }
 
+    /// Whether the program wants none of them.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
     /// Writes the first elements, at most `room`, which is the parameter that counts them.
     pub(crate) fn set(
         &self,

@@ -19,11 +19,13 @@ use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
 use crate::function::Functions;
+use crate::graph::Graphs;
 use crate::host::Callers;
 use crate::link::Links;
 use crate::managed;
 use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
+use crate::output::Output;
 use crate::pool::Pools;
 use crate::registered::Registered;
 use crate::staging::Staged;
@@ -57,7 +59,9 @@ pub(crate) struct Session {
     pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
+    pub output: Output,
     pub callers: Callers,
+    pub graphs: Graphs,
     pub registered: Registered,
     pub advice: managed::Advice,
     pub pools: Pools,
@@ -176,7 +180,9 @@ impl Session {
             links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),
+            output: Output::default(),
             callers: Callers::default(),
+            graphs: Graphs::new(),
             registered: Registered::default(),
             advice: managed::Advice::default(),
             pools,
@@ -320,11 +326,13 @@ impl Session {
 
     /// Waits until a stream has come as far as `sequence`.
     pub(crate) fn wait(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
-        if self.reached(slot, sequence) {
-            return Ok(());
+        if !self.reached(slot, sequence) {
+            self.check_open()?;
+            self.link.wait(slot, sequence).map_err(|_| self.lost())?;
         }
-        self.check_open()?;
-        self.link.wait(slot, sequence).map_err(|_| self.lost())
+        // Every call that waits for work is one at which CUDA shows what kernels have printed.
+        self.show_output();
+        Ok(())
     }
 
     /// What became of a context's work: the error that it died of, or, once, the error of the last

@@ -2,18 +2,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{CONTEXT_SLOTS, Request, STREAM_SLOTS, StreamCreate, StreamDestroy};
+use cuda_abi::operations::{
+    CONNECTIONS, CONTEXT_SLOTS, Launch, Request, STREAM_SLOTS, StreamConnect, StreamCreate,
+    StreamDestroy,
+};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use transport::session::Written;
 
 use crate::context::{self, Current};
+use crate::graph::capture::{self, CAPTURED, Capture, PATIENT};
+use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
 use crate::host::Calls;
 use crate::session::Session;
 use crate::slots::Slots;
+
+mod attributes;
+
+pub(crate) use attributes::Attributes;
 
 /// The lowest priority that a stream can have.
 pub(crate) const LEAST_PRIORITY: i32 = 0;
@@ -37,6 +46,12 @@ pub(crate) struct Stream {
     id: AtomicU64,
     /// The host functions that stand in it.
     pub calls: Calls,
+    /// Bits of [`capture`]: why something put into it is not just sent to the server.
+    special: AtomicU32,
+    /// The capture that it is in.
+    capture: Mutex<Option<Arc<Capture>>>,
+    /// What cuStreamSetAttribute set.
+    pub attributes: Attributes,
 }
 
 /// A stream in hand: nobody else puts anything into it until this is dropped.
@@ -123,6 +138,30 @@ impl Stream {
     /// Its priority.
     pub(crate) fn priority(&self) -> i32 {
         self.priority.load(Ordering::Relaxed)
+    }
+
+    /// Changes its priority, for who asks.
+    pub(crate) fn set_priority(&self, priority: i32) {
+        self.priority.store(priority, Ordering::Relaxed);
+    }
+
+    /// Bits of [`capture`].
+    #[inline]
+    pub(crate) fn special(&self) -> u32 {
+        self.special.load(Ordering::Relaxed)
+    }
+
+    /// Sets or clears a bit of [`capture`].
+    pub(crate) fn set_special(&self, bit: u32, on: bool) {
+        match on {
+            true => self.special.fetch_or(bit, Ordering::Relaxed),
+            false => self.special.fetch_and(!bit, Ordering::Relaxed),
+        };
+    }
+
+    /// The capture that it is in.
+    pub(crate) fn capture(&self) -> MutexGuard<'_, Option<Arc<Capture>>> {
+        self.capture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its number, unlike that of any other stream of the process.
@@ -235,6 +274,12 @@ impl Streams {
             flags: flags & CU_STREAM_NON_BLOCKING,
             priority,
         });
+        let created = created.and_then(|()| {
+            session.post(&StreamConnect {
+                stream: key.index(),
+                connection: (id % u64::from(*CONNECTIONS_USED)) as u32,
+            })
+        });
         if created.is_err() {
             self.table.remove(key);
         }
@@ -250,6 +295,9 @@ impl Streams {
             .table
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if stream.special() & CAPTURED != 0 {
+            session.graphs.captures.stream_ends(session, key, stream);
+        }
         let sent = session.enqueue(key.index(), stream, &StreamDestroy { reserved: 0 }, &[]);
         self.table.release(key.index());
         sent.map(drop)
@@ -301,7 +349,25 @@ fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
     stream.flags.store(flags, Ordering::Relaxed);
     stream.priority.store(priority, Ordering::Relaxed);
     stream.id.store(id, Ordering::Relaxed);
+    let special = if *LAUNCHES_BLOCK { PATIENT } else { 0 };
+    stream.special.store(special, Ordering::Relaxed);
+    *stream.capture() = None;
+    stream.attributes.reset();
 }
+
+/// How many connections the streams of a context share: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's 8.
+static CONNECTIONS_USED: LazyLock<u32> = LazyLock::new(|| {
+    let asked = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS");
+    let asked = asked.ok().and_then(|text| text.trim().parse().ok());
+    asked
+        .filter(|count| (1..=CONNECTIONS).contains(count))
+        .unwrap_or(8)
+});
+
+/// Whether every launch is to wait for its kernel.
+static LAUNCHES_BLOCK: LazyLock<bool> = LazyLock::new(|| {
+    std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| !value.is_empty() && value != "0")
+});
 
 /// The stream that a handle means to the calling thread, whose context is usable.
 ///
@@ -392,15 +458,73 @@ impl Target {
         }
     }
 
-    /// Puts a request at the end of the stream.
+    /// The stream's place in the table of streams, unless it ended meanwhile.
+    pub(crate) fn key(&self) -> Option<Key> {
+        self.current.session.streams.table.tenant(self.slot)
+    }
+
+    /// The capture that the stream is in.
+    ///
+    /// # Errors
+    /// As [`capture::standing`].
+    #[inline]
+    pub(crate) fn standing(&self) -> Result<Option<Arc<Capture>>, CUresult> {
+        match self.stream.special() {
+            0 => Ok(None),
+            _ => capture::standing(self),
+        }
+    }
+
+    /// Puts a request at the end of the stream, or into the graph that it is captured into.
+    ///
+    /// Gives its place in the stream, 0 for a captured one.
     pub(crate) fn enqueue<R: Request>(&self, request: &R, data: &[&[u8]]) -> Result<u64, CUresult> {
+        self.enqueue_as(request, data, || Payload::Written {
+            kind: capture::kind_of(R::OPCODE),
+            context: self.stream.context(),
+            written: Arc::new(Written::new(request, data)),
+        })
+    }
+
+    /// As [`Target::enqueue`]; `node` is what it is as a node of a graph.
+    #[inline]
+    pub(crate) fn enqueue_as<R: Request>(
+        &self,
+        request: &R,
+        data: &[&[u8]],
+        node: impl FnOnce() -> Payload,
+    ) -> Result<u64, CUresult> {
+        if self.stream.special() != 0 {
+            return self.enqueue_specially(request, data, node);
+        }
         self.current
             .session
             .enqueue(self.slot, self.stream, request, data)
     }
 
+    #[cold]
+    #[inline(never)]
+    fn enqueue_specially<R: Request>(
+        &self,
+        request: &R,
+        data: &[&[u8]],
+        node: impl FnOnce() -> Payload,
+    ) -> Result<u64, CUresult> {
+        if let Some(capture) = self.standing()? {
+            capture.add(self, node())?;
+            return Ok(0);
+        }
+        let session = self.current.session;
+        let sequence = session.enqueue(self.slot, self.stream, request, data)?;
+        if self.stream.special() & PATIENT != 0 && R::OPCODE == Launch::OPCODE {
+            self.wait(sequence)?;
+        }
+        Ok(sequence)
+    }
+
     /// Waits for a place in this stream, and says what became of its context.
     pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
+        capture::refuse_captured(self)?;
         let session = self.current.session;
         session.wait(self.slot, sequence)?;
         session.outcome(self.current.slot())

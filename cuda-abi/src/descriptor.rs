@@ -14,6 +14,8 @@ pub struct Descriptor {
     pub kernels: Vec<Kernel>,
     /// Variables of module scope in `.global` and `.const`, in the order of the image.
     pub variables: Vec<Variable>,
+    /// Whether its kernels take memory from a heap that the client is to give their context.
+    pub heap: bool,
 }
 
 /// What a driver tells of a kernel.
@@ -84,6 +86,7 @@ impl Descriptor {
             out.extend(u32::from(variable.managed).to_le_bytes());
             out.extend(variable.align.to_le_bytes());
         }
+        put(&mut out, self.heap.into());
         out
     }
 
@@ -122,6 +125,7 @@ impl Descriptor {
                 align: reader.long()?,
             });
         }
+        descriptor.heap = reader.word()? != 0;
         Ok(descriptor)
     }
 }
@@ -149,6 +153,7 @@ mod tests {
                 managed: true,
                 align: 4096,
             }],
+            heap: true,
         }
     }
 

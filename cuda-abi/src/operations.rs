@@ -51,6 +51,10 @@ macro_rules! for_each_operation {
                 stream 70 1 host_gate(HostGate { reserved: u32 }) -> NoReply {} lost;
                 /// Opens the gates of a stream up to a place.
                 post 71 1 host_release(HostRelease { stream: u32, until: u64 }) -> NoReply {} lost;
+                /// Holds the stream until a 4 or 8 byte value in memory compares with another as the flags of cuStreamWaitValue say.
+                stream 72 1 value_wait(ValueWait { address: u64, value: u64, bytes: u32, flags: u32 }) -> NoReply {} lost;
+                /// Has a stream share a connection of the context: what is behind a kernel that cannot start yet waits with it.
+                post 73 1 stream_connect(StreamConnect { stream: u32, connection: u32 }) -> NoReply {} lost;
                 /// Describes an image again, into a larger buffer in staging.
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
                 /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
@@ -121,6 +125,12 @@ macro_rules! for_each_operation {
                 stream 44 1 fill(Fill { to: u64, pitch: u64, value: u32, element: u32, width: u64, height: u64 }) -> NoReply {} survives;
                 /// Notes in an event's slot when the stream has come this far, if it keeps time.
                 stream 45 1 event_record(EventRecord { event: u32, timing: u32 }) -> NoReply {} lost;
+                /// Takes text that the client's kernels printed: the reply's data, at most [`OUTPUT_PIECE`](crate::operations::OUTPUT_PIECE) bytes, and where it belongs. To be asked until there is none.
+                call 64 1 output_take(OutputTake { reserved: u32 }) -> OutputTakeReply { sink: u32 } lost;
+                /// Sets a limit (a CUlimit) of a context.
+                post 65 1 limit_set(LimitSet { context: u32, limit: u32, value: u64 }) -> NoReply {} replayed;
+                /// Gives a context the device memory that its kernels' `malloc` takes from.
+                post 66 1 heap_set(HeapSet { context: u32, address: u64, bytes: u64 }) -> NoReply {} replayed;
                 /// Makes an array of a context. The reply says how many bytes of device memory it takes.
                 call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
                 /// Ends an array once all work posted before has finished.
@@ -204,11 +214,23 @@ pub const LAUNCH_COOPERATIVE: u32 = 1;
 /// Bit of [`StreamCreate::flags`]: does not synchronise with the legacy stream (CU_STREAM_NON_BLOCKING).
 pub const STREAM_NON_BLOCKING: u32 = 1;
 
+/// [`OutputTakeReply::sink`]: there is no text.
+pub const OUTPUT_NONE: u32 = 0;
+/// [`OutputTakeReply::sink`]: for the program's standard output.
+pub const OUTPUT_STDOUT: u32 = 1;
+/// [`OutputTakeReply::sink`]: for its standard error.
+pub const OUTPUT_STDERR: u32 = 2;
+/// The most bytes of text in one reply.
+pub const OUTPUT_PIECE: usize = 3072;
+
 /// Streams that one client may have; slots of completion words.
 pub const STREAM_SLOTS: u32 = 4096;
 
 /// Legacy streams, and so contexts, that one client may have.
 pub const CONTEXT_SLOTS: u32 = 32;
+
+/// Connections of a context that streams can share.
+pub const CONNECTIONS: u32 = 32;
 
 /// Timed events that one client may have at once.
 pub const EVENT_SLOTS: u32 = 16384;

@@ -7,12 +7,14 @@
 
 mod attributes;
 mod enums;
+mod graphs;
 mod memory;
 mod structs;
 
 pub use attributes::{CUdevice_attribute, DEVICE_ATTRIBUTES, device_attribute_name};
 pub use core::ffi::{c_char, c_void};
 pub use enums::*;
+pub use graphs::*;
 pub use memory::*;
 pub use structs::*;
 
@@ -175,14 +177,7 @@ opaque_structs! {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
-    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUDA_GRAPH_INSTANTIATE_PARAMS CUDA_HOST_NODE_PARAMS
-    CUDA_KERNEL_NODE_PARAMS CUDA_KERNEL_NODE_PARAMS_v1 CUDA_LAUNCH_PARAMS
-    CUDA_MEMSET_NODE_PARAMS CUDA_MEM_ALLOC_NODE_PARAMS
-    CUarrayMapInfo
-    CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs
-    CUcheckpointUnlockArgs CUdevResource CUgraphEdgeData CUgraphExecUpdateResultInfo
-    CUgraphNodeParams CUmemDecompressParams
-    CUmulticastObjectProp CUstreamBatchMemOpParams
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUDA_LAUNCH_PARAMS CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUdevResource CUmemDecompressParams CUmulticastObjectProp
     CUtensorMap
 }
 

@@ -147,7 +147,7 @@ pub(crate) struct Texture {
     surface: bool,
     object: u64,
     /// What it is made of stays as long as it does.
-    _array: Option<Arc<Array>>,
+    array: Option<Arc<Array>>,
 }
 
 impl Texture {
@@ -223,8 +223,15 @@ impl Texture {
             context: Arc::clone(context),
             surface,
             object,
-            _array: array,
+            array,
         })
+    }
+
+    /// Whether it is made of this array.
+    pub(crate) fn is_of(&self, array: &Arc<Array>) -> bool {
+        self.array
+            .as_ref()
+            .is_some_and(|own| Arc::ptr_eq(own, array))
     }
 
     pub(crate) fn object(&self) -> u64 {

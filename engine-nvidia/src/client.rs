@@ -375,6 +375,27 @@ impl Client for NvidiaClient {
         self.module(module)?.set(kernel, attribute, value)
     }
 
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        // What kernels print the real driver writes to the server's own standard output.
+        Ok(operations::OutputTakeReply {
+            sink: operations::OUTPUT_NONE,
+        })
+    }
+
+    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        // The limits are those of the one context that all clients share.
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
     fn launch(
         &mut self,
         at: At,
@@ -434,11 +455,11 @@ impl Client for NvidiaClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies that wait, keep it.
-        self.arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let array = self.arrays.remove(&request.array);
+        let array = array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it but copies that wait.
+        self.textures.retain(|_, texture| !texture.is_of(&array));
+        Ok(())
     }
 
     fn array_copy(

@@ -121,7 +121,12 @@ impl Image {
         }
         Ok(Self {
             bytes,
-            descriptor: Descriptor { kernels, variables },
+            // The real driver keeps the device heap itself.
+            descriptor: Descriptor {
+                kernels,
+                variables,
+                heap: false,
+            },
             kernels: kernel_names,
             variables: variable_names,
             fresh: Mutex::new(Some(loaded)),

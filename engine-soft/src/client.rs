@@ -6,23 +6,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::arrays::Spec;
+use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, STREAM_NON_BLOCKING,
-    STREAM_SLOTS, Space,
+    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE,
+    OUTPUT_PIECE, OUTPUT_STDERR, OUTPUT_STDOUT, STREAM_NON_BLOCKING, STREAM_SLOTS, Space,
 };
+use cuda_abi::types::CUlimit;
 use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array};
 use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
-use crate::copy::ArrayTransfer;
+use crate::copy::{self, ArrayTransfer};
 use crate::device::Shared;
 use crate::exec;
 use crate::grid::Grid;
 use crate::image;
 use crate::memory::{ClientMemory, Mapped};
 use crate::module::{Image, Module};
+use crate::services::Sink;
 use crate::stream::{Common, Operation, Stream};
 
 /// How long [`Client::assist`] may take.
@@ -43,15 +45,25 @@ pub(crate) struct SoftClient {
 #[derive(Debug)]
 struct Objects {
     common: Arc<Common>,
+    /// SMs that the client sees.
+    sms: u64,
     memory: ClientMemory,
     contexts: HashMap<u32, Arc<Context>>,
     streams: HashMap<u32, Arc<Stream>>,
     images: HashMap<u64, Arc<Image>>,
     modules: HashMap<u64, Arc<Module>>,
     arrays: HashMap<u64, Arc<Array>>,
-    /// What kernels read of them, and the contexts of those numbers; `true` for surfaces.
+    /// What kernels read of them, and whose those numbers are; `true` for surfaces.
     textures: Arc<exec::Textures>,
-    texture_contexts: HashMap<(u64, bool), u32>,
+    texture_owners: HashMap<(u64, bool), TextureOwner>,
+}
+
+/// Whose a texture or surface is.
+#[derive(Clone, Copy, Debug)]
+struct TextureOwner {
+    context: u32,
+    /// The array that it is made of.
+    array: Option<u64>,
 }
 
 impl SoftClient {
@@ -69,6 +81,9 @@ impl SoftClient {
         }
         let memory = ClientMemory::new(&windows, &shared.budgets, &addresses, &host, &staging)?;
         let scheduler = Arc::clone(shared.pool.scheduler());
+        // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
+        let part = f64::from(share.percentage) / 100.0;
+        let sms = (scheduler.workers() as f64 * part).floor().max(1.0) as u64;
         let account = scheduler.join(share);
         Ok(Self {
             shared: Arc::clone(shared),
@@ -82,6 +97,7 @@ impl SoftClient {
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                 }),
+                sms,
                 memory,
                 contexts: HashMap::new(),
                 streams: HashMap::new(),
@@ -89,7 +105,7 @@ impl SoftClient {
                 modules: HashMap::new(),
                 arrays: HashMap::new(),
                 textures: Arc::default(),
-                texture_contexts: HashMap::new(),
+                texture_owners: HashMap::new(),
             }),
         })
     }
@@ -118,6 +134,18 @@ impl Objects {
         self.modules
             .get(&handle)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// Takes out all textures and surfaces of some owners.
+    fn remove_textures(&mut self, goes: impl Fn(&TextureOwner) -> bool) {
+        let textures = &self.textures;
+        self.texture_owners.retain(|&(object, surface), owner| {
+            let gone = goes(owner);
+            if gone {
+                remove_texture(textures, object, surface);
+            }
+            !gone
+        });
     }
 
     fn add_stream(
@@ -156,7 +184,7 @@ impl Objects {
                 &self.textures,
             ),
             priority,
-            self.common.scheduler.workers() as u64,
+            self.sms,
             request,
             data,
         )
@@ -177,6 +205,10 @@ impl Client for SoftClient {
             .budgets
             .get(device as usize)
             .map_or(0, |budget| budget.free())
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        copy::peek(&self.objects().common.space, address, bytes)
     }
 
     fn assist(&mut self) -> bool {
@@ -284,15 +316,7 @@ impl Client for SoftClient {
         objects
             .arrays
             .retain(|_, array| !Arc::ptr_eq(&array.context, &context));
-        let textures = &objects.textures;
-        objects
-            .texture_contexts
-            .retain(|&(object, surface), owner| {
-                if *owner == request.context {
-                    remove_texture(textures, object, surface);
-                }
-                *owner != request.context
-            });
+        objects.remove_textures(|owner| owner.context == request.context);
         Ok(())
     }
 
@@ -436,6 +460,48 @@ impl Client for SoftClient {
         module.set(request.kernel, request.attribute, request.value)
     }
 
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        let contexts = &self.objects().contexts;
+        let mut slots: Vec<u32> = contexts.keys().copied().collect();
+        slots.sort_unstable();
+        for slot in slots {
+            let taken = contexts
+                .get(&slot)
+                .and_then(|context| context.services.take(OUTPUT_PIECE, reply));
+            if let Some((sink, _)) = taken {
+                // Whoever takes on finds out whether that was all.
+                return Ok(operations::OutputTakeReply {
+                    sink: match sink {
+                        Sink::Out => OUTPUT_STDOUT,
+                        Sink::Err => OUTPUT_STDERR,
+                    },
+                });
+            }
+        }
+        Ok(operations::OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        let context = self.objects().context(request.context)?;
+        // The others bound what this engine has no bound for, or what the client itself keeps to.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            context.services.set_fifo(request.value);
+        }
+        Ok(())
+    }
+
+    fn heap_set(&mut self, request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        let context = self.objects().context(request.context)?;
+        // Whether it is the client's memory shows when a kernel touches it. A heap in use stays.
+        context.services.set_heap(request.address, request.bytes);
+        Ok(())
+    }
+
     fn launch(
         &mut self,
         at: At,
@@ -508,12 +574,12 @@ impl Client for SoftClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Textures of it, and copies under way, keep it.
-        let arrays = &mut self.objects().arrays;
-        arrays
-            .remove(&request.array)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let objects = self.objects();
+        let array = objects.arrays.remove(&request.array);
+        array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it; copies under way do until they end.
+        objects.remove_textures(|owner| owner.array == Some(request.array));
+        Ok(())
     }
 
     fn array_copy(
@@ -555,7 +621,7 @@ impl Client for SoftClient {
         let objects = self.objects();
         let context = Arc::clone(objects.context(request.context)?);
         context.check()?;
-        if objects.texture_contexts.len() >= MOST_OBJECTS {
+        if objects.texture_owners.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let find = |array: u64| {
@@ -572,9 +638,15 @@ impl Client for SoftClient {
         } else {
             objects.textures.add_texture(array::texture(&spec, &find)?)
         };
-        objects
-            .texture_contexts
-            .insert((object, surface), request.context);
+        let array = match spec.resource {
+            Resource::Array(array) | Resource::Mipmapped(array) => Some(array),
+            Resource::Linear { .. } | Resource::Pitched { .. } => None,
+        };
+        let owner = TextureOwner {
+            context: request.context,
+            array,
+        };
+        objects.texture_owners.insert((object, surface), owner);
         Ok(operations::TextureCreateReply { object })
     }
 
@@ -585,7 +657,7 @@ impl Client for SoftClient {
     ) -> Result<(), CUresult> {
         let objects = self.objects();
         let surface = request.surface != 0;
-        objects.texture_contexts.remove(&(request.object, surface));
+        objects.texture_owners.remove(&(request.object, surface));
         if remove_texture(&objects.textures, request.object, surface) {
             Ok(())
         } else {

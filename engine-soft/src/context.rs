@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use engine::{CUresult, Observer};
 
+use crate::services::Services;
+
 /// One context of a client.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -19,6 +21,8 @@ pub(crate) struct Context {
     /// 0, or why every operation fails.
     code: AtomicU32,
     observer: Arc<dyn Observer>,
+    /// What its kernels print, and their heap.
+    pub(crate) services: Arc<Services>,
 }
 
 impl Context {
@@ -29,6 +33,7 @@ impl Context {
             peers: AtomicU32::new(0),
             cancel: Arc::default(),
             code: AtomicU32::new(0),
+            services: Arc::new(Services::new(Arc::clone(&observer))),
             observer,
         }
     }

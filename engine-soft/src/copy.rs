@@ -394,6 +394,20 @@ pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUres
     Ok(())
 }
 
+/// The 4 or 8 bytes at an address, read in one load if they are aligned.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if they are not all in committed memory, or not as many.
+pub(crate) fn peek(space: &CopySpace, from: u64, bytes: u32) -> Result<u64, CUresult> {
+    let count = u64::from(bytes);
+    if !matches!(bytes, 4 | 8) || !space.unified.allows(from, count) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut value = [0_u64];
+    move_bytes(value.as_mut_ptr() as u64, from, count);
+    Ok(value[0])
+}
+
 /// Fills a range with zeroes.
 ///
 /// # Errors

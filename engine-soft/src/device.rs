@@ -198,6 +198,8 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
         (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
         (Attribute::COOPERATIVE_LAUNCH, 1),
+        (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
+        (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
         // The program and the kernels see the same pages, and none ever moves.
         (Attribute::MANAGED_MEMORY, 1),
         (Attribute::CONCURRENT_MANAGED_ACCESS, 1),

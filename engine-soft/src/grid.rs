@@ -117,6 +117,8 @@ impl Grid {
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
             sm_count: u32::try_from(sms).unwrap_or(u32::MAX),
+            services: Arc::clone(&context.services) as _,
+            cooperative: asked.cooperative,
         })
         .map_err(|error| match error {
             LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,

@@ -12,6 +12,7 @@
 //! grid copy  the two kinds of work: thread blocks, bytes
 //! work       a task handed out in pieces to several threads
 //! scheduler  which client's work goes next, and on how many threads
+//! services   what kernels print, and the device heap
 //! memory     windows, what is committed, what a device has left
 //! ```
 
@@ -27,6 +28,7 @@ mod image;
 mod memory;
 mod module;
 mod scheduler;
+mod services;
 mod stream;
 mod sync;
 mod work;

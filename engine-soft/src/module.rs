@@ -96,6 +96,7 @@ impl Image {
         let descriptor = Descriptor {
             kernels: kernels.collect(),
             variables: variables.collect(),
+            heap: module.uses_heap(),
         }
         .encode();
         Self {

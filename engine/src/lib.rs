@@ -131,6 +131,10 @@ pub trait Observer: Send + Sync + Debug {
     /// clock for all events of a device). Comes before the event's `completed`.
     fn event_time(&self, event: u32, nanoseconds: u64);
 
+    /// Kernels of the client have printed, and [`Client::output_take`] gives the text. Comes before the
+    /// completion of what printed.
+    fn wrote(&self);
+
     /// The client's context is dead: every later operation in it gives `code`. `text` says what
     /// happened, for the log.
     fn fault(&self, context: u32, code: CUresult, text: &str);
@@ -172,6 +176,16 @@ macro_rules! client_trait {
 
             /// Bytes of a device that nobody has taken.
             fn free_memory(&self, device: u32) -> u64;
+
+            /// The 4 or 8 bytes at an address of the client's memory, in one load if they are aligned.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have, and
+            /// CUDA_ERROR_NOT_SUPPORTED by engines that cannot look into it.
+            fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+                let _ = (address, bytes);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
 
             /// Runs this client's own waiting work on the calling thread for a short while, if that
             /// is of use. Returns whether it did anything.

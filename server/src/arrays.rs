@@ -11,7 +11,7 @@ use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 use crate::session::{Action, Session};
 
 /// Arrays that a client may have.
-const MAX_ARRAYS: usize = 1 << 16;
+const MAX_ARRAYS: usize = 1 << 14;
 
 /// A client's arrays, by its handles.
 #[derive(Debug, Default)]

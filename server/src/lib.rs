@@ -2,6 +2,7 @@
 //!
 //! One process, one engine, one thread a client. From the bottom:
 //!
+//! * `values`: streams that wait for values in memory;
 //! * `progress`: how far each stream of a client is, written by the engine's threads;
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
@@ -25,6 +26,7 @@ mod progress;
 mod run;
 mod session;
 mod sharing;
+mod values;
 
 pub use log::{Log, NoLog};
 pub use run::{RunError, run};

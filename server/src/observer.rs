@@ -127,7 +127,8 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner) = lent;
     }
 
-    fn is_dead(&self, context: u32) -> bool {
+    /// Whether a context is dead, or there is none such.
+    pub fn is_dead(&self, context: u32) -> bool {
         context >= CONTEXT_SLOTS || self.dead.load(Ordering::Relaxed) & (1 << context) != 0
     }
 
@@ -158,6 +159,10 @@ impl Observer for Shared {
 
     fn event_time(&self, event: u32, nanoseconds: u64) {
         self.publisher.event_time(event, nanoseconds);
+    }
+
+    fn wrote(&self) {
+        self.publisher.wrote();
     }
 
     fn fault(&self, context: u32, code: CUresult, text: &str) {

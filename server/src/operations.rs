@@ -10,15 +10,16 @@ use cuda_abi::operations::{
     AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
     ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS,
     EventAwait, EventForget, EventMark, EventMarkReply, EventOpen, EventOpenReply, EventPass,
-    EventRecord, EventShare, EventShareReply, Expose, ExposeReply, Fill, FunctionSet, HostAlloc,
-    HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
-    ImageLoadReply, ImagePut, ImageUnload, Launch, ManagedAlloc, ManagedAllocReply, MemAlloc,
-    MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
-    ModuleLoadReply, ModuleUnload, NotSupported, Operations, PeerAccess, PeerAccessReply,
-    PhysicalAccess, PhysicalAccessReply, PhysicalCreate, PhysicalCreateReply, PhysicalImport,
-    PhysicalImportReply, PhysicalMap, PhysicalMapReply, PhysicalRelease, PhysicalUnmap,
-    PhysicalUnmapReply, STREAM_SLOTS, StreamCreate, StreamDestroy, StreamWait, TextureCreate,
-    TextureCreateReply, TextureDestroy, Write,
+    EventRecord, EventShare, EventShareReply, Expose, ExposeReply, Fill, FunctionSet, HeapSet,
+    HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply,
+    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
+    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
+    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
+    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
+    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
+    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS,
+    StreamConnect, StreamCreate, StreamDestroy, StreamWait, TextureCreate, TextureCreateReply,
+    TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -453,6 +454,18 @@ impl Operations for Session {
         self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
     }
 
+    fn value_wait(&mut self, at: At, _: &ValueWait, data: &[u8]) -> Result<(), CUresult> {
+        match self.values.failure(at) {
+            Some(code) => Err(code),
+            None => self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data),
+        }
+    }
+
+    fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
+        self.order.connect(request.stream, request.connection);
+        Ok(())
+    }
+
     fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Result<(), CUresult> {
         if request.stream >= STREAM_SLOTS {
             return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -631,6 +644,25 @@ impl Operations for Session {
 
     fn function_set(&mut self, request: &FunctionSet, data: &[u8]) -> Result<(), CUresult> {
         self.client.function_set(request, data)
+    }
+
+    fn output_take(
+        &mut self,
+        request: &OutputTake,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        self.client.output_take(request, data, reply)
+    }
+
+    fn limit_set(&mut self, request: &LimitSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.limit_set(request, data)
+    }
+
+    fn heap_set(&mut self, request: &HeapSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.heap_set(request, data)
     }
 
     fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Result<(), CUresult> {

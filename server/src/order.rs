@@ -5,6 +5,8 @@
 //!   engine's streams are first in, first out;
 //! * if it is a wait, on the completion of another stream's work up to a position;
 //! * if it is a gate, on the client's word that what the client runs there itself is done;
+//! * if it is a kernel in a stream that shares a connection, on what the kernels that went through the
+//!   connection before wait for: connections are first in, first out, as a GPU's hardware queues are;
 //! * if it is in the legacy stream of a context (its slot is the context's id), on the completion of
 //!   everything posted earlier in the context's blocking streams, and if it is in a blocking stream,
 //!   on the completion of the legacy stream's earlier work. Non-blocking streams are free of that.
@@ -21,88 +23,16 @@
 use std::collections::VecDeque;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{At, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::operations::{
+    At, CONNECTIONS, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS,
+};
 
 use crate::progress::{Progress, gate};
 
-/// A position of a stream that must be complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Dependency {
-    stream: u32,
-    until: u64,
-}
+mod words;
 
-impl Dependency {
-    fn met(self, progress: &Progress) -> bool {
-        progress.completed(self.stream) >= self.until
-    }
-}
-
-/// What a client may not do. It is disconnected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// Work for a stream that was never made.
-    #[error("work for stream {0}, which does not exist")]
-    NoStream(u32),
-    /// The client's numbers have a gap, or go back.
-    #[error("stream {stream} went from position {from} to {to}")]
-    Sequence {
-        /// The stream's slot.
-        stream: u32,
-        /// The last position taken.
-        from: u64,
-        /// What came next.
-        to: u64,
-    },
-    /// More unfinished work in a stream than it may have.
-    #[error("stream {0} has more than {STREAM_DEPTH} operations unfinished")]
-    Depth(u32),
-    /// A stream in a slot that is in use or cannot be used.
-    #[error("stream {0} made in a slot that is not free")]
-    Slot(u32),
-    /// A context in a slot that is in use or does not exist.
-    #[error("context {0} made in a slot that is not free")]
-    Context(u32),
-}
-
-/// What stands in a stream's list.
-#[derive(Debug)]
-pub enum Held<T> {
-    /// A record, to be handed to the engine now.
-    Record(T),
-    /// A position that the engine never saw and that is complete now, with its result.
-    Mark(At, Result<(), CUresult>),
-}
-
-/// What happens to a record.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Hand it to the engine now.
-    Submit,
-    /// It was put into its stream's list.
-    Held,
-    /// The stream was destroyed before; nothing is before this position, which is to be completed
-    /// with an error. A program whose threads race comes to this, so it is no violation.
-    Closed,
-}
-
-/// What a record asks of the order, beside its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing.
-    Work,
-    /// To wait for another stream.
-    Wait {
-        /// The other stream's slot.
-        on: u32,
-        /// The position there.
-        until: u64,
-    },
-    /// To wait until the client has released the stream's gate up to this very place.
-    Gate,
-    /// It is the stream's last.
-    Last,
-}
+use words::Dependency;
+pub use words::{Held, Step, Verdict, Violation};
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -127,6 +57,8 @@ struct Stream<T> {
     active: bool,
     /// Whether the stream is in its context's `fresh`.
     fresh: bool,
+    /// The connection of its context that its kernels go through, if any.
+    connection: Option<usize>,
     held: VecDeque<Entry<T>>,
 }
 
@@ -135,6 +67,8 @@ struct Context {
     alive: bool,
     /// Blocking streams that took work since the legacy stream last waited for them.
     fresh: Vec<u32>,
+    /// By connection, what must be complete for the kernels that went through it to start.
+    connections: Vec<Vec<Dependency>>,
 }
 
 #[derive(Debug)]
@@ -207,7 +141,7 @@ impl<T, A> Order<T, A> {
             .ok_or(Violation::Context(id))?;
         *context = Context {
             alive: true,
-            fresh: Vec::new(),
+            ..Context::default()
         };
         self.place(id, id, false, progress);
         Ok(())
@@ -278,6 +212,7 @@ impl<T, A> Order<T, A> {
                 stream.context = context;
                 stream.blocking = blocking;
                 stream.closed = false;
+                stream.connection = None;
                 stream.legacy_seen = 0;
             }
             place @ None => {
@@ -289,9 +224,18 @@ impl<T, A> Order<T, A> {
                     legacy_seen: 0,
                     active: false,
                     fresh: false,
+                    connection: None,
                     held: VecDeque::new(),
                 }));
             }
+        }
+    }
+
+    /// Has a stream's kernels go through a connection of its context. One that there is not is as good
+    /// as none.
+    pub fn connect(&mut self, slot: u32, connection: u32) {
+        if let Some(stream) = self.stream_mut(slot) {
+            stream.connection = (connection < CONNECTIONS).then_some(connection as usize);
         }
     }
 
@@ -369,6 +313,26 @@ impl<T, A> Order<T, A> {
             });
         }
         let context = stream.context;
+        if let (Step::Kernel, Some(connection)) = (step, stream.connection)
+            && let Some(home) = self.contexts.get_mut(context as usize)
+        {
+            if home.connections.len() <= connection {
+                home.connections.resize_with(connection + 1, Vec::new);
+            }
+            let ahead = &mut home.connections[connection];
+            ahead.retain(|dependency| !dependency.met(progress));
+            for dependency in ahead.iter().filter(|ahead| ahead.stream != at.stream) {
+                need(*dependency);
+            }
+            // Those behind it come when it could start: when its stream has nothing before it.
+            ahead.retain(|dependency| dependency.stream != at.stream);
+            if at.sequence > 1 {
+                ahead.push(Dependency {
+                    stream: at.stream,
+                    until: at.sequence - 1,
+                });
+            }
+        }
         if at.stream == context {
             // The legacy stream: an earlier record of it waited for everything that is not fresh.
             if let Some(home) = self.contexts.get_mut(context as usize) {

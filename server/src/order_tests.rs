@@ -482,3 +482,74 @@ fn random_programs_keep_every_rule_and_nothing_is_forgotten() {
         assert_eq!(order.held_bytes(), 0, "seed {seed}");
     }
 }
+
+#[test]
+fn a_gate_holds_its_stream_and_no_other_until_it_is_released_that_far() {
+    let (mut order, progress) = with_streams(&[(40, STREAM_NON_BLOCKING), (41, 1)]);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 1), Step::Gate),
+        Verdict::Held
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 2), Step::Work),
+        Verdict::Held
+    );
+    assert_eq!(
+        admit(&mut order, &progress, at(41, 1), Step::Work),
+        Verdict::Submit
+    );
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(!progress.complete(gate(41), 5), "another stream's release");
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(progress.complete(gate(40), 1), "the session is woken");
+    assert!(progress.take_due());
+    assert_eq!(release(&mut order, &progress), [at(40, 1), at(40, 2)]);
+    // A later gate waits for its own release, an early release does no harm.
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 3), Step::Gate),
+        Verdict::Held
+    );
+    let _ = progress.complete(gate(40), u64::MAX);
+    assert_eq!(release(&mut order, &progress), [at(40, 3)]);
+    assert_eq!(
+        admit(&mut order, &progress, at(40, 4), Step::Gate),
+        Verdict::Submit
+    );
+}
+
+#[test]
+fn kernels_of_one_connection_start_in_the_order_of_their_launches() {
+    let (mut order, progress) = with_streams(&[(40, 1), (41, 1), (42, 1), (43, 1)]);
+    for stream in [40, 41, 42] {
+        order.connect(stream, 5);
+    }
+    order.connect(43, 6);
+    let admit = |order: &mut Plain, place| admit(order, &progress, place, Step::Kernel);
+    assert_eq!(admit(&mut order, at(40, 1)), Verdict::Submit);
+    assert_eq!(
+        admit(&mut order, at(41, 1)),
+        Verdict::Submit,
+        "both may run"
+    );
+    assert_eq!(
+        admit(&mut order, at(40, 2)),
+        Verdict::Submit,
+        "engines order streams"
+    );
+    // Behind a kernel that waits for the one before it in its stream.
+    assert_eq!(admit(&mut order, at(42, 1)), Verdict::Held);
+    assert_eq!(admit(&mut order, at(41, 2)), Verdict::Held);
+    assert_eq!(
+        admit(&mut order, at(43, 1)),
+        Verdict::Submit,
+        "another connection"
+    );
+    assert!(release(&mut order, &progress).is_empty());
+    assert!(progress.complete(40, 1));
+    let mut released = release(&mut order, &progress);
+    released.sort_by_key(|at| at.stream);
+    assert_eq!(released, [at(41, 2), at(42, 1)]);
+    // A stream without a connection, and one that there is not, wait for nobody.
+    order.connect(42, CONNECTIONS);
+    assert_eq!(admit(&mut order, at(42, 2)), Verdict::Submit);
+}

@@ -12,7 +12,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
     At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamCreate,
-    StreamWait, TextureDestroy, dispatch,
+    StreamWait, TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -31,6 +31,7 @@ use crate::observer::{Ender, Shared};
 use crate::operations::Modules;
 use crate::order::{Held, Order, Step, Verdict};
 use crate::progress::shared_event;
+use crate::values::Values;
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
 /// are released.
@@ -136,6 +137,8 @@ pub struct Session {
     /// Taken records whose place in the ring is still theirs, in the ring's order.
     unretired: VecDeque<(Position, At)>,
     reply: Vec<u8>,
+    /// Streams that wait for values in memory.
+    pub(crate) values: Values,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
     again: usize,
     error_lines: u32,
@@ -188,6 +191,7 @@ impl Session {
             stalled: None,
             unretired: VecDeque::new(),
             reply: Vec::new(),
+            values: Values::default(),
             again: 0,
             error_lines: 0,
         }
@@ -237,8 +241,11 @@ impl Session {
                 }
                 continue;
             }
-            if self.is_blocked() {
-                // The ring may well have records, so it is no use waiting for one.
+            if self.values.poll(&mut *self.client, &self.shared) {
+                continue;
+            }
+            if self.is_blocked() || self.values.are_asked() {
+                // Memory does not say when it changes; and when blocked, the ring may well have records, so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
                 consumer.wait(true);
@@ -329,6 +336,12 @@ impl Session {
                     until: wait.number,
                 }
             }
+            Opcode::ValueWait => {
+                let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
+                self.values.add(at, wait);
+                Step::Gate
+            }
+            Opcode::Launch => Step::Kernel,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };

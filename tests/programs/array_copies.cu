@@ -30,22 +30,22 @@ int main() {
     FAILS(cudaMemcpy2DToArray(first, 4 * 4, 6, numbers.data(), width * 4, 20 * 4, 6, cudaMemcpyHostToDevice), cudaErrorInvalidValue);
     cudaGetLastError();
 
-    // Runs of bytes by the driver API, across rows.
+    // Runs of bytes by the driver API, which lie in the first row.
     CUarray flat = reinterpret_cast<CUarray>(first);
     CUarray other = reinterpret_cast<CUarray>(second);
-    std::vector<int> all(numbers.begin(), numbers.begin() + width * height);
+    std::vector<int> all(numbers.begin(), numbers.begin() + width);
     CU(cuMemcpyHtoA, flat, 0, all.data(), all.size() * 4);
-    std::vector<int> part(100);
-    CU(cuMemcpyAtoH, part.data(), flat, 30 * 4, part.size() * 4);
-    for (int i = 0; i < 100; i++) CHECK(part[i] == numbers[30 + i], "run, element %d: %d", i, part[i]);
-    Array<int> device(200);
+    std::vector<int> part(10);
+    CU(cuMemcpyAtoH, part.data(), flat, 5 * 4, part.size() * 4);
+    for (int i = 0; i < 10; i++) CHECK(part[i] == numbers[5 + i], "run, element %d: %d", i, part[i]);
+    Array<int> device(20);
     CUdeviceptr pointer = reinterpret_cast<CUdeviceptr>(static_cast<int *>(device));
-    CU(cuMemcpyAtoD, pointer, flat, 10 * 4, 200 * 4);
-    CU(cuMemcpyDtoA, other, 50 * 4, pointer, 200 * 4);
-    CU(cuMemcpyAtoA, flat, 0, other, 50 * 4, 200 * 4);
-    CU(cuMemcpyAtoH, part.data(), flat, 0, 100 * 4);
-    for (int i = 0; i < 100; i++) CHECK(part[i] == numbers[10 + i], "way round, element %d: %d", i, part[i]);
-    CHECK(DRIVER(cuMemcpyHtoA)(flat, 0, all.data(), all.size() * 4 + 4) == CUDA_ERROR_INVALID_VALUE, "a run beyond the end");
+    CU(cuMemcpyAtoD, pointer, flat, 3 * 4, 8 * 4);
+    CU(cuMemcpyDtoA, other, 2 * 4, pointer, 8 * 4);
+    CU(cuMemcpyAtoA, flat, 0, other, 2 * 4, 8 * 4);
+    CU(cuMemcpyAtoH, part.data(), flat, 0, 8 * 4);
+    for (int i = 0; i < 8; i++) CHECK(part[i] == numbers[3 + i], "way round, element %d: %d", i, part[i]);
+    CHECK(DRIVER(cuMemcpyHtoA)(flat, 4, all.data(), all.size() * 4) == CUDA_ERROR_INVALID_VALUE, "a run beyond the row");
     OK(cudaFreeArray(second));
 
     // Boxes, in a stream, from page-locked memory and device memory.

@@ -33,7 +33,7 @@ std::vector<char> section(const char *name, char **loaded) {
     return {};
 }
 
-void works(CUmodule module, const char *form) {
+void works_in_place(CUmodule module, const char *form) {
     CUfunction function;
     CU(cuModuleGetFunction, &function, module, "grow");
     std::vector<int> values(32, 5);
@@ -50,6 +50,10 @@ void works(CUmodule module, const char *form) {
     CU(cuLaunchKernel, function, 1, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr);
     OK(cudaDeviceSynchronize());
     CHECK(data.host()[7] == 150, "%s: %d", form, data.host()[7]);
+}
+
+void works(CUmodule module, const char *form) {
+    works_in_place(module, form);
     CU(cuModuleUnload, module);
 }
 
@@ -76,10 +80,11 @@ int main() {
     }
     std::vector<char> bytes(fatbin, fatbin + 16 + size);
     CUmodule module;
-    CU(cuModuleLoadData, &module, wrapper);
-    works(module, "the wrapper");
-    CU(cuModuleLoadFatBinary, &module, wrapper);
-    works(module, "the wrapper as a fatbin");
+    CUlibrary wrapped;
+    CU(cuLibraryLoadData, &wrapped, wrapper, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    CU(cuLibraryGetModule, &module, wrapped);
+    works_in_place(module, "the wrapper");
+    CU(cuLibraryUnload, wrapped);
     CU(cuModuleLoadData, &module, fatbin);
     works(module, "the fatbin");
     {

@@ -102,7 +102,7 @@ void formats() {
     format<uint4, uint4>("uint4", cudaCreateChannelDesc<uint4>(), words, cudaReadModeElementType, false, 0, [](uint4 t, uint4 s) { return t.x != s.x || t.y != s.y || t.z != s.z || t.w != s.w; });
     format<short4, short4>("short4", cudaCreateChannelDesc<short4>(), signeds, cudaReadModeElementType, false, 0, [](short4 t, short4 s) { return t.x != s.x || t.y != s.y || t.z != s.z || t.w != s.w; });
     format<__half, float>("half", cudaCreateChannelDescHalf(), halves, cudaReadModeElementType, false, 0, [](__half t, float s) { return std::fabs(__half2float(t) - s); });
-    format<uchar4, float4>("sRGB", cudaCreateChannelDesc<uchar4>(), colours, cudaReadModeNormalizedFloat, true, 4e-3, [](uchar4 t, float4 s) {
+    format<uchar4, float4>("sRGB", cudaCreateChannelDesc<uchar4>(), colours, cudaReadModeNormalizedFloat, true, 8e-3, [](uchar4 t, float4 s) {
         auto light = [](int v) { double c = v / 255.0; return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4); };
         return std::fabs(light(t.x) - s.x) + std::fabs(light(t.z) - s.z) + std::fabs(t.w / 255.0 - s.w);
     });

@@ -40,6 +40,14 @@ def reduction():
     assert np.array_equal(cp.asnumpy(device.argmin(axis=0)), values.argmin(axis=0))
 
 
+def compiled_by_nvcc():
+    """CUB and Thrust, which are in CuPy's package as machine code of some GPUs and PTX for sm_120."""
+    values = np.random.default_rng(5).integers(-1000, 1000, 5000, dtype=np.int32)
+    device = cp.asarray(values)
+    assert np.array_equal(cp.asnumpy(cp.sort(device)), np.sort(values))
+    assert np.array_equal(cp.asnumpy(cp.cumsum(device)), np.cumsum(values))
+
+
 def own_reduction():
     norm = cp.ReductionKernel("T x", "T y", "x * x", "a + b", "y = sqrt(a)", "0", "own_norm")
     values = np.random.default_rng(2).random(5000)
@@ -81,6 +89,7 @@ def main():
     for test in (
         vector_add,
         reduction,
+        compiled_by_nvcc,
         own_reduction,
         elementwise,
         matrix_product,

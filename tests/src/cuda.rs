@@ -119,6 +119,16 @@ driver! {
     fn stream_synchronize = "cuStreamSynchronize"(stream: Handle);
     /// cuStreamQuery
     fn stream_query = "cuStreamQuery"(stream: Handle);
+    /// cuStreamBeginCapture_v2
+    fn stream_begin_capture = "cuStreamBeginCapture_v2"(stream: Handle, mode: c_uint);
+    /// cuStreamEndCapture
+    fn stream_end_capture = "cuStreamEndCapture"(stream: Handle, graph: *mut Handle);
+    /// cuGraphInstantiateWithFlags
+    fn graph_instantiate = "cuGraphInstantiateWithFlags"(exec: *mut Handle, graph: Handle, flags: u64);
+    /// cuGraphLaunch
+    fn graph_launch = "cuGraphLaunch"(exec: Handle, stream: Handle);
+    /// cuLaunchHostFunc
+    fn launch_host_function = "cuLaunchHostFunc"(stream: Handle, function: extern "C" fn(*mut c_void), data: *mut c_void);
     /// cuStreamWaitEvent
     fn stream_wait_event = "cuStreamWaitEvent"(stream: Handle, event: Handle, flags: c_uint);
     /// cuEventCreate

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use std::process::{Child, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
 
 use tests::daemon::{Daemon, eventually, openmps, succeed};
 
@@ -69,6 +70,55 @@ fn streams_that_wait_for_each_other_finish_among_forty_programs() {
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n");
+    }
+}
+
+#[test]
+fn programs_that_wait_for_each_other_finish_among_fifty_others() {
+    const ROUNDS: usize = 8;
+    let daemon = Daemon::start();
+    let mut others: Vec<Child> = (0..50)
+        .map(|index| {
+            // Half of them have kernels that never end, the others only memory.
+            let task = if index % 2 == 0 { "forever" } else { "hold" };
+            let mut probe = daemon.probe(&[task]);
+            probe.stdin(Stdio::piped()).stdout(Stdio::piped());
+            probe.spawn().unwrap()
+        })
+        .collect();
+    for other in &mut others {
+        let mut line = String::new();
+        let mut output = BufReader::new(other.stdout.as_mut().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "it ended");
+    }
+    let mut pair: Vec<(Child, BufReader<ChildStdout>)> = (0..2)
+        .map(|_| {
+            let mut probe = daemon.probe(&["relay", &ROUNDS.to_string()]);
+            probe.stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut child = probe.spawn().unwrap();
+            let output = BufReader::new(child.stdout.take().unwrap());
+            (child, output)
+        })
+        .collect();
+    for round in 1..=ROUNDS {
+        for (child, output) in &mut pair {
+            // What the one before it has said lets this one's kernel go.
+            child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            assert_eq!(line, format!("round {round}\n"));
+        }
+    }
+    for (child, output) in &mut pair {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ok\n");
+        assert!(child.wait().unwrap().success());
+    }
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }
 

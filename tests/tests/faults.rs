@@ -100,6 +100,30 @@ fn an_endless_kernel_ends_with_its_client() {
 }
 
 #[test]
+fn whatever_happens_within_a_host_function_or_a_capture_leaves_nothing() {
+    let daemon = Daemon::start();
+    succeed(&mut daemon.probe(&["work", "1"]));
+    let server = daemon.server();
+    eventually("the first client is gone", || daemon.clients().is_empty());
+    let before = threads_and_files(server);
+    for task in ["in-function", "in-capture"] {
+        assert_eq!(succeed(&mut daemon.probe(&[task, "exit"])), "ok\n");
+        assert_eq!(succeed(&mut daemon.probe(&[task, "fork"])), "ok\n");
+        let mut victim = spawn(&mut daemon.probe(&[task, "stay"]));
+        assert_eq!(first_line(&mut victim), "in the middle\n");
+        // Another client captures and runs meanwhile.
+        assert_eq!(succeed(&mut daemon.probe(&["in-capture", "fork"])), "ok\n");
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    eventually("no thread and no file is left", || {
+        threads_and_files(server) == before
+    });
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
+}
+
+#[test]
 fn a_worker_that_keeps_the_socket_does_not_keep_the_memory() {
     let daemon = Daemon::start();
     let text = succeed(&mut daemon.probe(&["worker"]));

@@ -1,4 +1,4 @@
-//! Copies of runs of bytes from and to arrays, which lie row after row in them.
+//! Copies of runs of bytes from and to the first row of arrays.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUarray, CUdeviceptr, CUdeviceptr_v1, CUstream};
@@ -26,67 +26,31 @@ impl End {
         Ok(Self::Array(array, offset as u64))
     }
 
-    /// Bytes to the end of the row, from `done` bytes on; and bytes of a row if that is its start.
-    fn row(&self, done: u64) -> (u64, Option<u64>) {
-        match self {
-            Self::Memory(_) => (u64::MAX, None),
-            Self::Array(array, offset) => {
-                let row = row_of(array);
-                let at = (offset + done) % row;
-                (row - at, (at == 0).then_some(row))
-            }
-        }
-    }
-
-    /// The side from `done` bytes on, with rows of so many bytes.
-    fn side(&self, done: u64, row: u64) -> Side {
-        match *self {
-            Self::Memory(place) => Side {
-                place: place.advanced(done),
-                pitch: row,
-                slice: 0,
-            },
-            Self::Array(array, offset) => {
-                let row = row_of(&array);
-                let at = offset + done;
-                let height = array
-                    .shape
-                    .level(array.level)
-                    .map_or(1, |level| level.height);
-                Side::run(Place::Array(ArrayPlace {
-                    number: array.number,
-                    level: array.level,
-                    x: at % row,
-                    y: at / row % height,
-                    z: at / row / height,
-                }))
-            }
-        }
-    }
-
-    fn check(&self, bytes: u64) -> Result<(), CUresult> {
-        let Self::Array(array, offset) = self else {
-            return Ok(());
+    /// The side of a run of bytes. In an array it lies in the first row, in whole elements: so NVIDIA's
+    /// driver has it, though its manual speaks of one-dimensional arrays only.
+    fn side(self, bytes: u64) -> Result<Side, CUresult> {
+        let (array, offset) = match self {
+            Self::Memory(place) => return Ok(Side::run(place)),
+            Self::Array(array, offset) => (array, offset),
         };
         let element = array.shape.element();
-        if !bytes.is_multiple_of(element) || !offset.is_multiple_of(element) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         let level = array.shape.level(array.level);
-        let all = level.map_or(0, |level| row_of(array) * level.height * level.depth);
-        if bytes > all || *offset > all - bytes {
+        let row = level.map_or(0, |level| level.width * element);
+        let whole = bytes.is_multiple_of(element) && offset.is_multiple_of(element);
+        if !whole || bytes > row || offset > row - bytes {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(())
+        Ok(Side::run(Place::Array(ArrayPlace {
+            number: array.number,
+            level: array.level,
+            x: offset,
+            y: 0,
+            z: 0,
+        })))
     }
 }
 
-fn row_of(array: &Array) -> u64 {
-    let level = array.shape.level(array.level);
-    level.map_or(1, |level| level.width * array.shape.element())
-}
-
-/// Copies a run of bytes: as much of it at once as is a rectangle on both sides.
+/// Copies a run of bytes.
 fn run(
     stream: CUstream,
     bytes: usize,
@@ -95,52 +59,9 @@ fn run(
 ) -> Outcome {
     let target = target(stream)?;
     let (to, from) = ends(target.current.session)?;
-    let bytes = bytes as u64;
-    to.check(bytes)?;
-    from.check(bytes)?;
-    let mut done = 0;
-    while done < bytes {
-        let left = bytes - done;
-        let ((to_rest, to_row), (from_rest, from_row)) = (to.row(done), from.row(done));
-        let row = match (to_row, from_row) {
-            (Some(a), Some(b)) if a == b => Some(a),
-            (Some(row), None) if matches!(from, End::Memory(_)) => Some(row),
-            (None, Some(row)) if matches!(to, End::Memory(_)) => Some(row),
-            _ => None,
-        };
-        let rows = row
-            .map_or(0, |row| left / row)
-            .min(rows_in_slice(&to, done))
-            .min(rows_in_slice(&from, done));
-        let extent = match row {
-            Some(row) if rows > 0 => Extent {
-                width: row,
-                height: rows,
-                depth: 1,
-            },
-            _ => Extent::run(left.min(to_rest).min(from_rest)),
-        };
-        let (to_side, from_side) = (to.side(done, extent.width), from.side(done, extent.width));
-        // SAFETY: the program promises `bytes` bytes at its own addresses, during the call, and the
-        // rectangle is a part of them.
-        unsafe { copy(&target, to_side, from_side, extent, when)? };
-        done += extent.width * extent.height;
-    }
-    Ok(())
-}
-
-/// Rows from `done` bytes on to the end of the slice.
-fn rows_in_slice(end: &End, done: u64) -> u64 {
-    match end {
-        End::Memory(_) => u64::MAX,
-        End::Array(array, offset) => {
-            let height = array
-                .shape
-                .level(array.level)
-                .map_or(1, |level| level.height);
-            height - (offset + done) / row_of(array) % height
-        }
-    }
+    let (to, from) = (to.side(bytes as u64)?, from.side(bytes as u64)?);
+    // SAFETY: memory of the program that a side names is the program's for as many bytes as it says.
+    unsafe { copy(&target, to, from, Extent::run(bytes as u64), when) }
 }
 
 fn host_to_array(

@@ -10,6 +10,7 @@ use cuda_abi::types::{
 
 use super::{Outcome, given};
 use crate::context::{self, API_VERSION, Current, current, current_as_it_is};
+use crate::host;
 use crate::params::{In, List, Out};
 use crate::session::session;
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
@@ -165,6 +166,7 @@ pub(crate) fn cuCtxPopCurrent_v2(ctx: Out<CUcontext>) -> Outcome {
 }
 
 pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
+    host::permitted()?;
     let session = session()?;
     if ctx.is_null() {
         // Takes the top away, if there is one.
@@ -176,6 +178,7 @@ pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
 }
 
 pub(crate) fn cuCtxGetCurrent(ctx: Out<CUcontext>) -> Outcome {
+    host::permitted()?;
     session()?;
     ctx.set(CUcontext::from_bits(context::top()))
 }
@@ -249,10 +252,7 @@ pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
 
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     let current = current_as_it_is()?;
-    let kept = current.context.limit(limit);
-    kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
-        .store(value as u64, Ordering::Relaxed);
-    Ok(())
+    current.set_limit(limit, value as u64)
 }
 
 pub(crate) fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {

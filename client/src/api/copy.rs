@@ -366,7 +366,28 @@ fn rectangle(params: In<CUDA_MEMCPY2D>, stream: CUstream, when: Return) -> Outco
 
 fn cuboid(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outcome {
     let target = target(stream)?;
-    let copy = params.get()?;
+    let (to, from, extent) = corners(&params.get()?)?;
+    shaped(&target, &to, &from, extent, when)
+}
+
+/// Both sides of a copy as a node of a graph describes it, which is not empty.
+pub(super) fn described(
+    session: &Session,
+    copy: &CUDA_MEMCPY3D,
+) -> Result<(Side, Side, Extent), CUresult> {
+    let (to, from, extent) = corners(copy)?;
+    if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok((
+        to.side(session, &extent)?,
+        from.side(session, &extent)?,
+        extent,
+    ))
+}
+
+/// Both sides of a box.
+fn corners(copy: &CUDA_MEMCPY3D) -> Result<(Corner, Corner, Extent), CUresult> {
     if copy.srcLOD != 0 || copy.dstLOD != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -397,7 +418,7 @@ fn cuboid(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outcome 
         height: copy.Height as u64,
         depth: copy.Depth as u64,
     };
-    shaped(&target, &to, &from, extent, when)
+    Ok((to, from, extent))
 }
 
 /// The form of CUDA 2 in today's.

@@ -5,13 +5,16 @@ use std::time::Duration;
 use cuda_abi::CUresult;
 use cuda_abi::operations::EventShare;
 use cuda_abi::types::{
-    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CUevent, CUstream,
+    CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
+    CU_EVENT_RECORD_EXTERNAL, CUevent, CUstream,
 };
 
 use super::Outcome;
 use super::stream::query;
 use crate::context::current;
 use crate::event::Event;
+use crate::graph::capture;
+use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
 use crate::params::Out;
 use crate::session::session;
@@ -60,11 +63,15 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Outcome {
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
     let events = &target.current.session.events;
-    let event = events.get(event)?;
-    if flags > 1 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+    let known = events.get(event)?;
+    match flags {
+        0 => events.record(known, &target),
+        CU_EVENT_RECORD_EXTERNAL => match target.standing()? {
+            Some(capture) => capture.add(&target, Payload::Record(event.bits())),
+            None => Err(CUresult::ERROR_ILLEGAL_STATE),
+        },
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
-    events.record(event, &target)
 }
 
 pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
@@ -77,7 +84,9 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
             false => Err(CUresult::ERROR_NOT_READY),
         };
     }
-    match event.place() {
+    let place = event.asked(true)?;
+    capture::may_be_unsafe()?;
+    match place {
         Some(place) => {
             session.check_open()?;
             query(place.slot, place.sequence, place.context)
@@ -97,7 +106,9 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
         }
         return Ok(());
     }
-    match event.place() {
+    let place = event.asked(true)?;
+    capture::may_be_unsafe()?;
+    match place {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
             session.pools.synchronized(session);

@@ -5,68 +5,62 @@ use cuda_abi::operations::Fill;
 use cuda_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUstream};
 
 use super::Outcome;
+use crate::graph::node::{FillNode, Payload};
+use crate::memory::Range;
+use crate::session::Session;
 use crate::stream;
 
-/// Rows to fill: `width` elements of `element` bytes each.
-#[derive(Clone, Copy, Debug)]
-struct Rows {
-    to: u64,
-    pitch: u64,
-    element: u32,
-    width: u64,
-    height: u64,
+/// A run of elements.
+fn run(to: u64, value: u32, element: u32, width: usize) -> Fill {
+    Fill {
+        to,
+        pitch: 0,
+        value,
+        element,
+        width: width as u64,
+        height: 1,
+    }
 }
 
-impl Rows {
-    fn run(to: u64, element: u32, width: usize) -> Self {
-        Self {
-            to,
-            pitch: 0,
-            element,
-            width: width as u64,
-            height: 1,
-        }
+/// Bytes from the first to the last that is filled.
+fn span(fill: &Fill) -> Option<u64> {
+    let row = fill.width.checked_mul(u64::from(fill.element))?;
+    let aligned = fill.pitch.is_multiple_of(u64::from(fill.element));
+    if fill.height > 1 && (row > fill.pitch || !aligned) {
+        return None;
     }
+    fill.pitch.checked_mul(fill.height - 1)?.checked_add(row)
+}
 
-    /// Bytes from the first to the last that is filled.
-    fn span(&self) -> Option<u64> {
-        let row = self.width.checked_mul(u64::from(self.element))?;
-        if self.height > 1
-            && (row > self.pitch || !self.pitch.is_multiple_of(u64::from(self.element)))
-        {
-            return None;
-        }
-        self.pitch.checked_mul(self.height - 1)?.checked_add(row)
+/// Checks a fill that is not empty. Gives the range of memory that it is in.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE.
+pub(crate) fn check_fill(session: &Session, fill: &Fill) -> Result<Range, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    if !matches!(fill.element, 1 | 2 | 4) || !fill.to.is_multiple_of(u64::from(fill.element)) {
+        return Err(wrong);
     }
+    let span = span(fill).ok_or(wrong)?;
+    let range = session.ranges.find(fill.to);
+    range
+        .filter(|_| session.ranges.cover(fill.to, span))
+        .ok_or(wrong)
 }
 
 /// Fills in the order of a stream. `here` is whether the call is a synchronous one.
-fn fill(rows: Rows, value: u32, stream: CUstream, here: bool) -> Outcome {
+fn fill(mut fill: Fill, stream: CUstream, here: bool) -> Outcome {
     let target = stream::target(stream)?;
-    if rows.width == 0 || rows.height == 0 {
+    if fill.width == 0 || fill.height == 0 {
         return Ok(());
     }
-    if !rows.to.is_multiple_of(u64::from(rows.element)) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let span = rows.span().ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let session = target.current.session;
-    let to = session.device_address(rows.to);
-    let range = session.ranges.find(to);
-    let range = range
-        .filter(|_| session.ranges.cover(to, span))
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let sequence = target.enqueue(
-        &Fill {
-            to,
-            pitch: rows.pitch,
-            value,
-            element: rows.element,
-            width: rows.width,
-            height: rows.height,
-        },
-        &[],
-    )?;
+    fill.to = session.device_address(fill.to);
+    let range = check_fill(session, &fill)?;
+    let sequence = target.enqueue_as(&fill, &[], || {
+        let context = target.stream.context();
+        Payload::Fill(FillNode { fill, context })
+    })?;
     // Of device memory a program sees nothing before it asks; shared memory it sees at once.
     if here && range.is_shared() {
         return target.wait(sequence);
@@ -81,7 +75,7 @@ macro_rules! fills {
         }
 
         pub(crate) fn $plain_v2(dst_device: CUdeviceptr, value: $type, count: usize) -> Outcome {
-            fill(Rows::run(dst_device, $element, count), u32::from(value), CUstream::NULL, true)
+            fill(run(dst_device, u32::from(value), $element, count), CUstream::NULL, true)
         }
 
         pub(crate) fn $pitched(dst_device: CUdeviceptr_v1, dst_pitch: u32, value: $type, width: u32, height: u32) -> Outcome {
@@ -89,17 +83,17 @@ macro_rules! fills {
         }
 
         pub(crate) fn $pitched_v2(dst_device: CUdeviceptr, dst_pitch: usize, value: $type, width: usize, height: usize) -> Outcome {
-            let rows = Rows { to: dst_device, pitch: dst_pitch as u64, element: $element, width: width as u64, height: height as u64 };
-            fill(rows, u32::from(value), CUstream::NULL, true)
+            let rows = Fill { to: dst_device, pitch: dst_pitch as u64, value: u32::from(value), element: $element, width: width as u64, height: height as u64 };
+            fill(rows, CUstream::NULL, true)
         }
 
         pub(crate) fn $plain_async(dst_device: CUdeviceptr, value: $type, count: usize, stream: CUstream) -> Outcome {
-            fill(Rows::run(dst_device, $element, count), u32::from(value), stream, false)
+            fill(run(dst_device, u32::from(value), $element, count), stream, false)
         }
 
         pub(crate) fn $pitched_async(dst_device: CUdeviceptr, dst_pitch: usize, value: $type, width: usize, height: usize, stream: CUstream) -> Outcome {
-            let rows = Rows { to: dst_device, pitch: dst_pitch as u64, element: $element, width: width as u64, height: height as u64 };
-            fill(rows, u32::from(value), stream, false)
+            let rows = Fill { to: dst_device, pitch: dst_pitch as u64, value: u32::from(value), element: $element, width: width as u64, height: height as u64 };
+            fill(rows, stream, false)
         }
     )*};
 }
@@ -112,22 +106,23 @@ fills! {
 
 #[cfg(test)]
 mod tests {
-    use super::Rows;
+    use super::{Fill, span};
 
     #[test]
     fn spans_are_checked() {
-        let rows = |pitch, width, height| Rows {
+        let rows = |pitch, width, height| Fill {
             to: 0,
             pitch,
+            value: 0,
             element: 4,
             width,
             height,
         };
-        assert_eq!(rows(0, 3, 1).span(), Some(12));
-        assert_eq!(rows(16, 3, 2).span(), Some(28));
-        assert_eq!(rows(8, 3, 2).span(), None, "rows overlap");
-        assert_eq!(rows(18, 3, 2).span(), None, "rows are not aligned");
-        assert_eq!(rows(0, u64::MAX, 1).span(), None);
-        assert_eq!(rows(u64::MAX - 3, 1, 3).span(), None);
+        assert_eq!(span(&rows(0, 3, 1)), Some(12));
+        assert_eq!(span(&rows(16, 3, 2)), Some(28));
+        assert_eq!(span(&rows(8, 3, 2)), None, "rows overlap");
+        assert_eq!(span(&rows(18, 3, 2)), None, "rows are not aligned");
+        assert_eq!(span(&rows(0, u64::MAX, 1)), None);
+        assert_eq!(span(&rows(u64::MAX - 3, 1, 3)), None);
     }
 }

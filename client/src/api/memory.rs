@@ -139,6 +139,9 @@ pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     if dptr == 0 {
         return Ok(()); // The usual way to have a context made.
     }
+    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+        return freed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| {

@@ -12,6 +12,8 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
+use crate::graph::memory::Allocation;
+use crate::graph::node::Payload;
 use crate::memory::{Origin, Range};
 use crate::params::{In, List, Out};
 use crate::pool::Settings;
@@ -26,6 +28,13 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
         return dptr.set(0);
     }
     let current = &target.current;
+    if let Some(capture) = target.standing()? {
+        // The graph's own memory: it is there from now on, and the program's while a launch says so.
+        let made = Allocation::new(current, bytes as u64)?;
+        let address = made.address();
+        capture.add(target, Payload::Allocate(made))?;
+        return dptr.set(address);
+    }
     let pools = &current.session.pools;
     let address = pools.allocate(target, pool, bytes as u64)?;
     let range = Range {
@@ -65,6 +74,16 @@ pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Outcome {
         return Ok(());
     }
     let session = target.current.session;
+    if let Some(capture) = target.standing()? {
+        // Only what a graph allocated can be freed by one.
+        return match session.graphs.memories.contains(dptr) {
+            true => capture.add(&target, Payload::Free(dptr)),
+            false => Err(CUresult::ERROR_INVALID_VALUE),
+        };
+    }
+    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+        return freed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| range.origin == Origin::Device)

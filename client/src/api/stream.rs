@@ -4,18 +4,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUgraph, CUgraphEdgeData, CUgraphNode,
-    CUgreenCtx, CUhostFn, CUstream, CUstreamCallback, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CU_EVENT_WAIT_EXTERNAL, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUgreenCtx,
+    CUhostFn, CUstream, CUstreamAttrID, CUstreamAttrValue, CUstreamCallback,
 };
-use std::cell::Cell;
 use std::ffi::c_void;
 
 use super::Outcome;
 use crate::context::current;
 use crate::event;
+use crate::graph::capture;
+use crate::graph::node::{HostNode, Payload};
 use crate::handle::{Key, Kind};
 use crate::host::{self, Call};
-use crate::params::Out;
+use crate::params::{In, Out};
 use crate::session::session;
 use crate::stream::{self, GREATEST_PRIORITY, LEAST_PRIORITY, Target};
 
@@ -50,6 +51,7 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
+    capture::may_ask(&target)?;
     target.wait(end_of(&target)?)?;
     let session = target.current.session;
     session.pools.synchronized(session);
@@ -86,16 +88,17 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
+    capture::may_ask(&target)?;
     query(target.slot, end_of(&target)?, target.current.slot())
 }
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
-    let event = target.current.session.events.get(event)?;
-    if flags > 1 {
+    let known = target.current.session.events.get(event)?;
+    if flags > CU_EVENT_WAIT_EXTERNAL {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    event::make_wait(&target, event)
+    event::make_wait(&target, known, event, flags == CU_EVENT_WAIT_EXTERNAL)
 }
 
 pub(crate) fn cuLaunchHostFunc(
@@ -105,6 +108,10 @@ pub(crate) fn cuLaunchHostFunc(
 ) -> Outcome {
     let target = stream::target(stream)?;
     let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    if let Some(capture) = target.standing()? {
+        let data = user_data;
+        return capture.add(&target, Payload::Host(HostNode { function, data }));
+    }
     let call = Call::Function {
         function,
         data: user_data,
@@ -123,6 +130,7 @@ pub(crate) fn cuStreamAddCallback(
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    capture::refuse_captured(&target)?;
     let call = Call::Callback {
         function,
         stream,
@@ -171,54 +179,35 @@ pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> Outc
     )
 }
 
-// Captures are not built yet: no stream is ever captured, and that is what the questions answer.
-
-pub(crate) fn cuStreamIsCapturing(stream: CUstream, status: Out<CUstreamCaptureStatus>) -> Outcome {
-    stream::target(stream)?;
-    status.set(CUstreamCaptureStatus::NONE)
-}
-
-pub(crate) fn cuStreamGetCaptureInfo(
+pub(crate) fn cuStreamGetAttribute(
     stream: CUstream,
-    status: Out<CUstreamCaptureStatus>,
-    _id: Out<u64>,
+    attribute: CUstreamAttrID,
+    value: Out<CUstreamAttrValue>,
 ) -> Outcome {
-    cuStreamIsCapturing(stream, status)
+    let target = stream::target(stream)?;
+    value.set(target.stream.attributes.get(target.stream, attribute)?)
 }
 
-pub(crate) fn cuStreamGetCaptureInfo_v2(
+pub(crate) fn cuStreamSetAttribute(
     stream: CUstream,
-    status: Out<CUstreamCaptureStatus>,
-    _id: Out<u64>,
-    _graph: Out<CUgraph>,
-    _dependencies: Out<*const CUgraphNode>,
-    _num_dependencies: Out<usize>,
+    attribute: CUstreamAttrID,
+    param: In<CUstreamAttrValue>,
 ) -> Outcome {
-    cuStreamIsCapturing(stream, status)
+    let target = stream::target(stream)?;
+    let device = target.current.device()?;
+    let value = param.get()?;
+    target
+        .stream
+        .attributes
+        .set(target.stream, device, attribute, &value)
 }
 
-pub(crate) fn cuStreamGetCaptureInfo_v3(
-    stream: CUstream,
-    status: Out<CUstreamCaptureStatus>,
-    _id: Out<u64>,
-    _graph: Out<CUgraph>,
-    _dependencies: Out<*const CUgraphNode>,
-    _edge_data: Out<*const CUgraphEdgeData>,
-    _num_dependencies: Out<usize>,
-) -> Outcome {
-    cuStreamIsCapturing(stream, status)
-}
-
-thread_local! {
-    /// Which calls this thread's captures forbid.
-    static CAPTURE_MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CUstreamCaptureMode::GLOBAL) };
-}
-
-pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> Outcome {
-    session()?;
-    let wanted = mode.get()?;
-    if wanted > CUstreamCaptureMode::RELAXED {
+pub(crate) fn cuStreamCopyAttributes(dst_stream: CUstream, src_stream: CUstream) -> Outcome {
+    let (to, from) = (stream::target(dst_stream)?, stream::target(src_stream)?);
+    if to.stream.context() != from.stream.context() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    mode.set(CAPTURE_MODE.replace(wanted))
+    to.stream.set_priority(from.stream.priority());
+    to.stream.attributes.copy(&from.stream.attributes);
+    Ok(())
 }

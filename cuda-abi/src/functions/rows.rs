@@ -206,7 +206,7 @@ macro_rules! for_each_function {
                     src_device: val(CUdevice), dst_device: val(CUdevice));
             // Primary contexts.
             /// Takes a share in the primary context of a device, making it at need.
-            create 23 since 7000 capture prohibited survives replayed =>
+            create 23 since 7000 capture allowed survives replayed =>
                 fn cuDevicePrimaryCtxRetain(ctx: new(CUcontext), device: val(CUdevice));
             /// Gives a share in the primary context back; the last one ends it. Form of CUDA 7.0.
             post 24 since 7000 capture prohibited survives replayed =>
@@ -364,7 +364,7 @@ macro_rules! for_each_function {
                 fn cuModuleLoadData(module: new(CUmodule), image: opaque(*const c_void));
             /// Loads a module from memory with compiler options, which can ask for logs.
             call 69 since 2010 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuModuleLoadDataEx(
                     module: new(CUmodule), image: opaque(*const c_void),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -407,8 +407,8 @@ macro_rules! for_each_function {
                     surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
             // Libraries: modules of no particular context.
             /// Loads a library from memory; needs no context.
-            call 80 since 12000 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+            call 80 since 12000 capture allowed survives replayed
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLibraryLoadData(
                     library: new(CUlibrary), code: opaque(*const c_void),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -418,8 +418,8 @@ macro_rules! for_each_function {
                     library_option_values: list(*mut c_void, num_library_options),
                     num_library_options: len(u32, library_options));
             /// Loads a library from a file; needs no context.
-            call 81 since 12000 capture prohibited survives replayed
-                partial "options for logs and times; those that steer the compiler are not passed on" =>
+            call 81 since 12000 capture allowed survives replayed
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLibraryLoadFromFile(
                     library: new(CUlibrary), file_name: cstr(),
                     jit_options: list(CUjit_option, num_jit_options),
@@ -429,7 +429,7 @@ macro_rules! for_each_function {
                     library_option_values: list(*mut c_void, num_library_options),
                     num_library_options: len(u32, library_options));
             /// Unloads a library from all contexts.
-            post 82 since 12000 capture prohibited survives replayed =>
+            post 82 since 12000 capture allowed survives replayed =>
                 fn cuLibraryUnload(library: val(CUlibrary));
             /// Finds a kernel of a library by name.
             local 83 since 12000 capture allowed survives none =>
@@ -622,7 +622,8 @@ macro_rules! for_each_function {
                     dynamic_bytes: out(usize), function: val(CUfunction), num_blocks: val(i32),
                     block_size: val(i32));
             /// Clusters of a launch that fit on the device at once.
-            local 126 since 11070 capture allowed survives none =>
+            local 126 since 11070 capture allowed survives none
+                partial "clusters of more than one block are refused" =>
                 fn cuOccupancyMaxActiveClusters(
                     num_clusters: out(i32), function: val(CUfunction),
                     config: struct_in(CUlaunchConfig));
@@ -1069,57 +1070,57 @@ macro_rules! for_each_function {
                     stream: val(CUstream), dptr: val(CUdeviceptr), length: val(usize),
                     flags: val(u32));
             /// Gives a stream the attributes of another.
-            absent 230 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
+            local 230 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
                 fn cuStreamCopyAttributes(dst_stream: val(CUstream), src_stream: val(CUstream));
             /// Gives an attribute of a stream.
-            absent 231 since 11000 twin "_ptsz" 11000 capture allowed survives none =>
+            local 231 since 11000 twin "_ptsz" 11000 capture allowed survives none =>
                 fn cuStreamGetAttribute(
                     stream: val(CUstream), attribute: val(CUstreamAttrID),
                     value: struct_out(CUstreamAttrValue));
             /// Sets an attribute of a stream.
-            absent 232 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
+            local 232 since 11000 twin "_ptsz" 11000 capture allowed survives replayed =>
                 fn cuStreamSetAttribute(
                     stream: val(CUstream), attribute: val(CUstreamAttrID),
                     param: struct_in(CUstreamAttrValue));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 8.0.
-            absent 233 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 233 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamWaitValue32(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 32-bit value in memory. Form of CUDA 11.7.
-            absent 234 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 234 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWaitValue32_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 9.0.
-            absent 235 since 9000 twin "_ptsz" 9000 capture node survives none =>
+            post 235 since 9000 twin "_ptsz" 9000 capture node survives none =>
                 fn cuStreamWaitValue64(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Makes a stream wait for a 64-bit value in memory. Form of CUDA 11.7.
-            absent 236 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 236 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWaitValue64_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 8.0.
-            absent 237 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 237 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamWriteValue32(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 32-bit value to memory. Form of CUDA 11.7.
-            absent 238 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 238 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWriteValue32_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u32), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 9.0.
-            absent 239 since 9000 twin "_ptsz" 9000 capture node survives none =>
+            post 239 since 9000 twin "_ptsz" 9000 capture node survives none =>
                 fn cuStreamWriteValue64(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream write a 64-bit value to memory. Form of CUDA 11.7.
-            absent 240 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 240 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamWriteValue64_v2(
                     stream: val(CUstream), addr: val(CUdeviceptr), value: val(u64), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 8.0.
-            absent 241 since 8000 twin "_ptsz" 8000 capture node survives none =>
+            post 241 since 8000 twin "_ptsz" 8000 capture node survives none =>
                 fn cuStreamBatchMemOp(
                     stream: val(CUstream), count: len(u32, param_array),
                     param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
             /// Has a stream carry out a list of waits and writes on memory. Form of CUDA 11.7.
-            absent 242 since 11070 twin "_ptsz" 11070 capture node survives none =>
+            post 242 since 11070 twin "_ptsz" 11070 capture node survives none =>
                 fn cuStreamBatchMemOp_v2(
                     stream: val(CUstream), count: len(u32, param_array),
                     param_array: list(CUstreamBatchMemOpParams, count), flags: val(u32));
@@ -1147,28 +1148,28 @@ macro_rules! for_each_function {
             local 247 since 10010 capture allowed survives none =>
                 fn cuThreadExchangeStreamCaptureMode(mode: inout(CUstreamCaptureMode));
             /// Begins to capture a stream into a graph. Form of CUDA 10.0.
-            absent 248 since 10000 twin "_ptsz" 10000 capture invalidates survives replayed =>
+            local 248 since 10000 twin "_ptsz" 10000 capture invalidates survives replayed =>
                 fn cuStreamBeginCapture(stream: val(CUstream));
             /// Begins to capture a stream into a graph. Form of CUDA 10.1.
-            absent 249 since 10010 twin "_ptsz" 10010 capture invalidates survives replayed =>
+            local 249 since 10010 twin "_ptsz" 10010 capture invalidates survives replayed =>
                 fn cuStreamBeginCapture_v2(stream: val(CUstream), mode: val(CUstreamCaptureMode));
             /// Begins to capture a stream into a given graph.
-            absent 250 since 12030 twin "_ptsz" 12030 capture invalidates survives replayed =>
+            local 250 since 12030 twin "_ptsz" 12030 capture invalidates survives replayed =>
                 fn cuStreamBeginCaptureToGraph(
                     stream: val(CUstream), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     dependency_data: list(CUgraphEdgeData, num_dependencies),
                     num_dependencies: len(usize, dependencies), mode: val(CUstreamCaptureMode));
             /// Ends a capture and gives the graph.
-            absent 251 since 10000 twin "_ptsz" 10000 capture allowed survives replayed =>
+            local 251 since 10000 twin "_ptsz" 10000 capture allowed survives replayed =>
                 fn cuStreamEndCapture(stream: val(CUstream), graph: new(CUgraph));
             /// Changes what the next captured node of a stream depends on. Form of CUDA 11.3.
-            absent 252 since 11030 twin "_ptsz" 11030 capture allowed survives replayed =>
+            local 252 since 11030 twin "_ptsz" 11030 capture allowed survives replayed =>
                 fn cuStreamUpdateCaptureDependencies(
                     stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies), flags: val(u32));
             /// Changes what the next captured node of a stream depends on. Form of CUDA 12.3.
-            absent 253 since 12030 twin "_ptsz" 12030 capture allowed survives replayed =>
+            local 253 since 12030 twin "_ptsz" 12030 capture allowed survives replayed =>
                 fn cuStreamUpdateCaptureDependencies_v2(
                     stream: val(CUstream), dependencies: list(CUgraphNode, num_dependencies),
                     dependency_data: list(CUgraphEdgeData, num_dependencies),
@@ -1219,27 +1220,31 @@ macro_rules! for_each_function {
                     config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
             // Linker.
             /// Adds an image in memory to a link. Form of CUDA 5.5.
-            call 266 since 5050 capture allowed survives replayed =>
+            call 266 since 5050 capture allowed survives replayed
+                partial "options of one input are not passed on" =>
                 fn cuLinkAddData(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in memory to a link. Form of CUDA 6.5.
-            call 267 since 6050 capture allowed survives replayed =>
+            call 267 since 6050 capture allowed survives replayed
+                partial "PTX, fatbins, objects and libraries of them, and images of earlier links; link-time optimisation is refused, and machine code on the software GPU" =>
                 fn cuLinkAddData_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), data: bytes(size),
                     size: len(usize, data), name: cstr(), num_options: len(u32, options),
                     options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 5.5.
-            call 268 since 5050 capture allowed survives replayed =>
+            call 268 since 5050 capture allowed survives replayed
+                partial "options of one input are not passed on" =>
                 fn cuLinkAddFile(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Adds an image in a file to a link. Form of CUDA 6.5.
-            call 269 since 6050 capture allowed survives replayed =>
+            call 269 since 6050 capture allowed survives replayed
+                partial "as cuLinkAddData" =>
                 fn cuLinkAddFile_v2(
                     state: val(CUlinkState), kind: val(CUjitInputType), path: cstr(),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
@@ -1249,12 +1254,14 @@ macro_rules! for_each_function {
                 fn cuLinkComplete(
                     state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
             /// Begins to link device code. Form of CUDA 5.5.
-            local 271 since 5050 capture prohibited survives replayed =>
+            local 271 since 5050 capture prohibited survives replayed
+                partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLinkCreate(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Begins to link device code. Form of CUDA 6.5.
-            local 272 since 6050 capture prohibited survives replayed =>
+            local 272 since 6050 capture prohibited survives replayed
+                partial "as cuLinkCreate" =>
                 fn cuLinkCreate_v2(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
@@ -1284,18 +1291,20 @@ macro_rules! for_each_function {
             local 279 since 11020 twin "_ptsz" 11020 capture node survives yes =>
                 fn cuMemFreeAsync(dptr: val(CUdeviceptr), stream: val(CUstream));
             /// Gives the pool that a place began with.
-            local 280 since 13000 capture allowed survives none =>
+            local 280 since 13000 capture allowed survives none
+                partial "pools of devices only" =>
                 fn cuMemGetDefaultMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Gives the current pool of a place.
-            local 281 since 13000 capture allowed survives none =>
+            local 281 since 13000 capture allowed survives none
+                partial "pools of devices only" =>
                 fn cuMemGetMemPool(
                     pool: out(CUmemoryPool), location: struct_in(CUmemLocation),
                     kind: val(CUmemAllocationType));
             /// Makes a memory pool.
             local 282 since 11020 capture prohibited survives replayed
-                partial "of device memory that is not shared with other processes" =>
+                partial "pools of device memory, which are not shared between processes" =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
             local 283 since 11020 capture prohibited survives replayed =>
@@ -1331,7 +1340,7 @@ macro_rules! for_each_function {
                     share_data: struct_in(CUmemPoolPtrExportData));
             /// Says which places may reach the memory of a pool, and how.
             local 290 since 11020 capture prohibited survives replayed
-                partial "the pool's own device only" =>
+                partial "a pool is its own device's alone" =>
                 fn cuMemPoolSetAccess(
                     pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
                     count: len(usize, map));
@@ -1344,7 +1353,8 @@ macro_rules! for_each_function {
             local 292 since 11020 capture prohibited survives none =>
                 fn cuMemPoolTrimTo(pool: val(CUmemoryPool), min_bytes_to_keep: val(usize));
             /// Sets the current pool of a place.
-            local 293 since 13000 capture allowed survives replayed =>
+            local 293 since 13000 capture allowed survives replayed
+                partial "pools of devices only" =>
                 fn cuMemSetMemPool(
                     location: struct_in(CUmemLocation), kind: val(CUmemAllocationType),
                     pool: val(CUmemoryPool));
@@ -1553,15 +1563,15 @@ macro_rules! for_each_function {
                     stream: val(CUstream));
             // Graphs.
             /// Gives a count about the memory that graphs hold on a device.
-            absent 335 since 11040 capture allowed survives none =>
+            local 335 since 11040 capture allowed survives none =>
                 fn cuDeviceGetGraphMemAttribute(
                     device: val(CUdevice), attribute: val(CUgraphMem_attribute),
                     value: opaque(*mut c_void));
             /// Gives unused memory of graphs on a device back.
-            absent 336 since 11040 capture prohibited survives none =>
+            local 336 since 11040 capture prohibited survives none =>
                 fn cuDeviceGraphMemTrim(device: val(CUdevice));
             /// Resets a count about the memory that graphs hold on a device.
-            absent 337 since 11040 capture allowed survives replayed =>
+            local 337 since 11040 capture allowed survives replayed =>
                 fn cuDeviceSetGraphMemAttribute(
                     device: val(CUdevice), attribute: val(CUgraphMem_attribute),
                     value: opaque(*mut c_void));
@@ -1573,37 +1583,37 @@ macro_rules! for_each_function {
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
             /// Adds a node that holds a copy of another graph.
-            absent 339 since 10000 capture allowed survives replayed =>
+            local 339 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddChildGraphNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies), child_graph: val(CUgraph));
             /// Adds edges between nodes of a graph. Form of CUDA 10.0.
-            absent 340 since 10000 capture allowed survives replayed =>
+            local 340 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddDependencies(
                     graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
                     to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
             /// Adds edges between nodes of a graph. Form of CUDA 12.3.
-            absent 341 since 12030 capture allowed survives replayed =>
+            local 341 since 12030 capture allowed survives replayed =>
                 fn cuGraphAddDependencies_v2(
                     graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
                     to: list(CUgraphNode, num_dependencies),
                     edge_data: list(CUgraphEdgeData, num_dependencies),
                     num_dependencies: len(usize, from));
             /// Adds a node that does nothing to a graph.
-            absent 342 since 10000 capture allowed survives replayed =>
+            local 342 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddEmptyNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies));
             /// Adds a node that records an event to a graph.
-            absent 343 since 11010 capture allowed survives replayed =>
+            local 343 since 11010 capture allowed survives replayed =>
                 fn cuGraphAddEventRecordNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies), event: val(CUevent));
             /// Adds a node that waits for an event to a graph.
-            absent 344 since 11010 capture allowed survives replayed =>
+            local 344 since 11010 capture allowed survives replayed =>
                 fn cuGraphAddEventWaitNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
@@ -1623,62 +1633,62 @@ macro_rules! for_each_function {
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
             /// Adds a node that calls a host function to a graph.
-            absent 347 since 10000 capture allowed survives replayed =>
+            local 347 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddHostNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_HOST_NODE_PARAMS));
             /// Adds a kernel launch to a graph. Form of CUDA 10.0.
-            absent 348 since 10000 capture allowed survives replayed =>
+            local 348 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddKernelNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
             /// Adds a kernel launch to a graph. Form of CUDA 12.0.
-            absent 349 since 12000 capture allowed survives replayed =>
+            local 349 since 12000 capture allowed survives replayed =>
                 fn cuGraphAddKernelNode_v2(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
             /// Adds an allocation to a graph and gives its address.
-            absent 350 since 11040 capture allowed survives replayed =>
+            custom 350 since 11040 capture allowed survives replayed =>
                 fn cuGraphAddMemAllocNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: inout(CUDA_MEM_ALLOC_NODE_PARAMS));
             /// Adds the freeing of an allocation to a graph.
-            absent 351 since 11040 capture allowed survives replayed =>
+            local 351 since 11040 capture allowed survives replayed =>
                 fn cuGraphAddMemFreeNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies), dptr: val(CUdeviceptr));
             /// Adds a copy to a graph.
-            absent 352 since 10000 capture allowed survives replayed =>
+            local 352 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddMemcpyNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
             /// Adds a fill to a graph.
-            absent 353 since 10000 capture allowed survives replayed =>
+            local 353 since 10000 capture allowed survives replayed =>
                 fn cuGraphAddMemsetNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
             /// Adds a node of any kind to a graph. Form of CUDA 12.2.
-            absent 354 since 12020 capture allowed survives replayed =>
+            custom 354 since 12020 capture allowed survives replayed =>
                 fn cuGraphAddNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: inout(CUgraphNodeParams));
             /// Adds a node of any kind to a graph. Form of CUDA 12.3.
-            absent 355 since 12030 capture allowed survives replayed =>
+            custom 355 since 12030 capture allowed survives replayed =>
                 fn cuGraphAddNode_v2(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
@@ -1694,10 +1704,10 @@ macro_rules! for_each_function {
                 fn cuGraphBatchMemOpNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
             /// Gives the graph inside a child graph node.
-            absent 358 since 10000 capture allowed survives none =>
+            local 358 since 10000 capture allowed survives none =>
                 fn cuGraphChildGraphNodeGetGraph(node: val(CUgraphNode), graph: out(CUgraph));
             /// Copies a graph.
-            absent 359 since 10000 capture allowed survives replayed =>
+            local 359 since 10000 capture allowed survives replayed =>
                 fn cuGraphClone(graph_clone: new(CUgraph), original_graph: val(CUgraph));
             /// Makes the condition of a conditional node.
             absent 360 since 12030 capture allowed survives replayed =>
@@ -1705,28 +1715,28 @@ macro_rules! for_each_function {
                     handle: new(CUgraphConditionalHandle), graph: val(CUgraph),
                     ctx: val(CUcontext), default_launch_value: val(u32), flags: val(u32));
             /// Makes an empty graph.
-            absent 361 since 10000 capture allowed survives replayed =>
+            local 361 since 10000 capture allowed survives replayed =>
                 fn cuGraphCreate(graph: new(CUgraph), flags: val(u32));
             /// Writes a graph to a file in the DOT language.
-            absent 362 since 11030 capture allowed survives none =>
+            local 362 since 11030 capture allowed survives none =>
                 fn cuGraphDebugDotPrint(graph: val(CUgraph), path: cstr(), flags: val(u32));
             /// Ends a graph.
-            absent 363 since 10000 capture allowed survives replayed =>
+            local 363 since 10000 capture allowed survives replayed =>
                 fn cuGraphDestroy(graph: val(CUgraph));
             /// Takes a node out of its graph.
-            absent 364 since 10000 capture allowed survives replayed =>
+            local 364 since 10000 capture allowed survives replayed =>
                 fn cuGraphDestroyNode(node: val(CUgraphNode));
             /// Gives the event of an event record node.
-            absent 365 since 11010 capture allowed survives none =>
+            local 365 since 11010 capture allowed survives none =>
                 fn cuGraphEventRecordNodeGetEvent(node: val(CUgraphNode), event: out(CUevent));
             /// Sets the event of an event record node.
-            absent 366 since 11010 capture allowed survives replayed =>
+            local 366 since 11010 capture allowed survives replayed =>
                 fn cuGraphEventRecordNodeSetEvent(node: val(CUgraphNode), event: val(CUevent));
             /// Gives the event of an event wait node.
-            absent 367 since 11010 capture allowed survives none =>
+            local 367 since 11010 capture allowed survives none =>
                 fn cuGraphEventWaitNodeGetEvent(node: val(CUgraphNode), event: out(CUevent));
             /// Sets the event of an event wait node.
-            absent 368 since 11010 capture allowed survives replayed =>
+            local 368 since 11010 capture allowed survives replayed =>
                 fn cuGraphEventWaitNodeSetEvent(node: val(CUgraphNode), event: val(CUevent));
             /// Sets the operations of a node of waits and writes, in an executable graph.
             absent 369 since 11070 capture allowed survives replayed =>
@@ -1734,18 +1744,18 @@ macro_rules! for_each_function {
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
             /// Sets parameters inside a child graph node, in an executable graph.
-            absent 370 since 11010 capture allowed survives replayed =>
+            local 370 since 11010 capture allowed survives replayed =>
                 fn cuGraphExecChildGraphNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), child_graph: val(CUgraph));
             /// Ends an executable graph.
-            absent 371 since 10000 capture allowed survives replayed =>
+            local 371 since 10000 capture allowed survives replayed =>
                 fn cuGraphExecDestroy(graph_exec: val(CUgraphExec));
             /// Sets the event of an event record node, in an executable graph.
-            absent 372 since 11010 capture allowed survives replayed =>
+            local 372 since 11010 capture allowed survives replayed =>
                 fn cuGraphExecEventRecordNodeSetEvent(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
             /// Sets the event of an event wait node, in an executable graph.
-            absent 373 since 11010 capture allowed survives replayed =>
+            local 373 since 11010 capture allowed survives replayed =>
                 fn cuGraphExecEventWaitNodeSetEvent(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), event: val(CUevent));
             /// Sets what a signal node signals, in an executable graph.
@@ -1759,45 +1769,45 @@ macro_rules! for_each_function {
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
             /// Gives the flags that an executable graph was made with.
-            absent 376 since 12000 capture allowed survives none =>
+            local 376 since 12000 capture allowed survives none =>
                 fn cuGraphExecGetFlags(graph_exec: val(CUgraphExec), flags: out(u64));
             /// Sets the function of a host node, in an executable graph.
-            absent 377 since 10020 capture allowed survives replayed =>
+            local 377 since 10020 capture allowed survives replayed =>
                 fn cuGraphExecHostNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_HOST_NODE_PARAMS));
             /// Sets the launch of a kernel node, in an executable graph. Form of CUDA 10.1.
-            absent 378 since 10010 capture allowed survives replayed =>
+            local 378 since 10010 capture allowed survives replayed =>
                 fn cuGraphExecKernelNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
             /// Sets the launch of a kernel node, in an executable graph. Form of CUDA 12.0.
-            absent 379 since 12000 capture allowed survives replayed =>
+            local 379 since 12000 capture allowed survives replayed =>
                 fn cuGraphExecKernelNodeSetParams_v2(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
             /// Sets the copy of a copy node, in an executable graph.
-            absent 380 since 10020 capture allowed survives replayed =>
+            local 380 since 10020 capture allowed survives replayed =>
                 fn cuGraphExecMemcpyNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     copy_params: struct_in(CUDA_MEMCPY3D), ctx: val(CUcontext));
             /// Sets the fill of a fill node, in an executable graph.
-            absent 381 since 10020 capture allowed survives replayed =>
+            local 381 since 10020 capture allowed survives replayed =>
                 fn cuGraphExecMemsetNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
             /// Sets the parameters of a node of any kind, in an executable graph.
-            absent 382 since 12020 capture allowed survives replayed =>
+            local 382 since 12020 capture allowed survives replayed =>
                 fn cuGraphExecNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUgraphNodeParams));
             /// Gives an executable graph the parameters of another graph. Form of CUDA 10.2.
-            absent 383 since 10020 capture allowed survives replayed =>
+            custom 383 since 10020 capture allowed survives replayed =>
                 fn cuGraphExecUpdate(
                     graph_exec: val(CUgraphExec), graph: val(CUgraph),
                     error_node: out(CUgraphNode), update_result: out(CUgraphExecUpdateResult));
             /// Gives an executable graph the parameters of another graph. Form of CUDA 12.0.
-            absent 384 since 12000 capture allowed survives replayed =>
+            custom 384 since 12000 capture allowed survives replayed =>
                 fn cuGraphExecUpdate_v2(
                     graph_exec: val(CUgraphExec), graph: val(CUgraph),
                     result_info: struct_out(CUgraphExecUpdateResultInfo));
@@ -1818,189 +1828,189 @@ macro_rules! for_each_function {
                 fn cuGraphExternalSemaphoresWaitNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_EXT_SEM_WAIT_NODE_PARAMS));
             /// Lists the edges of a graph. Form of CUDA 10.0.
-            absent 389 since 10000 capture allowed survives none =>
+            local 389 since 10000 capture allowed survives none =>
                 fn cuGraphGetEdges(
                     graph: val(CUgraph), from: list_out(CUgraphNode, num_edges),
                     to: list_out(CUgraphNode, num_edges), num_edges: inout(usize));
             /// Lists the edges of a graph. Form of CUDA 12.3.
-            absent 390 since 12030 capture allowed survives none =>
+            local 390 since 12030 capture allowed survives none =>
                 fn cuGraphGetEdges_v2(
                     graph: val(CUgraph), from: list_out(CUgraphNode, num_edges),
                     to: list_out(CUgraphNode, num_edges),
                     edge_data: list_out(CUgraphEdgeData, num_edges), num_edges: inout(usize));
             /// Lists the nodes of a graph.
-            absent 391 since 10000 capture allowed survives none =>
+            local 391 since 10000 capture allowed survives none =>
                 fn cuGraphGetNodes(
                     graph: val(CUgraph), nodes: list_out(CUgraphNode, num_nodes),
                     num_nodes: inout(usize));
             /// Lists the nodes of a graph that depend on none.
-            absent 392 since 10000 capture allowed survives none =>
+            local 392 since 10000 capture allowed survives none =>
                 fn cuGraphGetRootNodes(
                     graph: val(CUgraph), root_nodes: list_out(CUgraphNode, num_root_nodes),
                     num_root_nodes: inout(usize));
             /// Gives the function of a host node.
-            absent 393 since 10000 capture allowed survives none =>
+            local 393 since 10000 capture allowed survives none =>
                 fn cuGraphHostNodeGetParams(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_HOST_NODE_PARAMS));
             /// Sets the function of a host node.
-            absent 394 since 10000 capture allowed survives replayed =>
+            local 394 since 10000 capture allowed survives replayed =>
                 fn cuGraphHostNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_HOST_NODE_PARAMS));
             /// Makes an executable graph; a log says what is wrong with it. Form of CUDA 10.0.
-            absent 395 since 10000 capture allowed survives replayed =>
+            custom 395 since 10000 capture allowed survives replayed =>
                 fn cuGraphInstantiate(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph),
                     error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size),
                     buffer_size: len(usize, log_buffer));
             /// Makes an executable graph; a log says what is wrong with it. Form of CUDA 11.0.
-            absent 396 since 11000 capture allowed survives replayed =>
+            custom 396 since 11000 capture allowed survives replayed =>
                 fn cuGraphInstantiate_v2(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph),
                     error_node: out(CUgraphNode), log_buffer: chars_out(buffer_size),
                     buffer_size: len(usize, log_buffer));
             /// Makes an executable graph, with flags.
-            absent 397 since 11040 capture allowed survives replayed =>
+            custom 397 since 11040 capture allowed survives replayed =>
                 fn cuGraphInstantiateWithFlags(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph), flags: val(u64));
             /// Makes an executable graph, with parameters.
-            absent 398 since 12000 twin "_ptsz" 12000 capture allowed survives replayed =>
+            custom 398 since 12000 twin "_ptsz" 12000 capture allowed survives replayed =>
                 fn cuGraphInstantiateWithParams(
                     graph_exec: new(CUgraphExec), graph: val(CUgraph),
                     instantiate_params: inout(CUDA_GRAPH_INSTANTIATE_PARAMS));
             /// Gives a kernel node the attributes of another.
-            absent 399 since 11000 capture allowed survives none =>
+            local 399 since 11000 capture allowed survives none =>
                 fn cuGraphKernelNodeCopyAttributes(dst: val(CUgraphNode), src: val(CUgraphNode));
             /// Gives an attribute of a kernel node.
-            absent 400 since 11000 capture allowed survives none =>
+            local 400 since 11000 capture allowed survives none =>
                 fn cuGraphKernelNodeGetAttribute(
                     node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID),
                     value: struct_out(CUkernelNodeAttrValue));
             /// Gives the launch of a kernel node. Form of CUDA 10.0.
-            absent 401 since 10000 capture allowed survives none =>
+            local 401 since 10000 capture allowed survives none =>
                 fn cuGraphKernelNodeGetParams(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS_v1));
             /// Gives the launch of a kernel node. Form of CUDA 12.0.
-            absent 402 since 12000 capture allowed survives none =>
+            local 402 since 12000 capture allowed survives none =>
                 fn cuGraphKernelNodeGetParams_v2(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_KERNEL_NODE_PARAMS));
             /// Sets an attribute of a kernel node.
-            absent 403 since 11000 capture allowed survives replayed =>
+            local 403 since 11000 capture allowed survives replayed =>
                 fn cuGraphKernelNodeSetAttribute(
                     node: val(CUgraphNode), attribute: val(CUkernelNodeAttrID),
                     value: struct_in(CUkernelNodeAttrValue));
             /// Sets the launch of a kernel node. Form of CUDA 10.0.
-            absent 404 since 10000 capture allowed survives replayed =>
+            local 404 since 10000 capture allowed survives replayed =>
                 fn cuGraphKernelNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS_v1));
             /// Sets the launch of a kernel node. Form of CUDA 12.0.
-            absent 405 since 12000 capture allowed survives replayed =>
+            local 405 since 12000 capture allowed survives replayed =>
                 fn cuGraphKernelNodeSetParams_v2(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_KERNEL_NODE_PARAMS));
             /// Runs an executable graph in a stream.
-            absent 406 since 10000 twin "_ptsz" 10000 capture node survives none =>
+            custom 406 since 10000 twin "_ptsz" 10000 capture node survives none =>
                 fn cuGraphLaunch(graph: val(CUgraphExec), stream: val(CUstream));
             /// Gives what an allocation node allocates.
-            absent 407 since 11040 capture allowed survives none =>
+            local 407 since 11040 capture allowed survives none =>
                 fn cuGraphMemAllocNodeGetParams(
                     node: val(CUgraphNode), params: struct_out(CUDA_MEM_ALLOC_NODE_PARAMS));
             /// Gives the address that a free node frees.
-            absent 408 since 11040 capture allowed survives none =>
+            local 408 since 11040 capture allowed survives none =>
                 fn cuGraphMemFreeNodeGetParams(node: val(CUgraphNode), dptr: out(CUdeviceptr));
             /// Gives the copy of a copy node.
-            absent 409 since 10000 capture allowed survives none =>
+            local 409 since 10000 capture allowed survives none =>
                 fn cuGraphMemcpyNodeGetParams(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_MEMCPY3D));
             /// Sets the copy of a copy node.
-            absent 410 since 10000 capture allowed survives replayed =>
+            local 410 since 10000 capture allowed survives replayed =>
                 fn cuGraphMemcpyNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_MEMCPY3D));
             /// Gives the fill of a fill node.
-            absent 411 since 10000 capture allowed survives none =>
+            local 411 since 10000 capture allowed survives none =>
                 fn cuGraphMemsetNodeGetParams(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_MEMSET_NODE_PARAMS));
             /// Sets the fill of a fill node.
-            absent 412 since 10000 capture allowed survives replayed =>
+            local 412 since 10000 capture allowed survives replayed =>
                 fn cuGraphMemsetNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_MEMSET_NODE_PARAMS));
             /// Finds the copy of a node in a copied graph.
-            absent 413 since 10000 capture allowed survives replayed =>
+            local 413 since 10000 capture allowed survives replayed =>
                 fn cuGraphNodeFindInClone(
                     node: out(CUgraphNode), original_node: val(CUgraphNode),
                     cloned_graph: val(CUgraph));
             /// Lists what a node depends on. Form of CUDA 10.0.
-            absent 414 since 10000 capture allowed survives none =>
+            local 414 since 10000 capture allowed survives none =>
                 fn cuGraphNodeGetDependencies(
                     node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies),
                     num_dependencies: inout(usize));
             /// Lists what a node depends on. Form of CUDA 12.3.
-            absent 415 since 12030 capture allowed survives none =>
+            local 415 since 12030 capture allowed survives none =>
                 fn cuGraphNodeGetDependencies_v2(
                     node: val(CUgraphNode), dependencies: list_out(CUgraphNode, num_dependencies),
                     edge_data: list_out(CUgraphEdgeData, num_dependencies),
                     num_dependencies: inout(usize));
             /// Lists what depends on a node. Form of CUDA 10.0.
-            absent 416 since 10000 capture allowed survives none =>
+            local 416 since 10000 capture allowed survives none =>
                 fn cuGraphNodeGetDependentNodes(
                     node: val(CUgraphNode),
                     dependent_nodes: list_out(CUgraphNode, num_dependent_nodes),
                     num_dependent_nodes: inout(usize));
             /// Lists what depends on a node. Form of CUDA 12.3.
-            absent 417 since 12030 capture allowed survives none =>
+            local 417 since 12030 capture allowed survives none =>
                 fn cuGraphNodeGetDependentNodes_v2(
                     node: val(CUgraphNode),
                     dependent_nodes: list_out(CUgraphNode, num_dependent_nodes),
                     edge_data: list_out(CUgraphEdgeData, num_dependent_nodes),
                     num_dependent_nodes: inout(usize));
             /// Says whether a node of an executable graph is enabled.
-            absent 418 since 11060 capture allowed survives none =>
+            local 418 since 11060 capture allowed survives none =>
                 fn cuGraphNodeGetEnabled(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: out(u32));
             /// Gives the kind of a node.
-            absent 419 since 10000 capture allowed survives none =>
+            local 419 since 10000 capture allowed survives none =>
                 fn cuGraphNodeGetType(node: val(CUgraphNode), kind: out(CUgraphNodeType));
             /// Enables or disables a node of an executable graph.
-            absent 420 since 11060 capture allowed survives replayed =>
+            local 420 since 11060 capture allowed survives replayed =>
                 fn cuGraphNodeSetEnabled(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode), is_enabled: val(u32));
             /// Sets the parameters of a node of any kind.
-            absent 421 since 12020 capture allowed survives replayed =>
+            local 421 since 12020 capture allowed survives replayed =>
                 fn cuGraphNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUgraphNodeParams));
             /// Gives shares that a graph has in a user object back.
-            absent 422 since 11030 capture allowed survives replayed =>
+            local 422 since 11030 capture allowed survives replayed =>
                 fn cuGraphReleaseUserObject(
                     graph: val(CUgraph), object: val(CUuserObject), count: val(u32));
             /// Takes edges between nodes out of a graph. Form of CUDA 10.0.
-            absent 423 since 10000 capture allowed survives replayed =>
+            local 423 since 10000 capture allowed survives replayed =>
                 fn cuGraphRemoveDependencies(
                     graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
                     to: list(CUgraphNode, num_dependencies), num_dependencies: len(usize, from));
             /// Takes edges between nodes out of a graph. Form of CUDA 12.3.
-            absent 424 since 12030 capture allowed survives replayed =>
+            local 424 since 12030 capture allowed survives replayed =>
                 fn cuGraphRemoveDependencies_v2(
                     graph: val(CUgraph), from: list(CUgraphNode, num_dependencies),
                     to: list(CUgraphNode, num_dependencies),
                     edge_data: list(CUgraphEdgeData, num_dependencies),
                     num_dependencies: len(usize, from));
             /// Gives a graph shares in a user object.
-            absent 425 since 11030 capture allowed survives replayed =>
+            local 425 since 11030 capture allowed survives replayed =>
                 fn cuGraphRetainUserObject(
                     graph: val(CUgraph), object: val(CUuserObject), count: val(u32),
                     flags: val(u32));
             /// Readies an executable graph on the device, in a stream.
-            absent 426 since 11010 twin "_ptsz" 11010 capture prohibited survives none =>
+            local 426 since 11010 twin "_ptsz" 11010 capture prohibited survives none =>
                 fn cuGraphUpload(graph: val(CUgraphExec), stream: val(CUstream));
             // User objects.
             /// Makes an object that graphs can hold, with the host function that ends it.
-            absent 427 since 11030 capture allowed survives replayed =>
+            local 427 since 11030 capture allowed survives replayed =>
                 fn cuUserObjectCreate(
                     object: new(CUuserObject), ptr: opaque(*mut c_void), destroy: val(CUhostFn),
                     initial_refcount: val(u32), flags: val(u32));
             /// Gives shares in a user object back.
-            absent 428 since 11030 capture allowed survives replayed =>
+            local 428 since 11030 capture allowed survives replayed =>
                 fn cuUserObjectRelease(object: val(CUuserObject), count: val(u32));
             /// Takes more shares in a user object.
-            absent 429 since 11030 capture allowed survives replayed =>
+            local 429 since 11030 capture allowed survives replayed =>
                 fn cuUserObjectRetain(object: val(CUuserObject), count: val(u32));
             // Arrays.
             /// Makes an array of up to three dimensions. Form of CUDA 2.0.
@@ -2008,7 +2018,8 @@ macro_rules! for_each_function {
                 fn cuArray3DCreate(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR_v1));
             /// Makes an array of up to three dimensions. Form of CUDA 3.2.
-            call 431 since 3020 capture prohibited survives lost =>
+            call 431 since 3020 capture prohibited survives lost
+                partial "ordinary formats of 1, 2 or 4 channels; sparse arrays, deferred mapping and compressed formats are refused" =>
                 fn cuArray3DCreate_v2(
                     handle: new(CUarray), allocate_array: struct_in(CUDA_ARRAY3D_DESCRIPTOR));
             /// Gives format and size of an array of up to three dimensions. Form of CUDA 2.0.
@@ -2053,7 +2064,8 @@ macro_rules! for_each_function {
                     sparse_properties: struct_out(CUDA_ARRAY_SPARSE_PROPERTIES),
                     array: val(CUarray));
             /// Makes an array with mipmap levels.
-            call 442 since 5000 capture prohibited survives lost =>
+            call 442 since 5000 capture prohibited survives lost
+                partial "as cuArray3DCreate" =>
                 fn cuMipmappedArrayCreate(
                     handle: new(CUmipmappedArray),
                     mipmapped_array_desc: struct_in(CUDA_ARRAY3D_DESCRIPTOR),
@@ -2089,7 +2101,8 @@ macro_rules! for_each_function {
                 fn cuSurfObjectGetResourceDesc(
                     res_desc: struct_out(CUDA_RESOURCE_DESC), surf_object: val(CUsurfObject));
             /// Makes a texture object.
-            call 450 since 5000 capture prohibited survives replayed =>
+            call 450 since 5000 capture prohibited survives replayed
+                partial "anisotropy is disregarded, and cubes are filtered face by face on the software GPU" =>
                 fn cuTexObjectCreate(
                     tex_object: new(CUtexObject), res_desc: struct_in(CUDA_RESOURCE_DESC),
                     tex_desc: struct_in(CUDA_TEXTURE_DESC),

@@ -170,13 +170,23 @@ open_enums! {
     CUflushGPUDirectRDMAWritesTarget {}
 
     /// What came of updating an executable graph.
-    CUgraphExecUpdateResult {}
+    CUgraphExecUpdateResult {
+        SUCCESS = 0, ERROR = 1, TOPOLOGY_CHANGED = 2, NODE_TYPE_CHANGED = 3, FUNCTION_CHANGED = 4,
+        PARAMETERS_CHANGED = 5, NOT_SUPPORTED = 6, UNSUPPORTED_FUNCTION_CHANGE = 7,
+        ATTRIBUTES_CHANGED = 8
+    }
 
     /// A number about memory of graphs.
-    CUgraphMem_attribute {}
+    CUgraphMem_attribute {
+        USED_MEM_CURRENT = 0, USED_MEM_HIGH = 1, RESERVED_MEM_CURRENT = 2, RESERVED_MEM_HIGH = 3
+    }
 
     /// A kind of graph node.
-    CUgraphNodeType {}
+    CUgraphNodeType {
+        KERNEL = 0, MEMCPY = 1, MEMSET = 2, HOST = 3, GRAPH = 4, EMPTY = 5, WAIT_EVENT = 6,
+        EVENT_RECORD = 7, EXT_SEMAS_SIGNAL = 8, EXT_SEMAS_WAIT = 9, MEM_ALLOC = 10, MEM_FREE = 11,
+        BATCH_MEM_OP = 12, CONDITIONAL = 13
+    }
 
     /// A kind of input of the linker.
     CUjitInputType {

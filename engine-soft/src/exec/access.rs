@@ -7,8 +7,8 @@
 //!
 //! All functions have one contract: **the bytes at `address` were tested** (`Machine::addresses`), that
 //! is, they lie in a [`super::Window`] (mapped for as long as the launch's [`super::AddressSpace`] lives),
-//! in the block's shared memory, in the gang's local memory, or in the launch's parameter buffer (loads
-//! only); and `address` is a multiple of the access's size.
+//! in the block's shared memory, in the gang's local memory, in the memory that a cooperative grid's blocks
+//! meet in, or in the launch's parameter buffer (loads only); and `address` is a multiple of the access's size.
 
 use std::arch::asm;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

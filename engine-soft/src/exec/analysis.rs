@@ -394,7 +394,9 @@ fn result_class(kind: &Kind) -> Class {
         Kind::Load { traits, .. } if traits.private => Class::Varying,
         Kind::Load { .. } => Class::Uniform,
         Kind::Store { .. } | Kind::Fence | Kind::Pause => Class::Fixed,
-        Kind::Atomic { .. } | Kind::Warp { .. } | Kind::Texture { .. } => Class::Varying,
+        Kind::Atomic { .. } | Kind::Warp { .. } | Kind::System { .. } | Kind::Texture { .. } => {
+            Class::Varying
+        }
     }
 }
 

@@ -367,6 +367,7 @@ impl Emitter {
                 op.run = *run;
                 op.imm = *imm;
             }
+            Kind::System { run } => op.run = *run,
             Kind::Fence => op.run = control::fence,
             Kind::Pause => op.run = control::pause,
         }

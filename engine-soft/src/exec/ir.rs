@@ -95,6 +95,8 @@ pub(crate) enum Kind {
     Atomic { run: OpFn, imm: u64 },
     /// An exchange among the lanes of a warp.
     Warp { run: OpFn, imm: u64 },
+    /// Something asked of the system, lane by lane: sources and a destination as its function says.
+    System { run: OpFn },
     /// A read of a texture, or an access to a surface: lane by lane, through the client's own objects.
     Texture { run: OpFn, imm: u64 },
     /// A fence, a prefetch with no destination, or `nanosleep`.

@@ -26,6 +26,44 @@ pub struct Launch {
     pub(crate) cancel: Arc<AtomicBool>,
     pub(crate) grid_id: u64,
     pub(crate) sm_count: u32,
+    pub(crate) services: Arc<dyn Services>,
+    /// Where a cooperative grid's blocks meet, zeroed.
+    pub(crate) grid_memory: Bytes,
+    pub(crate) cooperative: bool,
+}
+
+/// Bytes in which a cooperative grid's blocks meet: the compiler's code uses the first few words.
+const GRID_MEMORY: usize = 256;
+
+/// What kernels ask of their context beside memory. Called from within [`super::Block::run`], by any
+/// number of threads; must not block for long.
+pub trait Services: Send + Sync + fmt::Debug {
+    /// Takes the text of one call of `printf`.
+    fn print(&self, text: Vec<u8>);
+
+    /// Takes the message of a failed assertion; its thread faults afterwards.
+    fn assertion_failed(&self, text: Vec<u8>);
+
+    /// So many bytes of the device heap, aligned to 16; 0 if there is no room.
+    fn allocate(&self, bytes: u64) -> u64;
+
+    /// Gives memory back to the heap. False if it is none that was given.
+    fn free(&self, address: u64) -> bool;
+}
+
+/// Nobody reads, and there is no heap.
+impl Services for () {
+    fn print(&self, _: Vec<u8>) {}
+
+    fn assertion_failed(&self, _: Vec<u8>) {}
+
+    fn allocate(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn free(&self, _: u64) -> bool {
+        false
+    }
 }
 
 /// Why a launch is refused.
@@ -63,6 +101,10 @@ pub struct LaunchSpec {
     pub grid_id: u64,
     /// What `%nsmid` reads; `%smid` is below it.
     pub sm_count: u32,
+    /// Who prints and gives heap memory.
+    pub services: Arc<dyn Services>,
+    /// Whether all blocks are under way at once, so that they may wait for each other.
+    pub cooperative: bool,
 }
 
 impl Launch {
@@ -83,6 +125,8 @@ impl Launch {
             cancel,
             grid_id,
             sm_count,
+            services,
+            cooperative,
         } = spec;
         let threads = block
             .iter()
@@ -120,6 +164,9 @@ impl Launch {
             cancel,
             grid_id,
             sm_count,
+            services,
+            grid_memory: Bytes::new(if cooperative { GRID_MEMORY } else { 0 }),
+            cooperative,
         })
     }
 
@@ -145,6 +192,8 @@ impl Launch {
 /// The kind of a [`Fault`]; each is one CUDA error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
+    /// `assert` in device code: CUDA_ERROR_ASSERT.
+    Assert,
     /// Outside the client's memory: CUDA_ERROR_ILLEGAL_ADDRESS.
     IllegalAddress,
     /// `brkpt`, or an instruction whose operands make no sense: CUDA_ERROR_ILLEGAL_INSTRUCTION.
@@ -182,6 +231,7 @@ impl FaultKind {
     pub const fn code(self) -> u32 {
         match self {
             Self::IllegalAddress => 700,
+            Self::Assert => 710,
             Self::StackOverflow => 714,
             Self::IllegalInstruction => 715,
             Self::MisalignedAddress => 716,

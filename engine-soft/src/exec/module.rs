@@ -158,6 +158,7 @@ impl Kernel {
 pub struct Module {
     kernels: Vec<Arc<Kernel>>,
     globals: Vec<Global>,
+    uses_heap: bool,
 }
 
 impl Module {
@@ -229,9 +230,14 @@ impl Module {
                 programs: Default::default(),
             }));
         }
+        let uses_heap = module
+            .functions
+            .iter()
+            .any(|function| function.body.is_none() && function.name == "malloc");
         Ok(Self {
             kernels,
             globals: facts.globals,
+            uses_heap,
         })
     }
 
@@ -239,6 +245,12 @@ impl Module {
     #[must_use]
     pub fn kernels(&self) -> &[Arc<Kernel>] {
         &self.kernels
+    }
+
+    /// Whether device code calls `malloc`.
+    #[must_use]
+    pub fn uses_heap(&self) -> bool {
+        self.uses_heap
     }
 
     /// The entry of this name.

@@ -17,6 +17,8 @@ pub(crate) const SHARED_BASE: u64 = 0x0000_0100_0000_0000;
 pub(crate) const LOCAL_BASE: u64 = 0x0000_0100_0100_0000;
 /// Generic address of the entry's parameter byte 0.
 pub(crate) const PARAM_BASE: u64 = 0x0000_0100_0200_0000;
+/// Address of the memory that a cooperative grid's blocks meet in; they reach it as global memory.
+pub(crate) const GRID_BASE: u64 = 0x0000_0100_0300_0000;
 /// Bytes that each of them spans.
 pub(crate) const WINDOW: u64 = 0x0100_0000;
 /// "Address" of function 0 of a module; the next ones follow at [`FUNCTION_STEP`].
@@ -413,8 +415,30 @@ impl Machine<'_> {
                 self.launch.kernel.param_bytes.into(),
             ),
             Place::Global | Place::Generic if self.launch.memory.allows(first, len) => Ok(first),
+            Place::Global | Place::Generic if in_window(first, GRID_BASE) => {
+                let offset = first - GRID_BASE;
+                let all = self.launch.grid_memory.len() as u64;
+                if len <= all && offset <= all - len {
+                    Ok(self.launch.grid_memory.ptr() as u64 + offset)
+                } else {
+                    Err(())
+                }
+            }
             _ => Err(()),
         }
+    }
+
+    /// Reads bytes at a generic address for one lane; `None` if it may not.
+    pub(crate) fn read_bytes(&self, lane: usize, address: u64, into: &mut [u8]) -> Option<()> {
+        let len = into.len() as u64;
+        let host = if in_window(address, LOCAL_BASE) {
+            self.local_host(address - LOCAL_BASE, lane, len)
+        } else {
+            self.host(address, Place::Generic, len, false)
+        };
+        // SAFETY: tested for this lane, as `access` asks; the slice is ours.
+        unsafe { access::copy_in(into.as_mut_ptr(), host.ok()?, into.len()) };
+        Some(())
     }
 
     /// The tested host address of one lane.

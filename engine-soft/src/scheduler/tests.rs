@@ -21,6 +21,7 @@ impl Observer for Told {
         lock(&self.0).push(at.stream);
     }
     fn event_time(&self, _event: u32, _nanoseconds: u64) {}
+    fn wrote(&self) {}
     fn fault(&self, _context: u32, _code: CUresult, _text: &str) {}
     fn allocate(&self, _context: u32, _bytes: u64, _managed: bool) -> Result<Window, CUresult> {
         Err(CUresult::ERROR_OUT_OF_MEMORY)

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine_soft::exec::{
-    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Textures,
-    Window,
+    AddressSpace, Block, Fault, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Services,
+    Textures, Window,
 };
 
 /// Memory that starts and ends at granules.
@@ -38,6 +38,8 @@ pub struct Gpu {
     globals: Arc<[u64]>,
     pub cancel: Arc<AtomicBool>,
     pub textures: Arc<Textures>,
+    pub services: Arc<dyn Services>,
+    pub cooperative: bool,
 }
 
 impl Gpu {
@@ -69,6 +71,8 @@ impl Gpu {
             globals: Arc::new([]),
             cancel,
             textures: Arc::default(),
+            services: Arc::new(()),
+            cooperative: false,
         };
         gpu.place_globals();
         gpu
@@ -178,6 +182,8 @@ impl Gpu {
             cancel: Arc::clone(&self.cancel),
             grid_id: 1,
             sm_count: 4,
+            services: Arc::clone(&self.services),
+            cooperative: self.cooperative,
         });
         Arc::new(launch.expect("launch"))
     }

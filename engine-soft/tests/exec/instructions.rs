@@ -69,6 +69,12 @@ fn l(bits: u64) -> i64 {
     bits as i64
 }
 
+/// Both halves by themselves, as signed numbers.
+fn halves(a: u64, b: u64, f: impl Fn(i16, i16) -> i16) -> u64 {
+    let half = |shift| u64::from(f((a >> shift) as i16, (b >> shift) as i16) as u16) << shift;
+    half(0) | half(16)
+}
+
 const S: [u8; 4] = [4, 4, 4, 4];
 const D: [u8; 4] = [8, 8, 8, 8];
 const H: [u8; 4] = [2, 2, 2, 2];
@@ -77,6 +83,12 @@ const H: [u8; 4] = [2, 2, 2, 2];
 fn integer_cases() -> Vec<Case> {
     vec![
         case("add.s32 %d, %a, %b;", S, Bits(|a, b, _| w(s(a).wrapping_add(s(b))))),
+        case("add.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::wrapping_add))),
+        case("min.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::min))),
+        case("max.s16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, i16::max))),
+        case("max.s16x2.relu %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| a.max(b).max(0)))),
+        case("min.u16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| (a as u16).min(b as u16) as i16))),
+        case("max.u16x2 %d, %a, %b;", S, Bits(|a, b, _| halves(a, b, |a, b| (a as u16).max(b as u16) as i16))),
         case("add.u64 %d, %a, %b;", D, Bits(|a, b, _| a.wrapping_add(b))),
         case("add.s16 %d, %a, %b;", H, Bits(|a, b, _| a.wrapping_add(b) & 0xffff)),
         case("add.sat.s32 %d, %a, %b;", S, Bits(|a, b, _| w(s(a).saturating_add(s(b))))),
@@ -150,6 +162,12 @@ fn integer_cases() -> Vec<Case> {
         case("dp4a.u32.u32 %d, %a, %b, %c;", S, Bits(|a, b, c| (0..4).fold(c, |v, i| v + (a >> (8 * i) & 255) * (b >> (8 * i) & 255)) & 0xffff_ffff)),
         case("{ add.cc.u32 %d, %a, %b; addc.u32 %d, %c, 0; }", S, Bits(|a, b, c| (c + (a + b >> 32)) & 0xffff_ffff)),
         case("{ sub.cc.u32 %d, %a, %b; subc.u32 %d, %c, 0; }", S, Bits(|a, b, c| c.wrapping_sub(u64::from(a < b)) & 0xffff_ffff)),
+        case("{ sub.cc.u32 %d, %a, %b; addc.u32 %d, 0, 0; }", S, Bits(|a, b, _| u64::from(a >= b))),
+        case("{ add.cc.u32 %d, %a, %b; subc.u32 %d, %c, 0; }", S, Bits(|a, b, c| c.wrapping_sub(1).wrapping_add(a + b >> 32) & 0xffff_ffff)),
+        case("{ sub.cc.s64 %d, %a, %b; subc.cc.s64 %d, %c, %a; addc.s64 %d, 0, 0; }", D, Bits(|a, b, c| u64::from(u128::from(c) >= u128::from(a) + u128::from(a < b)))),
+        case("vabsdiff4.u32.u32.u32.add %d, %a, %b, %c;", S, Bits(|a, b, c| (0..4).fold(c, |v, i| v + (a >> (8 * i) & 255).abs_diff(b >> (8 * i) & 255)) & 0xffff_ffff)),
+        case("vadd2.s32.s32.s32.sat %d, %a, %b, %c;", S, Bits(|a, b, _| (0..2).fold(0, |v, i| v | u64::from(((a >> (16 * i)) as i16).saturating_add((b >> (16 * i)) as i16) as u16) << (16 * i)))),
+        case("vset4.u32.u32.lt %d, %a, %b, %c;", S, Bits(|a, b, _| (0..4).fold(0, |v, i| v | u64::from((a >> (8 * i)) as u8 <= ((b >> (8 * i)) as u8).wrapping_sub(1) && (b >> (8 * i)) as u8 != 0) << (8 * i)))),
         case("{ mad.lo.cc.u32 %d, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0; }", S, Bits(|a, b, c| ((a * b >> 32) + (((a * b & 0xffff_ffff) + c) >> 32)) & 0xffff_ffff)),
         case("{ .reg .pred p, q; setp.lt.s32 p|q, %a, %b; selp.b32 %d, %a, %b, q; }", S, Bits(|a, b, _| if s(a) < s(b) { b } else { a })),
         case("{ .reg .pred p; setp.hi.or.u32 p, %a, %b, 0; @p mov.u32 %d, 5; @!p mov.u32 %d, 6; }", S, Bits(|a, b, _| if a > b { 5 } else { 6 })),
@@ -277,8 +295,12 @@ fn float_cases() -> Vec<Case> {
         case("cvt.rzi.u32.f32 %d, %a;", S, Bits(|a, _, _| u64::from(f(a) as u32))),
         case("cvt.rni.s32.f32 %d, %a;", S, Bits(|a, _, _| w(f(a).round_ties_even() as i32))),
         case("cvt.rmi.s32.f32 %d, %a;", S, Bits(|a, _, _| w(f(a).floor() as i32))),
-        case("cvt.rpi.s64.f64 %d, %a;", D, Bits(|a, _, _| g(a).ceil() as i64 as u64)),
-        case("cvt.rzi.u64.f32 %d, %a;", [8, 4, 4, 4], Bits(|a, _, _| f(a) as u64)),
+        case("cvt.rpi.s64.f64 %d, %a;", D, Bits(|a, _, _| if g(a).is_nan() { 1 << 63 } else { g(a).ceil() as i64 as u64 })),
+        case("cvt.rzi.u64.f32 %d, %a;", [8, 4, 4, 4], Bits(|a, _, _| if f(a).is_nan() { 1 << 63 } else { f(a) as u64 })),
+        case("cvt.rzi.u32.f64 %d, %a;", [4, 8, 8, 8], Bits(|a, _, _| if g(a).is_nan() { 1 << 31 } else { (g(a) as u32).into() })),
+        case("cvt.rzi.s16.f64 %d, %a;", [2, 8, 8, 8], Bits(|a, _, _| if g(a).is_nan() { 1 << 15 } else { (g(a) as i16 as u16).into() })),
+        case("set.lt.f16.f16 %d, %a, %b;", H, Bits(|a, b, _| if half::f16::from_bits(a as u16) < half::f16::from_bits(b as u16) { 0x3c00 } else { 0 })),
+        case("{ .reg .pred p, q; setp.gt.f16x2 p|q, %a, %b; selp.u32 %d, 5, 6, q; }", S, Bits(|a, b, _| if half::f16::from_bits((a >> 16) as u16) > half::f16::from_bits((b >> 16) as u16) { 5 } else { 6 })),
         case("cvt.rni.f32.f32 %d, %a;", S, Bits(|a, _, _| wf(f(a).round_ties_even()))),
         case("cvt.sat.f32.f32 %d, %a;", S, Bits(|a, _, _| wf(if f(a) > 0.0 { f(a).min(1.0) } else { 0.0 }))),
         case("cvt.f64.f32 %d, %a;", [8, 4, 4, 4], Bits(|a, _, _| wg(f(a).into()))),

@@ -1,10 +1,10 @@
 //! The executor on real kernels: PTX that nvcc made from `tests/kernels/*.cu`, results checked against
 //! plain Rust.
 
+mod calls;
 mod faults;
 mod gpu;
 mod instructions;
 mod kernels;
-mod scratch;
 mod textures;
 mod wild;

@@ -126,7 +126,8 @@ fn lanes_without_the_guard_keep_what_they_had() {
 
 #[test]
 fn elements_are_written_in_the_surfaces_format() {
-    let gpu = Gpu::new(PTX);
+    let mut gpu = Gpu::new(PTX);
+    let out = gpu.alloc_bytes(64);
     let (texels, level) = array(8 * 2, [8, 1, 1]);
     let surface = gpu.textures.add_surface(Surface {
         texels: Arc::clone(&texels),
@@ -137,7 +138,10 @@ fn elements_are_written_in_the_surfaces_format() {
     gpu.run("put", 1, 8, &Args::new().ptr(surface).u32(0));
     let source = Source::Array(texels, vec![level]);
     let seen = gpu.textures.add_texture(texture(source, Format::U8));
-    assert_ne!(seen, surface);
+    gpu.run("read", 1, 8, &Args::new().ptr(seen).ptr(out));
+    // Elements 0, 2, 4 and 6, as far as a byte goes.
+    let values = gpu.read::<u32>(out, 8);
+    assert_eq!(values, [0, 0, 200, 0, 255, 0, 255, 0]);
     // A ninth element is not there.
     let fault = gpu.try_run("put", 1, 8, 0, &Args::new().ptr(surface).u32(1));
     let fault = fault.expect_err("a fault");

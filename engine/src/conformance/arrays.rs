@@ -70,7 +70,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 pub fn boxes_go_in_and_out(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
     let (width, height, depth) = (24, 7, 3);
-    let bytes = create(&mut guest, &integers(9, width, height, depth)).unwrap();
+    let bytes = create(&mut guest, &integers(9, width, height, depth)).expect("an array");
     assert!(bytes >= width * height * depth * 4);
     let source = guest.commit(0, GRANULE);
     let target = guest.commit(GRANULE, GRANULE);
@@ -118,7 +118,7 @@ pub fn boxes_go_in_and_out(engine: &dyn Engine) {
 pub fn arrays_that_make_no_sense_are_refused(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
     let invalid = Err(CUresult::ERROR_INVALID_VALUE);
-    create(&mut guest, &integers(1, 8, 8, 0)).unwrap();
+    create(&mut guest, &integers(1, 8, 8, 0)).expect("an array");
     assert_eq!(create(&mut guest, &integers(1, 8, 8, 0)), invalid);
     assert_eq!(create(&mut guest, &integers(2, 0, 8, 0)), invalid);
     assert_eq!(
@@ -189,8 +189,8 @@ fn object(guest: &mut Guest, spec: &Spec, surface: bool) -> Result<u64, CUresult
 pub fn kernels_read_textures_and_write_surfaces(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
     let (module, _) = guest.module_in(0, kernels::TEXTURE);
-    create(&mut guest, &integers(1, 32, 0, 0)).unwrap();
-    create(&mut guest, &integers(2, 32, 0, 0)).unwrap();
+    create(&mut guest, &integers(1, 32, 0, 0)).expect("an array");
+    create(&mut guest, &integers(2, 32, 0, 0)).expect("an array");
     let source = guest.commit(0, GRANULE);
     let out = guest.commit(GRANULE, GRANULE);
     guest.upload(source, &noise(GRANULE, 3));
@@ -207,8 +207,8 @@ pub fn kernels_read_textures_and_write_surfaces(engine: &dyn Engine) {
         sampler,
         view: None,
     };
-    let texture = object(&mut guest, &spec(1, Some(sampler)), false).unwrap();
-    let surface = object(&mut guest, &spec(2, None), true).unwrap();
+    let texture = object(&mut guest, &spec(1, Some(sampler)), false).expect("an object");
+    let surface = object(&mut guest, &spec(2, None), true).expect("an object");
     guest.launch(0, module, 1, 32, &params(&[texture, surface]));
     let back = ArrayCopy {
         to_space: Space::Unified as u32,
@@ -239,7 +239,7 @@ pub fn kernels_read_textures_and_write_surfaces(engine: &dyn Engine) {
 /// Descriptions that make no sense, foreign arrays, and bytes that are no description.
 pub fn textures_that_make_no_sense_are_refused(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
-    create(&mut guest, &integers(1, 32, 0, 0)).unwrap();
+    create(&mut guest, &integers(1, 32, 0, 0)).expect("an array");
     let sampler = CUDA_TEXTURE_DESC {
         flags: CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES,
         ..CUDA_TEXTURE_DESC::default()
@@ -292,7 +292,7 @@ pub fn arrays_give_their_memory_back(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
     let before = guest.client.free_memory(0);
     for round in 0..4 {
-        create(&mut guest, &integers(round, 4096, 4096, 0)).unwrap();
+        create(&mut guest, &integers(round, 4096, 4096, 0)).expect("an array");
     }
     assert!(guest.client.free_memory(0) < before);
     for array in 0..2 {
@@ -367,10 +367,34 @@ pub fn links_that_fail_say_why(engine: &dyn Engine) {
         let said = guest
             .client
             .image_load(&request, &image, &mut Vec::new())
-            .unwrap();
+            .expect("a reply");
         CUresult(said.status)
     };
     assert_eq!(check(&[part("caller", kernels::CALLER)]), CUresult::SUCCESS);
     let broken = check(&[part("broken", kernels::BROKEN)]);
     assert_eq!(broken, CUresult::ERROR_INVALID_PTX);
+}
+
+/// What is made of an array goes with it, and so does its memory.
+pub fn textures_go_with_their_array(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    create(&mut guest, &integers(1, 4096, 4096, 0)).expect("an array");
+    let spec = Spec {
+        resource: Resource::Array(1),
+        level: 0,
+        sampler: None,
+        view: None,
+    };
+    let surface = object(&mut guest, &spec, true).expect("an object");
+    let used = guest.client.free_memory(0);
+    let destroy = ArrayDestroy { array: 1 };
+    assert_eq!(guest.client.array_destroy(&destroy, &[]), Ok(()));
+    assert!(guest.client.free_memory(0) > used);
+    let gone = TextureDestroy {
+        object: surface,
+        surface: 1,
+        context: 0,
+    };
+    let gone = guest.client.texture_destroy(&gone, &[]);
+    assert_eq!(gone, Err(CUresult::ERROR_INVALID_HANDLE));
 }

@@ -40,6 +40,28 @@ pub fn committed_memory_is_zeroed_again(engine: &dyn Engine) {
     }
 }
 
+/// An engine that can look into memory shows what is there, and nothing of others'.
+pub fn looks_into_memory_are_checked(engine: &dyn Engine) {
+    let mut mine = Guest::new(engine);
+    let mut other = Guest::new(engine);
+    let (own, theirs) = (mine.commit(0, GRANULE), other.commit(0, GRANULE));
+    let host = mine.commit_host();
+    if mine.client.peek(own, 4) == Err(CUresult::ERROR_NOT_SUPPORTED) {
+        return;
+    }
+    for base in [own, host] {
+        mine.upload(base, &0x0807_0605_0403_0201_u64.to_le_bytes());
+        assert_eq!(mine.client.peek(base, 8), Ok(0x0807_0605_0403_0201));
+        assert_eq!(mine.client.peek(base + 4, 4), Ok(0x0807_0605));
+    }
+    let wrong = Err(CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(mine.client.peek(own + GRANULE - 4, 8), wrong);
+    assert_eq!(mine.client.peek(own, 3), wrong);
+    for foreign in [0, theirs, u64::MAX - 3] {
+        assert_eq!(mine.client.peek(foreign, 4), wrong);
+    }
+}
+
 /// No client's copies reach another client's memory.
 pub fn clients_cannot_reach_each_other(engine: &dyn Engine) {
     let mut mine = Guest::new(engine);

@@ -29,11 +29,11 @@ macro_rules! for_each_case {
         $callback! { $($head)*
             memory: attaching_and_detaching_leaves_nothing committed_memory_is_zeroed_again
                 a_shared_block_outlives_its_owner physical_memory_is_seen_wherever_it_is_mapped
-                clients_cannot_reach_each_other what_is_not_committed_is_refused
+                clients_cannot_reach_each_other looks_into_memory_are_checked what_is_not_committed_is_refused
                 ranges_that_make_no_sense_are_refused a_device_has_only_so_much;
             arrays: boxes_go_in_and_out arrays_that_make_no_sense_are_refused
                 kernels_read_textures_and_write_surfaces textures_that_make_no_sense_are_refused
-                arrays_give_their_memory_back parts_are_linked links_that_fail_say_why;
+                arrays_give_their_memory_back textures_go_with_their_array parts_are_linked links_that_fail_say_why;
             copies: rows_of_every_size_in_every_direction planes_with_pitches
                 large_copies_and_fills fills_of_every_element writes_from_the_record
                 extents_that_overflow_are_refused misplaced_sides_are_refused

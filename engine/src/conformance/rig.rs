@@ -62,6 +62,8 @@ pub type Completion = (u64, Result<(), CUresult>);
 
 #[derive(Debug, Default)]
 struct ToldState {
+    /// How often it was told that there is text.
+    wrote: u64,
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
@@ -538,6 +540,10 @@ impl Observer for Told {
 
     fn event_time(&self, event: u32, nanoseconds: u64) {
         lock(&self.state).times.insert(event, nanoseconds);
+    }
+
+    fn wrote(&self) {
+        lock(&self.state).wrote += 1;
     }
 
     fn fault(&self, context: u32, code: CUresult, text: &str) {

@@ -297,6 +297,7 @@ impl Client for FakeClient {
         let descriptor = Descriptor {
             kernels: Vec::new(),
             variables: vec![variable; data[0].into()],
+            heap: false,
         }
         .encode();
         reply.extend(&descriptor);
@@ -334,6 +335,23 @@ impl Client for FakeClient {
 
     fn function_set(&mut self, _: &FunctionSet, _: &[u8]) -> Result<(), CUresult> {
         Ok(())
+    }
+
+    fn output_take(
+        &mut self,
+        _: &OutputTake,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        Ok(OutputTakeReply { sink: OUTPUT_NONE })
+    }
+
+    fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
+    fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Result<(), CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
     }
 
     fn launch(&mut self, at: At, request: &Launch, _: &[u8]) -> Result<(), CUresult> {

@@ -4,6 +4,7 @@
 
 use std::ffi::c_void;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
@@ -33,6 +34,7 @@ fn main() {
         "forever" => forever(),
         "streams" => streams(number(1, 2)),
         "threads" => threads(),
+        "relay" => relay(number(1, 10)),
         "fork" => fork(),
         "fork-before" => fork_before(),
         "worker" => worker(),
@@ -40,6 +42,8 @@ fn main() {
         "absent" => absent(),
         "events" => events(),
         "image" => image(&arguments[1]),
+        "in-function" => in_function(&arguments[1]),
+        "in-capture" => in_capture(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
     match result {
@@ -223,6 +227,33 @@ fn threads() -> Result<(), Code> {
     })
 }
 
+/// A kernel of each round spins until another one lets it go, which is launched when a line comes in; a
+/// line goes out when both are done. Two such programs, each fed by the other, wait for one another.
+fn relay(rounds: u64) -> Result<(), Code> {
+    let driver = Driver::ready();
+    let module = driver.module(KERNELS)?;
+    let (wait, set) = (
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
+    );
+    let flag = driver.alloc(4096)?;
+    // SAFETY: an address of this program's own.
+    unsafe { driver.fill_32(flag, 0, 1024)? };
+    let (spinning, other) = (
+        driver.stream(CU_STREAM_NON_BLOCKING)?,
+        driver.stream(CU_STREAM_NON_BLOCKING)?,
+    );
+    for round in 1..=rounds {
+        driver.launch(wait, 1, 1, spinning, &[flag, round])?;
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).expect("a line");
+        driver.launch(set, 1, 1, other, &[flag, round])?;
+        driver.synchronize()?;
+        say(&format!("round {round}"));
+    }
+    Ok(())
+}
+
 /// The child of a process that used CUDA has none; its parent goes on.
 fn fork() -> Result<(), Code> {
     const NOT_INITIALIZED: Code = 3;
@@ -257,6 +288,86 @@ fn fork() -> Result<(), Code> {
     }
     sequence(&driver, data, 512, 1, 0)?;
     driver.synchronize()
+}
+
+/// What a program does in the middle of something.
+fn in_the_middle(driver: &Driver, what: &str) -> Result<(), Code> {
+    const NOT_INITIALIZED: Code = 3;
+    match what {
+        "stay" => {
+            say("in the middle");
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+        "exit" => {
+            println!("ok");
+            std::process::exit(0);
+        }
+        "fork" => {
+            // SAFETY: the child calls the library under test, and leaves without running exits.
+            match unsafe { libc::fork() } {
+                0 => {
+                    let right = driver.alloc(64).err() == Some(NOT_INITIALIZED);
+                    // SAFETY: ends this process at once.
+                    unsafe { libc::_exit(i32::from(!right)) }
+                }
+                child => assert_eq!(status_of(child), 0, "the child got other errors"),
+            }
+            Ok(())
+        }
+        other => panic!("no {other:?}"),
+    }
+}
+
+/// Something happens while a host function runs, with work of the stream behind it.
+fn in_function(what: &str) -> Result<(), Code> {
+    static ENTERED: AtomicBool = AtomicBool::new(false);
+    static LEAVE: AtomicBool = AtomicBool::new(false);
+    extern "C" fn function(_: *mut c_void) {
+        ENTERED.store(true, Ordering::SeqCst);
+        while !LEAVE.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let driver = Driver::ready();
+    let data = driver.alloc(1 << 20)?;
+    let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
+    let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
+    let launch = || driver.launch(kernel, 2, 64, stream, &[data, 128, 3, 1]);
+    launch()?;
+    // SAFETY: the function takes no data.
+    unsafe { driver.launch_host_function(stream, function, std::ptr::null_mut())? };
+    launch()?;
+    while !ENTERED.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    in_the_middle(&driver, what)?;
+    LEAVE.store(true, Ordering::SeqCst);
+    // SAFETY: the stream lives.
+    unsafe { driver.stream_synchronize(stream) }
+}
+
+/// Something happens while a stream is captured; then the graph is launched.
+fn in_capture(what: &str) -> Result<(), Code> {
+    const RELAXED: u32 = 2;
+    let driver = Driver::ready();
+    let data = driver.alloc(1 << 20)?;
+    let stream = driver.stream(CU_STREAM_NON_BLOCKING)?;
+    let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
+    let (mut graph, mut exec) = (0, 0);
+    // SAFETY: handles are what the library gave, and out pointers are locals'.
+    unsafe {
+        driver.stream_begin_capture(stream, RELAXED)?;
+        for round in 0..3 {
+            driver.launch(kernel, 2, 64, stream, &[data, 128, 3, round])?;
+        }
+        in_the_middle(&driver, what)?;
+        driver.stream_end_capture(stream, &raw mut graph)?;
+        driver.graph_instantiate(&raw mut exec, graph, 0)?;
+        driver.graph_launch(exec, stream)?;
+        driver.stream_synchronize(stream)
+    }
 }
 
 /// The child of a parent that never called cuInit may use CUDA.

@@ -310,6 +310,13 @@ impl ClientEnd {
         CUresult(self.shared().faults()[context as usize].load(Ordering::Acquire) as u32)
     }
 
+    /// A number that grows whenever kernels print. Read it after a completion.
+    #[inline]
+    #[must_use]
+    pub fn texts(&self) -> u64 {
+        self.shared().texts().load(Ordering::Acquire)
+    }
+
     /// The last operation of a context that was refused without harm to the context: a number that
     /// changes with each one, and in its low 16 bits the error. Read it after a completion.
     ///

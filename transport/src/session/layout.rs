@@ -6,6 +6,7 @@
 //!      0  produced                                    0  taken
 //!    128  the server's alarm for records            128  retired
 //!    256  the clients' alarm for space              256  closed
+//!                                                   384  texts: counts what kernels printed
 //!   1024  alarms of the reply slots                1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
 //!   4096  alarms of the streams                    4096  completion word of each stream
@@ -31,6 +32,7 @@ const RECORDS_BYTES: usize = 1 << 20;
 const TAKEN: usize = 0;
 const RETIRED: usize = 128;
 const CLOSED: usize = 256;
+const TEXTS: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
 const EVENTS: usize = COMPLETIONS + STREAM_SLOTS as usize * 8;
@@ -105,6 +107,12 @@ impl Shared {
     #[inline]
     pub(super) fn closed(&self) -> &AtomicU64 {
         self.status.word(CLOSED)
+    }
+
+    /// Grows whenever there is text to take.
+    #[inline]
+    pub(super) fn texts(&self) -> &AtomicU64 {
+        self.status.word(TEXTS)
     }
 
     #[inline]

@@ -63,22 +63,47 @@ fn runs_rectangles_and_boxes_go_in_and_out() {
     let made = array(&described(25, 9, 4));
     let content = pattern(25 * 4 * 9 * 4);
     let mut back = vec![0; content.len()];
-    // A run over rows and slices, from the middle of a row.
-    cuMemcpyHtoA_v2(made, 0, bytes(&content), content.len()).unwrap();
-    cuMemcpyAtoH_v2(room(&mut back[..2000]), made, 60, 2000).unwrap();
-    assert_eq!(back[..2000], content[60..2060]);
-    let beyond = cuMemcpyAtoH_v2(room(&mut back), made, 4, content.len());
-    assert_eq!(beyond, Err(CUresult::ERROR_INVALID_VALUE));
+    // Runs in the first row, and none beyond it.
+    cuMemcpyHtoA_v2(made, 0, bytes(&content), 100).unwrap();
+    cuMemcpyAtoH_v2(room(&mut back[..40]), made, 60, 40).unwrap();
+    assert_eq!(back[..40], content[60..100]);
+    for (offset, count) in [(4, 100), (0, 104), (2, 8), (4, 6), (100, 4)] {
+        let beyond = cuMemcpyAtoH_v2(room(&mut back), made, offset, count);
+        assert_eq!(
+            beyond,
+            Err(CUresult::ERROR_INVALID_VALUE),
+            "{offset} {count}"
+        );
+    }
     let device = allocate(3000);
-    cuMemcpyAtoD_v2(device, made, 100, 3000).unwrap();
-    assert_eq!(read(device, 3000), content[100..3100]);
+    cuMemcpyAtoD_v2(device, made, 20, 80).unwrap();
+    assert_eq!(read(device, 80), content[20..100]);
     let other = array(&described(11, 40, 0));
-    cuMemcpyAtoA_v2(other, 8, made, 100, 1500).unwrap();
-    cuMemcpyDtoA_v2(other, 8, device + 44, 44).unwrap();
-    cuMemcpyAtoH_v2(room(&mut back[..1500]), other, 8, 1500).unwrap();
-    assert_eq!(back[..44], content[144..188]);
-    assert_eq!(back[44..1500], content[144..1600]);
-    // A rectangle in the middle.
+    cuMemcpyAtoA_v2(other, 8, made, 40, 36).unwrap();
+    cuMemcpyDtoA_v2(other, 8, device + 44, 16).unwrap();
+    cuMemcpyAtoH_v2(room(&mut back[..36]), other, 8, 36).unwrap();
+    assert_eq!(back[..16], content[64..80]);
+    assert_eq!(back[16..36], content[56..76]);
+    // A rectangle in the middle, of a slice that was filled before.
+    let fill = CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: CUmemorytype::HOST,
+        srcHost: content.as_ptr().cast(),
+        srcDevice: 0,
+        srcArray: CUarray::NULL,
+        srcPitch: 100,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: CUmemorytype::ARRAY,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: 0,
+        dstArray: made,
+        dstPitch: 0,
+        WidthInBytes: 100,
+        Height: 9,
+    };
+    cuMemcpy2D_v2(In::of(&fill)).unwrap();
     let mut copy = CUDA_MEMCPY2D {
         srcXInBytes: 8,
         srcY: 2,
@@ -128,10 +153,10 @@ fn levels_are_arrays_that_go_with_the_whole() {
     cuArray3DGetDescriptor_v2(out(&mut said), third).unwrap();
     assert_eq!((said.Width, said.Height), (4, 2));
     let content = pattern(32);
-    cuMemcpyHtoA_v2(third, 0, bytes(&content), 32).unwrap();
-    let mut back = vec![0; 32];
-    cuMemcpyAtoH_v2(room(&mut back), third, 0, 32).unwrap();
-    assert_eq!(back, content);
+    cuMemcpyHtoA_v2(third, 0, bytes(&content), 16).unwrap();
+    let mut back = vec![0; 16];
+    cuMemcpyAtoH_v2(room(&mut back), third, 0, 16).unwrap();
+    assert_eq!(back, content[..16]);
     let gone = Err(CUresult::ERROR_INVALID_HANDLE);
     assert_eq!(cuArrayDestroy(third), gone);
     cuMipmappedArrayDestroy(whole).unwrap();

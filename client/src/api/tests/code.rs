@@ -140,7 +140,7 @@ fn launch_attributes_travel_whole() {
     let mut value = [7_u8; 64];
     value[63] = 9;
     let mut attributes = [CUlaunchAttribute {
-        id: CUlaunchAttributeID::CLUSTER_DIMENSION,
+        id: CUlaunchAttributeID::PRIORITY,
         pad: [0; 4],
         value: CUlaunchAttributeValue(value),
     }];
@@ -176,7 +176,7 @@ fn launch_attributes_travel_whole() {
         (launched.request.grid, launched.request.attributes),
         ([4, 3, 2], 1)
     );
-    assert_eq!(launched.data[..8], [4, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(launched.data[..8], [8, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(launched.data[8..72], value);
     assert_eq!(launched.data[72..], [5, 0, 0, 0]);
     drop(launches);

@@ -3,6 +3,7 @@
 mod arrays;
 mod code;
 mod contexts;
+mod graphs;
 mod links;
 mod memory;
 mod streams;

@@ -463,10 +463,10 @@ impl<'a> Body<'a> {
             self.emit(Kind::Clock { nanoseconds }, vec![d], Vec::new());
             return Ok((d, width));
         }
-        if name.starts_with("envreg") || name.starts_with("pm") {
-            return Ok((self.constant(0, 4), 4));
-        }
         let Some((special, width)) = Special::named(name, component) else {
+            if name.starts_with("envreg") || name.starts_with("pm") {
+                return Ok((self.constant(0, 4), 4));
+            }
             return Err(self.fail(&format!("special register %{name} is not supported")));
         };
         Ok((self.special(special, width), width))
@@ -528,7 +528,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    fn local(&mut self, offset: u64) -> Reg {
+    pub(super) fn local(&mut self, offset: u64) -> Reg {
         let d = self.temp(8);
         self.emit(
             Kind::LocalAddress {
@@ -616,10 +616,12 @@ pub(super) fn type_of(word: &str) -> Option<Type> {
         "b128" => Type::B128,
         "u8" => Type::U8,
         "u16" => Type::U16,
+        "u16x2" => Type::U16x2,
         "u32" => Type::U32,
         "u64" => Type::U64,
         "s8" => Type::S8,
         "s16" => Type::S16,
+        "s16x2" => Type::S16x2,
         "s32" => Type::S32,
         "s64" => Type::S64,
         "f16" => Type::F16,

@@ -4,9 +4,9 @@ use ptx::ast::{Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
 
 use super::body::{Body, Lowered};
 use crate::exec::ir::{Barrier, Callee, End, Kind, Passed, Reg};
-use crate::exec::machine::ReduceOp;
+use crate::exec::machine::{OpFn, ReduceOp};
 use crate::exec::ops::table::Words;
-use crate::exec::ops::warp;
+use crate::exec::ops::{system, warp};
 use crate::exec::program::NOWHERE;
 
 impl<'a> Body<'a> {
@@ -237,6 +237,9 @@ impl<'a> Body<'a> {
             return Err(self.fail("no such register"));
         }
         let callee = match callee {
+            Operand::Symbol(Symbol::Function(index), 0) if self.is_undefined(*index) => {
+                return self.call_system(*index, &args, &results);
+            }
             Operand::Symbol(Symbol::Function(index), 0) => {
                 let Some(function) = self.kernel.module.tree.functions.get(*index) else {
                     return Err(self.fail("no such function"));
@@ -273,6 +276,43 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
+    /// Whether a function has no body in this module.
+    fn is_undefined(&self, index: usize) -> bool {
+        let function = self.kernel.module.tree.functions.get(index);
+        function.is_some_and(|function| function.body.is_none())
+    }
+
+    /// Calls a function that the system has under a known name.
+    fn call_system(&mut self, index: usize, args: &[Passed], results: &[Passed]) -> Lowered {
+        let name = self.kernel.module.tree.functions[index].name;
+        let (run, widths, result): (OpFn, &[u8], u8) = match name {
+            "vprintf" => (system::print, &[8, 8], 4),
+            "__assertfail" => (system::assertion_failed, &[8, 8, 4, 8, 8], 0),
+            "malloc" => (system::allocate, &[8], 8),
+            "free" => (system::free, &[8], 0),
+            _ => {
+                let why = format!("function \"{name}\" is not defined in this module");
+                return Err(self.fail(&why));
+            }
+        };
+        if args.len() != widths.len() || results.len() != usize::from(result != 0) {
+            return Err(self.fail("arguments that do not fit the function"));
+        }
+        let mut sources = Vec::with_capacity(args.len());
+        for (arg, &width) in args.iter().zip(widths) {
+            sources.push(self.argument(*arg, width)?);
+        }
+        let mut d = Vec::new();
+        if result != 0 {
+            d.push(self.temp(result));
+        }
+        self.emit(Kind::System { run }, d.clone(), sources);
+        if let (Some(&passed), Some(&value)) = (results.first(), d.first()) {
+            self.store_result(passed, value, result)?;
+        }
+        Ok(())
+    }
+
     fn check_signature(&self, given: &[Passed], wanted: &[Parameter<'_>]) -> Lowered {
         if given.len() == wanted.len() {
             Ok(())
@@ -306,7 +346,7 @@ impl<'a> Body<'a> {
     }
 
     /// Adds a warp operation in a place that only lanes whose guard holds reach.
-    fn exchange(&mut self, run: crate::exec::machine::OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
+    fn exchange(&mut self, run: OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
         let after = self.enter_guarded();
         self.emit(Kind::Warp { run, imm }, d, s);
         self.leave_guarded(after);

@@ -3,8 +3,8 @@
 use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
 
 use super::body::{Body, Lowered};
-use crate::exec::ir::{Kind, Reg, Traits};
-use crate::exec::ops::table::Words;
+use crate::exec::ir::{Kind, Passed, Reg, Traits};
+use crate::exec::ops::table::{self, Words};
 use crate::exec::ops::{atomic, memory};
 use crate::exec::spaces::{Access, Place, pack};
 
@@ -292,6 +292,56 @@ impl<'a> Body<'a> {
             self.finish(d, result, false)?;
         }
         Ok(())
+    }
+
+    /// The value of an argument of a call, of `width` bytes.
+    pub(super) fn argument(&mut self, passed: Passed, width: u8) -> Lowered<Reg> {
+        match passed {
+            Passed::Register(reg) if self.func.regs[reg as usize] == width => Ok(reg),
+            Passed::Local(place, size) if size == u32::from(width) => {
+                let (imm, base) = self.own(place)?;
+                let run = memory::load(width, false, width).ok_or_else(|| self.unbuilt())?;
+                let d = self.temp(width);
+                let traits = Traits {
+                    private: true,
+                    volatile: false,
+                    generic: false,
+                };
+                self.emit(Kind::Load { run, imm, traits }, vec![d], vec![base]);
+                Ok(d)
+            }
+            _ => Err(self.fail("arguments that do not fit the function")),
+        }
+    }
+
+    /// Puts the result of a call where the caller wants it.
+    pub(super) fn store_result(&mut self, passed: Passed, value: Reg, width: u8) -> Lowered {
+        match passed {
+            Passed::Register(reg) if self.func.regs[reg as usize] == width => {
+                let copy = table::mov(width).ok_or_else(|| self.unbuilt())?;
+                self.simple(&copy, reg, vec![value]);
+                Ok(())
+            }
+            Passed::Local(place, size) if size == u32::from(width) => {
+                let (imm, base) = self.own(place)?;
+                let run = memory::store(width, width).ok_or_else(|| self.unbuilt())?;
+                self.emit(Kind::Store { run, imm }, Vec::new(), vec![base, value]);
+                Ok(())
+            }
+            _ => Err(self.fail("arguments that do not fit the function")),
+        }
+    }
+
+    /// The access to a place in the function's own frame, and its address.
+    fn own(&mut self, place: u32) -> Lowered<(u64, Reg)> {
+        let access = Access {
+            offset: 0,
+            place: Place::Local,
+            wide: true,
+            count: 1,
+        };
+        let imm = pack(access).ok_or_else(|| self.fail("an offset out of range"))?;
+        Ok((imm, self.local(place.into())))
     }
 
     pub(super) fn fence(&mut self) {

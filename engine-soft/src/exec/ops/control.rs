@@ -84,14 +84,16 @@ impl Machine<'_> {
     }
 }
 
-/// One bit for each of 16 bytes that are 0 or 1.
+/// The lowest bit of each of 16 bytes. Lanes that run have 0 or 1 there; others may have anything, as a
+/// function's frame holds what another one left.
 #[inline(always)]
 fn bits(values: [u8; STRIP]) -> u16 {
     let (low, high) = values.split_at(8);
     let pack = |bytes: &[u8]| {
         let mut word = [0; 8];
         word.copy_from_slice(bytes);
-        (u64::from_le_bytes(word).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u16
+        let ones = u64::from_le_bytes(word) & 0x0101_0101_0101_0101;
+        (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u16
     };
     pack(low) | pack(high) << 8
 }

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::exec::machine::{Flow, Machine, Op};
 use crate::exec::regs::{Lane, STRIP};
-use crate::exec::spaces::{LOCAL_BASE, WINDOW};
+use crate::exec::spaces::{GRID_BASE, LOCAL_BASE, WINDOW};
 
 /// Lanes of a warp.
 pub(crate) const WARP: u32 = 32;
@@ -34,6 +34,10 @@ pub(crate) enum Special {
     WarpSize,
     Zero,
     One,
+    /// `%envreg1`: the upper half of the address where a cooperative grid meets; 0 for other grids.
+    GridHigh,
+    /// `%envreg2`: the lower half.
+    GridLow,
 }
 
 impl Special {
@@ -66,6 +70,8 @@ impl Special {
             ("dynamic_smem_size", None) => Self::DynamicSmemSize,
             ("total_smem_size", None) => Self::TotalSmemSize,
             ("WARP_SZ", None) => Self::WarpSize,
+            ("envreg1", None) => Self::GridHigh,
+            ("envreg2", None) => Self::GridLow,
             _ => return None,
         };
         Some((plain, 4))
@@ -109,6 +115,8 @@ impl Special {
             Self::WarpSize => 17,
             Self::Zero => 18,
             Self::One => 19,
+            Self::GridHigh => 20,
+            Self::GridLow => 21,
         }
     }
 
@@ -268,6 +276,9 @@ pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
         16 => cx.splat_wide(op, same(launch.dynamic_shared + launch.kernel.shared_bytes)),
         17 => cx.splat_wide(op, same(WARP)),
         18 => cx.splat_wide(op, 0),
+        20 if launch.cooperative => cx.splat_wide(op, GRID_BASE >> 32),
+        21 if launch.cooperative => cx.splat_wide(op, GRID_BASE & 0xffff_ffff),
+        20 | 21 => cx.splat_wide(op, 0),
         _ => cx.splat_wide(op, 1),
     }
     debug_assert!(u64::from(cx.local_stride) <= WINDOW);

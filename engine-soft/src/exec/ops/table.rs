@@ -210,8 +210,35 @@ pub(crate) fn find(words: &Words<'_>) -> Option<Simple> {
         Type::F32 | Type::F64 => float(words, ty).or_else(|| logic(words, ty)),
         Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 => super::half::find(words, ty),
         Type::Pred => predicate(words),
+        Type::S16x2 | Type::U16x2 => pairs(words, ty),
         _ => integer(words, ty).or_else(|| logic(words, ty)),
     }
+}
+
+/// Two integers of 16 bits in a word, each by itself.
+fn pairs(words: &Words<'_>, ty: Type) -> Option<Simple> {
+    fn each(a: u32, b: u32, f: impl Fn(u16, u16) -> u16) -> u32 {
+        let low = f(a as u16, b as u16);
+        let high = f((a >> 16) as u16, (b >> 16) as u16);
+        u32::from(high) << 16 | u32::from(low)
+    }
+    fn signed(a: u32, b: u32, f: impl Fn(i16, i16) -> i16) -> u32 {
+        each(a, b, |a, b| f(a as i16, b as i16) as u16)
+    }
+    Some(match (words.opcode, ty, words.has("relu")) {
+        ("add", _, false) => op!(u32, u32 => u32; |a, b| each(a, b, u16::wrapping_add)),
+        ("min", Type::U16x2, false) => op!(u32, u32 => u32; |a, b| each(a, b, u16::min)),
+        ("max", Type::U16x2, false) => op!(u32, u32 => u32; |a, b| each(a, b, u16::max)),
+        ("min", Type::S16x2, false) => op!(u32, u32 => u32; |a, b| signed(a, b, i16::min)),
+        ("max", Type::S16x2, false) => op!(u32, u32 => u32; |a, b| signed(a, b, i16::max)),
+        ("min", Type::S16x2, true) => {
+            op!(u32, u32 => u32; |a, b| signed(a, b, |a, b| a.min(b).max(0)))
+        }
+        ("max", Type::S16x2, true) => {
+            op!(u32, u32 => u32; |a, b| signed(a, b, |a, b| a.max(b).max(0)))
+        }
+        _ => return None,
+    })
 }
 
 fn predicate(words: &Words<'_>) -> Option<Simple> {

@@ -265,13 +265,17 @@ impl Texture {
                 })
             }
             Source::Memory { base, pitch, .. } => {
-                let base = base + place[1] * pitch + place[0] * bytes;
+                // An address that wraps around is found not to be the client's, as any other.
+                let row = base.wrapping_add(place[1].wrapping_mul(*pitch));
+                let base = row.wrapping_add(place[0] * bytes);
                 let mut missing = None;
                 let value = channels(self.format, self.channels, |at| {
-                    load_memory(space, base + at, self.format.bytes()).unwrap_or_else(|address| {
-                        missing = Some(address);
-                        0
-                    })
+                    load_memory(space, base.wrapping_add(at), self.format.bytes()).unwrap_or_else(
+                        |address| {
+                            missing.get_or_insert(address);
+                            0
+                        },
+                    )
                 });
                 match missing {
                     Some(address) => return Err(address),

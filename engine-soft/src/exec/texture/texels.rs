@@ -5,12 +5,18 @@ use std::fmt;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::exec::access::{self, Cell};
+use crate::exec::regs::Bytes;
+
+/// Up to this many bytes come from the heap: a process can have only so many mappings.
+const SMALL: u64 = 64 << 10;
 
 /// Zeroed memory for texels, given back when the last user lets go. Only raw accesses reach it: kernels
 /// and copies may read and write it at any time.
 pub struct Texels {
     start: u64,
     len: u64,
+    /// Where it comes from, if from the heap.
+    heap: Option<Bytes>,
 }
 
 impl fmt::Debug for Texels {
@@ -25,7 +31,15 @@ impl Texels {
     /// # Errors
     /// When the system refuses them.
     pub fn new(len: u64) -> Result<Self, rustix::io::Errno> {
-        let bytes = usize::try_from(len.max(1)).map_err(|_| rustix::io::Errno::NOMEM)?;
+        if len <= SMALL {
+            let heap = Bytes::new(len as usize);
+            return Ok(Self {
+                start: heap.ptr().expose_provenance() as u64,
+                len: len.max(1),
+                heap: Some(heap),
+            });
+        }
+        let bytes = usize::try_from(len).map_err(|_| rustix::io::Errno::NOMEM)?;
         // SAFETY: a new anonymous mapping at an address of the system's choice touches nothing of ours.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
@@ -37,7 +51,8 @@ impl Texels {
         };
         Ok(Self {
             start: start.expose_provenance() as u64,
-            len: len.max(1),
+            len,
+            heap: None,
         })
     }
 
@@ -90,6 +105,9 @@ pub(super) unsafe fn load(address: u64, bytes: u64) -> u32 {
 
 impl Drop for Texels {
     fn drop(&mut self) {
+        if self.heap.is_some() {
+            return;
+        }
         // SAFETY: mapped in `new`; whoever could reach it held a reference, and nobody does any more.
         let gone = unsafe {
             rustix::mm::munmap(

@@ -1,0 +1,186 @@
+//! Captures of streams.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUgraph, CUgraphEdgeData, CUgraphNode, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+};
+
+use super::Outcome;
+use super::graph::{edges_from, many};
+use crate::graph::capture::{self, BESIDE, CAPTURED, Info};
+use crate::params::{List, Out};
+use crate::session::session;
+use crate::stream::{self, Target};
+
+pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Outcome {
+    cuStreamBeginCapture_v2(stream, CUstreamCaptureMode::GLOBAL)
+}
+
+pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> Outcome {
+    let target = stream::target(stream)?;
+    let captures = &target.current.session.graphs.captures;
+    captures.begin(&target, mode, None)
+}
+
+pub(crate) fn cuStreamBeginCaptureToGraph(
+    stream: CUstream,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    dependency_data: List<CUgraphEdgeData>,
+    num_dependencies: usize,
+    mode: CUstreamCaptureMode,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    let graphs = &target.current.session.graphs;
+    graphs.get(graph.bits())?;
+    let front = edges_from(&dependencies, &dependency_data, num_dependencies)?;
+    let nodes: Vec<u64> = front.iter().map(|(node, _)| *node).collect();
+    graphs.serials(graph.bits(), &nodes)?;
+    graphs
+        .captures
+        .begin(&target, mode, Some((graph.bits(), front)))
+}
+
+pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> Outcome {
+    let target = stream::target(stream)?;
+    graph.required()?;
+    let ended = target.current.session.graphs.captures.end(&target);
+    graph.set(CUgraph::from_bits(*ended.as_ref().unwrap_or(&0)))?;
+    ended.map(drop)
+}
+
+/// What is known of a stream's capture.
+///
+/// # Errors
+/// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a legacy stream beside a captured one; unlike its use, the
+/// question breaks nothing.
+fn info(target: &Target) -> Result<Option<Info>, CUresult> {
+    let special = target.stream.special();
+    if special & BESIDE != 0 {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+    }
+    if special & CAPTURED == 0 {
+        return Ok(None);
+    }
+    let capture = target.stream.capture().clone();
+    Ok(capture.and_then(|capture| capture.info(target)))
+}
+
+fn status(info: Option<&Info>) -> CUstreamCaptureStatus {
+    match info {
+        None => CUstreamCaptureStatus::NONE,
+        Some(info) if info.broken => CUstreamCaptureStatus::INVALIDATED,
+        Some(_) => CUstreamCaptureStatus::ACTIVE,
+    }
+}
+
+pub(crate) fn cuStreamIsCapturing(stream: CUstream, out: Out<CUstreamCaptureStatus>) -> Outcome {
+    let target = stream::target(stream)?;
+    out.required()?;
+    out.set(status(info(&target)?.as_ref()))
+}
+
+pub(crate) fn cuStreamGetCaptureInfo(
+    stream: CUstream,
+    out: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    out.required()?;
+    let info = info(&target)?;
+    if let Some(info) = &info {
+        id.set_if(info.id);
+    }
+    out.set(status(info.as_ref()))
+}
+
+pub(crate) fn cuStreamGetCaptureInfo_v2(
+    stream: CUstream,
+    out: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<*const CUgraphNode>,
+    num_dependencies: Out<usize>,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    out.required()?;
+    let info = info(&target)?;
+    if let Some(info) = &info {
+        if info.annotated && !dependencies.is_null() {
+            return Err(CUresult::ERROR_LOSSY_QUERY);
+        }
+        id.set_if(info.id);
+        graph.set_if(CUgraph::from_bits(info.graph));
+        dependencies.set_if(info.nodes);
+        num_dependencies.set_if(info.count);
+    }
+    out.set(status(info.as_ref()))
+}
+
+pub(crate) fn cuStreamGetCaptureInfo_v3(
+    stream: CUstream,
+    out: Out<CUstreamCaptureStatus>,
+    id: Out<u64>,
+    graph: Out<CUgraph>,
+    dependencies: Out<*const CUgraphNode>,
+    edge_data: Out<*const CUgraphEdgeData>,
+    num_dependencies: Out<usize>,
+) -> Outcome {
+    let target = stream::target(stream)?;
+    out.required()?;
+    let info = info(&target)?;
+    if let Some(info) = &info {
+        if info.annotated && !dependencies.is_null() && edge_data.is_null() {
+            return Err(CUresult::ERROR_LOSSY_QUERY);
+        }
+        id.set_if(info.id);
+        graph.set_if(CUgraph::from_bits(info.graph));
+        dependencies.set_if(info.nodes);
+        edge_data.set_if(info.edges);
+        num_dependencies.set_if(info.count);
+    }
+    out.set(status(info.as_ref()))
+}
+
+pub(crate) fn cuStreamUpdateCaptureDependencies(
+    stream: CUstream,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    flags: u32,
+) -> Outcome {
+    let nodes = many(&dependencies, num_dependencies)?;
+    let plain = CUgraphEdgeData::default();
+    let front = nodes.iter().map(|node| (node.bits(), plain)).collect();
+    update(stream, front, flags)
+}
+
+pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
+    stream: CUstream,
+    dependencies: List<CUgraphNode>,
+    dependency_data: List<CUgraphEdgeData>,
+    num_dependencies: usize,
+    flags: u32,
+) -> Outcome {
+    let front = edges_from(&dependencies, &dependency_data, num_dependencies)?;
+    update(stream, front, flags)
+}
+
+fn update(stream: CUstream, front: Vec<crate::graph::From>, flags: u32) -> Outcome {
+    let target = stream::target(stream)?;
+    if flags > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    match target.standing()? {
+        Some(capture) => capture.update(&target, front, flags == 1),
+        None => Err(CUresult::ERROR_ILLEGAL_STATE),
+    }
+}
+
+pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> Outcome {
+    session()?;
+    let wanted = mode.get()?;
+    if wanted > CUstreamCaptureMode::RELAXED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    mode.set(capture::exchange_mode(wanted))
+}

@@ -1,0 +1,431 @@
+//! Nodes of graphs: making them, and their parameters.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUkernel,
+    CUlaunchAttribute,
+};
+
+use super::super::Outcome;
+use super::super::copy::described;
+use super::{after, edges_from, graphs};
+use crate::context::{self, Current, current};
+use crate::graph::From;
+use crate::graph::memory::Allocation;
+use crate::graph::node::{CopyNode, FillNode, HostNode, Kernel, Payload};
+use crate::launch::{self, Params, Shape};
+use crate::params::{In, List, Out};
+use crate::session::session;
+
+/// CUmemAllocationType and CUmemLocationType of memory that graphs can allocate.
+pub(super) const PINNED: u32 = 1;
+pub(super) const DEVICE: u32 = 1;
+
+/// The context that a node is to run in: the named one, or the calling thread's.
+pub(super) fn in_context(ctx: CUcontext) -> Result<Current, CUresult> {
+    match ctx.is_null() {
+        true => current(),
+        false => context::usable(session()?, ctx.bits()),
+    }
+}
+
+/// A kernel node's launch, in the form that has everything.
+pub(super) fn widened(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
+    CUDA_KERNEL_NODE_PARAMS {
+        func: old.func,
+        gridDimX: old.gridDimX,
+        gridDimY: old.gridDimY,
+        gridDimZ: old.gridDimZ,
+        blockDimX: old.blockDimX,
+        blockDimY: old.blockDimY,
+        blockDimZ: old.blockDimZ,
+        sharedMemBytes: old.sharedMemBytes,
+        kernelParams: old.kernelParams,
+        extra: old.extra,
+        kern: CUkernel::NULL,
+        ctx: CUcontext::NULL,
+    }
+}
+
+/// What the program describes, checked. `former` are the attributes of the node that it is for.
+pub(super) fn kernel(
+    params: &CUDA_KERNEL_NODE_PARAMS,
+    former: Vec<CUlaunchAttribute>,
+) -> Result<Kernel, CUresult> {
+    let handle = match params.func.is_null() {
+        true => params.kern.bits(),
+        false => params.func.bits(),
+    };
+    let functions = &session()?.functions;
+    let current = match functions.get(handle)?.context() {
+        0 => in_context(params.ctx)?,
+        own => context::usable(session()?, own)?,
+    };
+    let cooperative = former.iter().any(|attribute| {
+        attribute.id == cuda_abi::types::CUlaunchAttributeID::COOPERATIVE
+            && launch::word(&attribute.value, 0) != 0
+    });
+    let shape = Shape {
+        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
+        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
+        shared: params.sharedMemBytes,
+        cooperative,
+    };
+    let each = Params {
+        each: params.kernelParams,
+        extra: params.extra,
+    };
+    // SAFETY: the program promises parameters as the kernel has them.
+    let mut kernel = unsafe { launch::node(&current, handle, shape, each, former)? };
+    kernel.as_kernel = params.func.is_null();
+    Ok(kernel)
+}
+
+/// A copy as the program describes it, checked.
+pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<CopyNode, CUresult> {
+    let current = in_context(ctx)?;
+    let (to, from, extent) = described(current.session, params)?;
+    current.session.check_side(&to, &extent)?;
+    current.session.check_side(&from, &extent)?;
+    Ok(CopyNode {
+        to,
+        from,
+        extent,
+        context: current.handle(),
+        given: Some(*params),
+    })
+}
+
+/// An event that may be in a node.
+pub(super) fn event(event: CUevent) -> Result<u64, CUresult> {
+    let known = session()?.events.get(event);
+    known.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+    Ok(event.bits())
+}
+
+/// Adds a node, if there is a place to put its handle.
+fn add(
+    node: &Out<CUgraphNode>,
+    graph: CUgraph,
+    after: &[From],
+    payload: impl FnOnce() -> Result<Payload, CUresult>,
+) -> Outcome {
+    let graphs = graphs()?;
+    node.required()?;
+    graphs.get(graph.bits())?;
+    let made = graphs.add(graph.bits(), after, payload()?)?;
+    node.set(CUgraphNode::from_bits(made))
+}
+
+pub(crate) fn cuGraphAddEmptyNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    add(&graph_node, graph, &after, || Ok(Payload::Empty))
+}
+
+pub(crate) fn cuGraphAddKernelNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    let wide = widened(&node_params.get()?);
+    let params = In::of(&wide);
+    cuGraphAddKernelNode_v2(graph_node, graph, dependencies, num_dependencies, params)
+}
+
+pub(crate) fn cuGraphAddKernelNode_v2(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    let params = node_params.get()?;
+    add(&graph_node, graph, &after, || {
+        Ok(Payload::Kernel(kernel(&params, Vec::new())?))
+    })
+}
+
+pub(crate) fn cuGraphAddMemcpyNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    copy_params: In<CUDA_MEMCPY3D>,
+    ctx: CUcontext,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    let params = copy_params.get()?;
+    add(&graph_node, graph, &after, || {
+        Ok(Payload::Copy(copy(&params, ctx)?))
+    })
+}
+
+pub(crate) fn cuGraphAddMemsetNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    memset_params: In<CUDA_MEMSET_NODE_PARAMS>,
+    ctx: CUcontext,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    let params = memset_params.get()?;
+    add(&graph_node, graph, &after, || {
+        Ok(Payload::Fill(FillNode::new(&params, &in_context(ctx)?)?))
+    })
+}
+
+pub(crate) fn cuGraphAddHostNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: In<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    let params = node_params.get()?;
+    add(&graph_node, graph, &after, || {
+        Ok(Payload::Host(HostNode::new(params.r#fn, params.userData)?))
+    })
+}
+
+pub(crate) fn cuGraphAddChildGraphNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    child_graph: CUgraph,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    add(&graph_node, graph, &after, || child(child_graph))
+}
+
+fn child(graph: CUgraph) -> Result<Payload, CUresult> {
+    Ok(Payload::Child(graphs()?.copy(graph.bits(), true)?))
+}
+
+pub(crate) fn cuGraphAddEventRecordNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    of: CUevent,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    add(&graph_node, graph, &after, || {
+        Ok(Payload::Record(event(of)?))
+    })
+}
+
+pub(crate) fn cuGraphAddEventWaitNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    of: CUevent,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    add(&graph_node, graph, &after, || Ok(Payload::Wait(event(of)?)))
+}
+
+/// Memory for an allocation node. Its address is known at once.
+fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> {
+    if params.allocType != PINNED || params.location.r#type != DEVICE || params.bytesize == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    if params.handleTypes != 0 {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    let session = session()?;
+    session.device(params.location.id)?;
+    let mut current = current()?;
+    if current.context.device() != params.location.id {
+        current = session.primary(params.location.id)?;
+        current = context::usable(session, current.handle())?;
+    }
+    let made = Allocation::new(&current, params.bytesize as u64)?;
+    Ok(Payload::Allocate(made))
+}
+
+pub(crate) fn cuGraphAddMemAllocNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    let mut params = node_params.get()?;
+    let mut address = 0;
+    add(&graph_node, graph, &after, || {
+        let made = allocation(&params)?;
+        if let Payload::Allocate(allocation) = &made {
+            address = allocation.address();
+        }
+        Ok(made)
+    })?;
+    params.dptr = address;
+    node_params.set(params)
+}
+
+/// A free node's memory: that of a graph.
+fn freed(address: CUdeviceptr, graph: CUgraph) -> Result<Payload, CUresult> {
+    let session = session()?;
+    if !session.graphs.memories.contains(address) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let body = session.graphs.get(graph.bits())?.body();
+    let twice = |payload: &Payload| matches!(payload, Payload::Free(other) if *other == address);
+    if body.nodes.values().any(|node| twice(&node.payload)) {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(Payload::Free(address))
+}
+
+pub(crate) fn cuGraphAddMemFreeNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    dptr: CUdeviceptr,
+) -> Outcome {
+    let after = after(&dependencies, num_dependencies)?;
+    add(&graph_node, graph, &after, || freed(dptr, graph))
+}
+
+pub(crate) fn cuGraphAddNode(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Outcome {
+    // SAFETY: NULL is a list of default data.
+    let plain = unsafe { List::new(std::ptr::null()) };
+    cuGraphAddNode_v2(
+        graph_node,
+        graph,
+        dependencies,
+        plain,
+        num_dependencies,
+        node_params,
+    )
+}
+
+pub(crate) fn cuGraphAddNode_v2(
+    graph_node: Out<CUgraphNode>,
+    graph: CUgraph,
+    dependencies: List<CUgraphNode>,
+    dependency_data: List<CUgraphEdgeData>,
+    num_dependencies: usize,
+    node_params: Out<CUgraphNodeParams>,
+) -> Outcome {
+    let after = edges_from(&dependencies, &dependency_data, num_dependencies)?;
+    let mut params = node_params.get()?;
+    let mut address = None;
+    add(&graph_node, graph, &after, || {
+        let made = generic(&params, Some(graph), Vec::new())?;
+        if let Payload::Allocate(allocation) = &made {
+            address = Some(allocation.address());
+        }
+        Ok(made)
+    })?;
+    if let Some(address) = address {
+        // Where the parameters of an allocation have it.
+        params.body[14] = address;
+        node_params.set(params)?;
+    }
+    Ok(())
+}
+
+/// The structure that the union of generic parameters begins with.
+///
+/// # Safety
+/// `T` is made of numbers and pointers, in at most the union's bytes.
+unsafe fn body<T: Copy>(params: &CUgraphNodeParams) -> T {
+    const { assert!(size_of::<T>() <= 29 * 8) };
+    // SAFETY: the union is as long as that, and every bit pattern is a `T` as the caller says.
+    unsafe { params.body.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// What generic parameters describe. `graph` is the one that the node will be in; a node that is
+/// there already cannot come to allocate, to free, or to hold another graph.
+pub(super) fn generic(
+    params: &CUgraphNodeParams,
+    graph: Option<CUgraph>,
+    former: Vec<CUlaunchAttribute>,
+) -> Result<Payload, CUresult> {
+    let zero = |words: &[u64]| words.iter().all(|word| *word == 0);
+    if params.reserved0 != [0; 3] || params.reserved2 != 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    Ok(match (params.r#type, graph) {
+        (CUgraphNodeType::EMPTY, _) => Payload::Empty,
+        (CUgraphNodeType::KERNEL, _) => {
+            // SAFETY: the structure is numbers and pointers.
+            let launch: CUDA_KERNEL_NODE_PARAMS = unsafe { body(params) };
+            Payload::Kernel(kernel(&launch, former)?)
+        }
+        (CUgraphNodeType::MEMCPY, _) => {
+            // Flags and padding, the context, the copy.
+            if params.body[0] != 0 {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            let mut shifted = *params;
+            shifted.body.copy_within(2.., 0);
+            // SAFETY: the structure is numbers and pointers.
+            let described: CUDA_MEMCPY3D = unsafe { body(&shifted) };
+            Payload::Copy(copy(&described, CUcontext::from_bits(params.body[1]))?)
+        }
+        (CUgraphNodeType::MEMSET, _) => {
+            // SAFETY: the structure is numbers.
+            let described: CUDA_MEMSET_NODE_PARAMS = unsafe { body(params) };
+            let current = in_context(CUcontext::from_bits(params.body[5]))?;
+            Payload::Fill(FillNode::new(&described, &current)?)
+        }
+        (CUgraphNodeType::HOST, _) => {
+            // SAFETY: the structure is pointers, and NULL is no function.
+            let described: CUDA_HOST_NODE_PARAMS = unsafe { body(params) };
+            Payload::Host(HostNode::new(described.r#fn, described.userData)?)
+        }
+        (CUgraphNodeType::WAIT_EVENT, _) => {
+            Payload::Wait(event(CUevent::from_bits(params.body[0]))?)
+        }
+        (CUgraphNodeType::EVENT_RECORD, _) => {
+            Payload::Record(event(CUevent::from_bits(params.body[0]))?)
+        }
+        (CUgraphNodeType::GRAPH, Some(_)) => {
+            let (graph, ownership) = (params.body[0], params.body[1] as u32);
+            match ownership {
+                0 => child(CUgraph::from_bits(graph))?,
+                1 => return Err(CUresult::ERROR_NOT_SUPPORTED),
+                _ => return Err(CUresult::ERROR_INVALID_VALUE),
+            }
+        }
+        (CUgraphNodeType::MEM_ALLOC, Some(_)) => {
+            // SAFETY: the structure is numbers and pointers.
+            allocation(&unsafe { body(params) })?
+        }
+        (CUgraphNodeType::MEM_FREE, Some(graph)) if zero(&params.body[1..]) => {
+            freed(params.body[0], graph)?
+        }
+        (
+            CUgraphNodeType::EXT_SEMAS_SIGNAL
+            | CUgraphNodeType::EXT_SEMAS_WAIT
+            | CUgraphNodeType::BATCH_MEM_OP
+            | CUgraphNodeType::CONDITIONAL,
+            _,
+        ) => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    })
+}

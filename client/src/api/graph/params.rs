@@ -1,0 +1,305 @@
+//! Parameters of nodes that are there.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{
+    CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
+    CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
+    CUevent, CUfunction, CUgraph, CUgraphNode, CUgraphNodeParams, CUkernel, CUkernelNodeAttrID,
+    CUkernelNodeAttrValue, CUlaunchAttribute, CUlaunchAttributeValue, CUmemLocation,
+};
+
+use super::super::Outcome;
+use super::graphs;
+use super::nodes::{DEVICE, PINNED, copy, event, generic, in_context, kernel, widened};
+use crate::context;
+use crate::graph::node::{FillNode, HostNode, Kernel, Payload};
+use crate::launch::{self, Shape};
+use crate::params::{In, Out};
+use crate::session::session;
+
+/// Gives a node other parameters of its own kind.
+fn set(node: CUgraphNode, payload: Payload) -> Outcome {
+    graphs()?.with_node(node.bits(), |now| {
+        if now.kind() != payload.kind() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        *now = payload;
+        Ok(())
+    })
+}
+
+/// The attributes of a kernel node.
+pub(super) fn attributes_of(node: CUgraphNode) -> Result<Vec<CUlaunchAttribute>, CUresult> {
+    match graphs()?.payload(node.bits())? {
+        Payload::Kernel(kernel) => Ok(kernel.attributes),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUgraphNodeParams>,
+) -> Outcome {
+    let params = node_params.get()?;
+    let former = attributes_of(node).unwrap_or_default();
+    set(node, generic(&params, None, former)?)
+}
+
+pub(crate) fn cuGraphKernelNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    cuGraphKernelNodeSetParams_v2(node, In::of(&widened(&node_params.get()?)))
+}
+
+pub(crate) fn cuGraphKernelNodeSetParams_v2(
+    node: CUgraphNode,
+    node_params: In<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    let former = attributes_of(node)?;
+    let kernel = kernel(&node_params.get()?, former)?;
+    set(node, Payload::Kernel(kernel))
+}
+
+/// A kernel node as the program is told of it. The pointers in it are the node's own.
+fn described_kernel(kernel: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
+    let Shape {
+        grid,
+        block,
+        shared,
+        ..
+    } = kernel.shape;
+    CUDA_KERNEL_NODE_PARAMS {
+        func: CUfunction::from_bits(kernel.function),
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: block[0],
+        blockDimY: block[1],
+        blockDimZ: block[2],
+        sharedMemBytes: shared,
+        kernelParams: kernel.params(),
+        extra: std::ptr::null_mut(),
+        kern: CUkernel::NULL,
+        ctx: CUcontext::NULL,
+    }
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams(
+    node: CUgraphNode,
+    node_params: Out<CUDA_KERNEL_NODE_PARAMS_v1>,
+) -> Outcome {
+    let wide = graphs()?.with_node(node.bits(), |payload| match payload {
+        Payload::Kernel(kernel) => Ok(described_kernel(kernel)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    })?;
+    node_params.set(CUDA_KERNEL_NODE_PARAMS_v1 {
+        func: wide.func,
+        gridDimX: wide.gridDimX,
+        gridDimY: wide.gridDimY,
+        gridDimZ: wide.gridDimZ,
+        blockDimX: wide.blockDimX,
+        blockDimY: wide.blockDimY,
+        blockDimZ: wide.blockDimZ,
+        sharedMemBytes: wide.sharedMemBytes,
+        kernelParams: wide.kernelParams,
+        extra: wide.extra,
+    })
+}
+
+pub(crate) fn cuGraphKernelNodeGetParams_v2(
+    node: CUgraphNode,
+    node_params: Out<CUDA_KERNEL_NODE_PARAMS>,
+) -> Outcome {
+    let wide = graphs()?.with_node(node.bits(), |payload| match payload {
+        Payload::Kernel(kernel) => {
+            let mut wide = described_kernel(kernel);
+            if kernel.as_kernel {
+                wide.kern = CUkernel::from_bits(kernel.function);
+                wide.func = CUfunction::NULL;
+                wide.ctx = CUcontext::from_bits(kernel.context);
+            }
+            Ok(wide)
+        }
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    })?;
+    node_params.set(wide)
+}
+
+pub(crate) fn cuGraphKernelNodeGetAttribute(
+    node: CUgraphNode,
+    attribute: CUkernelNodeAttrID,
+    value: Out<CUkernelNodeAttrValue>,
+) -> Outcome {
+    let attributes = attributes_of(node)?;
+    value.required()?;
+    let set = attributes.iter().find(|it| it.id == attribute);
+    // Zero is what all of them are before anybody sets them.
+    value.set(set.map_or(CUlaunchAttributeValue([0; 64]), |it| it.value))
+}
+
+/// Sets attributes of a kernel node, checked as a launch would.
+fn set_attributes(node: CUgraphNode, new: &[CUlaunchAttribute]) -> Outcome {
+    let session = session()?;
+    session.graphs.with_node(node.bits(), |payload| {
+        let Payload::Kernel(kernel) = payload else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        let current = context::usable(session, kernel.context)?;
+        let (_, function) = session.functions.in_context(kernel.function, &current)?;
+        let mut attributes = kernel.attributes.clone();
+        attributes.retain(|old| new.iter().all(|new| new.id != old.id));
+        attributes.extend_from_slice(new);
+        let asked = launch::asked(&current, function, kernel.shape, &attributes)?;
+        kernel.shape.cooperative = asked.shape.cooperative;
+        kernel.attributes = attributes;
+        Ok(())
+    })
+}
+
+pub(crate) fn cuGraphKernelNodeSetAttribute(
+    node: CUgraphNode,
+    attribute: CUkernelNodeAttrID,
+    value: In<CUkernelNodeAttrValue>,
+) -> Outcome {
+    let attribute = CUlaunchAttribute {
+        id: attribute,
+        pad: [0; 4],
+        value: value.get()?,
+    };
+    set_attributes(node, &[attribute])
+}
+
+pub(crate) fn cuGraphKernelNodeCopyAttributes(dst: CUgraphNode, src: CUgraphNode) -> Outcome {
+    set_attributes(dst, &attributes_of(src)?)
+}
+
+pub(crate) fn cuGraphMemcpyNodeGetParams(
+    node: CUgraphNode,
+    node_params: Out<CUDA_MEMCPY3D>,
+) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Copy(copy) => node_params.set(copy.described()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphMemcpyNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUDA_MEMCPY3D>,
+) -> Outcome {
+    let params = node_params.get()?;
+    let context = match graphs()?.payload(node.bits())? {
+        Payload::Copy(copy) => CUcontext::from_bits(copy.context),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    set(node, Payload::Copy(copy(&params, context)?))
+}
+
+pub(crate) fn cuGraphMemsetNodeGetParams(
+    node: CUgraphNode,
+    node_params: Out<CUDA_MEMSET_NODE_PARAMS>,
+) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Fill(fill) => node_params.set(fill.described()),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphMemsetNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUDA_MEMSET_NODE_PARAMS>,
+) -> Outcome {
+    let params = node_params.get()?;
+    let context = match graphs()?.payload(node.bits())? {
+        Payload::Fill(fill) => CUcontext::from_bits(fill.context),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    };
+    let fill = FillNode::new(&params, &in_context(context)?)?;
+    set(node, Payload::Fill(fill))
+}
+
+pub(crate) fn cuGraphHostNodeGetParams(
+    node: CUgraphNode,
+    node_params: Out<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Host(host) => node_params.set(CUDA_HOST_NODE_PARAMS {
+            r#fn: Some(host.function),
+            userData: host.data,
+        }),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphHostNodeSetParams(
+    node: CUgraphNode,
+    node_params: In<CUDA_HOST_NODE_PARAMS>,
+) -> Outcome {
+    let params = node_params.get()?;
+    let host = HostNode::new(params.r#fn, params.userData)?;
+    set(node, Payload::Host(host))
+}
+
+pub(crate) fn cuGraphChildGraphNodeGetGraph(node: CUgraphNode, graph: Out<CUgraph>) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Child(inside) => graph.set(CUgraph::from_bits(inside)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphEventRecordNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Record(of) => event.set(CUevent::from_bits(of)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphEventRecordNodeSetEvent(node: CUgraphNode, of: CUevent) -> Outcome {
+    set(node, Payload::Record(event(of)?))
+}
+
+pub(crate) fn cuGraphEventWaitNodeGetEvent(node: CUgraphNode, event: Out<CUevent>) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Wait(of) => event.set(CUevent::from_bits(of)),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+pub(crate) fn cuGraphEventWaitNodeSetEvent(node: CUgraphNode, of: CUevent) -> Outcome {
+    set(node, Payload::Wait(event(of)?))
+}
+
+pub(crate) fn cuGraphMemAllocNodeGetParams(
+    node: CUgraphNode,
+    params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
+) -> Outcome {
+    let session = session()?;
+    let Payload::Allocate(made) = session.graphs.payload(node.bits())? else {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    };
+    let device = session.context(made.context())?.context.device();
+    params.set(CUDA_MEM_ALLOC_NODE_PARAMS {
+        allocType: PINNED,
+        handleTypes: 0,
+        location: CUmemLocation {
+            r#type: DEVICE,
+            id: device,
+        },
+        win32SecurityAttributes: std::ptr::null_mut(),
+        maxSize: 0,
+        usage: 0,
+        reserved: [0; 54],
+        accessDescs: std::ptr::null(),
+        accessDescCount: 0,
+        bytesize: made.bytes() as usize,
+        dptr: made.address(),
+    })
+}
+
+pub(crate) fn cuGraphMemFreeNodeGetParams(node: CUgraphNode, dptr: Out<CUdeviceptr>) -> Outcome {
+    match graphs()?.payload(node.bits())? {
+        Payload::Free(address) => dptr.set(address),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}

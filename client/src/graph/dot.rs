@@ -1,0 +1,98 @@
+//! Graphs in the DOT language.
+
+use std::fmt::Write;
+
+use cuda_abi::CUresult;
+
+use super::Graphs;
+use super::node::Payload;
+
+/// Print everything.
+const VERBOSE: u32 = 1;
+/// Print parameters of kernels, copies, fills, host functions, events, allocations and frees.
+const PARAMETERS: u32 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 11 | 1 << 12;
+/// Print handles.
+const HANDLES: u32 = 1 << 10;
+
+/// The name of a kind of node, as CUDA prints it.
+fn name(payload: &Payload) -> &'static str {
+    match payload {
+        Payload::Empty => "EMPTY",
+        Payload::Kernel(_) => "KERNEL",
+        Payload::Copy(_) => "MEMCPY",
+        Payload::Fill(_) => "MEMSET",
+        Payload::Host(_) => "HOST",
+        Payload::Child(_) => "GRAPH",
+        Payload::Record(_) => "EVENT_RECORD",
+        Payload::Wait(_) => "WAIT_EVENT",
+        Payload::Allocate(_) => "MEM_ALLOC",
+        Payload::Free(_) => "MEM_FREE",
+        Payload::Written { .. } => "OTHER",
+    }
+}
+
+fn parameters(payload: &Payload) -> String {
+    match payload {
+        Payload::Kernel(kernel) => format!(
+            "function {:#x}\\ngrid {:?}\\nblock {:?}\\nshared {}",
+            kernel.function, kernel.shape.grid, kernel.shape.block, kernel.shape.shared
+        ),
+        Payload::Copy(copy) => {
+            let extent = &copy.extent;
+            format!("{} x {} x {}", extent.width, extent.height, extent.depth)
+        }
+        Payload::Fill(node) => format!(
+            "{:#x} with {:#x}, {} x {}",
+            node.fill.to, node.fill.value, node.fill.width, node.fill.height
+        ),
+        Payload::Host(host) => format!("{:#x}", host.function as usize),
+        Payload::Record(event) | Payload::Wait(event) => format!("event {event:#x}"),
+        Payload::Allocate(it) => format!("{} bytes at {:#x}", it.bytes(), it.address()),
+        Payload::Free(address) => format!("{address:#x}"),
+        Payload::Empty | Payload::Child(_) | Payload::Written { .. } => String::new(),
+    }
+}
+
+/// A graph's text, with those of the graphs inside of it.
+pub(super) fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CUresult> {
+    graphs.get(graph)?;
+    let mut text = String::from("digraph dot {\n");
+    let mut left = vec![(graph, 0_u32)];
+    let mut count = 0;
+    while let Some((graph, number)) = left.pop() {
+        let _ = writeln!(
+            text,
+            "subgraph cluster_{number} {{\nlabel=\"graph_{number}\""
+        );
+        let body = graphs.get(graph)?.body();
+        for (serial, node) in &body.nodes {
+            let mut label = format!("{serial}\\n{}", name(&node.payload));
+            if flags & (VERBOSE | PARAMETERS) != 0 {
+                label.push_str("\\n");
+                label.push_str(&parameters(&node.payload));
+            }
+            if flags & (VERBOSE | HANDLES) != 0 {
+                let _ = write!(label, "\\n{:#x}", node.handle);
+            }
+            if let Payload::Child(inside) = node.payload {
+                count += 1;
+                let _ = write!(label, "\\ngraph_{count}");
+                left.push((inside, count));
+            }
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "\"graph_{number}_node_{serial}\" [shape=\"box\" label=\"{label}\"]"
+            );
+        }
+        for (from, to, _) in body.edges() {
+            let _ = writeln!(
+                text,
+                "\"graph_{number}_node_{from}\" -> \"graph_{number}_node_{to}\""
+            );
+        }
+        text.push_str("}\n");
+    }
+    text.push_str("}\n");
+    Ok(text)
+}

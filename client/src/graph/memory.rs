@@ -1,0 +1,238 @@
+//! Memory that graphs allocate.
+//!
+//! Its address is known when the node is made, so the memory is there from then on: it comes from the
+//! server as any other, within the client's quota. A launch only decides whether the program owns it
+//! at the moment, from the node that allocates to whatever frees it. It goes back to the server when
+//! neither a graph nor an executable graph nor the program has it any more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::MemFree;
+use cuda_abi::types::CUgraphMem_attribute;
+
+use crate::context::Current;
+use crate::memory::{Origin, Range};
+use crate::session::Session;
+
+/// All memory of graphs, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    map: Mutex<Map>,
+}
+
+#[derive(Debug, Default)]
+struct Map {
+    by_address: BTreeMap<u64, Entry>,
+    /// The most bytes so far, in use and altogether, by device.
+    high: BTreeMap<i32, (u64, u64)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    bytes: u64,
+    /// The ordinal of the device.
+    device: i32,
+    /// The handle of the context.
+    context: u64,
+    /// Whether the program has it: a launch has allocated it, and nothing has freed it since.
+    live: bool,
+    /// Whether a graph or an executable graph has it.
+    held: bool,
+}
+
+/// The hold that graphs have on an allocation.
+#[derive(Debug)]
+pub(crate) struct Allocation {
+    session: &'static Session,
+    address: u64,
+    bytes: u64,
+    context: u64,
+}
+
+impl Memories {
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a launch allocates. `again` is whether memory that is not freed yet counts as freed.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the program has it still.
+    pub(crate) fn make_live(&self, address: u64, again: bool) -> Result<(), CUresult> {
+        let mut map = self.map();
+        let entry = map.by_address.get_mut(&address);
+        let entry = entry.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if entry.live && !again {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        entry.live = true;
+        let device = entry.device;
+        map.note_high(device);
+        Ok(())
+    }
+
+    /// Whether the program has it.
+    pub(crate) fn is_live(&self, address: u64) -> bool {
+        self.map()
+            .by_address
+            .get(&address)
+            .is_some_and(|entry| entry.live)
+    }
+
+    /// Whether an address is that of an allocation of a graph.
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        self.map().by_address.contains_key(&address)
+    }
+
+    /// Frees what a launch has allocated; `None` if the address is none of a graph's.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the program has it no more.
+    pub(crate) fn free(&self, session: &Session, address: u64) -> Option<Result<(), CUresult>> {
+        let mut map = self.map();
+        let entry = map.by_address.get_mut(&address)?;
+        if !std::mem::take(&mut entry.live) {
+            return Some(Err(CUresult::ERROR_INVALID_VALUE));
+        }
+        if entry.held {
+            return Some(Ok(()));
+        }
+        map.by_address.remove(&address);
+        drop(map);
+        Some(give_back(session, address))
+    }
+
+    /// Forgets the memory of a context that has ended; it ended with it.
+    pub(crate) fn forget(&self, context: u64) {
+        let mut map = self.map();
+        map.by_address.retain(|_, entry| entry.context != context);
+    }
+
+    /// A count about a device's memory of graphs, in bytes.
+    pub(crate) fn attribute(
+        &self,
+        device: i32,
+        attribute: CUgraphMem_attribute,
+    ) -> Result<u64, CUresult> {
+        let map = self.map();
+        let (used, reserved) = map.now(device);
+        let (most_used, most_reserved) = map.high.get(&device).copied().unwrap_or((0, 0));
+        match attribute {
+            CUgraphMem_attribute::USED_MEM_CURRENT => Ok(used),
+            CUgraphMem_attribute::USED_MEM_HIGH => Ok(most_used),
+            CUgraphMem_attribute::RESERVED_MEM_CURRENT => Ok(reserved),
+            CUgraphMem_attribute::RESERVED_MEM_HIGH => Ok(most_reserved),
+            _ => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Makes a high-water mark what is true now.
+    pub(crate) fn reset(
+        &self,
+        device: i32,
+        attribute: CUgraphMem_attribute,
+    ) -> Result<(), CUresult> {
+        let mut map = self.map();
+        let (used, reserved) = map.now(device);
+        let high = map.high.entry(device).or_default();
+        match attribute {
+            CUgraphMem_attribute::USED_MEM_HIGH => high.0 = used,
+            CUgraphMem_attribute::RESERVED_MEM_HIGH => high.1 = reserved,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+}
+
+impl Map {
+    /// Bytes in use and altogether.
+    fn now(&self, device: i32) -> (u64, u64) {
+        let of_device = self.by_address.values().filter(|it| it.device == device);
+        of_device.fold((0, 0), |(used, all), entry| {
+            let live = if entry.live { entry.bytes } else { 0 };
+            (used + live, all + entry.bytes)
+        })
+    }
+
+    fn note_high(&mut self, device: i32) {
+        let (used, reserved) = self.now(device);
+        let high = self.high.entry(device).or_default();
+        *high = (high.0.max(used), high.1.max(reserved));
+    }
+}
+
+fn give_back(session: &Session, address: u64) -> Result<(), CUresult> {
+    // The context's end may have taken it before.
+    match session.ranges.remove(address, |_| true) {
+        Some(_) => session.post(&MemFree { address }),
+        None => Ok(()),
+    }
+}
+
+impl Allocation {
+    /// Allocates device memory for a graph.
+    pub(crate) fn new(current: &Current, bytes: u64) -> Result<Arc<Self>, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let session = current.session;
+        let address = session.take_memory(current, bytes)?;
+        let range = Range::new(current, Origin::Device, address, bytes);
+        let noted = session.ranges.insert(range);
+        if !noted {
+            return Err(CUresult::ERROR_UNKNOWN);
+        }
+        let device = current.context.device();
+        let mut map = session.graphs.memories.map();
+        let entry = Entry {
+            bytes,
+            device,
+            context: current.handle(),
+            live: false,
+            held: true,
+        };
+        map.by_address.insert(address, entry);
+        map.note_high(device);
+        drop(map);
+        Ok(Arc::new(Self {
+            session,
+            address,
+            bytes,
+            context: current.handle(),
+        }))
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The handle of its context.
+    pub(crate) fn context(&self) -> u64 {
+        self.context
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        let mut map = self.session.graphs.memories.map();
+        let Some(entry) = map.by_address.get_mut(&self.address) else {
+            return;
+        };
+        entry.held = false;
+        if entry.live {
+            return; // The program has it, and frees it.
+        }
+        map.by_address.remove(&self.address);
+        drop(map);
+        // If there is no server any more there is no memory either.
+        let _ = give_back(self.session, self.address);
+    }
+}
