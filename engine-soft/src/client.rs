@@ -22,7 +22,7 @@ use crate::device::Shared;
 use crate::exec;
 use crate::grid::Grid;
 use crate::image;
-use crate::memory::{ClientMemory, Mapped};
+use crate::memory::{self, ClientMemory, Mapped};
 use crate::module::{Image, Module};
 use crate::services::Sink;
 use crate::stream::{Common, Operation, Stream};
@@ -208,7 +208,7 @@ impl Client for SoftClient {
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
-        copy::peek(&self.objects().common.space, address, bytes)
+        copy::peek(&memory::read(&self.objects().common.spaces), address, bytes)
     }
 
     fn assist(&mut self) -> bool {
