@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::{Shape, Spec};
+use cuda_abi::arrays::Shape;
 use cuda_abi::operations::{ArrayCreate, ArrayDestroy, TextureCreate, TextureDestroy};
+use cuda_abi::textures::Spec;
 use cuda_abi::types::CUDA_RESOURCE_DESC;
 
 use crate::context::Current;

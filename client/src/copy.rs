@@ -255,7 +255,7 @@ pub(crate) unsafe fn copy(
             context,
             given: None,
         };
-        return capture.add(target, Payload::Copy(node));
+        return capture.add(target, Payload::Copy(Box::new(node)));
     }
     match (to.place, from.place) {
         (Place::Program(to_start), Place::Program(from_start)) => {

@@ -142,8 +142,8 @@ impl Call {
     /// `status` is what became of the context before it.
     fn run(&self, status: Result<(), CUresult>) {
         match self {
-            // SAFETY: the program promised that the function may be called with its data.
             Self::Function { function, data } if status.is_ok() => {
+                // SAFETY: the program promised that the function may be called with its data.
                 calling(|| unsafe { function(*data) });
             }
             Self::Callback {

@@ -252,14 +252,14 @@ struct Begun<'a> {
 impl Begun<'_> {
     /// It as a node of a graph.
     fn node(&self, attributes: &[CUlaunchAttribute], block: &[u8]) -> Payload {
-        Payload::Kernel(Kernel::new(
+        Payload::Kernel(Box::new(Kernel::new(
             self.handle,
             self.target.stream.context(),
             self.shape,
             attributes.to_vec(),
             block.into(),
             self.layout,
-        ))
+        )))
     }
 
     #[inline]

@@ -11,6 +11,7 @@ pub mod limits;
 pub mod linked;
 pub mod operations;
 pub mod proc_address;
+pub mod textures;
 pub mod types;
 pub mod wire;
 pub mod words;

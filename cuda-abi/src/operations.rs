@@ -137,7 +137,7 @@ macro_rules! for_each_operation {
                 post 101 1 array_destroy(ArrayDestroy { array: u64 }) -> NoReply {} lost;
                 /// Copies where a side or both are arrays. For a side in an array `to` or `from` is its handle, and level, x (in bytes), y and z say where in it; a pitch or slice has no meaning there. For other sides as [`struct@Copy`].
                 stream 102 1 array_copy(ArrayCopy { to_space: u32, to: u64, to_level: u32, to_x: u64, to_y: u64, to_z: u64, to_pitch: u64, to_slice: u64, from_space: u32, from: u64, from_level: u32, from_x: u64, from_y: u64, from_z: u64, from_pitch: u64, from_slice: u64, width: u64, height: u64, depth: u64 }) -> NoReply {} lost;
-                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::arrays::Spec). The reply has the number by which kernels know it.
+                /// Makes a texture (`surface` 0) or surface (1) of a context. Data: a [`Spec`](crate::textures::Spec). The reply has the number by which kernels know it.
                 call 103 1 texture_create(TextureCreate { context: u32, surface: u32 }) -> TextureCreateReply { object: u64 } lost;
                 /// Ends a texture or surface once all work posted before has finished.
                 post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::{Resource, Shape, Spec};
+use cuda_abi::arrays::Shape;
 use cuda_abi::operations::{ArrayCopy, ArrayCreate, Space};
+use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::*;
 
 use crate::context::Context;

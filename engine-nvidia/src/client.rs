@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cuda_abi::arrays::Spec;
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
+use cuda_abi::textures::Spec;
 use engine::{Attachment, CUresult, Client, Window};
 
 use crate::array::{self, Array, Texture};

@@ -96,6 +96,20 @@ pub(crate) struct Loaded {
     module: Handle<CUmodule>,
 }
 
+/// Whether an address lies in the driver's managed memory.
+fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
+    let mut managed = 0_u32;
+    // SAFETY: the attribute is a word, and the pointer is to a local one.
+    let asked = unsafe {
+        driver.cuPointerGetAttribute(
+            (&raw mut managed).cast(),
+            CUpointer_attribute::IS_MANAGED,
+            address,
+        )
+    };
+    asked.is_ok() && managed != 0
+}
+
 impl Image {
     fn new(device: &Arc<Device>, bytes: Arc<[u8]>, candidates: &[String]) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
@@ -108,11 +122,19 @@ impl Image {
             let Ok(c_name) = CString::new(name.as_str()) else {
                 continue;
             };
-            if let Ok((_, bytes)) = loaded.variable(&c_name) {
+            if let Ok((address, bytes)) = loaded.variable(&c_name) {
+                if is_managed(driver, address) {
+                    return Err(Refused {
+                        code: CUresult::ERROR_NOT_SUPPORTED,
+                        log: format!(
+                            "variable `{name}` is __managed__: the driver keeps it where only this server \
+                             reaches it; memory of cudaMallocManaged is shared"
+                        ),
+                    });
+                }
                 variables.push(Variable {
                     name: name.clone(),
                     bytes,
-                    // The driver's own managed memory is out of the client's reach.
                     managed: false,
                     align: 0,
                 });

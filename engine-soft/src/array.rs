@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use cuda_abi::arrays::{Resource, Shape, Spec};
+use cuda_abi::arrays::Shape;
 use cuda_abi::operations::ArrayCreate;
+use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB, CUDA_ARRAY3D_DESCRIPTOR,
     CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode,

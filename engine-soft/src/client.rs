@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE,
     OUTPUT_PIECE, OUTPUT_STDERR, OUTPUT_STDOUT, STREAM_NON_BLOCKING, STREAM_SLOTS, Space,
 };
+use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::CUlimit;
 use engine::{Attachment, CUresult, Client, Held, Window};
 

@@ -285,7 +285,7 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let roll = state >> 33;
-            if roll % 2 == 0 {
+            if roll.is_multiple_of(2) {
                 let bytes = roll / 2 % 3000;
                 if let Some(address) = heap.allocate(bytes) {
                     assert_eq!(address % 16, 0);

@@ -2,7 +2,7 @@
 //! of a texture: no panic, no size beyond the limits.
 #![no_main]
 
-use cuda_abi::arrays::Spec;
+use cuda_abi::textures::Spec;
 use cuda_abi::linked;
 use libfuzzer_sys::fuzz_target;
 use ptx::image::{Limits, fatbin, select_within};

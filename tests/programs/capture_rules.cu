@@ -66,6 +66,7 @@ cudaError_t allocate_as(cudaStreamCaptureMode mode) {
     return error;
 }
 cudaError_t launch(cudaStream_t stream) {
+    cudaGetLastError();
     add<<<1, 32, 0, stream>>>(device);
     return cudaGetLastError();
 }

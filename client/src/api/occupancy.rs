@@ -129,7 +129,7 @@ fn cluster(config: &CUlaunchConfig) -> Result<u32, CUresult> {
             };
             side(0).saturating_mul(side(4)).saturating_mul(side(8))
         })
-        .last();
+        .next_back();
     Ok(wanted.unwrap_or(1))
 }
 

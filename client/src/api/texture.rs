@@ -1,7 +1,7 @@
 //! Texture and surface objects.
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::{Resource, Spec};
+use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray_format, CUdevice,
     CUsurfObject, CUtexObject,

@@ -212,10 +212,7 @@ impl Captures {
             return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
         }
         let given = into.is_some();
-        let (graph, front) = match into {
-            Some(into) => into,
-            None => (0, Vec::new()),
-        };
+        let (graph, front) = into.unwrap_or_default();
         let mut own = target.stream.capture();
         if own.is_some() {
             return Err(CUresult::ERROR_ILLEGAL_STATE);

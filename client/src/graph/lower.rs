@@ -164,14 +164,14 @@ fn lower_copy(session: &'static Session, node: &CopyNode) -> Result<Vec<Step>, C
                 (Place::Program(to), _) => {
                     let copy = CopyNode {
                         from: staged,
-                        ..*node
+                        ..node.clone()
                     };
                     vec![post(&staged, &node.from), here(copy, to, pointer)]
                 }
                 (_, Place::Program(from)) => {
                     let copy = CopyNode {
                         to: staged,
-                        ..*node
+                        ..node.clone()
                     };
                     vec![here(copy, pointer, from), post(&node.to, &staged)]
                 }
@@ -181,7 +181,7 @@ fn lower_copy(session: &'static Session, node: &CopyNode) -> Result<Vec<Step>, C
         _ => return Ok(vec![post(&node.to, &node.from)]),
     };
     Ok(vec![Step::Call(Call::Ours(Arc::new(Here {
-        copy: *node,
+        copy: node.clone(),
         to,
         from,
         _buffer: None,

@@ -22,8 +22,8 @@ use crate::launch::Shape;
 pub(crate) enum Payload {
     /// Nothing.
     Empty,
-    Kernel(Kernel),
-    Copy(CopyNode),
+    Kernel(Box<Kernel>),
+    Copy(Box<CopyNode>),
     Fill(FillNode),
     Host(HostNode),
     /// Runs the graph of this handle, which is the node's own.
@@ -50,8 +50,8 @@ pub(crate) enum Payload {
 pub(crate) struct Kernel {
     /// The function or kernel that the program named.
     pub function: u64,
-    /// Whether the program named it as a kernel rather than as a function.
-    pub as_kernel: bool,
+    /// The kernel of which it is the function, if the program said so; 0 otherwise.
+    pub kernel: u64,
     /// The handle of the context that it runs in.
     pub context: u64,
     pub shape: Shape,
@@ -76,7 +76,7 @@ impl Kernel {
         Self {
             each: each.map(|(offset, _)| base + *offset as usize).collect(),
             function,
-            as_kernel: false,
+            kernel: 0,
             context,
             shape,
             attributes,
@@ -100,7 +100,7 @@ impl Clone for Kernel {
         Self {
             each: self.each.iter().map(|at| at - before + base).collect(),
             function: self.function,
-            as_kernel: self.as_kernel,
+            kernel: self.kernel,
             context: self.context,
             shape: self.shape,
             attributes: self.attributes.clone(),
@@ -110,7 +110,7 @@ impl Clone for Kernel {
 }
 
 /// A copy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct CopyNode {
     pub to: Side,
     pub from: Side,
@@ -118,7 +118,7 @@ pub(crate) struct CopyNode {
     /// The handle of the context that it runs in.
     pub context: u64,
     /// How the program described it, unless it was captured.
-    pub given: Option<CUDA_MEMCPY3D>,
+    pub given: Option<Box<CUDA_MEMCPY3D>>,
 }
 
 // SAFETY: the pointers into the program's memory are followed only when the graph runs, and the
@@ -140,8 +140,8 @@ fn kind(place: Place) -> (CUmemorytype, u64) {
 impl CopyNode {
     /// It as CUDA describes copies.
     pub(crate) fn described(&self) -> CUDA_MEMCPY3D {
-        if let Some(given) = self.given {
-            return given;
+        if let Some(given) = &self.given {
+            return **given;
         }
         let pitch = |side: &Side| match side.pitch {
             0 => self.extent.width,

@@ -33,7 +33,7 @@ pub(crate) struct Found {
     /// Bytes.
     pub bytes: usize,
     /// The memory, where it is not the program's.
-    made: Option<Vec<u8>>,
+    _made: Option<Vec<u8>>,
 }
 
 impl Found {
@@ -42,7 +42,7 @@ impl Found {
         Self {
             start,
             bytes,
-            made: None,
+            _made: None,
         }
     }
 
@@ -50,7 +50,7 @@ impl Found {
         Self {
             start: image.as_ptr(),
             bytes: image.len(),
-            made: Some(image),
+            _made: Some(image),
         }
     }
 }
@@ -322,7 +322,7 @@ mod tests {
         wrapper.extend((list.as_ptr() as u64).to_le_bytes());
         // SAFETY: all that it leads to is whole and lives until the end of the test.
         let found = unsafe { find(wrapper.as_ptr()) }.unwrap();
-        let image = found.made.as_ref().unwrap();
+        let image = found._made.as_ref().unwrap();
         assert_eq!(length(image), Ok(image.len()), "it is an image itself");
         let parts = linked::decode(image).unwrap();
         let bytes: Vec<_> = parts.iter().map(|part| part.bytes).collect();

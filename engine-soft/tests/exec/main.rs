@@ -1,6 +1,13 @@
 //! The executor on real kernels: PTX that nvcc made from `tests/kernels/*.cu`, results checked against
 //! plain Rust.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+#![allow(
+    clippy::precedence,
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "one line says what an instruction does, as close to its definition as can be"
+)]
+
 mod calls;
 mod faults;
 mod gpu;

@@ -1,11 +1,11 @@
 //! Arrays, textures and surfaces; images of several parts.
 
-use cuda_abi::arrays::{Resource, Spec};
 use cuda_abi::linked::{self, Part};
 use cuda_abi::operations::{
     ArrayCopy, ArrayCreate, ArrayDestroy, IMAGE_PART, ImageLoad, ModuleLoad, Space, TextureCreate,
     TextureDestroy,
 };
+use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CUDA_ARRAY3D_SURFACE_LDST,
     CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUjitInputType,

@@ -168,7 +168,7 @@ pub(crate) fn cuGraphExecKernelNodeSetParams_v2(
         return Err(CUresult::ERROR_INVALID_VALUE);
     };
     let then = kernel(&node_params.get()?, now.attributes)?;
-    exec.set(node.bits(), Payload::Kernel(then))
+    exec.set(node.bits(), Payload::Kernel(Box::new(then)))
 }
 
 pub(crate) fn cuGraphExecMemcpyNodeSetParams(
@@ -178,7 +178,7 @@ pub(crate) fn cuGraphExecMemcpyNodeSetParams(
     ctx: CUcontext,
 ) -> Outcome {
     let then = copy(&copy_params.get()?, ctx)?;
-    exec(graph_exec)?.set(node.bits(), Payload::Copy(then))
+    exec(graph_exec)?.set(node.bits(), Payload::Copy(Box::new(then)))
 }
 
 pub(crate) fn cuGraphExecMemsetNodeSetParams(

@@ -79,7 +79,7 @@ pub(super) fn kernel(
     };
     // SAFETY: the program promises parameters as the kernel has them.
     let mut kernel = unsafe { launch::node(&current, handle, shape, each, former)? };
-    kernel.as_kernel = params.func.is_null();
+    kernel.kernel = params.kern.bits();
     Ok(kernel)
 }
 
@@ -94,7 +94,7 @@ pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<CopyNode, C
         from,
         extent,
         context: current.handle(),
-        given: Some(*params),
+        given: Some(Box::new(*params)),
     })
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn cuGraphAddKernelNode_v2(
     let after = after(&dependencies, num_dependencies)?;
     let params = node_params.get()?;
     add(&graph_node, graph, &after, || {
-        Ok(Payload::Kernel(kernel(&params, Vec::new())?))
+        Ok(Payload::Kernel(Box::new(kernel(&params, Vec::new())?)))
     })
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn cuGraphAddMemcpyNode(
     let after = after(&dependencies, num_dependencies)?;
     let params = copy_params.get()?;
     add(&graph_node, graph, &after, || {
-        Ok(Payload::Copy(copy(&params, ctx)?))
+        Ok(Payload::Copy(Box::new(copy(&params, ctx)?)))
     })
 }
 
@@ -374,7 +374,7 @@ pub(super) fn generic(
         (CUgraphNodeType::KERNEL, _) => {
             // SAFETY: the structure is numbers and pointers.
             let launch: CUDA_KERNEL_NODE_PARAMS = unsafe { body(params) };
-            Payload::Kernel(kernel(&launch, former)?)
+            Payload::Kernel(Box::new(kernel(&launch, former)?))
         }
         (CUgraphNodeType::MEMCPY, _) => {
             // Flags and padding, the context, the copy.
@@ -385,7 +385,10 @@ pub(super) fn generic(
             shifted.body.copy_within(2.., 0);
             // SAFETY: the structure is numbers and pointers.
             let described: CUDA_MEMCPY3D = unsafe { body(&shifted) };
-            Payload::Copy(copy(&described, CUcontext::from_bits(params.body[1]))?)
+            Payload::Copy(Box::new(copy(
+                &described,
+                CUcontext::from_bits(params.body[1]),
+            )?))
         }
         (CUgraphNodeType::MEMSET, _) => {
             // SAFETY: the structure is numbers.

@@ -58,7 +58,7 @@ pub(crate) fn cuGraphKernelNodeSetParams_v2(
 ) -> Outcome {
     let former = attributes_of(node)?;
     let kernel = kernel(&node_params.get()?, former)?;
-    set(node, Payload::Kernel(kernel))
+    set(node, Payload::Kernel(Box::new(kernel)))
 }
 
 /// A kernel node as the program is told of it. The pointers in it are the node's own.
@@ -111,18 +111,26 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
     node: CUgraphNode,
     node_params: Out<CUDA_KERNEL_NODE_PARAMS>,
 ) -> Outcome {
-    let wide = graphs()?.with_node(node.bits(), |payload| match payload {
-        Payload::Kernel(kernel) => {
-            let mut wide = described_kernel(kernel);
-            if kernel.as_kernel {
-                wide.kern = CUkernel::from_bits(kernel.function);
-                wide.func = CUfunction::NULL;
-                wide.ctx = CUcontext::from_bits(kernel.context);
-            }
-            Ok(wide)
+    let session = session()?;
+    let told = |payload: &mut Payload| {
+        let Payload::Kernel(kernel) = payload else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        let mut wide = described_kernel(kernel);
+        wide.kern = CUkernel::from_bits(kernel.kernel);
+        if session.functions.get(kernel.function)?.is_kernel() {
+            // Runtimes launch kernels, and look for both here.
+            let current = context::usable(session, kernel.context)?;
+            let (function, _) = session.functions.in_context(kernel.function, &current)?;
+            wide.kern = CUkernel::from_bits(kernel.function);
+            wide.func = CUfunction::from_bits(function);
         }
-        _ => Err(CUresult::ERROR_INVALID_VALUE),
-    })?;
+        if !wide.kern.is_null() {
+            wide.ctx = CUcontext::from_bits(kernel.context);
+        }
+        Ok(wide)
+    };
+    let wide = session.graphs.with_node(node.bits(), told)?;
     node_params.set(wide)
 }
 
@@ -193,7 +201,7 @@ pub(crate) fn cuGraphMemcpyNodeSetParams(
         Payload::Copy(copy) => CUcontext::from_bits(copy.context),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    set(node, Payload::Copy(copy(&params, context)?))
+    set(node, Payload::Copy(Box::new(copy(&params, context)?)))
 }
 
 pub(crate) fn cuGraphMemsetNodeGetParams(

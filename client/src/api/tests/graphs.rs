@@ -355,7 +355,7 @@ fn graphs_are_built_copied_updated_and_launched() {
     };
     run();
     // SAFETY: the graph has written it, and nothing is under way.
-    let seen = |result: &Box<u64>| unsafe { (&raw const **result).read_volatile() };
+    let seen = |result: &u64| unsafe { (&raw const *result).read_volatile() };
     assert_eq!(seen(&result), 5);
     value.store(6, Ordering::SeqCst);
     cuGraphExecKernelNodeSetParams(exec, kernel, In::of(&params)).unwrap();
@@ -461,3 +461,52 @@ fn memory_of_a_graph_is_there_from_its_node_to_its_last_holder() {
     assert_eq!(cuMemFree_v2(params.dptr), wrong);
     cuCtxDestroy_v2(mine).unwrap();
 }
+
+/// Of all that a warm program does with streams, nothing takes a lock of another stream's, or one that
+/// is held while something is put into another stream.
+#[test]
+fn a_stream_in_hand_holds_up_no_other() {
+    let mine = context(0);
+    let module = load(STORE);
+    let store_it = function(module, "store\0");
+    let (held, free) = (
+        stream(CU_STREAM_NON_BLOCKING),
+        stream(CU_STREAM_NON_BLOCKING),
+    );
+    let (to, marked) = (allocate(8), event());
+    cuStreamBeginCapture_v2(free, THREAD).unwrap();
+    store(store_it, free, to, 3).unwrap();
+    let graph = ended(free).unwrap();
+    let exec = instantiate(graph);
+    let other = event();
+    cuEventRecord(other, held).unwrap();
+    let target = crate::stream::target(held).unwrap();
+    let in_hand = target.appender();
+    let mine_bits = mine.bits();
+    let (store_bits, free_bits) = (store_it.bits(), free.bits());
+    let (exec_bits, marked_bits, other_bits) = (exec.bits(), marked.bits(), other.bits());
+    let worker = std::thread::spawn(move || {
+        let (store_it, free) = (
+            CUfunction::from_bits(store_bits),
+            CUstream::from_bits(free_bits),
+        );
+        let marked = CUevent::from_bits(marked_bits);
+        cuCtxSetCurrent(CUcontext::from_bits(mine_bits)).unwrap();
+        for _ in 0..10 {
+            store(store_it, free, to, 4).unwrap();
+            cuEventRecord(marked, free).unwrap();
+            cuStreamWaitEvent(free, CUevent::from_bits(other_bits), 0).unwrap();
+            cuLaunchHostFunc(free, Some(nothing), std::ptr::null_mut()).unwrap();
+            cuGraphLaunch(CUgraphExec::from_bits(exec_bits), free).unwrap();
+            cuEventSynchronize(marked).unwrap();
+            cuStreamSynchronize(free).unwrap();
+        }
+    });
+    // Were a lock shared, this would never end.
+    worker.join().unwrap();
+    drop(in_hand);
+    assert_eq!(number(to), 3);
+    cuCtxDestroy_v2(mine).unwrap();
+}
+
+extern "C" fn nothing(_: *mut c_void) {}

@@ -151,9 +151,8 @@ impl<'a> Body<'a> {
         if !words.has("v4") || !matches!(result, Type::F32 | Type::U32 | Type::S32) {
             return Err(self.unbuilt());
         }
-        let (d, source, rest) = match at.operands.as_slice() {
-            [d, source, rest @ ..] => (d, source, rest),
-            _ => return Err(self.fail("a wrong number of operands")),
+        let [d, source, rest @ ..] = at.operands.as_slice() else {
+            return Err(self.fail("a wrong number of operands"));
         };
         let (object, coordinates) = self.object(source)?;
         let (place, layer) = self.place(coordinates, geometry)?;
