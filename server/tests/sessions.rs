@@ -328,7 +328,10 @@ fn what_the_engine_does_not_take_is_an_error_in_its_turn() {
     rig.engine.open(1);
     client.end.wait(0, after).unwrap();
     assert!(refused < after);
-    assert_eq!(client.end.fault(0), CUresult::ERROR_INVALID_HANDLE);
+    // Told, and no harm to the context.
+    let code = CUresult(client.end.refused(0) & 0xffff);
+    assert_eq!(code, CUresult::ERROR_INVALID_HANDLE);
+    assert_eq!(client.end.fault(0), CUresult::SUCCESS);
 }
 
 #[test]
