@@ -49,6 +49,8 @@ pub(crate) struct Context {
     banks: AtomicU32,
     /// The last refused operation that the program was told of, as the link numbers them.
     refused: AtomicU32,
+    /// The handles of the contexts whose memory its kernels may reach.
+    peers: Mutex<Vec<u64>>,
 }
 
 /// A context that a call is about.
@@ -105,6 +107,7 @@ impl Context {
         self.primary.store(false, Ordering::Relaxed);
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
+        self.peers().clear();
         for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
             limit.store(value, Ordering::Relaxed);
         }
@@ -118,6 +121,11 @@ impl Context {
     /// The ordinal of its device.
     pub(crate) fn device(&self) -> CUdevice {
         self.device.load(Ordering::Relaxed)
+    }
+
+    /// The handles of the contexts whose memory its kernels may reach.
+    pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether it is its device's primary context.
@@ -285,6 +293,7 @@ impl Current {
         session.graphs.forget(handle);
         session.registered.forget(session, handle);
         session.pools.forget_context(handle);
+        self.context.peers().clear();
         session.modules.forget(session, handle);
         session.arrays.forget(handle);
         session.events.forget(handle);

@@ -25,8 +25,11 @@ use told::{End, enqueue};
 /// Bytes that travel inside of a record.
 const INLINE: u64 = 16 << 10;
 
-/// Bytes of a piece.
+/// Bytes of a piece of a large copy.
 const PIECE: u64 = 1 << 20;
+
+/// Bytes of a piece of a small one.
+const LEAST_PIECE: u64 = 128 << 10;
 
 /// Pieces that may be on their way to the program's memory.
 const AHEAD: usize = 8;
@@ -181,11 +184,16 @@ impl Session {
         if bits == 0 || self.in_device_window(bits) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        match self.device_address(bits) {
-            same if same == bits => Ok(Place::Program(address.cast_mut())),
-            // Registered memory, which devices reach.
-            shared => Ok(Place::Pinned(shared)),
+        // Only where there is such memory need it be looked for.
+        if (self.registered.any() || self.has_imports())
+            && let Some(range) = self.ranges.find(bits)
+        {
+            return match range.origin {
+                Origin::Registered => Ok(Place::Pinned(range.across(bits))),
+                _ => Err(CUresult::ERROR_INVALID_VALUE), // Another process's device memory.
+            };
         }
+        Ok(Place::Program(address.cast_mut()))
     }
 
     /// Where an address lies of which the program says nothing.
@@ -213,12 +221,8 @@ impl Session {
         let span = side.span(extent)?;
         match side.address() {
             None => Ok(()),
-            Some(address) => self
-                .ranges
-                .find(address)
-                .filter(|range| range.contains(address, span))
-                .map(drop)
-                .ok_or(CUresult::ERROR_INVALID_VALUE),
+            Some(address) if self.ranges.cover(address, span) => Ok(()),
+            Some(_) => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 }
@@ -366,6 +370,19 @@ impl Piece {
     }
 }
 
+/// Bytes of the pieces of an extent: so many that pieces are copied on both sides at once.
+const fn piece_of(extent: &Extent) -> u64 {
+    let bytes = extent
+        .width
+        .saturating_mul(extent.height)
+        .saturating_mul(extent.depth);
+    match bytes / AHEAD as u64 {
+        ..LEAST_PIECE => LEAST_PIECE,
+        LEAST_PIECE..PIECE => (bytes / AHEAD as u64).next_multiple_of(4096),
+        _ => PIECE,
+    }
+}
+
 /// Cuts an extent into pieces of at most `most` bytes.
 fn pieces(extent: Extent, most: u64) -> impl Iterator<Item = Piece> {
     let width = extent.width.min(most);
@@ -416,7 +433,7 @@ unsafe fn copy_in(
         return target.enqueue(&Write { to }, &[bytes]).map(drop);
     }
     let mut last = 0;
-    for piece in pieces(*extent, PIECE) {
+    for piece in pieces(*extent, piece_of(extent)) {
         let chunk = session.stage(piece.bytes() as usize)?;
         for row in 0..piece.rows {
             let offset = piece.offset(from) + row * from.pitch;
@@ -471,7 +488,7 @@ unsafe fn copy_out(
         Ok(())
     };
     let mut result = Ok(());
-    for piece in pieces(*extent, PIECE) {
+    for piece in pieces(*extent, piece_of(extent)) {
         if under_way.len() == AHEAD
             && let Some(first) = under_way.pop_front()
         {

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EVENT_SLOTS, EventRecord, StreamWait};
+use cuda_abi::operations::{
+    EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply, EventPass, EventRecord,
+    StreamWait,
+};
 use cuda_abi::types::{CU_EVENT_DISABLE_TIMING, CUevent};
 
 use crate::context::Current;
@@ -23,6 +26,8 @@ pub(crate) struct Event {
     /// The slot where its time is noted, and that slot's table key, if it keeps time.
     timer: Mutex<Option<Key>>,
     recorded: Mutex<Recorded>,
+    /// The slot that it has for the server, if other processes may share it.
+    shared: Mutex<Option<u32>>,
 }
 
 /// Where an event was last recorded.
@@ -103,6 +108,24 @@ impl Event {
         }
     }
 
+    /// The slot that it has for the server, if other processes may share it.
+    pub(crate) fn shared(&self) -> Option<u32> {
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How an event that is shared stands: the number of its last record, and how far it has come.
+    pub(crate) fn standing(
+        session: &Session,
+        slot: u32,
+        record: bool,
+    ) -> Result<EventMarkReply, CUresult> {
+        let mark = EventMark {
+            event: slot,
+            record: u32::from(record),
+        };
+        Ok(session.call(&mark)?.fields)
+    }
+
     fn timer(&self) -> Option<Key> {
         *self.timer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +140,12 @@ impl Events {
     }
 
     /// Makes an event in the current context.
-    pub(crate) fn create(&self, current: &Current, flags: u32) -> Result<Key, CUresult> {
+    pub(crate) fn create(
+        &self,
+        current: &Current,
+        flags: u32,
+        shared: Option<u32>,
+    ) -> Result<Key, CUresult> {
         let session = current.session;
         let timer = if flags & CU_EVENT_DISABLE_TIMING == 0 {
             let free = |_, timer: &Timer| {
@@ -136,6 +164,7 @@ impl Events {
                 event.context.store(current.handle(), Ordering::Relaxed);
                 *event.timer.lock().unwrap_or_else(PoisonError::into_inner) = timer;
                 *event.lock() = Recorded::Never;
+                *event.shared.lock().unwrap_or_else(PoisonError::into_inner) = shared;
             },
         );
         if event.is_none() {
@@ -151,8 +180,12 @@ impl Events {
             .remove(key)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         self.drop_timer(event.timer());
+        let shared = event.shared();
         self.table.release(key.index());
-        Ok(())
+        match shared {
+            Some(event) => crate::session::session()?.post(&EventForget { event }),
+            None => Ok(()),
+        }
     }
 
     fn drop_timer(&self, timer: Option<Key>) {
@@ -192,6 +225,9 @@ impl Events {
         if let Some(capture) = target.standing()? {
             *event.lock() = Recorded::Captured(capture.mark(target)?);
             return Ok(());
+        }
+        if let Some(slot) = event.shared() {
+            return record_shared(slot, target);
         }
         // Held over the sending, so that of two records the later one is what the event keeps.
         let mut recorded = event.lock();
@@ -247,6 +283,16 @@ impl Events {
     }
 }
 
+/// Records an event that other processes share. Whoever hears of it after this call finds it.
+fn record_shared(slot: u32, target: &Target) -> Result<(), CUresult> {
+    let number = Event::standing(target.current.session, slot, true)?.recorded;
+    let pass = EventPass {
+        event: slot,
+        number,
+    };
+    target.enqueue(&pass, &[]).map(drop)
+}
+
 /// Makes a stream wait for an event as it stands now. `external` is CU_EVENT_WAIT_EXTERNAL.
 ///
 /// # Errors
@@ -262,6 +308,20 @@ pub(crate) fn make_wait(
     }
     if external {
         return Err(CUresult::ERROR_ILLEGAL_STATE);
+    }
+    if let Some(slot) = event.shared() {
+        let EventMarkReply {
+            recorded,
+            completed,
+        } = Event::standing(target.current.session, slot, false)?;
+        if completed >= recorded {
+            return Ok(());
+        }
+        let wait = EventAwait {
+            event: slot,
+            number: recorded,
+        };
+        return target.enqueue(&wait, &[]).map(drop);
     }
     let place = match event.recorded() {
         Recorded::Never => return Ok(()), // There is nothing to wait for.

@@ -53,6 +53,7 @@ mod session;
 mod slots;
 mod staging;
 mod stream;
+mod virtual_memory;
 mod visible;
 
 /// Tells a server that looks for the real driver that this file is not it.

@@ -24,6 +24,10 @@ pub(crate) enum Origin {
     /// Memory of the program that cuMemHostRegister has shared with the devices: once as the program
     /// has it and once as the devices do. Each says where the other is.
     Registered,
+    /// Another process's device memory.
+    Imported,
+    /// Physical memory that is mapped at reserved addresses. Its flags say whether it can be reached.
+    Mapped,
 }
 
 /// A range of addresses that the program may use.
@@ -77,7 +81,10 @@ impl Range {
 
     /// Whether the program sees its bytes too.
     pub(crate) const fn is_shared(&self) -> bool {
-        !matches!(self.origin, Origin::Device | Origin::Variable)
+        !matches!(
+            self.origin,
+            Origin::Device | Origin::Variable | Origin::Imported | Origin::Mapped
+        )
     }
 
     /// The address of a byte of this range on the other side.
@@ -126,6 +133,41 @@ impl Ranges {
         range.contains(address, 1).then_some(*range)
     }
 
+    /// Whether all of some bytes may be copied: they lie in one range, or in mappings that can be
+    /// reached and follow each other.
+    pub(crate) fn cover(&self, address: u64, bytes: u64) -> bool {
+        let map = self.map.read().unwrap_or_else(PoisonError::into_inner);
+        let (mut at, mut left) = (address, bytes);
+        loop {
+            let Some((_, range)) = map.by_base.range(..=at).next_back() else {
+                return false;
+            };
+            if !range.contains(at, 1) {
+                return false;
+            }
+            if range.origin != Origin::Mapped {
+                return at == address && range.contains(address, bytes);
+            }
+            if range.flags == 0 {
+                return false;
+            }
+            let here = range.bytes - (at - range.base);
+            if left <= here {
+                return true;
+            }
+            at += here;
+            left -= here;
+        }
+    }
+
+    /// Sets the flags of the range that begins at an address.
+    pub(crate) fn set_flags(&self, base: u64, flags: u32) {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(range) = map.by_base.get_mut(&base) {
+            range.flags = flags;
+        }
+    }
+
     /// Takes out the range that begins at an address, if `fits` says so.
     pub(crate) fn remove(&self, base: u64, fits: impl Fn(&Range) -> bool) -> Option<Range> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -172,6 +214,23 @@ mod tests {
         assert_eq!(ranges.find(0x10ff).unwrap().base, 0x1000);
         assert_eq!(ranges.find(0xfff), None);
         assert_eq!(ranges.find(0x1101), None);
+    }
+
+    #[test]
+    fn what_spans_mappings_is_covered_if_all_of_them_can_be_reached() {
+        let ranges = Ranges::default();
+        let mapped = |base| Range {
+            origin: Origin::Mapped,
+            flags: 1,
+            ..range(base, 0x100)
+        };
+        assert!(ranges.insert(mapped(0x1000)) && ranges.insert(mapped(0x1100)));
+        assert!(ranges.insert(range(0x1200, 0x100)));
+        assert!(ranges.cover(0x1080, 0x100) && ranges.cover(0x1000, 0x200));
+        assert!(!ranges.cover(0x1180, 0x100), "into what is no mapping");
+        assert!(ranges.cover(0x1200, 0x100) && !ranges.cover(0x1200, 0x101));
+        ranges.set_flags(0x1100, 0);
+        assert!(!ranges.cover(0x1080, 0x100) && ranges.cover(0x1080, 0x80));
     }
 
     #[test]

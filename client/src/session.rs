@@ -4,7 +4,10 @@
 //! fork's child of one in which it has. The session is made once and never freed, because entry
 //! points are called until the process is gone.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::operations::Request;
 use cuda_abi::{CUresult, facts::DeviceFacts};
@@ -27,6 +30,7 @@ use crate::pool::Pools;
 use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::{Stream, Streams};
+use crate::virtual_memory::VirtualMemory;
 
 /// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
 /// the child finds null there without asking anybody. Null itself before the first cuInit.
@@ -61,6 +65,11 @@ pub(crate) struct Session {
     pub registered: Registered,
     pub advice: managed::Advice,
     pub pools: Pools,
+    pub virtual_memory: VirtualMemory,
+    /// Other processes' memory that is open, by address, and how often.
+    imports: Mutex<BTreeMap<u64, u32>>,
+    /// Set once any was; read without the lock by copies.
+    pub any_imports: AtomicBool,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -177,6 +186,9 @@ impl Session {
             registered: Registered::default(),
             advice: managed::Advice::default(),
             pools,
+            virtual_memory: VirtualMemory::default(),
+            imports: Mutex::default(),
+            any_imports: AtomicBool::new(false),
             _mappings: mappings,
         }
     }
@@ -187,6 +199,16 @@ impl Session {
             .ok()
             .and_then(|ordinal| self.devices.get(ordinal))
             .ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    /// Other processes' memory that is open, by address, and how often.
+    pub(crate) fn imports(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
+        self.imports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any other process's memory is open.
+    pub(crate) fn has_imports(&self) -> bool {
+        self.any_imports.load(Ordering::Relaxed)
     }
 
     /// The transport.

@@ -19,6 +19,11 @@ pub struct DeviceFacts {
     pub window_bytes: u64,
 }
 
+/// Where among the attributes a device says what it can do that no attribute of CUDA's tells: 0 is
+/// the number of none of them.
+pub const ABILITIES: u32 = 0;
+/// Bit of [`ABILITIES`]: kernels can reach the memory of other devices that have this bit.
+pub const REACHES_PEERS: i32 = 1;
 /// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 pub const MULTIPROCESSOR_COUNT: u32 = 16;
 /// CU_DEVICE_ATTRIBUTE_PCI_BUS_ID
@@ -37,6 +42,13 @@ impl DeviceFacts {
     #[must_use]
     pub fn attribute(&self, number: u32) -> Option<i32> {
         self.attributes.get(number as usize).copied()
+    }
+
+    /// Whether kernels can reach the memory of other devices that say the same of themselves.
+    #[must_use]
+    pub fn reaches_peers(&self) -> bool {
+        self.attribute(ABILITIES)
+            .is_some_and(|abilities| abilities & REACHES_PEERS != 0)
     }
 
     /// The bytes that tell of all devices.

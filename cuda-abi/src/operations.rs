@@ -59,6 +59,42 @@ macro_rules! for_each_operation {
                 call 10 1 image_describe(ImageDescribe { image: u64, staging: u64, capacity: u64 }) -> ImageDescribeReply { bytes: u64 } lost;
                 /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
                 call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 } survives;
+                /// Offers something to other clients of the same user, who find it by the token: see [`Exposed`](crate::operations::Exposed).
+                call 81 1 expose(Expose { kind: u32, object: u64, bytes: u64 }) -> ExposeReply { token0: u64, token1: u64, token2: u64, token3: u64 } lost;
+                /// Opens another client's block, which lies at the same address here. Opening it again changes nothing.
+                call 82 1 mem_import(MemImport { token0: u64, token1: u64, token2: u64, token3: u64 }) -> MemImportReply { address: u64, bytes: u64, device: u32 } lost;
+                /// Closes another client's block once all work posted before has finished.
+                post 83 1 mem_close(MemClose { address: u64 }) -> NoReply {} lost;
+                /// Makes an event that can be offered to other clients of the same user, and gives its slot.
+                call 84 1 event_share(EventShare { reserved: u32 }) -> EventShareReply { event: u32 } lost;
+                /// Lets the kernels of a context reach the client's memory on another device, or no longer.
+                call 85 1 peer_access(PeerAccess { context: u32, device: u32, enabled: u32 }) -> PeerAccessReply { reserved: u32 } replayed;
+                /// Opens another client's event, and gives its slot here.
+                call 86 1 event_open(EventOpen { token0: u64, token1: u64, token2: u64, token3: u64 }) -> EventOpenReply { event: u32 } lost;
+                /// Forgets a shared event once all work posted before has finished.
+                post 87 1 event_forget(EventForget { event: u32 }) -> NoReply {} lost;
+                /// Says the number of a shared event's last record and how far it has come; if `record` is 1, for a new record.
+                call 88 1 event_mark(EventMark { event: u32, record: u32 }) -> EventMarkReply { recorded: u64, completed: u64 } lost;
+                /// A record of a shared event, whose number event_mark gave, in its place in a stream.
+                stream 89 1 event_pass(EventPass { event: u32, number: u64 }) -> NoReply {} lost;
+                /// Makes the stream's later work wait until a shared event has come as far as a record.
+                stream 90 1 event_await(EventAwait { event: u32, number: u64 }) -> NoReply {} lost;
+                /// Reserves addresses in the window of a device.
+                call 91 1 address_reserve(AddressReserve { device: u32, bytes: u64, align: u64 }) -> AddressReserveReply { address: u64 } survives;
+                /// Gives reserved addresses back, in which nothing is mapped.
+                post 92 1 address_free(AddressFree { address: u64 }) -> NoReply {} survives;
+                /// Allocates physical memory of a device, without an address, under the client's handle.
+                call 93 1 physical_create(PhysicalCreate { handle: u64, device: u32, bytes: u64 }) -> PhysicalCreateReply { reserved: u32 } survives;
+                /// Frees physical memory that is mapped nowhere.
+                post 94 1 physical_release(PhysicalRelease { handle: u64 }) -> NoReply {} survives;
+                /// Maps physical memory at reserved addresses. Nobody may reach it yet.
+                call 95 1 physical_map(PhysicalMap { handle: u64, address: u64, bytes: u64, offset: u64 }) -> PhysicalMapReply { reserved: u32 } survives;
+                /// Takes the mapping that begins at an address away.
+                call 96 1 physical_unmap(PhysicalUnmap { address: u64 }) -> PhysicalUnmapReply { reserved: u32 } survives;
+                /// Says how a device may reach a mapping: CUmemAccess_flags.
+                call 97 1 physical_access(PhysicalAccess { address: u64, device: u32, access: u32 }) -> PhysicalAccessReply { reserved: u32 } survives;
+                /// Takes physical memory of another client under a handle of this one's.
+                call 98 1 physical_import(PhysicalImport { handle: u64, token0: u64, token1: u64, token2: u64, token3: u64 }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`.
@@ -109,6 +145,34 @@ macro_rules! for_each_operation {
         }
     };
 }
+
+/// What an [`Expose`] offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Exposed {
+    /// A block of device memory, by its address, of which others see so many bytes.
+    Block = 0,
+    /// A shared event, by its slot.
+    Event = 1,
+    /// Physical memory, by its handle.
+    Physical = 2,
+}
+
+impl Exposed {
+    /// The kind with this number.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        match number {
+            0 => Some(Self::Block),
+            1 => Some(Self::Event),
+            2 => Some(Self::Physical),
+            _ => None,
+        }
+    }
+}
+
+/// Shared events that one client may have open.
+pub const SHARED_EVENT_SLOTS: u32 = 4096;
 
 /// Where a side of a [`struct@Copy`] lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

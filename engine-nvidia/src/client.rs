@@ -58,6 +58,8 @@ impl NvidiaClient {
     pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
+            // Its addresses are reserved in the driver's own tables, and nobody else uses them.
+            addresses: _,
             host,
             staging,
             share,

@@ -12,16 +12,17 @@ use cuda_abi::operations::{
 };
 use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Client, Window};
+use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array};
+use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
 use crate::copy::{self, ArrayTransfer};
 use crate::device::Shared;
 use crate::exec;
 use crate::grid::Grid;
 use crate::image;
-use crate::memory::{ClientMemory, Mapped};
+use crate::memory::{self, ClientMemory, Mapped};
 use crate::module::{Image, Module};
 use crate::services::Sink;
 use crate::stream::{Common, Operation, Stream};
@@ -69,6 +70,7 @@ impl SoftClient {
     pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
+            addresses,
             host,
             staging,
             share,
@@ -77,7 +79,7 @@ impl SoftClient {
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let memory = ClientMemory::new(&windows, &shared.budgets, &host, &staging)?;
+        let memory = ClientMemory::new(&windows, &shared.budgets, &addresses, &host, &staging)?;
         let scheduler = Arc::clone(shared.pool.scheduler());
         // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
         let part = f64::from(share.percentage) / 100.0;
@@ -91,7 +93,7 @@ impl SoftClient {
                     observer,
                     account,
                     scheduler,
-                    space: Arc::clone(memory.copy_space()),
+                    spaces: memory.copy_spaces(),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                 }),
@@ -176,7 +178,11 @@ impl Objects {
         Grid::new(
             self.module(request.module)?,
             &context,
-            (self.memory.kernel_space(context.device)?, &self.textures),
+            (
+                self.memory
+                    .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
+                &self.textures,
+            ),
             priority,
             self.sms,
             request,
@@ -202,7 +208,7 @@ impl Client for SoftClient {
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
-        copy::peek(&self.objects().common.space, address, bytes)
+        copy::peek(&memory::read(&self.objects().common.spaces), address, bytes)
     }
 
     fn assist(&mut self) -> bool {
@@ -210,6 +216,62 @@ impl Client for SoftClient {
             scheduler, account, ..
         } = &*self.objects().common;
         scheduler.help(account, ASSIST)
+    }
+
+    fn share(&mut self, range: Window) -> Result<Held, CUresult> {
+        self.objects().memory.share(range).map(Held::new)
+    }
+
+    fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+        let shared = shared.get::<SharedBlock>();
+        let shared = shared.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.objects().memory.import(&shared)
+    }
+
+    fn close(&mut self, shared: &Held) {
+        if let Some(shared) = shared.get::<SharedBlock>() {
+            self.objects().memory.close(&shared);
+        }
+    }
+
+    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
+        let budget = self.shared.budgets.get(device as usize);
+        let budget = budget.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Physical::new(budget, bytes).map(Held::new)
+    }
+
+    fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+        let memory = memory.get::<Physical>();
+        let memory = memory.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.objects().memory.map_physical(at, &memory, offset)
+    }
+
+    fn physical_unmap(&mut self, at: Window) {
+        self.objects().memory.unmap_physical(at);
+    }
+
+    fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+        self.objects().memory.access_physical(at, device, reaches)
+    }
+
+    fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
+        let devices = self.shared.budgets.len() as u32;
+        let objects = self.objects();
+        let context = Arc::clone(objects.context(context)?);
+        if device >= devices {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        if device == context.device {
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        let before = context.peers.load(Ordering::Relaxed);
+        let peers = match enabled {
+            true => before | 1 << device,
+            false => before & !(1 << device),
+        };
+        objects.memory.prepare_peers(context.device, peers);
+        context.peers.store(peers, Ordering::Relaxed);
+        Ok(())
     }
 
     fn context_create(

@@ -14,6 +14,8 @@ pub(crate) struct Context {
     pub(crate) id: u32,
     /// The device that it is on.
     pub(crate) device: u32,
+    /// Other devices whose memory its kernels may touch, as bits.
+    pub(crate) peers: AtomicU32,
     /// Ends the context's running grids.
     pub(crate) cancel: Arc<AtomicBool>,
     /// 0, or why every operation fails.
@@ -28,6 +30,7 @@ impl Context {
         Self {
             id,
             device,
+            peers: AtomicU32::new(0),
             cancel: Arc::default(),
             code: AtomicU32::new(0),
             services: Arc::new(Services::new(Arc::clone(&observer))),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cuda_abi::facts::DeviceFacts;
+use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
 use engine::{Attachment, CUresult, Client, Engine, arena};
 
@@ -207,6 +207,11 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         (Attribute::HOST_REGISTER_SUPPORTED, 1),
         (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
         (Attribute::MEMORY_POOLS_SUPPORTED, 1),
+        (Attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 1),
+        (Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
+        (Attribute::IPC_EVENT_SUPPORTED, 1),
+        // No attribute of CUDA's: what there is beside them.
+        (Attribute(ABILITIES), REACHES_PEERS),
         // On no node, and not known.
         (Attribute::NUMA_ID, -1),
         (Attribute::HOST_NUMA_ID, -1),

@@ -17,6 +17,7 @@
 //! ```
 
 mod array;
+mod backing;
 mod client;
 mod context;
 mod copy;

@@ -1,22 +1,24 @@
 //! A client's memory: its windows, what of them is committed, and what each device has left.
 //!
-//! A device window is one sealed memfd, mapped whole and for as long as anything of the client runs,
-//! so an access inside it is always memory-safe; the validity table beside it (`exec::Window`) says
-//! which granules the client has. Taking memory back clears the marks and punches a hole: work that
-//! still runs reads zeroes. The host window was mapped by somebody else and has only a table.
+//! A device window (`backing`) is mapped whole and for as long as anything of the client runs, so an
+//! access inside it is always memory-safe; the validity table beside it (`exec::Window`) says which
+//! granules the client has. Taking memory back clears the marks and punches a hole: work that still
+//! runs reads zeroes. The host window was mapped by somebody else and has only a table.
+//!
+//! What a kernel or a copy may touch is a list of such windows, made anew when it changes: work is
+//! held to the list as it was when the work was posted.
 //!
 //! Knows nothing of streams or kernels.
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use engine::{CUresult, Owner, Region, Window, arena};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::Advice;
 
+use crate::backing::{Backing, Physical, SharedBlock};
 use crate::copy;
 use crate::exec;
 use crate::sync::lock;
@@ -94,79 +96,26 @@ impl Drop for Ticket {
     }
 }
 
-/// A device window's memory. Unmapped when the last piece of work that may touch it is gone.
-#[derive(Debug)]
-struct Backing {
-    window: Window,
-    file: OwnedFd,
-    _ticket: Ticket,
-}
-
-impl Backing {
-    fn map(window: Window, ticket: Ticket) -> Result<Self, Errno> {
-        let file = rustix::fs::memfd_create(
-            "openmps-device",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
-        rustix::fs::ftruncate(&file, window.bytes)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        // SAFETY: FIXED_NOREPLACE only ever maps where nothing was, so no Rust object is touched;
-        // what is mapped is reached through raw pointers only, and unmapped in `drop`.
-        let at = unsafe {
-            rustix::mm::mmap(
-                window.base as *mut _,
-                window.bytes as usize,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
-                &file,
-                0,
-            )?
-        };
-        let backing = Self {
-            window: Window {
-                base: at as u64,
-                bytes: window.bytes,
-            },
-            file,
-            _ticket: ticket,
-        };
-        // Kernels before 4.17 take the address as a hint.
-        if backing.window != window {
-            return Err(Errno::EXIST);
-        }
-        // Large pages where the system gives them to shared memory; without them all works too.
-        // SAFETY: the advice changes no content, and the range was mapped above.
-        let _ = unsafe { rustix::mm::madvise(at, window.bytes as usize, Advice::LinuxHugepage) };
-        Ok(backing)
-    }
-
-    /// Gives the pages of a range back to the system; it reads as zeroes from now on.
-    fn punch(&self, range: Window) {
-        let done = rustix::fs::fallocate(
-            &self.file,
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            range.base - self.window.base,
-            range.bytes,
-        );
-        debug_assert!(done.is_ok(), "a hole in our own memfd: {done:?}");
-    }
-}
-
-impl Drop for Backing {
-    fn drop(&mut self) {
-        // SAFETY: this range is ours since `map`, and every pointer into it is used under an Arc of
-        // this object (the AddressSpace's windows hold it), so nobody can use one any more.
-        let gone =
-            unsafe { rustix::mm::munmap(self.window.base as *mut _, self.window.bytes as usize) };
-        debug_assert!(gone.is_ok(), "unmapping our own window: {gone:?}");
-    }
-}
-
 /// Keeps a region that somebody else mapped.
 #[derive(Debug)]
 struct Borrowed {
     _owner: Arc<dyn Owner>,
     _ticket: Ticket,
+}
+
+/// Keeps a device window mapped, for this client's own work.
+#[derive(Debug)]
+struct Own {
+    _backing: Arc<Backing>,
+    _ticket: Ticket,
+}
+
+/// Memory outside of its own window that a device of the client may reach.
+#[derive(Debug)]
+struct Extra {
+    /// The one device; all of them if there is none.
+    device: Option<u32>,
+    window: Arc<exec::Window>,
 }
 
 /// One device's part of a client's memory.
@@ -176,9 +125,7 @@ struct DevicePart {
     table: Arc<exec::Window>,
     backing: Arc<Backing>,
     budget: Arc<Budget>,
-    /// Bytes that are committed.
-    committed: AtomicU64,
-    /// What a kernel on this device may touch: this window and the host's.
+    /// What a kernel on this device may touch: this window and the host's, and what else it was let.
     space: Arc<exec::AddressSpace>,
 }
 
@@ -189,7 +136,7 @@ pub(crate) struct CopySpace {
     pub(crate) unified: exec::AddressSpace,
     /// Staging, as mapped here.
     pub(crate) staging: Window,
-    _staging: Borrowed,
+    _staging: Arc<Borrowed>,
 }
 
 /// A client's memory.
@@ -198,8 +145,11 @@ pub(crate) struct ClientMemory {
     devices: Vec<DevicePart>,
     host: Window,
     host_table: Arc<exec::Window>,
-    copies: Arc<CopySpace>,
+    copies: Arc<RwLock<Arc<CopySpace>>>,
     mapped: Arc<Mapped>,
+    extras: Vec<Extra>,
+    /// What kernels may touch whose context has peers: by device and peers, as bits.
+    with_peers: HashMap<(u32, u32), Arc<exec::AddressSpace>>,
 }
 
 impl ClientMemory {
@@ -211,6 +161,7 @@ impl ClientMemory {
     pub(crate) fn new(
         windows: &[Window],
         budgets: &[Arc<Budget>],
+        addresses: &Arc<dyn Owner>,
         host: &Region,
         staging: &Region,
     ) -> Result<Self, CUresult> {
@@ -233,10 +184,13 @@ impl ClientMemory {
         let host_table = table(host.window, Arc::new(borrow(host)));
         let mut devices = Vec::new();
         for (&window, budget) in windows.iter().zip(budgets) {
-            let backing = Arc::new(
-                Backing::map(window, mapped.ticket()).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?,
-            );
-            let own = table(window, Arc::clone(&backing) as Arc<dyn Any + Send + Sync>);
+            let backing = Backing::map(window, budget, addresses)
+                .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+            let owner = Own {
+                _backing: Arc::clone(&backing),
+                _ticket: mapped.ticket(),
+            };
+            let own = table(window, Arc::new(owner));
             devices.push(DevicePart {
                 window,
                 space: Arc::new(exec::AddressSpace::new(vec![
@@ -246,7 +200,6 @@ impl ClientMemory {
                 table: own,
                 backing,
                 budget: Arc::clone(budget),
-                committed: AtomicU64::new(0),
             });
         }
         let mut all: Vec<_> = devices.iter().map(|part| Arc::clone(&part.table)).collect();
@@ -254,29 +207,229 @@ impl ClientMemory {
         let copies = Arc::new(CopySpace {
             unified: exec::AddressSpace::new(all),
             staging: staging.window,
-            _staging: borrow(staging),
+            _staging: Arc::new(borrow(staging)),
         });
         Ok(Self {
             devices,
             host: host.window,
             host_table,
-            copies,
+            copies: Arc::new(RwLock::new(copies)),
             mapped,
+            extras: Vec::new(),
+            with_peers: HashMap::new(),
         })
     }
 
-    /// What a kernel on this device may touch.
-    pub(crate) fn kernel_space(&self, device: u32) -> Result<&Arc<exec::AddressSpace>, CUresult> {
+    /// What kernels on a device may touch, whose context has these peers.
+    fn space(&self, device: u32, peers: u32) -> Arc<exec::AddressSpace> {
+        let is_in = |number: usize| number == device as usize || peers >> number & 1 != 0;
+        let mut windows = vec![Arc::clone(&self.host_table)];
+        let mut foreign = Vec::new();
+        for (number, part) in self.devices.iter().enumerate() {
+            match is_in(number) {
+                true => windows.push(Arc::clone(&part.table)),
+                false => foreign.push(part.window),
+            }
+        }
+        let reached = self.extras.iter().filter(|extra| {
+            let inside = self.part_of(extra.range()).is_some();
+            let apart = foreign
+                .iter()
+                .any(|window| window.contains(extra.range().base, extra.range().bytes));
+            // What lies in a window that is reached anyway is reached with it.
+            (!inside || apart) && extra.device.is_none_or(|only| only == device)
+        });
+        windows.extend(reached.map(|extra| Arc::clone(&extra.window)));
+        Arc::new(exec::AddressSpace::new(windows))
+    }
+
+    /// Makes the spaces anew: work that is posted from now on is held to them.
+    fn renew_spaces(&mut self) {
+        let spaces: Vec<_> = (0..self.devices.len())
+            .map(|device| self.space(device as u32, 0))
+            .collect();
+        for (part, space) in self.devices.iter_mut().zip(spaces) {
+            part.space = space;
+        }
+        let keys: Vec<(u32, u32)> = self.with_peers.keys().copied().collect();
+        for key in keys {
+            let space = self.space(key.0, key.1);
+            self.with_peers.insert(key, space);
+        }
+        let mut all: Vec<_> = self
+            .devices
+            .iter()
+            .map(|part| Arc::clone(&part.table))
+            .collect();
+        all.push(Arc::clone(&self.host_table));
+        let outside = self.extras.iter().filter(|extra| extra.device.is_none());
+        all.extend(outside.map(|extra| Arc::clone(&extra.window)));
+        let mut copies = self
+            .copies
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        *copies = Arc::new(CopySpace {
+            unified: exec::AddressSpace::new(all),
+            staging: copies.staging,
+            _staging: Arc::clone(&copies._staging),
+        });
+    }
+
+    /// Lets contexts with these peers be launched in.
+    pub(crate) fn prepare_peers(&mut self, device: u32, peers: u32) {
+        if peers != 0 && !self.with_peers.contains_key(&(device, peers)) {
+            let space = self.space(device, peers);
+            self.with_peers.insert((device, peers), space);
+        }
+    }
+
+    /// See [`engine::Client::share`].
+    pub(crate) fn share(&self, range: Window) -> Result<Arc<SharedBlock>, CUresult> {
+        let part = self.part_of(range).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if range.bytes == 0 || !part.space.allows(range.base, range.bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(Backing::share(&part.backing, range))
+    }
+
+    /// See [`engine::Client::import`].
+    pub(crate) fn import(&mut self, shared: &Arc<SharedBlock>) -> Result<(), CUresult> {
+        let range = shared.range();
+        let known = |extra: &Extra| extra.device.is_none() && extra.range() == range;
+        if self.extras.iter().any(known) {
+            return Ok(());
+        }
+        let is_own = self.part_of(range).is_some() || self.host.contains(range.base, range.bytes);
+        if is_own
+            || self
+                .extras
+                .iter()
+                .any(|extra| overlap(extra.range(), range))
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: the shared block keeps its memory mapped, and only raw accesses reach it. The
+        // ticket makes the client's end wait for work that uses it.
+        let window = unsafe {
+            exec::Window::whole(
+                range.base,
+                range.bytes,
+                Arc::new((Arc::clone(shared), self.mapped.ticket())),
+            )
+        };
+        self.extras.push(Extra {
+            device: None,
+            window: Arc::new(window),
+        });
+        self.renew_spaces();
+        Ok(())
+    }
+
+    /// See [`engine::Client::close`].
+    pub(crate) fn close(&mut self, shared: &Arc<SharedBlock>) {
+        let range = shared.range();
+        self.extras
+            .retain(|extra| extra.device.is_some() || extra.range() != range);
+        self.renew_spaces();
+    }
+
+    /// See [`engine::Client::physical_map`].
+    pub(crate) fn map_physical(
+        &self,
+        at: Window,
+        memory: &Arc<Physical>,
+        offset: u64,
+    ) -> Result<(), CUresult> {
+        let part = self.part_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if !is_granular(at) || at.bytes == 0 || part.table.valid_bytes(at.base, at.bytes) != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        part.backing.map_physical(at, memory, offset)
+    }
+
+    /// See [`engine::Client::physical_unmap`].
+    pub(crate) fn unmap_physical(&mut self, at: Window) {
+        let Some(part) = self.part_of(at).filter(|_| is_granular(at)) else {
+            return;
+        };
+        part.table.set_valid(at.base, at.bytes, false);
+        part.backing.unmap_physical(at);
+        let before = self.extras.len();
+        self.extras.retain(|extra| !overlap(extra.range(), at));
+        if self.extras.len() != before {
+            self.renew_spaces();
+        }
+    }
+
+    /// See [`engine::Client::physical_access`].
+    pub(crate) fn access_physical(
+        &mut self,
+        at: Window,
+        device: u32,
+        reaches: bool,
+    ) -> Result<(), CUresult> {
+        let wrong = CUresult::ERROR_INVALID_VALUE;
+        if device as usize >= self.devices.len() || !is_granular(at) {
+            return Err(wrong);
+        }
+        let home = self
+            .devices
+            .iter()
+            .position(|part| part.window.contains(at.base, at.bytes))
+            .ok_or(wrong)?;
+        let part = &self.devices[home];
+        if !part.backing.is_physical(at) {
+            return Err(wrong);
+        }
+        let is_this = |extra: &Extra| extra.device == Some(device) && extra.range() == at;
+        let known = self.extras.iter().any(is_this);
+        if device as usize == home {
+            part.table.set_valid(at.base, at.bytes, reaches);
+        } else if reaches && !known {
+            // Copies have no device: what any device reaches, they do.
+            part.table.set_valid(at.base, at.bytes, true);
+            let owner = Own {
+                _backing: Arc::clone(&part.backing),
+                _ticket: self.mapped.ticket(),
+            };
+            // SAFETY: the backing keeps its window mapped, whatever is mapped in it.
+            let window = unsafe { exec::Window::whole(at.base, at.bytes, Arc::new(owner)) };
+            self.extras.push(Extra {
+                device: Some(device),
+                window: Arc::new(window),
+            });
+            self.renew_spaces();
+        } else if !reaches && known {
+            self.extras.retain(|extra| !is_this(extra));
+            self.renew_spaces();
+        }
+        Ok(())
+    }
+
+    /// What a kernel on this device may touch, whose context has these peers.
+    pub(crate) fn kernel_space(
+        &self,
+        device: u32,
+        peers: u32,
+    ) -> Result<&Arc<exec::AddressSpace>, CUresult> {
         let part = self
             .devices
             .get(device as usize)
             .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        Ok(&part.space)
+        Ok(match peers {
+            0 => &part.space,
+            _ => self.with_peers.get(&(device, peers)).unwrap_or(&part.space),
+        })
     }
 
     /// What copies may touch.
-    pub(crate) fn copy_space(&self) -> &Arc<CopySpace> {
-        &self.copies
+    pub(crate) fn copy_space(&self) -> Arc<CopySpace> {
+        read(&self.copies)
+    }
+
+    /// Where what copies may touch is found at any time.
+    pub(crate) fn copy_spaces(&self) -> Arc<RwLock<Arc<CopySpace>>> {
+        Arc::clone(&self.copies)
     }
 
     /// Makes a range of granules accessible. Granules that already are stay as they are.
@@ -287,7 +440,6 @@ impl ClientMemory {
         if let Some(part) = self.part_of(range) {
             let missing = range.bytes - part.table.valid_bytes(range.base, range.bytes);
             part.budget.take(missing)?;
-            part.committed.fetch_add(missing, Ordering::Relaxed);
             part.table.set_valid(range.base, range.bytes, true);
             Ok(())
         } else if self.host.contains(range.base, range.bytes) {
@@ -322,7 +474,6 @@ impl ClientMemory {
             let given = part.table.valid_bytes(range.base, range.bytes);
             part.table.set_valid(range.base, range.bytes, false);
             part.backing.punch(range);
-            part.committed.fetch_sub(given, Ordering::Relaxed);
             part.budget.give_back(given);
         } else if self.host.contains(range.base, range.bytes) {
             self.host_table.set_valid(range.base, range.bytes, false);
@@ -348,7 +499,8 @@ impl ClientMemory {
         if range.bytes == 0 {
             return Ok(());
         }
-        if !self.copies.unified.allows(range.base, range.bytes) {
+        let copies = self.copy_space();
+        if !copies.unified.allows(range.base, range.bytes) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let end = range.base + range.bytes;
@@ -361,11 +513,11 @@ impl ClientMemory {
         let whole = window(first, last);
         match self.part_of(whole) {
             Some(part) if whole.bytes > 0 => {
-                copy::zero(&self.copies, window(range.base, first))?;
+                copy::zero(&copies, window(range.base, first))?;
                 part.backing.punch(whole);
-                copy::zero(&self.copies, window(last, end))
+                copy::zero(&copies, window(last, end))
             }
-            _ => copy::zero(&self.copies, range),
+            _ => copy::zero(&copies, range),
         }
     }
 
@@ -384,10 +536,36 @@ impl ClientMemory {
 impl Drop for ClientMemory {
     fn drop(&mut self) {
         for part in &self.devices {
-            part.budget
-                .give_back(part.committed.load(Ordering::Relaxed));
+            let Window { base, bytes } = part.window;
+            // What is mapped there is not of the window's own memory, and was counted by itself.
+            for at in part.backing.unmap_all() {
+                part.table.set_valid(at.base, at.bytes, false);
+            }
+            part.backing.leave(part.table.valid_bytes(base, bytes));
         }
     }
+}
+
+impl Extra {
+    fn range(&self) -> Window {
+        Window {
+            base: self.window.base(),
+            bytes: self.window.len(),
+        }
+    }
+}
+
+fn overlap(one: Window, other: Window) -> bool {
+    one.base < other.base + other.bytes && other.base < one.base + one.bytes
+}
+
+/// The copy space as it is now.
+pub(crate) fn read(copies: &RwLock<Arc<CopySpace>>) -> Arc<CopySpace> {
+    Arc::clone(
+        &copies
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner),
+    )
 }
 
 fn is_granular(range: Window) -> bool {
@@ -412,10 +590,10 @@ impl CopySpace {
         Self {
             unified: exec::AddressSpace::default(),
             staging: Window { base: 0, bytes: 0 },
-            _staging: Borrowed {
+            _staging: Arc::new(Borrowed {
                 _owner: Arc::new(Nobody),
                 _ticket: Arc::new(Mapped::default()).ticket(),
-            },
+            }),
         }
     }
 }

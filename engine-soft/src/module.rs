@@ -142,7 +142,7 @@ impl Module {
             memory.commit_around(window)?;
             globals.push(address);
         }
-        let space = memory.copy_space();
+        let space = &memory.copy_space();
         for (variable, &address) in variables.iter().zip(&globals) {
             let mut bytes = variable.init.clone();
             for relocated in &variable.relocations {

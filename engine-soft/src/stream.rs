@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use cuda_abi::operations::{At, Copy, Fill, STREAM_DEPTH};
@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::context::Context;
 use crate::copy::{self, ArrayTransfer, SMALL, Transfer};
 use crate::grid::Grid;
-use crate::memory::CopySpace;
+use crate::memory::{self, CopySpace};
 use crate::scheduler::{Account, Scheduler};
 use crate::sync::lock;
 use crate::work::{Job, Piece, Progress, Task, run_contained};
@@ -39,7 +39,7 @@ pub(crate) struct Common {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) account: Arc<Account>,
-    pub(crate) space: Arc<CopySpace>,
+    pub(crate) spaces: Arc<RwLock<Arc<CopySpace>>>,
     /// The client is going: nothing is begun and nothing reported any more.
     pub(crate) closed: AtomicBool,
     /// Bytes of all operations that wait in streams.
@@ -265,7 +265,7 @@ impl Stream {
     ) -> Started {
         let Common {
             observer,
-            space,
+            spaces,
             closed,
             ..
         } = &*self.common;
@@ -275,6 +275,7 @@ impl Stream {
         if let Err(code) = context.check() {
             return Started::Done(Err(code));
         }
+        let space = &memory::read(spaces);
         let transfer = match operation {
             Operation::Launch(grid) => return self.start_grid(sequence, context, grid, here),
             Operation::Copy(request) => Transfer::copy(space, &request),

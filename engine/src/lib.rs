@@ -8,6 +8,7 @@
 //! An engine sees no socket, no ring and no pointer of a client; it is told addresses in windows that
 //! it or its server mapped, and checks them all.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -77,6 +78,9 @@ pub struct Attachment {
     /// For each device the addresses that the client's memory on it shall have. The engine maps
     /// them; nothing is accessible before [`Client::commit`].
     pub windows: Vec<Window>,
+    /// Keeps the windows' addresses from being another's. To be held until nothing is mapped there
+    /// any more, which for memory that others use is after the client has gone.
+    pub addresses: Arc<dyn Owner>,
     /// Page-locked host memory, mapped at this very address in the client and here.
     pub host: Region,
     /// Memory through which pageable copies and images pass. All of it may be copied from and to,
@@ -116,6 +120,31 @@ pub struct Region {
 
 /// Whatever keeps a [`Region`] mapped.
 pub trait Owner: Send + Sync + Debug {}
+
+/// Something of an engine's that its server keeps and hands back: memory that several clients use,
+/// which lives until the last one drops it.
+#[derive(Clone)]
+pub struct Held(Arc<dyn Any + Send + Sync>);
+
+impl Held {
+    /// Gives something into the server's hands.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(thing: Arc<T>) -> Self {
+        Self(thing)
+    }
+
+    /// What it is, if it is the engine's own.
+    #[must_use]
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.clone().downcast().ok()
+    }
+}
+
+impl Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
+}
 
 /// A client's part of the devices' time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,6 +226,80 @@ macro_rules! client_trait {
             /// Runs this client's own waiting work on the calling thread for a short while, if that
             /// is of use. Returns whether it did anything.
             fn assist(&mut self) -> bool;
+
+            /// Makes committed memory of a device window ready to be used by other clients. The
+            /// caller does not take it back before what this gives, and all its clones, are dropped;
+            /// but this client may go before, and then the memory stays for the others.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for memory
+            /// that the client does not have.
+            fn share(&mut self, range: Window) -> Result<Held, CUresult> {
+                let _ = range;
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Lets this client's work use just the memory that another client's
+            /// [`Client::share`] gave, at the addresses that it has there.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot.
+            fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+                let _ = shared;
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Ends what [`Client::import`] allowed. The caller knows that no work uses it any more.
+            fn close(&mut self, shared: &Held) {
+                let _ = shared;
+            }
+
+            /// Allocates zeroed physical memory of a device, which has no address. It is freed when
+            /// it is dropped and mapped nowhere.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_OUT_OF_MEMORY.
+            fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
+                let _ = (device, bytes);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Puts physical memory, from a byte of it on, at addresses of a device window that were
+            /// never committed. Nobody may reach it yet.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for what is
+            /// not granular or does not fit, CUDA_ERROR_OUT_OF_MEMORY.
+            fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+                let _ = (at, memory, offset);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Takes what is mapped away. Work that still uses it faults or reads zeroes, and harms
+            /// nobody else.
+            fn physical_unmap(&mut self, at: Window) {
+                let _ = at;
+            }
+
+            /// Lets a device reach what is mapped, or no longer.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot.
+            fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+                let _ = (at, device, reaches);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Lets the kernels of a context reach the client's memory on another device, from the
+            /// next launch on, or no longer.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the devices cannot, CUDA_ERROR_INVALID_CONTEXT,
+            /// CUDA_ERROR_INVALID_DEVICE.
+            fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
+                let _ = (context, device, enabled);
+                Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
+            }
 
             $(cuda_abi::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*
         }

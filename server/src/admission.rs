@@ -13,11 +13,13 @@ use transport::memory::{Mapping, Sealed};
 use transport::session::{Consumer, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
+use crate::commons::Commons;
 use crate::log::Named;
 use crate::memory::{Allowance, Memory};
 use crate::news::Board;
 use crate::observer::{Ender, Shared};
 use crate::session::{Parts, Session};
+use crate::sharing::Sharing;
 
 /// Why a client gets no session.
 #[derive(Debug)]
@@ -44,6 +46,8 @@ pub struct Host {
     pub engine: Arc<dyn Engine>,
     /// For the main thread.
     pub news: Board,
+    /// What clients share.
+    pub sharing: Arc<Sharing>,
 }
 
 /// The addresses of this process that clients' memory lies at.
@@ -57,10 +61,12 @@ fn arena() -> MutexGuard<'static, Arena> {
 struct Extents(Vec<Window>);
 
 impl Extents {
-    fn take(count: usize) -> Option<Self> {
-        arena().take(count).map(Self)
+    fn take(count: usize) -> Option<Arc<Self>> {
+        arena().take(count).map(Self).map(Arc::new)
     }
 }
+
+impl Owner for Extents {}
 
 impl Drop for Extents {
     fn drop(&mut self) {
@@ -169,7 +175,7 @@ pub struct Admitted {
     /// What it takes records from.
     pub consumer: Consumer,
     _mappings: [Arc<Mapping>; 2],
-    _extents: Extents,
+    _extents: Arc<Extents>,
 }
 
 /// Makes a client's session and welcomes it.
@@ -211,6 +217,7 @@ pub fn admit(
         .engine
         .attach(Attachment {
             windows: windows.to_vec(),
+            addresses: extents.clone(),
             host: region(&pinned),
             staging: region(&staging),
             share: limits.share,
@@ -253,6 +260,7 @@ pub fn admit(
             staging: staging.clone(),
             devices: told,
             name,
+            commons: Commons::new(host.sharing.clone(), admit.uid),
         }),
         consumer,
         _mappings: [pinned, staging],

@@ -93,6 +93,28 @@ struct Slab {
     used: u64,
 }
 
+impl Ranges {
+    /// Takes `bytes` bytes that begin at a multiple of `align`, a power of two.
+    fn take_aligned(&mut self, bytes: u64, align: u64) -> Option<u64> {
+        let (length, start, at) =
+            self.by_size
+                .range((bytes, 0)..)
+                .find_map(|&(length, start)| {
+                    let at = start.checked_next_multiple_of(align)?;
+                    let end = at.checked_add(bytes)?;
+                    (end <= start + length).then_some((length, start, at))
+                })?;
+        self.remove(start);
+        if at > start {
+            self.add(start, at - start);
+        }
+        if start + length > at + bytes {
+            self.add(at + bytes, start + length - (at + bytes));
+        }
+        Some(at)
+    }
+}
+
 /// The blocks of one window.
 #[derive(Debug)]
 pub struct Heap {
@@ -239,6 +261,29 @@ impl Heap {
         }
     }
 
+    /// Sets granules' addresses aside without committing them.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are not as many in a row.
+    pub fn reserve(
+        &mut self,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let taken = self.vacant.take_aligned(bytes, align).or_else(|| {
+            // What is retained may be in the way.
+            self.trim(backing);
+            self.vacant.take_aligned(bytes, align)
+        });
+        taken.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Takes addresses back that [`Heap::reserve`] gave.
+    pub fn unreserve(&mut self, start: u64, bytes: u64) {
+        self.vacant.join(start, bytes, |_| false);
+    }
+
     /// Gives memory that is in no block back to the device.
     pub fn trim(&mut self, backing: &mut dyn Backing) {
         let retained = std::mem::take(&mut self.retained);
@@ -293,6 +338,27 @@ mod tests {
         base: 0x1100_0000_0000,
         bytes: 1 << 30,
     };
+
+    #[test]
+    fn reserved_addresses_are_aligned_and_never_committed() {
+        let mut device = Device::new(WINDOW.bytes);
+        let mut heap = Heap::new(WINDOW);
+        let block = heap.allocate(3 * GRANULE, &mut device).unwrap();
+        let align = 2 << 20;
+        let one = heap.reserve(align, align, &mut device).unwrap();
+        let two = heap.reserve(4 * align, 8 * align, &mut device).unwrap();
+        assert!(one.is_multiple_of(align) && two.is_multiple_of(8 * align));
+        assert_eq!(device.granules.len(), 3);
+        assert!(heap.reserve(WINDOW.bytes, align, &mut device).is_err());
+        heap.unreserve(one, align);
+        heap.unreserve(two, 4 * align);
+        heap.release(block, 3 * GRANULE, &mut device);
+        assert_eq!(
+            heap.reserve(WINDOW.bytes, align, &mut device),
+            Ok(WINDOW.base)
+        );
+        assert!(device.granules.is_empty(), "what was retained made room");
+    }
 
     #[test]
     fn allocating_and_freeing_in_a_loop_commits_once() {

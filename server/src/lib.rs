@@ -13,6 +13,7 @@
 
 mod admission;
 mod arrays;
+mod commons;
 mod heap;
 mod images;
 mod log;
@@ -24,6 +25,7 @@ mod order;
 mod progress;
 mod run;
 mod session;
+mod sharing;
 mod values;
 
 pub use log::{Log, NoLog};

@@ -48,6 +48,14 @@ struct Pool {
     limit: u64,
 }
 
+impl Block {
+    /// Its first address.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+}
+
 /// What a client may have of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
@@ -155,6 +163,39 @@ impl Memory {
         self.blocks.remove(&address)
     }
 
+    /// The device and the bytes of a block of device memory, by its address.
+    #[must_use]
+    pub fn device_block(&self, address: u64) -> Option<(u32, u64)> {
+        let block = self.blocks.get(&address)?;
+        match block.place {
+            Place::Device(device) => Some((device, block.bytes)),
+            Place::Host | Place::Managed(_) => None,
+        }
+    }
+
+    /// Sets addresses of a device's window aside.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when there are not as many in a row.
+    pub fn reserve(
+        &mut self,
+        device: u32,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let heap = self.heap(Place::Device(device));
+        heap.ok_or(CUresult::ERROR_INVALID_DEVICE)?
+            .reserve(bytes, align, backing)
+    }
+
+    /// Takes addresses back that [`Memory::reserve`] gave.
+    pub fn unreserve(&mut self, device: u32, start: u64, bytes: u64) {
+        if let Some(heap) = self.heap(Place::Device(device)) {
+            heap.unreserve(start, bytes);
+        }
+    }
+
     /// Takes all blocks of a context from the client.
     pub fn remove_context(&mut self, context: u32) -> Vec<Block> {
         let mut removed = Vec::new();
@@ -168,7 +209,7 @@ impl Memory {
         removed
     }
 
-    /// Counts bytes of a device that are taken, but not at addresses of the client: arrays.
+    /// Counts bytes of a device that are taken, but in no block: arrays, physical memory.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.

@@ -99,6 +99,18 @@ impl Shared {
         }
     }
 
+    /// The number of the session.
+    #[must_use]
+    pub const fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Has the session look at what it holds back.
+    pub fn wake(&self) {
+        self.progress.set_due();
+        self.publisher.ring_self();
+    }
+
     /// Forgets that a context was dead: its slot has a new one.
     pub fn revive(&self, context: u32) {
         if context < CONTEXT_SLOTS {

@@ -4,14 +4,20 @@
 //! work (frees, unloads, a context's end) is deferred until the work before it is complete.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use cuda_abi::operations::{
-    ArrayCopy, ArrayCreate, ArrayCreateReply, ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate,
-    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventRecord, Fill, FunctionSet, HeapSet, HostAlloc,
-    HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
-    ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply,
-    MemAlloc, MemAllocReply, MemFree, MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply,
-    ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply, STREAM_SLOTS,
+    AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
+    ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS,
+    EventAwait, EventForget, EventMark, EventMarkReply, EventOpen, EventOpenReply, EventPass,
+    EventRecord, EventShare, EventShareReply, Expose, ExposeReply, Fill, FunctionSet, HeapSet,
+    HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply,
+    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
+    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
+    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
+    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
+    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
+    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS,
     StreamConnect, StreamCreate, StreamDestroy, StreamWait, TextureCreate, TextureCreateReply,
     TextureDestroy, ValueWait, Write,
 };
@@ -24,6 +30,9 @@ use crate::memory::{Block, Place};
 use crate::observer::Lent;
 use crate::progress::gate;
 use crate::session::{Action, Committer, Item, Session};
+
+/// Bytes of a compiler's log that go to the server's.
+const MOST_LOG: usize = 1000;
 
 /// Modules that a client may have.
 const MAX_MODULES: usize = 1 << 16;
@@ -56,20 +65,25 @@ impl Session {
     pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
             match action {
-                Action::Free(block) => self.release_block(&block),
+                Action::Free(block) => self.release_block(block),
                 Action::Unload(module) => self.unload(module),
                 Action::EndArray(array, charge) => self.end_array(array, charge),
                 Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
+                Action::Close(address) => self.close_import(address),
+                Action::ForgetEvent(slot) => self.forget_event(slot),
                 // Only ever put behind others.
                 Action::Again(_) => {}
             }
         }
     }
 
-    fn release_block(&mut self, block: &Block) {
-        let mut committer = Committer(&mut *self.client);
-        self.memory.release(block, &mut committer);
+    /// Frees a block that nothing of this client uses any more. If others use it, that waits.
+    pub(crate) fn release_block(&mut self, block: Block) {
+        if let Some(block) = self.commons.keep_if_used(block) {
+            let mut committer = Committer(&mut *self.client);
+            self.memory.release(&block, &mut committer);
+        }
     }
 
     /// Copies bytes into the client's staging memory, if they lie in it.
@@ -116,7 +130,7 @@ impl Session {
     fn release_variables(&mut self, blocks: &[u64]) {
         for &address in blocks {
             if let Some(block) = self.memory.remove(address, true) {
-                self.release_block(&block);
+                self.release_block(block);
             }
         }
     }
@@ -153,7 +167,7 @@ impl Session {
             .retain(|_, module| module.context != context);
         self.forget_arrays(context);
         for block in self.memory.remove_context(context) {
-            self.release_block(&block);
+            self.release_block(block);
         }
         self.order.context_destroyed(context);
         if let Some(place) = self.contexts.get_mut(context as usize) {
@@ -220,6 +234,175 @@ impl Operations for Session {
         let device = self.device_of(request.context)?;
         let address = self.allocate(Place::Managed(device), request.context, request.bytes)?;
         Ok(ManagedAllocReply { address })
+    }
+
+    fn expose(
+        &mut self,
+        request: &Expose,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ExposeReply, CUresult> {
+        let [token0, token1, token2, token3] = self.expose_object(request)?;
+        Ok(ExposeReply {
+            token0,
+            token1,
+            token2,
+            token3,
+        })
+    }
+
+    fn mem_import(
+        &mut self,
+        request: &MemImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemImportReply, CUresult> {
+        let MemImport {
+            token0,
+            token1,
+            token2,
+            token3,
+        } = *request;
+        self.open_import([token0, token1, token2, token3])
+    }
+
+    fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
+        self.defer(Action::Close(request.address));
+        Ok(())
+    }
+
+    fn event_share(
+        &mut self,
+        _: &EventShare,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventShareReply, CUresult> {
+        let event = self.commons.add_event(&self.shared, Arc::default())?;
+        Ok(EventShareReply { event })
+    }
+
+    fn event_open(
+        &mut self,
+        request: &EventOpen,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventOpenReply, CUresult> {
+        let EventOpen {
+            token0,
+            token1,
+            token2,
+            token3,
+        } = *request;
+        let token = [token0, token1, token2, token3];
+        let event = self.commons.open_event(&self.shared, &token)?;
+        Ok(EventOpenReply { event })
+    }
+
+    fn event_forget(&mut self, request: &EventForget, _: &[u8]) -> Result<(), CUresult> {
+        self.commons.close_event(request.event)?;
+        self.defer(Action::ForgetEvent(request.event));
+        Ok(())
+    }
+
+    fn event_mark(
+        &mut self,
+        request: &EventMark,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventMarkReply, CUresult> {
+        self.commons.mark(request.event, request.record == 1)
+    }
+
+    fn event_pass(&mut self, at: At, request: &EventPass, data: &[u8]) -> Result<(), CUresult> {
+        let mark = self.commons.take_mark(request.event, request.number)?;
+        // Its place in the stream, which says when the record is past.
+        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)?;
+        self.commons.passes_at(at, mark, &self.shared.progress);
+        Ok(())
+    }
+
+    fn event_await(&mut self, at: At, _: &EventAwait, data: &[u8]) -> Result<(), CUresult> {
+        // Over by now, as any wait that comes here.
+        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    }
+
+    fn peer_access(
+        &mut self,
+        request: &PeerAccess,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PeerAccessReply, CUresult> {
+        self.device_of(request.context)?;
+        self.client
+            .peer_access(request.context, request.device, request.enabled != 0)?;
+        Ok(PeerAccessReply { reserved: 0 })
+    }
+
+    fn address_reserve(
+        &mut self,
+        request: &AddressReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<AddressReserveReply, CUresult> {
+        let address = self.reserve_addresses(request)?;
+        Ok(AddressReserveReply { address })
+    }
+
+    fn address_free(&mut self, request: &AddressFree, _: &[u8]) -> Result<(), CUresult> {
+        self.free_addresses(request.address)
+    }
+
+    fn physical_create(
+        &mut self,
+        request: &PhysicalCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalCreateReply, CUresult> {
+        self.create_physical(request)?;
+        Ok(PhysicalCreateReply { reserved: 0 })
+    }
+
+    fn physical_release(&mut self, request: &PhysicalRelease, _: &[u8]) -> Result<(), CUresult> {
+        self.release_physical(request.handle)
+    }
+
+    fn physical_map(
+        &mut self,
+        request: &PhysicalMap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalMapReply, CUresult> {
+        self.map_physical(request)?;
+        Ok(PhysicalMapReply { reserved: 0 })
+    }
+
+    fn physical_unmap(
+        &mut self,
+        request: &PhysicalUnmap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalUnmapReply, CUresult> {
+        self.unmap_physical(request.address)?;
+        Ok(PhysicalUnmapReply { reserved: 0 })
+    }
+
+    fn physical_access(
+        &mut self,
+        request: &PhysicalAccess,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalAccessReply, CUresult> {
+        self.access_physical(request)?;
+        Ok(PhysicalAccessReply { reserved: 0 })
+    }
+
+    fn physical_import(
+        &mut self,
+        request: &PhysicalImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalImportReply, CUresult> {
+        self.import_physical(request)
     }
 
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Result<(), CUresult> {
@@ -400,6 +583,16 @@ impl Operations for Session {
             .inspect_err(|_| {
                 self.images.remove(request.image);
             })?;
+        if fields.status != 0 {
+            // A program often shows the code alone.
+            let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
+            let log = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
+            self.name.line(format_args!(
+                "an image was refused with error {}: {}",
+                fields.status,
+                log.trim_end().replace('\n', "; ")
+            ));
+        }
         self.images
             .loaded(request.image, reply.clone(), fields.descriptor);
         self.place_reply(request.staging, request.capacity, reply);

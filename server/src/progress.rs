@@ -6,14 +6,15 @@
 //! neither of this client nor of another. Streams' words are made 64 at a time when first used: a
 //! client with a few streams costs a few hundred bytes.
 //!
-//! Beside each stream's words stand those of its [`gate`]: up to where the client has released it.
+//! Beside each stream's words stand those of its [`gate`]: up to where the client has released it;
+//! and behind them all those of [`shared_event`]s: up to which record they have come.
 //!
 //! Knows nothing of dependencies (`order`) nor of shared memory (`transport`).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use cuda_abi::operations::STREAM_SLOTS;
+use cuda_abi::operations::{SHARED_EVENT_SLOTS, STREAM_SLOTS};
 
 /// Streams whose words are made together.
 const GROUP: usize = 64;
@@ -23,6 +24,15 @@ const GROUP: usize = 64;
 pub const fn gate(stream: u32) -> u32 {
     STREAM_SLOTS.saturating_add(stream)
 }
+
+/// Where the words of a shared event are, in the place of a stream's slot.
+#[must_use]
+pub const fn shared_event(slot: u32) -> u32 {
+    (2 * STREAM_SLOTS).saturating_add(slot)
+}
+
+/// All words that there are.
+const SLOTS: u32 = 2 * STREAM_SLOTS + SHARED_EVENT_SLOTS;
 
 /// The words of one client's streams.
 #[derive(Debug)]
@@ -45,7 +55,7 @@ struct Words {
 impl Default for Progress {
     fn default() -> Self {
         Self {
-            groups: (0..2 * STREAM_SLOTS as usize / GROUP)
+            groups: (0..SLOTS as usize / GROUP)
                 .map(|_| OnceLock::new())
                 .collect(),
             due: AtomicBool::new(false),
@@ -115,6 +125,14 @@ impl Progress {
         words.completed.load(Ordering::SeqCst) >= until
     }
 
+    /// Begins again from 0. Nobody waits for it or completes it meanwhile.
+    pub fn reset(&self, stream: u32) {
+        if let Some(words) = self.words(stream) {
+            words.completed.store(0, Ordering::SeqCst);
+            words.wanted.store(0, Ordering::SeqCst);
+        }
+    }
+
     /// Notes that something which the session waits for is complete already.
     pub fn set_due(&self) {
         self.due.store(true, Ordering::SeqCst);
@@ -149,7 +167,7 @@ mod tests {
     #[test]
     fn a_slot_beyond_the_last_is_harmless() {
         let progress = Progress::default();
-        assert!(!progress.complete(gate(STREAM_SLOTS), 1));
+        assert!(!progress.complete(shared_event(SHARED_EVENT_SLOTS), 1));
         assert_eq!(progress.completed(u32::MAX), 0);
         assert!(progress.want(u32::MAX, 1));
     }

@@ -133,6 +133,7 @@ pub fn run(
             host: Arc::new(Host {
                 engine,
                 news: Board::new()?,
+                sharing: Arc::default(),
             }),
             log: log.clone(),
             contexts: Arc::default(),

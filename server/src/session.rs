@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    At, ContextCreate, Opcode, OperationClass, Outcome, Refused, StreamCreate, StreamWait,
-    TextureDestroy, ValueWait, dispatch,
+    At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamCreate,
+    StreamWait, TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
 use engine::{Client, Observer, Window};
@@ -22,6 +22,7 @@ use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
 use crate::arrays::{Arrays, Charge};
+use crate::commons::Commons;
 use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
@@ -29,6 +30,7 @@ use crate::memory::{Block, Memory};
 use crate::observer::{Ender, Shared};
 use crate::operations::Modules;
 use crate::order::{Held, Order, Step, Verdict};
+use crate::progress::shared_event;
 use crate::values::Values;
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
@@ -88,6 +90,10 @@ pub enum Action {
     EndTexture(TextureDestroy),
     /// End a context.
     EndContext(u32),
+    /// Close another client's block.
+    Close(u64),
+    /// Forget a shared event.
+    ForgetEvent(u32),
     /// Carry out a call that there was no memory for.
     Again(Record),
 }
@@ -114,6 +120,7 @@ pub struct Session {
     pub(crate) memory: Memory,
     pub(crate) images: Images,
     pub(crate) modules: Modules,
+    pub(crate) commons: Commons,
     pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
@@ -152,6 +159,8 @@ pub struct Parts {
     pub devices: Vec<DeviceFacts>,
     /// For the log.
     pub name: Named,
+    /// What it shares with others.
+    pub commons: Commons,
 }
 
 /// For records that belong to no stream.
@@ -170,6 +179,7 @@ impl Session {
             memory: parts.memory,
             images: Images::default(),
             modules: Modules::default(),
+            commons: parts.commons,
             arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
@@ -319,6 +329,13 @@ impl Session {
                 }
             }
             Opcode::HostGate => Step::Gate,
+            Opcode::EventAwait => {
+                let wait = EventAwait::read(record.slots()).map_err(End::violation)?;
+                Step::Wait {
+                    on: shared_event(wait.event),
+                    until: wait.number,
+                }
+            }
             Opcode::ValueWait => {
                 let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
                 self.values.add(at, wait);
@@ -461,6 +478,7 @@ impl Session {
 
     /// Does everything whose time has come.
     fn release(&mut self) -> Result<(), End> {
+        self.release_commons();
         let mut index = 0;
         while let Some(slot) = self.order.holding(index) {
             match self.order.pop_ready(index, &self.shared.progress) {
@@ -480,14 +498,13 @@ impl Session {
         }
         while let Some(action) = self.order.pop_due(&self.shared.progress) {
             match action {
-                Action::Free(block) => {
-                    let mut committer = Committer(&mut *self.client);
-                    self.memory.release(&block, &mut committer);
-                }
+                Action::Free(block) => self.release_block(block),
                 Action::Unload(module) => self.unload(module),
                 Action::EndArray(array, charge) => self.end_array(array, charge),
                 Action::EndTexture(request) => self.end_texture(request),
                 Action::EndContext(context) => self.end_context(context),
+                Action::Close(address) => self.close_import(address),
+                Action::ForgetEvent(slot) => self.forget_event(slot),
                 Action::Again(record) => {
                     self.again -= 1;
                     let mut reply = Vec::new();
@@ -525,6 +542,7 @@ fn takes_memory(record: &Record) -> bool {
         Opcode::HostAlloc,
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
+        Opcode::PhysicalCreate,
         Opcode::ArrayCreate,
     ]
     .iter()

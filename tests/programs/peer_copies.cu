@@ -1,4 +1,5 @@
 // needs: peer
+// devices: 2
 // Two devices: each with its own memory, streams and symbols; copies between them, direct access of
 // one to the other's memory where the devices can.
 #include "check.h"
@@ -59,10 +60,17 @@ int main() {
     }
     OK(cudaMemcpy(got.data(), p[0], count * sizeof(int), cudaMemcpyDefault));
     for (int i = 0; i < count; i++) CHECK(got[i] == 2 * ((i < count / 2 ? 1000 : 2000) + i), "sum %d is %d", i, got[i]);
-    // A stream of one device takes no kernel while the other is current.
+    // A kernel goes to the device of its stream, whichever is current.
     OK(cudaSetDevice(1));
-    fill<<<1, 1, 0, stream>>>(p[1], 0, 1);
-    FAILS(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+    fill<<<1, 1, 0, stream>>>(p[0], 7, 1);
+    OK(cudaGetLastError());
+    OK(cudaStreamSynchronize(stream));
+    for (int d = 0; d < 2; d++) {
+        OK(cudaSetDevice(d));
+        int value;
+        OK(cudaMemcpyFromSymbol(&value, number, sizeof value));
+        CHECK(value == (d ? 2000 : 7), "device %d has %d at last", d, value);
+    }
     printf("two devices\n");
     return check::pass();
 }

@@ -30,15 +30,18 @@ pub const BUILT: &[&str] = &[
     "cooperative",
     "graphs",
     "heap",
+    "ipc",
     "jit",
     "managed",
     "mapped",
+    "peer",
     "plain",
     "pools",
     "printf",
     "ptds",
     "sm_80",
     "textures",
+    "vmm",
 ];
 
 #[derive(Debug, clap::Args)]

@@ -17,32 +17,42 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Daemon {
     openmps: PathBuf,
     folder: PathBuf,
+    /// How many devices its servers have.
+    devices: u32,
     child: Child,
 }
 
 impl Daemon {
-    /// Builds OpenMPS and starts its daemon.
+    /// Builds OpenMPS and starts its daemon, with one device.
     pub fn start() -> Result<Self> {
+        Self::with_devices(1)
+    }
+
+    /// As [`Daemon::start`], with several devices.
+    pub fn with_devices(devices: u32) -> Result<Self> {
         // Not under target/: a socket's path may have 107 bytes.
-        let folder = std::env::temp_dir().join(format!("openmps-xtask-{}", std::process::id()));
+        let name = format!("openmps-xtask-{}-{devices}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
         run(cargo().args(["build", "--package", "openmps"]))?;
         let openmps = root().join("target/debug/openmps");
-        let child = Self::spawn(&openmps, &folder)?;
+        let child = Self::spawn(&openmps, &folder, devices)?;
         let mut daemon = Self {
             openmps,
             folder,
+            devices,
             child,
         };
         daemon.wait_until_it_answers()?;
         Ok(daemon)
     }
 
-    fn spawn(openmps: &Path, folder: &Path) -> Result<Child> {
+    fn spawn(openmps: &Path, folder: &Path, devices: u32) -> Result<Child> {
         fs::create_dir_all(folder)?;
         Command::new(openmps)
             .args(["control", "-f"])
             .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
             .env("CUDA_MPS_LOG_DIRECTORY", folder.join("log"))
+            .env("OPENMPS_SOFT_DEVICES", devices.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -86,7 +96,7 @@ impl Daemon {
     /// program was its end.
     pub fn client(&mut self, program: &Path) -> Result<Command> {
         if !self.runs() {
-            self.child = Self::spawn(&self.openmps, &self.folder)?;
+            self.child = Self::spawn(&self.openmps, &self.folder, self.devices)?;
             self.wait_until_it_answers()?;
         }
         let mut command = Command::new(&self.openmps);

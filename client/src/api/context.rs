@@ -318,18 +318,3 @@ pub(crate) fn cuCtxResetPersistingL2Cache() -> Outcome {
     // Nothing persists there: no access policy is passed on.
     current_as_it_is().map(drop)
 }
-
-pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outcome {
-    current_as_it_is()?;
-    session()?.context(peer_context.bits())?;
-    if flags != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
-}
-
-pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
-    current_as_it_is()?;
-    session()?.context(peer_context.bits())?;
-    Err(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)
-}

@@ -2,8 +2,7 @@
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
-    CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid,
-    DEVICE_ATTRIBUTES,
+    CUdevice, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid, DEVICE_ATTRIBUTES,
 };
 
 use super::Outcome;
@@ -154,35 +153,6 @@ fn parse_bus_id(text: &[u8]) -> Option<[i32; 3]> {
         [domain, bus, slot] => Some([domain, bus, slot]),
         _ => None,
     }
-}
-
-pub(crate) fn cuDeviceCanAccessPeer(
-    can_access_peer: Out<i32>,
-    ordinal: CUdevice,
-    peer: CUdevice,
-) -> Outcome {
-    device(ordinal)?;
-    device(peer)?;
-    // Copies between devices work; direct access of a kernel to another device's memory is not built.
-    can_access_peer.set(0)
-}
-
-pub(crate) fn cuDeviceGetP2PAttribute(
-    value: Out<i32>,
-    attribute: CUdevice_P2PAttribute,
-    source: CUdevice,
-    destination: CUdevice,
-) -> Outcome {
-    value.required()?;
-    device(source)?;
-    device(destination)?;
-    if source == destination {
-        return Err(CUresult::ERROR_INVALID_DEVICE);
-    }
-    if !(1..=5).contains(&attribute.0) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    value.set(0)
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Events, and the profiler's switches.
 
+use std::time::Duration;
+
 use cuda_abi::CUresult;
+use cuda_abi::operations::EventShare;
 use cuda_abi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
     CU_EVENT_RECORD_EXTERNAL, CUevent, CUstream,
@@ -9,12 +12,16 @@ use cuda_abi::types::{
 use super::Outcome;
 use super::stream::query;
 use crate::context::current;
+use crate::event::Event;
 use crate::graph::capture;
 use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
 use crate::params::Out;
 use crate::session::session;
 use crate::stream;
+
+/// Between two looks at an event that other processes share.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 
 pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
     let current = current()?;
@@ -25,10 +32,17 @@ pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
     if flags & !known != 0 || (shared && flags & CU_EVENT_DISABLE_TIMING == 0) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if shared {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
-    let key = current.session.events.create(&current, flags)?;
+    let slot = match shared {
+        true => Some(
+            current
+                .session
+                .call(&EventShare { reserved: 0 })?
+                .fields
+                .event,
+        ),
+        false => None,
+    };
+    let key = current.session.events.create(&current, flags, slot)?;
     event.set(CUevent::from_bits(key.handle(Kind::Event)))
 }
 
@@ -62,7 +76,15 @@ pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u3
 
 pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
     let session = session()?;
-    let place = session.events.get(event)?.asked(true)?;
+    let event = session.events.get(event)?;
+    if let Some(slot) = event.shared() {
+        let standing = Event::standing(session, slot, false)?;
+        return match standing.completed >= standing.recorded {
+            true => Ok(()),
+            false => Err(CUresult::ERROR_NOT_READY),
+        };
+    }
+    let place = event.asked(true)?;
     capture::may_be_unsafe()?;
     match place {
         Some(place) => {
@@ -75,7 +97,16 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
 
 pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
     let session = session()?;
-    let place = session.events.get(event)?.asked(true)?;
+    let event = session.events.get(event)?;
+    if let Some(slot) = event.shared() {
+        // As it stands now: what is recorded meanwhile is not waited for.
+        let until = Event::standing(session, slot, false)?.recorded;
+        while Event::standing(session, slot, false)?.completed < until {
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        return Ok(());
+    }
+    let place = event.asked(true)?;
     capture::may_be_unsafe()?;
     match place {
         Some(place) => {

@@ -44,7 +44,7 @@ pub(crate) fn check_fill(session: &Session, fill: &Fill) -> Result<Range, CUresu
     let span = span(fill).ok_or(wrong)?;
     let range = session.ranges.find(fill.to);
     range
-        .filter(|range| range.contains(fill.to, span))
+        .filter(|_| session.ranges.cover(fill.to, span))
         .ok_or(wrong)
 }
 

@@ -15,6 +15,7 @@ mod fill;
 mod function;
 mod graph;
 mod init;
+mod ipc;
 mod launch;
 mod library;
 mod link;
@@ -23,6 +24,7 @@ mod memory;
 mod memory_ops;
 mod module;
 mod occupancy;
+mod peer;
 mod pointer;
 mod pool;
 mod register;
@@ -30,6 +32,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod texture;
+mod virtual_memory;
 
 pub(crate) use array::*;
 pub(crate) use array_copy::*;
@@ -42,6 +45,7 @@ pub(crate) use fill::*;
 pub(crate) use function::*;
 pub(crate) use graph::*;
 pub(crate) use init::*;
+pub(crate) use ipc::*;
 pub(crate) use launch::*;
 pub(crate) use library::*;
 pub(crate) use link::*;
@@ -50,11 +54,13 @@ pub(crate) use memory::*;
 pub(crate) use memory_ops::*;
 pub(crate) use module::*;
 pub(crate) use occupancy::*;
+pub(crate) use peer::*;
 pub(crate) use pointer::*;
 pub(crate) use pool::*;
 pub(crate) use register::*;
 pub(crate) use stream::*;
 pub(crate) use texture::*;
+pub(crate) use virtual_memory::*;
 
 /// What every entry point comes to.
 pub(crate) type Outcome = Result<(), cuda_abi::CUresult>;

@@ -325,7 +325,43 @@ impl Server<'_> {
 
 type Posted = Result<(), CUresult>;
 
+/// Operations that the tests of this crate have no use for: those of whole processes do.
+macro_rules! not_here {
+    ($(call $method:ident($request:ident) -> $reply:ident;)* $(post $post:ident($posted:ident);)* $(stream $stream:ident($at:ident);)*) => {
+        $(fn $method(&mut self, _: &$request, _: &[u8], _: &mut Vec<u8>) -> Result<$reply, CUresult> {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        })*
+        $(fn $post(&mut self, _: &$posted, _: &[u8]) -> Posted {
+            Ok(())
+        })*
+        $(fn $stream(&mut self, _: At, _: &$at, _: &[u8]) -> Posted {
+            Ok(())
+        })*
+    };
+}
+
 impl Operations for Server<'_> {
+    not_here! {
+        call expose(Expose) -> ExposeReply;
+        call mem_import(MemImport) -> MemImportReply;
+        call event_share(EventShare) -> EventShareReply;
+        call event_open(EventOpen) -> EventOpenReply;
+        call event_mark(EventMark) -> EventMarkReply;
+        call peer_access(PeerAccess) -> PeerAccessReply;
+        call address_reserve(AddressReserve) -> AddressReserveReply;
+        call physical_create(PhysicalCreate) -> PhysicalCreateReply;
+        call physical_map(PhysicalMap) -> PhysicalMapReply;
+        call physical_unmap(PhysicalUnmap) -> PhysicalUnmapReply;
+        call physical_access(PhysicalAccess) -> PhysicalAccessReply;
+        call physical_import(PhysicalImport) -> PhysicalImportReply;
+        post mem_close(MemClose);
+        post event_forget(EventForget);
+        post address_free(AddressFree);
+        post physical_release(PhysicalRelease);
+        stream event_pass(EventPass);
+        stream event_await(EventAwait);
+    }
+
     fn not_supported(&mut self, request: &NotSupported, _: &[u8]) -> Posted {
         self.shared
             .not_supported
@@ -370,7 +406,8 @@ impl Operations for Server<'_> {
     }
 
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Posted {
-        assert!(self.memory.contains_key(&request.address));
+        // Managed memory lies in the host window.
+        assert!(self.memory.contains_key(&request.address) || self.is_host(request.address));
         Ok(())
     }
 

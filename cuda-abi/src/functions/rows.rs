@@ -200,7 +200,7 @@ macro_rules! for_each_function {
                     can_access_peer: out(i32), device: val(CUdevice), peer_dev: val(CUdevice));
             /// Gives one number about the link between two devices.
             local 22 since 8000 capture allowed survives none
-                partial "always 0: devices reach each other by copies" =>
+                partial "all links are alike; no arrays of other devices" =>
                 fn cuDeviceGetP2PAttribute(
                     value: out(i32), attribute: val(CUdevice_P2PAttribute),
                     src_device: val(CUdevice), dst_device: val(CUdevice));
@@ -335,11 +335,10 @@ macro_rules! for_each_function {
                 partial "nothing persists: access policies are not passed on" =>
                 fn cuCtxResetPersistingL2Cache();
             /// Lets the current context reach the memory of another one.
-            local 61 since 4000 capture prohibited survives replayed
-                partial "always refused: devices reach each other by copies" =>
+            call 61 since 4000 capture prohibited survives replayed =>
                 fn cuCtxEnablePeerAccess(peer_context: val(CUcontext), flags: val(u32));
             /// Ends what cuCtxEnablePeerAccess allowed.
-            local 62 since 4000 capture prohibited survives replayed =>
+            call 62 since 4000 capture prohibited survives replayed =>
                 fn cuCtxDisablePeerAccess(peer_context: val(CUcontext));
             /// Gives the multiprocessor share of the current context.
             local 63 since 11040 capture allowed survives none =>
@@ -444,7 +443,8 @@ macro_rules! for_each_function {
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
             /// Gives address and size of a managed variable of a library.
-            call 86 since 12000 capture allowed survives none =>
+            call 86 since 12000 capture allowed survives none
+                partial "each context has variables of its own, managed ones too" =>
                 fn cuLibraryGetManaged(
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());
@@ -696,11 +696,13 @@ macro_rules! for_each_function {
             local 144 since 2030 capture allowed survives none =>
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
-            call 145 since 4000 capture prohibited survives yes =>
+            call 145 since 4000 capture prohibited survives yes
+                partial "not stacks, code, what is shared already, or part of another registration's page" =>
                 fn cuMemHostRegister(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
-            call 146 since 6050 capture prohibited survives yes =>
+            call 146 since 6050 capture prohibited survives yes
+                partial "not stacks, code, what is shared already, or part of another registration's page" =>
                 fn cuMemHostRegister_v2(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.
@@ -823,32 +825,32 @@ macro_rules! for_each_function {
             custom 174 since 3020 twin "_ptsz" 7000 capture node survives none =>
                 fn cuMemcpy3DAsync_v2(copy: struct_in(CUDA_MEMCPY3D), stream: val(CUstream));
             /// Copies between two contexts.
-            absent 175 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
+            custom 175 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpyPeer(
                     dst_device: val(CUdeviceptr), dst_context: val(CUcontext),
                     src_device: val(CUdeviceptr), src_context: val(CUcontext),
                     byte_count: val(usize));
             /// Copies between two contexts in a stream.
-            absent 176 since 4000 twin "_ptsz" 7000 capture node survives none =>
+            custom 176 since 4000 twin "_ptsz" 7000 capture node survives none =>
                 fn cuMemcpyPeerAsync(
                     dst_device: val(CUdeviceptr), dst_context: val(CUcontext),
                     src_device: val(CUdeviceptr), src_context: val(CUcontext),
                     byte_count: val(usize), stream: val(CUstream));
             /// Copies a box between two contexts.
-            absent 177 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
+            custom 177 since 4000 twin "_ptds" 7000 capture invalidates survives none =>
                 fn cuMemcpy3DPeer(copy: struct_in(CUDA_MEMCPY3D_PEER));
             /// Copies a box between two contexts in a stream.
-            absent 178 since 4000 twin "_ptsz" 7000 capture node survives none =>
+            custom 178 since 4000 twin "_ptsz" 7000 capture node survives none =>
                 fn cuMemcpy3DPeerAsync(copy: struct_in(CUDA_MEMCPY3D_PEER), stream: val(CUstream));
             /// Copies a list of runs in a stream. Form of CUDA 12.8.
-            absent 179 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
+            custom 179 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
                 fn cuMemcpyBatchAsync(
                     dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count),
                     sizes: list(usize, count), count: len(usize, dsts),
                     attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs),
                     num_attrs: len(usize, attrs), fail_idx: out(usize), stream: val(CUstream));
             /// Copies a list of runs in a stream. Form of CUDA 13.0.
-            absent 180 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
+            custom 180 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
                 fn cuMemcpyBatchAsync_v2(
                     dsts: list(CUdeviceptr, count), srcs: list(CUdeviceptr, count),
                     sizes: list(usize, count), count: len(usize, dsts),
@@ -1358,35 +1360,37 @@ macro_rules! for_each_function {
                     pool: val(CUmemoryPool));
             // Virtual memory.
             /// Gives a range of device addresses back.
-            absent 294 since 10020 capture prohibited survives yes =>
+            post 294 since 10020 capture prohibited survives yes =>
                 fn cuMemAddressFree(ptr: val(CUdeviceptr), size: val(usize));
             /// Reserves a range of device addresses.
-            absent 295 since 10020 capture prohibited survives yes =>
+            call 295 since 10020 capture prohibited survives yes
+                partial "the wished address is not honoured" =>
                 fn cuMemAddressReserve(
                     ptr: out(CUdeviceptr), size: val(usize), alignment: val(usize),
                     addr: val(CUdeviceptr), flags: val(u64));
             /// Allocates physical memory without an address.
-            absent 296 since 10020 capture prohibited survives yes =>
+            call 296 since 10020 capture prohibited survives yes =>
                 fn cuMemCreate(
                     handle: new(CUmemGenericAllocationHandle), size: val(usize),
                     properties: struct_in(CUmemAllocationProp), flags: val(u64));
             /// Exports physical memory as a handle for other processes.
-            absent 297 since 10020 capture prohibited survives none =>
+            call 297 since 10020 capture prohibited survives none
+                partial "descriptors, which are good while the exporter lives" =>
                 fn cuMemExportToShareableHandle(
                     shareable_handle: opaque(*mut c_void),
                     handle: val(CUmemGenericAllocationHandle),
                     handle_type: val(CUmemAllocationHandleType), flags: val(u64));
             /// Says how a location may reach an address.
-            absent 298 since 10020 capture allowed survives none =>
+            local 298 since 10020 capture allowed survives none =>
                 fn cuMemGetAccess(
                     flags: out(u64), location: struct_in(CUmemLocation), ptr: val(CUdeviceptr));
             /// Gives the unit of physical allocations.
-            absent 299 since 10020 capture allowed survives none =>
+            local 299 since 10020 capture allowed survives none =>
                 fn cuMemGetAllocationGranularity(
                     granularity: out(usize), properties: struct_in(CUmemAllocationProp),
                     option: val(CUmemAllocationGranularity_flags));
             /// Gives how physical memory was allocated.
-            absent 300 since 10020 capture allowed survives none =>
+            local 300 since 10020 capture allowed survives none =>
                 fn cuMemGetAllocationPropertiesFromHandle(
                     properties: struct_out(CUmemAllocationProp),
                     handle: val(CUmemGenericAllocationHandle));
@@ -1402,12 +1406,12 @@ macro_rules! for_each_function {
                     handle: opaque(*mut c_void), dptr: val(CUdeviceptr), size: val(usize),
                     handle_type: val(CUmemRangeHandleType), flags: val(u64));
             /// Takes physical memory from a handle of another process.
-            absent 304 since 10020 capture prohibited survives yes =>
+            call 304 since 10020 capture prohibited survives yes =>
                 fn cuMemImportFromShareableHandle(
                     handle: new(CUmemGenericAllocationHandle), os_handle: opaque(*mut c_void),
                     sh_handle_type: val(CUmemAllocationHandleType));
             /// Puts physical memory at reserved addresses.
-            absent 305 since 10020 capture prohibited survives yes =>
+            call 305 since 10020 capture prohibited survives yes =>
                 fn cuMemMap(
                     ptr: val(CUdeviceptr), size: val(usize), offset: val(usize),
                     handle: val(CUmemGenericAllocationHandle), flags: val(u64));
@@ -1417,19 +1421,20 @@ macro_rules! for_each_function {
                     map_info_list: list(CUarrayMapInfo, count), count: len(u32, map_info_list),
                     stream: val(CUstream));
             /// Gives a share in physical memory back.
-            absent 307 since 10020 capture prohibited survives yes =>
+            post 307 since 10020 capture prohibited survives yes =>
                 fn cuMemRelease(handle: val(CUmemGenericAllocationHandle));
             /// Takes a share in the physical memory at an address.
-            absent 308 since 11000 capture prohibited survives yes =>
+            local 308 since 11000 capture prohibited survives yes =>
                 fn cuMemRetainAllocationHandle(
                     handle: out(CUmemGenericAllocationHandle), addr: opaque(*mut c_void));
             /// Says which devices may reach a range, and how.
-            absent 309 since 10020 capture prohibited survives yes =>
+            call 309 since 10020 capture prohibited survives yes
+                partial "who may read may write" =>
                 fn cuMemSetAccess(
                     ptr: val(CUdeviceptr), size: val(usize), desc: list(CUmemAccessDesc, count),
                     count: len(usize, desc));
             /// Takes physical memory from its addresses.
-            absent 310 since 10020 capture prohibited survives yes =>
+            call 310 since 10020 capture prohibited survives yes =>
                 fn cuMemUnmap(ptr: val(CUdeviceptr), size: val(usize));
             // Managed memory.
             /// Advises on the use of managed memory. Form of CUDA 8.0.
@@ -1525,23 +1530,23 @@ macro_rules! for_each_function {
                     mc_offset: val(usize), size: val(usize));
             // Between processes.
             /// Closes an allocation of another process.
-            absent 327 since 4010 capture prohibited survives yes =>
+            post 327 since 4010 capture prohibited survives yes =>
                 fn cuIpcCloseMemHandle(dptr: val(CUdeviceptr));
             /// Makes a token with which another process opens an event.
-            absent 328 since 4010 capture allowed survives none =>
+            call 328 since 4010 capture allowed survives none =>
                 fn cuIpcGetEventHandle(handle: struct_out(CUipcEventHandle), event: val(CUevent));
             /// Makes a token with which another process opens an allocation.
-            absent 329 since 4010 capture allowed survives none =>
+            call 329 since 4010 capture allowed survives none =>
                 fn cuIpcGetMemHandle(handle: struct_out(CUipcMemHandle), dptr: val(CUdeviceptr));
             /// Opens an event of another process.
-            absent 330 since 4010 capture prohibited survives replayed =>
+            call 330 since 4010 capture prohibited survives replayed =>
                 fn cuIpcOpenEventHandle(event: new(CUevent), handle: val(CUipcEventHandle));
             /// Opens an allocation of another process. Form of CUDA 4.1.
-            absent 331 since 4010 capture prohibited survives yes =>
+            call 331 since 4010 capture prohibited survives yes =>
                 fn cuIpcOpenMemHandle(
                     dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
             /// Opens an allocation of another process. Form of CUDA 11.0.
-            absent 332 since 11000 capture prohibited survives yes =>
+            call 332 since 11000 capture prohibited survives yes =>
                 fn cuIpcOpenMemHandle_v2(
                     dptr: out(CUdeviceptr), handle: val(CUipcMemHandle), flags: val(u32));
             // Other memory functions.

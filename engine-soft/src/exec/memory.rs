@@ -18,6 +18,7 @@ const GRANULE_SHIFT: u32 = 16;
 pub struct Window {
     base: u64,
     len: u64,
+    /// By granule; none at all if everything is allocated.
     valid: Box<[AtomicU8]>,
     /// Keeps the mapping alive.
     _owner: Arc<dyn Any + Send + Sync>,
@@ -56,6 +57,20 @@ impl Window {
         }
     }
 
+    /// As [`Window::new`], but all of the range is allocated, and its ends need not be a granule's.
+    ///
+    /// # Safety
+    /// As [`Window::new`].
+    #[must_use]
+    pub unsafe fn whole(base: u64, len: u64, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self {
+            base,
+            len,
+            valid: Box::default(),
+            _owner: owner,
+        }
+    }
+
     /// First address.
     #[must_use]
     pub fn base(&self) -> u64 {
@@ -84,7 +99,7 @@ impl Window {
         let to = address
             .saturating_add(last)
             .min(self.base + self.len.saturating_sub(1));
-        if from > to || self.len == 0 {
+        if from > to || self.valid.is_empty() {
             return;
         }
         let range = ((from - self.base) >> GRANULE_SHIFT) as usize
@@ -109,6 +124,9 @@ impl Window {
 
     /// Whether every granule of `[first, last]` is valid. The range lies inside the window.
     fn holds(&self, first: u64, last: u64) -> bool {
+        if self.valid.is_empty() {
+            return true;
+        }
         let range = ((first - self.base) >> GRANULE_SHIFT) as usize
             ..=((last - self.base) >> GRANULE_SHIFT) as usize;
         self.valid[range]

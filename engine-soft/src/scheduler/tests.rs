@@ -1,8 +1,8 @@
 //! Shares, classes and priorities, with tasks that only take time. What is compared is time that the
 //! tasks were given, so that a busy machine changes little.
 
-use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, RwLock};
 
 use cuda_abi::operations::At;
 use engine::{CUresult, Observer, Window};
@@ -93,7 +93,7 @@ impl Member {
                 observer,
                 scheduler,
                 account,
-                space: Arc::new(CopySpace::empty()),
+                spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),
             }),

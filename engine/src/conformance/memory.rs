@@ -84,6 +84,132 @@ pub fn clients_cannot_reach_each_other(engine: &dyn Engine) {
     assert_eq!(mine.download(own, 4), b"fine");
 }
 
+/// A block that is shared is there for others, and nothing else is, until the last of them is gone.
+pub fn a_shared_block_outlives_its_owner(engine: &dyn Engine) {
+    let free = Guest::new(engine).client.free_memory(0);
+    let mut owner = Guest::new(engine);
+    let base = owner.commit(0, 2 * GRANULE);
+    let before = noise(2 * GRANULE, 3);
+    owner.upload(base, &before);
+    // Neither end is at a granule's.
+    let range = Window {
+        base: base + 512,
+        bytes: GRANULE,
+    };
+    let shared = match owner.client.share(range) {
+        Err(CUresult::ERROR_NOT_SUPPORTED) => return, // The engine does not claim to.
+        shared => shared.expect("a block"),
+    };
+    let mut user = Guest::new(engine);
+    let own = user.commit(0, GRANULE);
+    let reaches = |user: &mut Guest, from, bytes| {
+        user.copy(0, &linear(own, from, bytes));
+        user.wait(0)
+    };
+    let refused = Err(CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(reaches(&mut user, range.base, 64), refused, "not opened");
+    user.client.import(&shared).expect("its memory");
+    let inside = &before[512..512 + GRANULE as usize];
+    assert!(user.download(range.base, range.bytes) == inside);
+    let after = noise(range.bytes, 4);
+    user.upload(range.base, &after);
+    assert!(owner.download(range.base, range.bytes) == after);
+    for (from, bytes) in [
+        (range.base - 1, 1),
+        (range.base + range.bytes, 1),
+        (range.base + range.bytes - 8, 16),
+        (base, 64),
+    ] {
+        assert_eq!(reaches(&mut user, from, bytes), refused, "{from:#x}");
+    }
+    drop(owner);
+    assert!(
+        user.download(range.base, range.bytes) == after,
+        "the owner is gone"
+    );
+    user.client.close(&shared);
+    assert_eq!(reaches(&mut user, range.base, 64), refused, "closed");
+    drop(shared);
+    drop(user);
+    assert_eq!(Guest::new(engine).client.free_memory(0), free);
+}
+
+/// Physical memory is seen at each of its mappings, by whom it was allowed to, and lives as long as
+/// one of them.
+pub fn physical_memory_is_seen_wherever_it_is_mapped(engine: &dyn Engine) {
+    let free = Guest::new(engine).client.free_memory(0);
+    let mut guest = Guest::new(engine);
+    let unit = 2 << 20;
+    let memory = match guest.client.physical_create(0, unit) {
+        Err(CUresult::ERROR_NOT_SUPPORTED) => return, // The engine does not claim to.
+        memory => memory.expect("memory"),
+    };
+    assert!(guest.client.free_memory(0) <= free - unit);
+    let base = (guest.windows[0].base + guest.windows[0].bytes / 4).next_multiple_of(unit);
+    let [first, second] = [base, base + 2 * unit].map(|base| Window { base, bytes: unit });
+    let own = guest.commit(0, GRANULE);
+    let reaches = |guest: &mut Guest, at: Window| {
+        guest.copy(0, &linear(own, at.base + at.bytes - 64, 64));
+        guest.wait(0)
+    };
+    let refused = Err(CUresult::ERROR_INVALID_VALUE);
+    for at in [first, second] {
+        guest
+            .client
+            .physical_map(at, &memory, 0)
+            .expect("a mapping");
+        assert_eq!(reaches(&mut guest, at), refused, "nobody may yet");
+        guest.client.physical_access(at, 0, true).expect("access");
+        assert_eq!(
+            guest.client.physical_map(at, &memory, 0),
+            refused,
+            "occupied"
+        );
+    }
+    assert_eq!(guest.download(first.base, unit), vec![0; unit as usize]);
+    let data = noise(unit, 5);
+    guest.upload(first.base, &data);
+    assert!(guest.download(second.base, unit) == data);
+    guest
+        .client
+        .physical_access(second, 0, false)
+        .expect("no access");
+    assert_eq!(reaches(&mut guest, second), refused);
+    guest
+        .client
+        .physical_access(second, 0, true)
+        .expect("access");
+    guest.client.physical_unmap(first);
+    assert_eq!(reaches(&mut guest, first), refused);
+    // Nonsense.
+    let elsewhere = Window {
+        base: guest.host.base,
+        bytes: unit,
+    };
+    for (at, offset) in [
+        (first, GRANULE),
+        (first, u64::MAX),
+        (elsewhere, 0),
+        (
+            Window {
+                base: first.base + 1,
+                ..first
+            },
+            0,
+        ),
+    ] {
+        assert_eq!(guest.client.physical_map(at, &memory, offset), refused);
+    }
+    drop(memory);
+    assert!(
+        guest.download(second.base, unit) == data,
+        "the mapping keeps it"
+    );
+    guest.client.physical_unmap(second);
+    drop(guest);
+    assert_eq!(Guest::new(engine).client.free_memory(0), free);
+}
+
 /// Addresses of a window that are not committed cannot be used, nor can what reaches beyond.
 pub fn what_is_not_committed_is_refused(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);

@@ -41,7 +41,7 @@ pub struct Guest {
     staging: Arc<Memory>,
     host_memory: Arc<Memory>,
     /// Given back when the client is gone.
-    _extents: Extents,
+    _extents: Arc<Extents>,
     next: HashMap<u32, u64>,
     modules: u64,
 }
@@ -127,12 +127,14 @@ impl Owner for Memory {}
 struct Extents(Vec<Window>);
 
 impl Extents {
-    fn take(count: usize) -> Self {
+    fn take(count: usize) -> Arc<Self> {
         let mut arena = lock(&ARENA);
         let extents = arena.get_or_insert_default().take(count);
-        Self(extents.expect("the arena has room for the suite"))
+        Arc::new(Self(extents.expect("the arena has room for the suite")))
     }
 }
+
+impl Owner for Extents {}
 
 impl Drop for Extents {
     fn drop(&mut self) {
@@ -187,6 +189,7 @@ impl Guest {
         };
         let attachment = Attachment {
             windows: windows.clone(),
+            addresses: extents.clone(),
             host: region(&host_memory),
             staging: region(&staging),
             share,

@@ -25,6 +25,8 @@ pub struct Program {
     pub flags: Vec<String>,
     /// Environment it runs in, from `// env:`, as NAME=VALUE.
     pub environment: Vec<(String, String)>,
+    /// How many devices it wants to see, from `// devices:`.
+    pub devices: u32,
     /// How long it may take, from `// seconds:`.
     pub limit: Duration,
 }
@@ -72,6 +74,10 @@ impl Program {
                 None => Err(anyhow::anyhow!("{name}: `{word}` is not NAME=VALUE")),
             })
             .collect::<Result<_>>()?;
+        let devices = match words("devices").first() {
+            Some(word) => word.parse().with_context(|| name.clone())?,
+            None => 1,
+        };
         let limit = match words("seconds").first() {
             Some(word) => Duration::from_secs(word.parse().with_context(|| name.clone())?),
             None => LIMIT,
@@ -84,6 +90,7 @@ impl Program {
                 .collect(),
             flags: words("nvcc"),
             environment,
+            devices,
             limit,
             name,
             source,
@@ -98,12 +105,13 @@ mod tests {
     #[test]
     fn header_lines_are_found_only_at_the_top() {
         let text = "// needs: plain sm_80\n// nvcc: -std=c++20 -O2\n// env: A=1 B=x=y\n\
-                    // seconds: 5\n#include <x>\n// nvcc: -bad\n";
+                    // seconds: 5\n// devices: 2\n#include <x>\n// nvcc: -bad\n";
         let program = Program::parse("p".into(), "p.cu".into(), text).unwrap();
         assert_eq!(program.needs, ["plain", "sm_80"]);
         assert_eq!(program.flags, ["-std=c++20", "-O2"]);
         assert_eq!(program.environment[1], ("B".into(), "x=y".into()));
         assert_eq!(program.limit, Duration::from_secs(5));
+        assert_eq!(program.devices, 2);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub enum Outcome {
 pub struct Runner {
     /// None: the machine's own driver.
     daemon: Option<Daemon>,
+    /// One whose servers have several devices, for programs that want them; and how many.
+    several: Option<(u32, Daemon)>,
     libraries: PathBuf,
     /// Where the programs' outputs go.
     outputs: PathBuf,
@@ -52,6 +54,7 @@ impl Runner {
         fs::create_dir_all(&outputs)?;
         Ok(Self {
             daemon,
+            several: None,
             libraries,
             outputs,
         })
@@ -72,12 +75,24 @@ impl Runner {
         (outcome, start.elapsed())
     }
 
+    /// The daemon for a program that wants so many devices, if programs run under one.
+    fn daemon_with(&mut self, devices: u32) -> Result<Option<&mut Daemon>> {
+        if devices <= 1 || self.daemon.is_none() {
+            return Ok(self.daemon.as_mut());
+        }
+        if self.several.as_ref().is_none_or(|(has, _)| *has != devices) {
+            self.several = Some((devices, Daemon::with_devices(devices)?));
+        }
+        Ok(self.several.as_mut().map(|(_, daemon)| daemon))
+    }
+
     fn try_run(&mut self, program: &Program, path: &Path, recorded: Option<&String>) -> Result<()> {
         let (out, err) = (
             self.outputs.join(&program.name),
             self.outputs.join(program.name.clone() + ".err"),
         );
-        let mut command = match &mut self.daemon {
+        let mut daemon = self.daemon_with(program.devices)?;
+        let mut command = match &mut daemon {
             Some(daemon) => daemon.client(path)?,
             None => Command::new(path),
         };
@@ -97,7 +112,7 @@ impl Runner {
         let status = end_within(&mut child, program.limit)?;
         let printed = String::from_utf8_lossy(&fs::read(&out)?).into_owned();
         let said = String::from_utf8_lossy(&fs::read(&err)?).into_owned();
-        if let Some(daemon) = &mut self.daemon {
+        if let Some(daemon) = self.daemon_with(program.devices)? {
             ensure!(daemon.runs(), "the daemon is gone");
         }
         let Some(status) = status else {

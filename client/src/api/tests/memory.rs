@@ -187,3 +187,141 @@ fn rectangles_and_boxes_keep_what_is_around_them() {
     );
     cuCtxDestroy(mine).unwrap();
 }
+
+/// Reserved and used bytes of a device's pool.
+fn counts(pool: CUmemoryPool) -> (u64, u64) {
+    let count = |attribute| {
+        let mut bytes = u64::MAX;
+        cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).expect("a count");
+        bytes
+    };
+    (
+        count(CUmemPool_attribute::RESERVED_MEM_CURRENT),
+        count(CUmemPool_attribute::USED_MEM_CURRENT),
+    )
+}
+
+#[test]
+fn a_pool_gives_a_block_to_whom_the_streams_order_allows_it() {
+    let _gate = GATE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let shared = start();
+    // A device of its own in this file, so that nobody else's blocks are in the pool.
+    let mine = context(1);
+    let mut pool = CUmemoryPool::NULL;
+    cuDeviceGetDefaultMemPool(out(&mut pool), 1).unwrap();
+    assert_eq!(counts(pool), (0, 0));
+    let stream = || {
+        let mut stream = CUstream::NULL;
+        cuStreamCreate(out(&mut stream), CU_STREAM_NON_BLOCKING).expect("a stream");
+        stream
+    };
+    let (first, second) = (stream(), stream());
+    let alloc = |bytes, stream| {
+        let mut address = 0;
+        cuMemAllocAsync(out(&mut address), bytes, stream).map(|()| address)
+    };
+    shared.open_gate(false);
+    let gate = function(load("kernel gate\0"), "gate\0");
+    launch(gate, first, &mut []).unwrap();
+    let block = alloc(5000, first).unwrap();
+    assert_eq!(counts(pool), (5120, 5120));
+    cuMemFreeAsync(block, first).unwrap();
+    assert_eq!(
+        cuMemFreeAsync(block, first),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    assert_eq!(counts(pool), (5120, 0));
+    // The stream itself may have it at once, another only behind the free.
+    assert_eq!(alloc(4000, first), Ok(block));
+    cuMemFreeAsync(block, first).unwrap();
+    let other = alloc(5000, second).unwrap();
+    assert_ne!(other, block);
+    let mut event = CUevent::NULL;
+    cuEventCreate(out(&mut event), CU_EVENT_DISABLE_TIMING).unwrap();
+    cuEventRecord(event, first).unwrap();
+    cuStreamWaitEvent(second, event, 0).unwrap();
+    assert_eq!(alloc(5000, second), Ok(block), "an event behind the free");
+    let handle = (&raw mut pool).cast();
+    cuPointerGetAttribute(handle, CUpointer_attribute::MEMPOOL_HANDLE, block + 9).unwrap();
+    assert!(!pool.is_null());
+    for address in [block, other] {
+        cuMemFreeAsync(address, second).unwrap();
+    }
+    // Too large by far, a block stays where it is.
+    let tiny = alloc(1, second).unwrap();
+    assert_eq!(counts(pool).1, 5120, "within the slack");
+    cuMemFreeAsync(tiny, second).unwrap();
+    assert_eq!(counts(pool), (2 * 5120, 0));
+    cuMemPoolTrimTo(pool, 0).unwrap();
+    assert_eq!(counts(pool), (2 * 5120, 0), "work still uses them");
+    shared.open_gate(true);
+    cuStreamSynchronize(second).unwrap();
+    assert_eq!(counts(pool), (0, 0), "the threshold is 0");
+    // A threshold keeps what there is.
+    let keep = |mut bytes: u64| {
+        let value = (&raw mut bytes).cast();
+        cuMemPoolSetAttribute(pool, CUmemPool_attribute::RELEASE_THRESHOLD, value).unwrap();
+    };
+    keep(6000);
+    for address in [alloc(5000, first).unwrap(), alloc(5000, first).unwrap()] {
+        cuMemFreeAsync(address, first).unwrap();
+    }
+    cuStreamSynchronize(first).unwrap();
+    assert!(counts(pool).0 <= 6000 && counts(pool).1 == 0);
+    keep(0);
+    assert_eq!(
+        cuMemPoolDestroy(pool),
+        Err(CUresult::ERROR_INVALID_VALUE),
+        "a device's own"
+    );
+    cuCtxDestroy(mine).unwrap();
+    assert_eq!(counts(pool), (0, 0), "the context took the rest with it");
+}
+
+#[test]
+fn managed_memory_is_advised_prefetched_and_freed_as_device_memory_is() {
+    let mine = context(0);
+    let mut address = 0;
+    assert_eq!(
+        cuMemAllocManaged(out(&mut address), 100, CU_MEM_ATTACH_SINGLE),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    cuMemAllocManaged(out(&mut address), 100_000, CU_MEM_ATTACH_GLOBAL).unwrap();
+    let mut word = 9_u32;
+    let data = (&raw mut word).cast();
+    cuPointerGetAttribute(data, CUpointer_attribute::IS_MANAGED, address + 5).unwrap();
+    assert_eq!(word, 1);
+    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, address).unwrap();
+    assert_eq!(word, CUmemorytype::DEVICE.0);
+    let plain = allocate(1000);
+    for wrong in [
+        cuMemPrefetchAsync(plain, 1000, 0, CUstream::NULL),
+        cuMemPrefetchAsync(address, 100_001, 0, CUstream::NULL),
+        cuMemPrefetchAsync(address, 0, 0, CUstream::NULL),
+        cuMemAdvise(address, 10, CUmem_advise(7), 0),
+        cuMemAdvise(plain, 10, CUmem_advise::SET_READ_MOSTLY, 0),
+    ] {
+        assert_eq!(wrong, Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    assert_eq!(
+        cuMemPrefetchAsync(address, 1000, 9, CUstream::NULL),
+        Err(CUresult::ERROR_INVALID_DEVICE)
+    );
+    cuMemPrefetchAsync(address, 1000, 1, CUstream::NULL).unwrap();
+    let mut where_to = -5_i32;
+    let ask = |value: &mut i32, count| {
+        // SAFETY: the room is as large as is said, and outlives the call.
+        let data = unsafe { crate::params::BytesOut::new((&raw mut *value).cast()) };
+        let last = CUmem_range_attribute::LAST_PREFETCH_LOCATION;
+        cuMemRangeGetAttribute(data, 4, last, address, count)
+    };
+    ask(&mut where_to, 1000).unwrap();
+    assert_eq!(where_to, 1);
+    ask(&mut where_to, 1001).unwrap();
+    assert_eq!(where_to, CU_DEVICE_INVALID, "not all of it");
+    cuMemFree_v2(address).unwrap();
+    assert_eq!(cuMemFree_v2(address), Err(CUresult::ERROR_INVALID_VALUE));
+    cuCtxDestroy(mine).unwrap();
+}

@@ -1,0 +1,192 @@
+//! Memory and events shared between processes of one user under one server.
+
+use std::sync::atomic::Ordering;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{EventOpen, Expose, Exposed, MemClose, MemImport, MemImportReply};
+use cuda_abi::types::{
+    CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
+    CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
+};
+
+use super::Outcome;
+use crate::context::current;
+use crate::handle::Kind;
+use crate::memory::{Origin, Range};
+use crate::params::Out;
+use crate::session::session;
+
+/// What a handle begins with; the token follows.
+const MEMORY: [u8; 8] = *b"OMPSmem1";
+const EVENT: [u8; 8] = *b"OMPSevt1";
+
+/// The bytes of a handle.
+fn handle_of(kind: [u8; 8], token: [u64; 4]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..8].copy_from_slice(&kind);
+    for (at, word) in token.into_iter().enumerate() {
+        bytes[8 + 8 * at..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// The token in a handle.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for what is no handle of this kind.
+fn token_in(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUresult> {
+    if bytes[..8] != kind {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let mut token = [0; 4];
+    for (word, bytes) in token.iter_mut().zip(bytes[8..40].as_chunks().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    Ok(token)
+}
+
+pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
+    let session = current()?.session;
+    handle.required()?;
+    // What cuMemAlloc and its kin gave; memory of pools has other ways.
+    let range = session
+        .ranges
+        .find(dptr)
+        .filter(|range| range.origin == Origin::Device && range.pool == 0)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let token = session
+        .call(&Expose {
+            kind: Exposed::Block as u32,
+            object: range.base,
+            bytes: range.bytes,
+        })?
+        .fields;
+    handle.set(CUipcMemHandle {
+        reserved: handle_of(
+            MEMORY,
+            [token.token0, token.token1, token.token2, token.token3],
+        ),
+    })
+}
+
+pub(crate) fn cuIpcOpenMemHandle(
+    dptr: Out<CUdeviceptr>,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Outcome {
+    cuIpcOpenMemHandle_v2(dptr, handle, flags)
+}
+
+pub(crate) fn cuIpcOpenMemHandle_v2(
+    dptr: Out<CUdeviceptr>,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> Outcome {
+    let current = current()?;
+    let session = current.session;
+    dptr.required()?;
+    if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let token = token_in(MEMORY, &handle.reserved)?;
+    // Held over the call: two threads that open the same memory get it once.
+    let mut imports = session.imports();
+    let MemImportReply {
+        address,
+        bytes,
+        device,
+    } = session
+        .call(&MemImport {
+            token0: token[0],
+            token1: token[1],
+            token2: token[2],
+            token3: token[3],
+        })?
+        .fields;
+    if let Some(shares) = imports.get_mut(&address) {
+        *shares += 1;
+        // Here the shares are counted, and the server has it open once.
+        session.post(&MemClose { address })?;
+        return dptr.set(address);
+    }
+    let range = Range::new(&current, Origin::Imported, address, bytes);
+    // What it lies on must be a device that this process sees.
+    let visible = session.ordinal_of(device).is_some();
+    if session.is_ours(address) || !visible || !session.ranges.insert(range) {
+        session.post(&MemClose { address })?;
+        return Err(CUresult::ERROR_MAP_FAILED);
+    }
+    imports.insert(address, 1);
+    session.any_imports.store(true, Ordering::Relaxed);
+    dptr.set(address)
+}
+
+pub(crate) fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Outcome {
+    let session = session()?;
+    let mut imports = session.imports();
+    let shares = imports
+        .get_mut(&dptr)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    *shares -= 1;
+    if *shares > 0 {
+        return Ok(());
+    }
+    imports.remove(&dptr);
+    session
+        .ranges
+        .remove(dptr, |range| range.origin == Origin::Imported);
+    session.post(&MemClose { address: dptr })
+}
+
+pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent) -> Outcome {
+    let session = session()?;
+    handle.required()?;
+    let slot = session.events.get(event)?.shared();
+    let event = slot.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let token = session
+        .call(&Expose {
+            kind: Exposed::Event as u32,
+            object: u64::from(event),
+            bytes: 0,
+        })?
+        .fields;
+    handle.set(CUipcEventHandle {
+        reserved: handle_of(
+            EVENT,
+            [token.token0, token.token1, token.token2, token.token3],
+        ),
+    })
+}
+
+pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> Outcome {
+    let current = current()?;
+    event.required()?;
+    let token = token_in(EVENT, &handle.reserved)?;
+    let opened = current.session.call(&EventOpen {
+        token0: token[0],
+        token1: token[1],
+        token2: token[2],
+        token3: token[3],
+    })?;
+    let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+    let shared = Some(opened.fields.event);
+    let key = current.session.events.create(&current, flags, shared)?;
+    event.set(CUevent::from_bits(key.handle(Kind::Event)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_holds_its_token_and_only_for_its_kind() {
+        let token = [1, 2, 3, u64::MAX];
+        let bytes = handle_of(MEMORY, token);
+        assert_eq!(token_in(MEMORY, &bytes), Ok(token));
+        assert_eq!(token_in(EVENT, &bytes), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(
+            token_in(MEMORY, &[0; 64]),
+            Err(CUresult::ERROR_INVALID_VALUE)
+        );
+    }
+}

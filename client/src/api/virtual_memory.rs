@@ -1,0 +1,427 @@
+//! Virtual memory management: physical memory, reserved addresses and the mapping of one at the other.
+
+use std::ffi::c_void;
+use std::io::Write;
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{
+    AddressFree, AddressReserve, Expose, Exposed, PhysicalAccess, PhysicalCreate, PhysicalImport,
+    PhysicalMap, PhysicalRelease, PhysicalUnmap,
+};
+use cuda_abi::types::{
+    CU_MEM_LOCATION_TYPE_DEVICE, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags,
+    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
+};
+
+use super::Outcome;
+use crate::context::{current, current_as_it_is, usable};
+use crate::memory::{Origin, Range};
+use crate::params::{In, List, Out};
+use crate::session::{Session, session};
+use crate::virtual_memory::GRANULARITY;
+
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Places that an access list may name; more than there are.
+const MOST_PLACES: usize = 4096;
+
+/// What a file that stands for physical memory begins with; the token follows.
+const MAGIC: [u8; 8] = *b"OMPSphys";
+
+/// The ordinal of a device that physical memory may be on.
+fn device_at(session: &Session, location: CUmemLocation) -> Result<i32, CUresult> {
+    if location.r#type != CU_MEM_LOCATION_TYPE_DEVICE {
+        return Err(WRONG);
+    }
+    let device = session.device(location.id)?;
+    // The attribute's first name; NVIDIA's engine has none of this yet.
+    match device.attribute(CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) {
+        0 => Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => Ok(location.id),
+    }
+}
+
+/// Checks how memory is to be allocated, and gives the ordinal of its device.
+fn check(session: &Session, properties: &CUmemAllocationProp) -> Result<i32, CUresult> {
+    if properties.r#type != CUmemAllocationType::PINNED {
+        return Err(WRONG);
+    }
+    let device = device_at(session, properties.location)?;
+    match properties.requestedHandleTypes {
+        CUmemAllocationHandleType::NONE | CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => {
+            Ok(device)
+        }
+        _ => Err(CUresult::ERROR_NOT_SUPPORTED),
+    }
+}
+
+/// Checks that numbers are multiples of the granularity, and gives the range that they say.
+fn range(base: u64, size: usize) -> Result<std::ops::Range<u64>, CUresult> {
+    let size = size as u64;
+    if size == 0 || !size.is_multiple_of(GRANULARITY) || !base.is_multiple_of(GRANULARITY) {
+        return Err(WRONG);
+    }
+    Ok(base..base.checked_add(size).ok_or(WRONG)?)
+}
+
+pub(crate) fn cuMemGetAllocationGranularity(
+    granularity: Out<usize>,
+    properties: In<CUmemAllocationProp>,
+    option: CUmemAllocationGranularity_flags,
+) -> Outcome {
+    let session = session()?;
+    granularity.required()?;
+    check(session, &properties.get()?)?;
+    if option > CUmemAllocationGranularity_flags::RECOMMENDED {
+        return Err(WRONG);
+    }
+    granularity.set(GRANULARITY as usize)
+}
+
+pub(crate) fn cuMemAddressReserve(
+    ptr: Out<CUdeviceptr>,
+    size: usize,
+    alignment: usize,
+    addr: CUdeviceptr,
+    flags: u64,
+) -> Outcome {
+    let session = session()?;
+    ptr.required()?;
+    if size == 0
+        || !(size as u64).is_multiple_of(GRANULARITY)
+        || !(alignment == 0 || alignment.is_power_of_two())
+        || flags != 0
+    {
+        return Err(WRONG);
+    }
+    // Addresses are of a device's window, the current one's if there is one. The wished address is
+    // not to be had there.
+    let _ = addr;
+    let ordinal = current_as_it_is().map_or(0, |current| current.context.device());
+    let mut state = session.virtual_memory.lock();
+    let reply = session.call(&AddressReserve {
+        device: session.device(ordinal)?.number,
+        bytes: size as u64,
+        align: (alignment as u64).max(GRANULARITY),
+    })?;
+    state.reserve(reply.fields.address, size as u64);
+    ptr.set(reply.fields.address)
+}
+
+pub(crate) fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
+    let session = session()?;
+    let range = range(ptr, size)?;
+    session
+        .virtual_memory
+        .lock()
+        .unreserve(range.start, size as u64)?;
+    session.post(&AddressFree { address: ptr })
+}
+
+pub(crate) fn cuMemCreate(
+    handle: Out<CUmemGenericAllocationHandle>,
+    size: usize,
+    properties: In<CUmemAllocationProp>,
+    flags: u64,
+) -> Outcome {
+    let session = session()?;
+    handle.required()?;
+    let properties = properties.get()?;
+    let device = check(session, &properties)?;
+    if flags != 0 || size == 0 || !(size as u64).is_multiple_of(GRANULARITY) {
+        return Err(WRONG);
+    }
+    let bytes = size as u64;
+    let number = session.device(device)?.number;
+    let new = session.virtual_memory.lock().new_handle();
+    session.with_caches_trimmed(|| {
+        session.call(&PhysicalCreate {
+            handle: new,
+            device: number,
+            bytes,
+        })
+    })?;
+    let types = properties.requestedHandleTypes.0;
+    session.virtual_memory.lock().add(new, device, bytes, types);
+    handle.set(new)
+}
+
+pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
+    let session = session()?;
+    match session.virtual_memory.lock().release(handle)? {
+        true => session.post(&PhysicalRelease { handle }),
+        false => Ok(()),
+    }
+}
+
+pub(crate) fn cuMemRetainAllocationHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    addr: *mut c_void,
+) -> Outcome {
+    let session = session()?;
+    handle.required()?;
+    let retained = session.virtual_memory.lock().retain(addr.addr() as u64)?;
+    handle.set(retained)
+}
+
+pub(crate) fn cuMemGetAllocationPropertiesFromHandle(
+    properties: Out<CUmemAllocationProp>,
+    handle: CUmemGenericAllocationHandle,
+) -> Outcome {
+    let physical = session()?.virtual_memory.lock().get(handle)?;
+    properties.set(CUmemAllocationProp {
+        r#type: CUmemAllocationType::PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType(physical.handle_types),
+        location: CUmemLocation {
+            r#type: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: physical.device,
+        },
+        win32HandleMetaData: std::ptr::null_mut(),
+        compressionType: 0,
+        gpuDirectRDMACapable: 0,
+        usage: 0,
+        reserved: [0; 4],
+    })
+}
+
+pub(crate) fn cuMemMap(
+    ptr: CUdeviceptr,
+    size: usize,
+    offset: usize,
+    handle: CUmemGenericAllocationHandle,
+    flags: u64,
+) -> Outcome {
+    let session = session()?;
+    let range = range(ptr, size)?;
+    let mut state = session.virtual_memory.lock();
+    let physical = state.get(handle)?;
+    let fits = (offset as u64).is_multiple_of(GRANULARITY)
+        && (offset as u64)
+            .checked_add(size as u64)
+            .is_some_and(|end| end <= physical.bytes);
+    if !fits || flags != 0 {
+        return Err(WRONG);
+    }
+    state.may_map(&range)?;
+    // What is mapped belongs to no context; questions about it name its device's.
+    let home = usable(session, session.primary(physical.device)?.handle())?;
+    session.call(&PhysicalMap {
+        handle,
+        address: ptr,
+        bytes: size as u64,
+        offset: offset as u64,
+    })?;
+    state.map(range, handle);
+    session
+        .ranges
+        .insert(Range::new(&home, Origin::Mapped, ptr, size as u64));
+    Ok(())
+}
+
+pub(crate) fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
+    let session = session()?;
+    let range = range(ptr, size)?;
+    let mut state = session.virtual_memory.lock();
+    for mapping in state.whole(&range)? {
+        let base = mapping.addresses.start;
+        session
+            .ranges
+            .remove(base, |range| range.origin == Origin::Mapped);
+        session.call(&PhysicalUnmap { address: base })?;
+        if let Some((handle, true)) = state.unmap(base) {
+            session.post(&PhysicalRelease { handle })?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn cuMemSetAccess(
+    ptr: CUdeviceptr,
+    size: usize,
+    desc: List<CUmemAccessDesc>,
+    count: usize,
+) -> Outcome {
+    let session = session()?;
+    let range = range(ptr, size)?;
+    if count == 0 || count > MOST_PLACES {
+        return Err(WRONG);
+    }
+    let mut wanted = Vec::new();
+    for place in desc.get(count as u32)? {
+        let known = matches!(
+            place.flags,
+            CUmemAccess_flags::NONE | CUmemAccess_flags::READ | CUmemAccess_flags::READWRITE
+        );
+        if !known {
+            return Err(WRONG);
+        }
+        wanted.push((device_at(session, place.location)?, place.flags.0));
+    }
+    let mut state = session.virtual_memory.lock();
+    for mapping in state.whole(&range)? {
+        let base = mapping.addresses.start;
+        for &(device, flags) in &wanted {
+            session.call(&PhysicalAccess {
+                address: base,
+                device: session.device(device)?.number,
+                access: flags,
+            })?;
+            state.set_access(base, device, flags);
+        }
+        let reached = state
+            .at(base)
+            .is_some_and(|mapping| !mapping.access.is_empty());
+        session.ranges.set_flags(base, u32::from(reached));
+    }
+    Ok(())
+}
+
+pub(crate) fn cuMemGetAccess(
+    flags: Out<u64>,
+    location: In<CUmemLocation>,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    let session = session()?;
+    flags.required()?;
+    let device = device_at(session, location.get()?)?;
+    let state = session.virtual_memory.lock();
+    let mapping = state.at(ptr).ok_or(WRONG)?;
+    let access = mapping.access.iter().find(|(other, _)| *other == device);
+    flags.set(access.map_or(0, |&(_, flags)| u64::from(flags)))
+}
+
+/// A descriptor that stands for physical memory: a file in memory, with its token in it.
+fn file_of(token: [u64; 4]) -> std::io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("openmps-physical-memory", flags)?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(&MAGIC)?;
+    for word in token {
+        file.write_all(&word.to_le_bytes())?;
+    }
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
+    Ok(file.into())
+}
+
+/// The token in a file that [`file_of`] made, in whatever process.
+fn token_in(fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
+    let mut bytes = [0; 40];
+    // By position, as the descriptor's own place is the program's.
+    let read = rustix::io::pread(fd, &mut bytes[..], 0).ok()?;
+    let (magic, token) = bytes.split_at(8);
+    if read != 40 || magic != MAGIC {
+        return None;
+    }
+    let mut words = [0; 4];
+    for (word, bytes) in words.iter_mut().zip(token.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().ok()?);
+    }
+    Some(words)
+}
+
+pub(crate) fn cuMemExportToShareableHandle(
+    shareable_handle: *mut c_void,
+    handle: CUmemGenericAllocationHandle,
+    handle_type: CUmemAllocationHandleType,
+    flags: u64,
+) -> Outcome {
+    let session = session()?;
+    let physical = session.virtual_memory.lock().get(handle)?;
+    let posix = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
+    if shareable_handle.is_null() || flags != 0 || handle_type != posix {
+        return Err(WRONG);
+    }
+    if physical.handle_types & posix.0 == 0 {
+        return Err(WRONG);
+    }
+    let token = session
+        .call(&Expose {
+            kind: Exposed::Physical as u32,
+            object: handle,
+            bytes: 0,
+        })?
+        .fields;
+    let file = file_of([token.token0, token.token1, token.token2, token.token3])
+        .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    // SAFETY: not NULL; the program promises room for an int.
+    unsafe {
+        shareable_handle
+            .cast::<i32>()
+            .write_unaligned(file.into_raw_fd());
+    }
+    Ok(())
+}
+
+pub(crate) fn cuMemImportFromShareableHandle(
+    handle: Out<CUmemGenericAllocationHandle>,
+    os_handle: *mut c_void,
+    handle_type: CUmemAllocationHandleType,
+) -> Outcome {
+    let session = session()?;
+    handle.required()?;
+    current()?;
+    if handle_type != CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    // The descriptor itself travels in the pointer.
+    let number = i32::try_from(os_handle.addr()).map_err(|_| WRONG)?;
+    // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
+    let token = token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let new = session.virtual_memory.lock().new_handle();
+    let reply = session.call(&PhysicalImport {
+        handle: new,
+        token0: token[0],
+        token1: token[1],
+        token2: token[2],
+        token3: token[3],
+    })?;
+    let fields = reply.fields;
+    let ordinal = session.ordinal_of(fields.device);
+    let Some(ordinal) = ordinal else {
+        session.post(&PhysicalRelease { handle: new })?;
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    };
+    let posix = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR.0;
+    session
+        .virtual_memory
+        .lock()
+        .add(new, ordinal, fields.bytes, posix);
+    handle.set(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_file_stands_for_physical_memory_and_others_do_not() {
+        let token = [1, u64::MAX, 3, 4];
+        let file = file_of(token).unwrap();
+        assert_eq!(token_in(file.as_fd()), Some(token));
+        assert_eq!(token_in(file.as_fd()), Some(token), "as often as one likes");
+        let other = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(token_in(other.as_fd()), None);
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(token_in(other.as_fd()), None);
+    }
+
+    #[test]
+    fn ranges_are_of_whole_granules() {
+        let unit = GRANULARITY;
+        assert_eq!(range(unit, 2 * unit as usize), Ok(unit..3 * unit));
+        for (base, size) in [
+            (unit, 0),
+            (unit + 1, unit),
+            (unit, unit + 1),
+            (u64::MAX / unit * unit, unit),
+        ] {
+            assert_eq!(range(base, size as usize), Err(WRONG));
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The memory behind a device window, and physical memory without an address.
+//!
+//! A device window is one sealed memfd, mapped whole. Physical memory is a memfd of its own, mapped
+//! over parts of windows, as often as the client likes. A block of a window can be shared: then the
+//! window stays mapped, and the block's granules allocated, until the last who shares it is gone,
+//! though its client may have left long before.
+//!
+//! Owns every mapping and file of device memory. Knows nothing of who may reach it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use engine::{CUresult, Owner, Window, arena};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::memory::Budget;
+use crate::sync::lock;
+
+/// Mappings of physical memory that a window may have: the system has a bound for a whole process.
+const MOST_MAPPINGS: usize = 4096;
+
+/// A device window's memory. Unmapped when the last piece of work that may touch it is gone.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    window: Window,
+    file: OwnedFd,
+    budget: Arc<Budget>,
+    kept: Mutex<Kept>,
+    /// What is mapped over the window's own memory, by first address.
+    physical: Mutex<BTreeMap<u64, (u64, Arc<Physical>)>>,
+    /// Until here nobody else may have the addresses.
+    _addresses: Arc<dyn Owner>,
+}
+
+/// What of a window others share.
+#[derive(Debug, Default)]
+struct Kept {
+    /// How many blocks that are shared touch each granule, by its first address.
+    granules: BTreeMap<u64, u32>,
+    /// The client is gone: a granule that nobody shares any more is free.
+    left: bool,
+}
+
+/// A block of a window that others may use. Its memory stays as long as this does.
+#[derive(Debug)]
+pub(crate) struct SharedBlock {
+    range: Window,
+    backing: Arc<Backing>,
+}
+
+/// Physical memory of a device.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    file: OwnedFd,
+    bytes: u64,
+    budget: Arc<Budget>,
+}
+
+fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&file, bytes)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The granules that a range touches.
+fn granules(range: Window) -> impl Iterator<Item = u64> {
+    let first = range.base / arena::GRANULE * arena::GRANULE;
+    (first..range.base + range.bytes).step_by(arena::GRANULE as usize)
+}
+
+impl Backing {
+    /// Maps a window's memory at its addresses.
+    pub(crate) fn map(
+        window: Window,
+        budget: &Arc<Budget>,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<Arc<Self>, Errno> {
+        let file = memfd("openmps-device", window.bytes)?;
+        // SAFETY: FIXED_NOREPLACE only ever maps where nothing was, so no Rust object is touched;
+        // what is mapped is reached through raw pointers only, and unmapped in `drop`.
+        let at = unsafe {
+            rustix::mm::mmap(
+                window.base as *mut _,
+                window.bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+                &file,
+                0,
+            )?
+        };
+        let backing = Self {
+            window: Window {
+                base: at as u64,
+                bytes: window.bytes,
+            },
+            file,
+            budget: Arc::clone(budget),
+            kept: Mutex::default(),
+            physical: Mutex::default(),
+            _addresses: Arc::clone(addresses),
+        };
+        // Kernels before 4.17 take the address as a hint.
+        if backing.window != window {
+            return Err(Errno::EXIST);
+        }
+        // Large pages where the system gives them to shared memory; without them all works too.
+        // SAFETY: the advice changes no content, and the range was mapped above.
+        let _ = unsafe { rustix::mm::madvise(at, window.bytes as usize, Advice::LinuxHugepage) };
+        Ok(Arc::new(backing))
+    }
+
+    /// Gives the pages of a range back to the system; it reads as zeroes from now on.
+    pub(crate) fn punch(&self, range: Window) {
+        if range.bytes == 0 {
+            return;
+        }
+        let done = rustix::fs::fallocate(
+            &self.file,
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            range.base - self.window.base,
+            range.bytes,
+        );
+        debug_assert!(done.is_ok(), "a hole in our own memfd: {done:?}");
+    }
+
+    /// Shares a block, which lies in the window and is committed.
+    pub(crate) fn share(this: &Arc<Self>, range: Window) -> Arc<SharedBlock> {
+        let mut kept = lock(&this.kept);
+        for granule in granules(range) {
+            *kept.granules.entry(granule).or_default() += 1;
+        }
+        Arc::new(SharedBlock {
+            range,
+            backing: Arc::clone(this),
+        })
+    }
+
+    /// The client is gone, which had `committed` bytes: all that nobody shares is free now.
+    pub(crate) fn leave(&self, committed: u64) {
+        let mut kept = lock(&self.kept);
+        kept.left = true;
+        let shared = kept.granules.len() as u64 * arena::GRANULE;
+        self.budget.give_back(committed.saturating_sub(shared));
+        if shared == 0 {
+            return; // The whole window goes, as soon as the last work does.
+        }
+        let mut at = self.window.base;
+        for &granule in kept.granules.keys() {
+            let bytes = granule - at;
+            self.punch(Window { base: at, bytes });
+            at = granule + arena::GRANULE;
+        }
+        let bytes = self.window.base + self.window.bytes - at;
+        self.punch(Window { base: at, bytes });
+    }
+
+    /// Maps physical memory over a part of the window.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if the memory has not as much or something is mapped there,
+    /// CUDA_ERROR_OUT_OF_MEMORY.
+    pub(crate) fn map_physical(
+        &self,
+        at: Window,
+        memory: &Arc<Physical>,
+        offset: u64,
+    ) -> Result<(), CUresult> {
+        let mut physical = lock(&self.physical);
+        let end = at.base + at.bytes;
+        let before = physical.range(..end).next_back();
+        let occupied = before.is_some_and(|(base, (bytes, _))| base + bytes > at.base);
+        let fits = offset.is_multiple_of(arena::GRANULE)
+            && offset
+                .checked_add(at.bytes)
+                .is_some_and(|end| end <= memory.bytes);
+        if occupied || !fits || !self.window.contains(at.base, at.bytes) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if physical.len() >= MOST_MAPPINGS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        self.replace(at, &memory.file, offset)
+            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        physical.insert(at.base, (at.bytes, Arc::clone(memory)));
+        Ok(())
+    }
+
+    /// Whether a range is what one mapping of physical memory covers.
+    pub(crate) fn is_physical(&self, at: Window) -> bool {
+        let physical = lock(&self.physical);
+        physical
+            .get(&at.base)
+            .is_some_and(|(bytes, _)| *bytes == at.bytes)
+    }
+
+    /// Puts the window's own memory, which is zero there, in the place of a mapping.
+    pub(crate) fn unmap_physical(&self, at: Window) {
+        let mut physical = lock(&self.physical);
+        if !physical
+            .get(&at.base)
+            .is_some_and(|(bytes, _)| *bytes == at.bytes)
+        {
+            return;
+        }
+        let own = at.base - self.window.base;
+        match self.replace(at, &self.file, own) {
+            Ok(()) => drop(physical.remove(&at.base)),
+            // The system is short of memory for its own tables: what is mapped stays, out of reach,
+            // until the window goes.
+            Err(error) => debug_assert!(false, "unmapping physical memory: {error}"),
+        }
+    }
+
+    /// Takes all physical memory away, and says where it was.
+    pub(crate) fn unmap_all(&self) -> Vec<Window> {
+        let all: Vec<Window> = lock(&self.physical)
+            .iter()
+            .map(|(&base, &(bytes, _))| Window { base, bytes })
+            .collect();
+        for &at in &all {
+            self.unmap_physical(at);
+        }
+        all
+    }
+
+    /// Maps a part of a file at a part of the window, in the place of what is there.
+    fn replace(&self, at: Window, file: &OwnedFd, offset: u64) -> Result<(), Errno> {
+        // SAFETY: the range lies in the window, which is ours since `map` and reached through raw
+        // pointers only; it is mapped before and after, and an access meets one or the other.
+        unsafe {
+            rustix::mm::mmap(
+                at.base as *mut _,
+                at.bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED,
+                file,
+                offset,
+            )
+        }
+        .map(drop)
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: this range is ours since `map`, and every pointer into it is used under an Arc of
+        // this object (the AddressSpace's windows hold it), so nobody can use one any more.
+        let gone =
+            unsafe { rustix::mm::munmap(self.window.base as *mut _, self.window.bytes as usize) };
+        debug_assert!(gone.is_ok(), "unmapping our own window: {gone:?}");
+    }
+}
+
+impl SharedBlock {
+    /// Its addresses.
+    pub(crate) const fn range(&self) -> Window {
+        self.range
+    }
+}
+
+impl Drop for SharedBlock {
+    fn drop(&mut self) {
+        let mut kept = lock(&self.backing.kept);
+        for granule in granules(self.range) {
+            let count = kept.granules.entry(granule).or_default();
+            *count = count.saturating_sub(1);
+            if *count > 0 {
+                continue;
+            }
+            kept.granules.remove(&granule);
+            if kept.left {
+                self.backing.punch(Window {
+                    base: granule,
+                    bytes: arena::GRANULE,
+                });
+                self.backing.budget.give_back(arena::GRANULE);
+            }
+        }
+    }
+}
+
+impl Physical {
+    /// Allocates physical memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is not made of granules, CUDA_ERROR_OUT_OF_MEMORY.
+    pub(crate) fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Arc<Self>, CUresult> {
+        if bytes == 0 || !bytes.is_multiple_of(arena::GRANULE) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        budget.take(bytes)?;
+        match memfd("openmps-physical", bytes) {
+            Ok(file) => Ok(Arc::new(Self {
+                file,
+                bytes,
+                budget: Arc::clone(budget),
+            })),
+            Err(_) => {
+                budget.give_back(bytes);
+                Err(CUresult::ERROR_OUT_OF_MEMORY)
+            }
+        }
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}

@@ -1,0 +1,539 @@
+//! What a client shares with others, and its virtual memory management: exports, imports, shared
+//! events, physical memory and reserved addresses.
+//!
+//! Everything is found by the client's own handles and addresses and checked against what it has;
+//! what others offer is found by tokens (`sharing`). Knows nothing of rings.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{
+    AddressReserve, At, EventMarkReply, Expose, Exposed, MemImportReply, PhysicalAccess,
+    PhysicalCreate, PhysicalImport, PhysicalImportReply, PhysicalMap, SHARED_EVENT_SLOTS,
+};
+use engine::Window;
+use engine::arena::GRANULE;
+
+use crate::memory::Block;
+use crate::observer::Shared;
+use crate::progress::{Progress, shared_event};
+use crate::session::{Committer, Session};
+use crate::sharing::{
+    Import, Offer, PhysicalMemory, SharedBlock, SharedEvent, Sharing, Thing, Token,
+};
+
+const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
+const NO_HANDLE: CUresult = CUresult::ERROR_INVALID_HANDLE;
+
+/// Objects of a kind that a client may have; more are refused, so that it cannot fill the server.
+const MOST_OBJECTS: usize = 1 << 14;
+
+/// What a client shares.
+#[derive(Debug)]
+pub struct Commons {
+    sharing: Arc<Sharing>,
+    user: u32,
+    /// Blocks of this client that others may open, by address.
+    exports: HashMap<u64, Export>,
+    /// Blocks that this client has freed and others still use.
+    lingering: Vec<(Block, Arc<SharedBlock>)>,
+    /// Blocks of others that this client has open, by address, and how often.
+    imports: BTreeMap<u64, (Import, u64)>,
+    events: Vec<Option<Open>>,
+    /// Records of shared events that have a number and are not in a stream yet.
+    marks: Vec<Mark>,
+    /// Those that are, and where.
+    passes: Vec<(At, Mark)>,
+    /// Physical memory by handle.
+    physical: HashMap<u64, Physical>,
+    /// Device and bytes of reserved addresses, by the first.
+    reserved: BTreeMap<u64, (u32, u64)>,
+    /// Bytes and handles of mappings, by address.
+    mappings: BTreeMap<u64, (u64, u64)>,
+}
+
+#[derive(Debug)]
+struct Export {
+    offer: Offer,
+    block: Arc<SharedBlock>,
+}
+
+#[derive(Debug)]
+struct Open {
+    event: Arc<SharedEvent>,
+    offer: Option<Offer>,
+    /// The client has forgotten it.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Physical {
+    memory: Arc<PhysicalMemory>,
+    /// It counts against this client's quota.
+    charged: bool,
+    offer: Option<Offer>,
+}
+
+/// A record of a shared event. It is past when this is dropped, however that comes.
+#[derive(Debug)]
+pub struct Mark {
+    event: Arc<SharedEvent>,
+    number: u64,
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        self.event.pass(self.number);
+    }
+}
+
+impl Commons {
+    /// Of a client that shares nothing yet.
+    #[must_use]
+    pub fn new(sharing: Arc<Sharing>, user: u32) -> Self {
+        Self {
+            sharing,
+            user,
+            exports: HashMap::new(),
+            lingering: Vec::new(),
+            imports: BTreeMap::new(),
+            events: Vec::new(),
+            marks: Vec::new(),
+            passes: Vec::new(),
+            physical: HashMap::new(),
+            reserved: BTreeMap::new(),
+            mappings: BTreeMap::new(),
+        }
+    }
+
+    /// Keeps a block that this client has freed, if others use it; else gives it back.
+    #[must_use]
+    pub fn keep_if_used(&mut self, block: Block) -> Option<Block> {
+        let Some(Export {
+            offer,
+            block: shared,
+        }) = self.exports.remove(&block.start())
+        else {
+            return Some(block);
+        };
+        drop(offer);
+        if shared.close() {
+            return Some(block);
+        }
+        self.lingering.push((block, shared));
+        None
+    }
+
+    fn event(&self, slot: u32) -> Result<&Open, CUresult> {
+        let open = self.events.get(slot as usize).and_then(Option::as_ref);
+        open.filter(|open| !open.closed).ok_or(NO_HANDLE)
+    }
+
+    /// Gives an event a slot.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when all are taken.
+    pub fn add_event(
+        &mut self,
+        shared: &Arc<Shared>,
+        event: Arc<SharedEvent>,
+    ) -> Result<u32, CUresult> {
+        let free = self.events.iter().position(Option::is_none);
+        let slot = match free {
+            Some(slot) => slot,
+            None if self.events.len() < SHARED_EVENT_SLOTS as usize => {
+                self.events.push(None);
+                self.events.len() - 1
+            }
+            None => return Err(CUresult::ERROR_OUT_OF_MEMORY),
+        };
+        shared.progress.reset(shared_event(slot as u32));
+        event.watch(shared, slot as u32);
+        self.events[slot] = Some(Open {
+            event,
+            offer: None,
+            closed: false,
+        });
+        Ok(slot as u32)
+    }
+
+    /// Opens another client's event.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when there is none of this token.
+    pub fn open_event(&mut self, shared: &Arc<Shared>, token: &Token) -> Result<u32, CUresult> {
+        match self.sharing.find(self.user, token) {
+            Some(Thing::Event(event)) => self.add_event(shared, event),
+            _ => Err(NO_HANDLE),
+        }
+    }
+
+    /// Takes an event from the client, whose work may still wait for it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE
+    pub fn close_event(&mut self, slot: u32) -> Result<(), CUresult> {
+        self.event(slot)?;
+        if let Some(Some(open)) = self.events.get_mut(slot as usize) {
+            open.closed = true;
+        }
+        Ok(())
+    }
+
+    /// Says how far an event is, after a new record if one is wanted.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE, and CUDA_ERROR_OUT_OF_MEMORY for more records than are posted.
+    pub fn mark(&mut self, slot: u32, record: bool) -> Result<EventMarkReply, CUresult> {
+        let event = self.event(slot)?.event.clone();
+        if record {
+            if self.marks.len() >= MOST_OBJECTS {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+            let number = event.record();
+            self.marks.push(Mark {
+                event: event.clone(),
+                number,
+            });
+        }
+        let (recorded, completed) = event.progress();
+        Ok(EventMarkReply {
+            recorded,
+            completed,
+        })
+    }
+
+    /// Takes a record that is to go into a stream.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE
+    pub fn take_mark(&mut self, slot: u32, number: u64) -> Result<Mark, CUresult> {
+        // The event may be forgotten by now; its records stay.
+        let open = self.events.get(slot as usize).and_then(Option::as_ref);
+        let event = &open.ok_or(NO_HANDLE)?.event;
+        let at = self
+            .marks
+            .iter()
+            .position(|mark| mark.number == number && Arc::ptr_eq(&mark.event, event));
+        Ok(self.marks.swap_remove(at.ok_or(NO_HANDLE)?))
+    }
+
+    /// Notes where in a stream a record is.
+    pub fn passes_at(&mut self, at: At, mark: Mark, progress: &Progress) {
+        self.passes.push((at, mark));
+        if progress.want(at.stream, at.sequence) {
+            progress.set_due();
+        }
+    }
+}
+
+impl Session {
+    /// Does what waited for others or for streams and can be done now.
+    pub(crate) fn release_commons(&mut self) {
+        let progress = &self.shared.progress;
+        // What is past passes by being dropped.
+        self.commons
+            .passes
+            .retain(|(at, _)| !progress.want(at.stream, at.sequence));
+        let unused = |(_, shared): &mut (Block, Arc<SharedBlock>)| shared.is_unused();
+        let freed: Vec<_> = self.commons.lingering.extract_if(.., unused).collect();
+        for (block, shared) in freed {
+            drop(shared);
+            let mut committer = Committer(&mut *self.client);
+            self.memory.release(&block, &mut committer);
+        }
+    }
+
+    /// Offers something of this client's.
+    pub(crate) fn expose_object(&mut self, request: &Expose) -> Result<Token, CUresult> {
+        match Exposed::from_number(request.kind).ok_or(WRONG)? {
+            Exposed::Block => self.expose_block(request.object, request.bytes),
+            Exposed::Event => {
+                let slot = u32::try_from(request.object).map_err(|_| NO_HANDLE)?;
+                let event = self.commons.event(slot)?.event.clone();
+                let Commons {
+                    events,
+                    sharing,
+                    user,
+                    ..
+                } = &mut self.commons;
+                let open = events.get_mut(slot as usize).and_then(Option::as_mut);
+                let offer = &mut open.ok_or(NO_HANDLE)?.offer;
+                offered(offer, sharing, *user, Thing::Event(event))
+            }
+            Exposed::Physical => {
+                let Commons {
+                    physical,
+                    sharing,
+                    user,
+                    ..
+                } = &mut self.commons;
+                let physical = physical.get_mut(&request.object).ok_or(WRONG)?;
+                let thing = Thing::Physical(physical.memory.clone());
+                offered(&mut physical.offer, sharing, *user, thing)
+            }
+        }
+    }
+
+    fn expose_block(&mut self, address: u64, bytes: u64) -> Result<Token, CUresult> {
+        let (device, whole) = self.memory.device_block(address).ok_or(WRONG)?;
+        if bytes == 0 || bytes > whole {
+            return Err(WRONG);
+        }
+        if let Some(export) = self.commons.exports.get(&address) {
+            return Ok(export.offer.token());
+        }
+        let range = Window {
+            base: address,
+            bytes,
+        };
+        let held = self.client.share(range)?;
+        let session = self.shared.session();
+        let owner = self.shared.clone();
+        let block = Arc::new(SharedBlock::new(session, device, range, held, owner));
+        let Commons { sharing, user, .. } = &self.commons;
+        let offer = sharing.offer(*user, Thing::Block(block.clone()))?;
+        let token = offer.token();
+        self.commons
+            .exports
+            .insert(address, Export { offer, block });
+        Ok(token)
+    }
+
+    /// Opens another client's block.
+    pub(crate) fn open_import(&mut self, token: Token) -> Result<MemImportReply, CUresult> {
+        let Some(Thing::Block(block)) = self.commons.sharing.find(self.commons.user, &token) else {
+            return Err(NO_HANDLE);
+        };
+        if block.session == self.shared.session() {
+            return Err(CUresult::ERROR_INVALID_CONTEXT);
+        }
+        let reply = MemImportReply {
+            address: block.range.base,
+            bytes: block.range.bytes,
+            device: block.device,
+        };
+        if let Some((_, count)) = self.commons.imports.get_mut(&reply.address) {
+            *count += 1;
+            return Ok(reply);
+        }
+        if self.commons.imports.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let import = block.import()?;
+        self.client.import(&block.held)?;
+        self.commons.imports.insert(reply.address, (import, 1));
+        Ok(reply)
+    }
+
+    /// Closes another client's block, which no work of this one uses any more.
+    pub(crate) fn close_import(&mut self, address: u64) {
+        let Some((import, count)) = self.commons.imports.get_mut(&address) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.client.close(&import.block().held);
+            self.commons.imports.remove(&address);
+        }
+    }
+
+    /// Forgets a shared event, for which nothing of this client waits any more.
+    pub(crate) fn forget_event(&mut self, slot: u32) {
+        if let Some(place) = self.commons.events.get_mut(slot as usize)
+            && let Some(open) = place.take()
+        {
+            open.event.unwatch(&self.shared, slot);
+        }
+    }
+
+    /// Reserves addresses.
+    pub(crate) fn reserve_addresses(&mut self, request: &AddressReserve) -> Result<u64, CUresult> {
+        let AddressReserve {
+            device,
+            bytes,
+            align,
+        } = *request;
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) || !align.is_power_of_two() {
+            return Err(WRONG);
+        }
+        if self.commons.reserved.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let mut committer = Committer(&mut *self.client);
+        let align = align.max(GRANULE);
+        let base = self.memory.reserve(device, bytes, align, &mut committer)?;
+        self.commons.reserved.insert(base, (device, bytes));
+        Ok(base)
+    }
+
+    /// Gives reserved addresses back.
+    pub(crate) fn free_addresses(&mut self, base: u64) -> Result<(), CUresult> {
+        let commons = &mut self.commons;
+        let &(device, bytes) = commons.reserved.get(&base).ok_or(WRONG)?;
+        if commons.mappings.range(base..base + bytes).next().is_some() {
+            return Err(WRONG);
+        }
+        commons.reserved.remove(&base);
+        self.memory.unreserve(device, base, bytes);
+        Ok(())
+    }
+
+    /// Allocates physical memory.
+    pub(crate) fn create_physical(&mut self, request: &PhysicalCreate) -> Result<(), CUresult> {
+        let PhysicalCreate {
+            handle,
+            device,
+            bytes,
+        } = *request;
+        self.check_new_physical(handle)?;
+        if bytes == 0 || !bytes.is_multiple_of(GRANULE) {
+            return Err(WRONG);
+        }
+        self.memory.charge(device, bytes)?;
+        let made = match self.client.physical_create(device, bytes) {
+            // What is retained without use may be what is missing.
+            Err(CUresult::ERROR_OUT_OF_MEMORY) if self.memory.has_unused() => {
+                self.memory.trim(&mut Committer(&mut *self.client));
+                self.client.physical_create(device, bytes)
+            }
+            made => made,
+        };
+        let held = made.inspect_err(|_| self.memory.uncharge(device, bytes))?;
+        let memory = PhysicalMemory {
+            device,
+            bytes,
+            held,
+        };
+        self.commons.physical.insert(
+            handle,
+            Physical {
+                memory: Arc::new(memory),
+                charged: true,
+                offer: None,
+            },
+        );
+        Ok(())
+    }
+
+    fn check_new_physical(&self, handle: u64) -> Result<(), CUresult> {
+        if self.commons.physical.contains_key(&handle) {
+            return Err(WRONG);
+        }
+        if self.commons.physical.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        Ok(())
+    }
+
+    /// Frees physical memory, as far as this client is concerned.
+    pub(crate) fn release_physical(&mut self, handle: u64) -> Result<(), CUresult> {
+        let commons = &mut self.commons;
+        if commons.mappings.values().any(|(_, other)| *other == handle) {
+            return Err(WRONG);
+        }
+        let gone = commons.physical.remove(&handle).ok_or(WRONG)?;
+        if gone.charged {
+            let PhysicalMemory { device, bytes, .. } = *gone.memory;
+            self.memory.uncharge(device, bytes);
+        }
+        Ok(())
+    }
+
+    /// Takes physical memory of another client.
+    pub(crate) fn import_physical(
+        &mut self,
+        request: &PhysicalImport,
+    ) -> Result<PhysicalImportReply, CUresult> {
+        let PhysicalImport {
+            handle,
+            token0,
+            token1,
+            token2,
+            token3,
+        } = *request;
+        self.check_new_physical(handle)?;
+        let token = [token0, token1, token2, token3];
+        let commons = &mut self.commons;
+        let Some(Thing::Physical(memory)) = commons.sharing.find(commons.user, &token) else {
+            return Err(WRONG);
+        };
+        let reply = PhysicalImportReply {
+            bytes: memory.bytes,
+            device: memory.device,
+        };
+        // It counts against the quota of whoever allocated it.
+        let physical = Physical {
+            memory,
+            charged: false,
+            offer: None,
+        };
+        commons.physical.insert(handle, physical);
+        Ok(reply)
+    }
+
+    /// Maps physical memory at reserved addresses.
+    pub(crate) fn map_physical(&mut self, request: &PhysicalMap) -> Result<(), CUresult> {
+        let PhysicalMap {
+            handle,
+            address,
+            bytes,
+            offset,
+        } = *request;
+        let commons = &self.commons;
+        let end = address.checked_add(bytes).ok_or(WRONG)?;
+        let home = commons.reserved.range(..=address).next_back();
+        let inside = home.is_some_and(|(&base, &(_, size))| end <= base + size);
+        let before = commons.mappings.range(..end).next_back();
+        let occupied = before.is_some_and(|(&base, &(size, _))| base + size > address);
+        if bytes == 0 || !inside || occupied {
+            return Err(WRONG);
+        }
+        if commons.mappings.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let held = &commons.physical.get(&handle).ok_or(WRONG)?.memory.held;
+        let at = Window {
+            base: address,
+            bytes,
+        };
+        self.client.physical_map(at, held, offset)?;
+        self.commons.mappings.insert(address, (bytes, handle));
+        Ok(())
+    }
+
+    /// Takes a mapping away.
+    pub(crate) fn unmap_physical(&mut self, base: u64) -> Result<(), CUresult> {
+        let (bytes, _) = self.commons.mappings.remove(&base).ok_or(WRONG)?;
+        self.client.physical_unmap(Window { base, bytes });
+        Ok(())
+    }
+
+    /// Says how a device may reach a mapping.
+    pub(crate) fn access_physical(&mut self, request: &PhysicalAccess) -> Result<(), CUresult> {
+        let &(bytes, _) = self.commons.mappings.get(&request.address).ok_or(WRONG)?;
+        let at = Window {
+            base: request.address,
+            bytes,
+        };
+        self.client
+            .physical_access(at, request.device, request.access != 0)
+    }
+}
+
+/// The token of an offer, which is made if there is none.
+fn offered(
+    offer: &mut Option<Offer>,
+    sharing: &Arc<Sharing>,
+    user: u32,
+    thing: Thing,
+) -> Result<Token, CUresult> {
+    if let Some(offer) = offer {
+        return Ok(offer.token());
+    }
+    let made = sharing.offer(user, thing)?;
+    let token = made.token();
+    *offer = Some(made);
+    Ok(token)
+}

@@ -1,0 +1,320 @@
+//! What clients of one server share: blocks of device memory, physical memory and events, each found
+//! by a token that nobody can guess.
+//!
+//! A token belongs to a user: another user's client finds nothing by it, whoever gave it the token.
+//! What is shared lives until the last who uses it is gone, whoever made it.
+//!
+//! Knows nothing of sessions but how to wake one.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io::Read;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use cuda_abi::CUresult;
+use engine::{Held, Window};
+
+use crate::observer::Shared;
+use crate::progress::shared_event;
+
+/// 256 random bits.
+pub type Token = [u64; 4];
+
+/// Something that a token names.
+#[derive(Clone, Debug)]
+pub enum Thing {
+    /// A block of device memory.
+    Block(Arc<SharedBlock>),
+    /// Physical memory.
+    Physical(Arc<PhysicalMemory>),
+    /// An event.
+    Event(Arc<SharedEvent>),
+}
+
+/// What a server's clients share.
+#[derive(Debug, Default)]
+pub struct Sharing {
+    things: Mutex<HashMap<Token, (u32, Thing)>>,
+}
+
+/// Keeps a token valid.
+#[derive(Debug)]
+pub struct Offer {
+    token: Token,
+    sharing: Weak<Sharing>,
+}
+
+impl Offer {
+    /// The token.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        if let Some(sharing) = self.sharing.upgrade() {
+            let gone = sharing.things().remove(&self.token);
+            // Not while the lock is held: what goes may wake somebody.
+            drop(gone);
+        }
+    }
+}
+
+impl Sharing {
+    fn things(&self) -> MutexGuard<'_, HashMap<Token, (u32, Thing)>> {
+        self.things.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers something to the clients of a user.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OPERATING_SYSTEM when the system has no random bits.
+    pub fn offer(self: &Arc<Self>, user: u32, thing: Thing) -> Result<Offer, CUresult> {
+        let mut bytes = [0; 32];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let mut token = [0; 4];
+        for (word, bytes) in token.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.things().insert(token, (user, thing));
+        Ok(Offer {
+            token,
+            sharing: Arc::downgrade(self),
+        })
+    }
+
+    /// What a token names to the clients of a user.
+    #[must_use]
+    pub fn find(&self, user: u32, token: &Token) -> Option<Thing> {
+        let things = self.things();
+        let (owner, thing) = things.get(token)?;
+        (*owner == user).then(|| thing.clone())
+    }
+}
+
+/// A block of a client's device memory that others may use.
+#[derive(Debug)]
+pub struct SharedBlock {
+    /// The session that it belongs to.
+    pub session: u64,
+    /// Its device.
+    pub device: u32,
+    /// Its addresses.
+    pub range: Window,
+    /// Keeps its memory.
+    pub held: Held,
+    owner: Arc<Shared>,
+    users: Mutex<Users>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    count: u32,
+    /// The owner has freed it: nobody new may use it.
+    closed: bool,
+}
+
+/// A client's use of another's block.
+#[derive(Debug)]
+pub struct Import(Arc<SharedBlock>);
+
+impl SharedBlock {
+    /// A block that nobody else uses yet.
+    #[must_use]
+    pub fn new(session: u64, device: u32, range: Window, held: Held, owner: Arc<Shared>) -> Self {
+        Self {
+            session,
+            device,
+            range,
+            held,
+            owner,
+            users: Mutex::default(),
+        }
+    }
+
+    fn users(&self) -> MutexGuard<'_, Users> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when its owner has freed it.
+    pub fn import(self: &Arc<Self>) -> Result<Import, CUresult> {
+        let mut users = self.users();
+        if users.closed {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        users.count = users
+            .count
+            .checked_add(1)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        Ok(Import(self.clone()))
+    }
+
+    /// Whether nobody uses it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.users().count == 0
+    }
+
+    /// Its owner has freed it. Says whether nobody uses it any more; if somebody does, the owner is
+    /// woken when the last of them is gone.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        let mut users = self.users();
+        users.closed = true;
+        users.count == 0
+    }
+}
+
+impl Import {
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> &SharedBlock {
+        &self.0
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let mut users = self.0.users();
+        users.count -= 1;
+        if users.count == 0 && users.closed {
+            self.0.owner.wake();
+        }
+    }
+}
+
+/// Physical memory without an address.
+#[derive(Debug)]
+pub struct PhysicalMemory {
+    /// Its device.
+    pub device: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// The memory.
+    pub held: Held,
+}
+
+/// An event that several clients record and wait for.
+///
+/// Each record has a number. The event has come as far as all records up to a number are past.
+#[derive(Debug, Default)]
+pub struct SharedEvent {
+    state: Mutex<EventState>,
+}
+
+#[derive(Debug, Default)]
+struct EventState {
+    recorded: u64,
+    completed: u64,
+    /// Records that are past, beyond `completed`.
+    ahead: BTreeSet<u64>,
+    /// Sessions that have it, and the slot that it has there.
+    watchers: Vec<(Weak<Shared>, u32)>,
+}
+
+impl EventState {
+    fn tell(&self, shared: &Shared, slot: u32) {
+        if shared.progress.complete(shared_event(slot), self.completed) {
+            shared.publisher.ring_self();
+        }
+    }
+}
+
+impl SharedEvent {
+    fn state(&self) -> MutexGuard<'_, EventState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the number of a new record.
+    pub fn record(&self) -> u64 {
+        let mut state = self.state();
+        state.recorded += 1;
+        state.recorded
+    }
+
+    /// The number of the last record, and how far the event has come.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.recorded, state.completed)
+    }
+
+    /// A record is past.
+    pub fn pass(&self, number: u64) {
+        let mut state = self.state();
+        state.ahead.insert(number);
+        let before = state.completed;
+        loop {
+            let next = state.completed + 1;
+            if !state.ahead.remove(&next) {
+                break;
+            }
+            state.completed = next;
+        }
+        if state.completed == before {
+            return;
+        }
+        state
+            .watchers
+            .retain(|(shared, _)| shared.strong_count() > 0);
+        for (shared, slot) in &state.watchers {
+            if let Some(shared) = shared.upgrade() {
+                state.tell(&shared, *slot);
+            }
+        }
+    }
+
+    /// From now on a session is told how far it has come, in a slot.
+    pub fn watch(&self, shared: &Arc<Shared>, slot: u32) {
+        let mut state = self.state();
+        state.watchers.push((Arc::downgrade(shared), slot));
+        state.tell(shared, slot);
+    }
+
+    /// From now on it is not.
+    pub fn unwatch(&self, shared: &Arc<Shared>, slot: u32) {
+        self.state().watchers.retain(|(other, at)| {
+            *at != slot || !std::ptr::eq(other.as_ptr(), Arc::as_ptr(shared))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_one_thing_to_one_user_while_it_is_offered() {
+        let sharing = Arc::new(Sharing::default());
+        let event = Thing::Event(Arc::default());
+        let first = sharing.offer(1000, event.clone()).unwrap();
+        let second = sharing.offer(1000, event).unwrap();
+        assert_ne!(first.token(), second.token());
+        assert!(sharing.find(1000, &first.token()).is_some());
+        assert!(sharing.find(1001, &first.token()).is_none(), "another user");
+        assert!(sharing.find(1000, &[0; 4]).is_none());
+        let token = first.token();
+        drop(first);
+        assert!(sharing.find(1000, &token).is_none());
+        assert!(sharing.find(1000, &second.token()).is_some());
+    }
+
+    #[test]
+    fn an_event_comes_as_far_as_all_of_its_records_are_past() {
+        let event = SharedEvent::default();
+        let [one, two, three] = [event.record(), event.record(), event.record()];
+        assert_eq!((one, two, three), (1, 2, 3));
+        event.pass(two);
+        assert_eq!(event.progress(), (3, 0));
+        event.pass(one);
+        assert_eq!(event.progress(), (3, 2));
+        event.pass(three);
+        assert_eq!(event.progress(), (3, 3));
+    }
+}

@@ -1,0 +1,487 @@
+//! A program that uses memory of every kind and says `ok` when all that it checked was right.
+//!
+//! It knows nothing of OpenMPS. Tests start it as a client, some of them to kill it; some tasks
+//! speak with the test over standard input and output, a line at a time.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+use tests::cuda::{Address, Code, Driver, Handle};
+
+const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
+
+const NULL: Handle = 0;
+const OUT_OF_MEMORY: Code = 2;
+const MIB: usize = 1 << 20;
+
+/// CUmemAllocationProp: pinned, of device 0, to be exported as a descriptor.
+const PROPERTIES: [u32; 8] = [1, 1, 1, 0, 0, 0, 0, 0];
+
+/// CUmemAccessDesc: device 0 reads and writes.
+const ACCESS: [u32; 3] = [1, 0, 3];
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($type:ty),*);)*) => {
+        /// Functions of memory that the other tests have no use for.
+        struct Functions {
+            $($name: Symbol<unsafe extern "C" fn($($type),*) -> Code>,)*
+            _library: Library,
+        }
+
+        impl Functions {
+            fn open() -> Self {
+                // SAFETY: loading a CUDA driver library runs no code that asks anything of its loader.
+                let library = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) }
+                    .expect("libcuda.so.1 is on the path");
+                // SAFETY: the signatures are those of CUDA's manual.
+                unsafe {
+                    Self {
+                        $($name: library.get(concat!($symbol, "\0").as_bytes()).expect($symbol),)*
+                        _library: library,
+                    }
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    pitch = "cuMemAllocPitch_v2"(*mut Address, *mut usize, usize, usize, c_uint);
+    managed = "cuMemAllocManaged"(*mut Address, usize, c_uint);
+    register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    unregister = "cuMemHostUnregister"(*mut c_void);
+    device_pointer = "cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint);
+    pool_alloc = "cuMemAllocAsync"(*mut Address, usize, Handle);
+    pool_free = "cuMemFreeAsync"(Address, Handle);
+    reserve = "cuMemAddressReserve"(*mut Address, usize, usize, Address, u64);
+    create = "cuMemCreate"(*mut u64, usize, *const u32, u64);
+    release = "cuMemRelease"(u64);
+    map = "cuMemMap"(Address, usize, usize, u64, u64);
+    access = "cuMemSetAccess"(Address, usize, *const u32, usize);
+    export = "cuMemExportToShareableHandle"(*mut c_int, u64, c_uint, u64);
+    ipc_get = "cuIpcGetMemHandle"(*mut [u8; 64], Address);
+    ipc_open = "cuIpcOpenMemHandle_v2"(*mut Address, [u8; 64], c_uint);
+    ipc_close = "cuIpcCloseMemHandle"(Address);
+    ipc_event_get = "cuIpcGetEventHandle"(*mut [u8; 64], Handle);
+    ipc_event_open = "cuIpcOpenEventHandle"(*mut Handle, [u8; 64]);
+    event_query = "cuEventQuery"(Handle);
+}
+
+fn ok(code: Code) -> Result<(), Code> {
+    match code {
+        0 => Ok(()),
+        code => Err(code),
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map_or("", String::as_str) {
+        "quota" => quota(),
+        "hold" => hold(&arguments[1]),
+        "free" => free(),
+        "registered" => registered(),
+        "offer" => offer(),
+        "use" => use_offered(),
+        other => panic!("no task {other:?}"),
+    };
+    match result {
+        Ok(()) => println!("ok"),
+        Err(code) => {
+            println!("error {code}");
+            std::process::exit(1);
+        }
+    }
+}
+
+fn say(text: &str) {
+    println!("{text}");
+    std::io::stdout().flush().expect("somebody listens");
+}
+
+fn hear() -> String {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).expect("text");
+    line.trim().to_owned()
+}
+
+fn hex(bytes: &[u8; 64]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes(text: &str) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
+    }
+    bytes
+}
+
+/// A way to take memory and to give it back.
+type Path<'a> = (
+    &'static str,
+    &'a dyn Fn(usize) -> Result<u64, Code>,
+    &'a dyn Fn(u64) -> Result<(), Code>,
+);
+
+/// Every way to device memory obeys the quota, which is 64 MiB, alone and after each other way.
+fn quota() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let more = Functions::open();
+    assert_eq!(driver.memory()?.1, 64 * MIB, "the quota is what is seen");
+    // SAFETY: out pointers lead to locals, addresses are this program's own.
+    let take = |alloc: &dyn Fn(*mut u64) -> Code| {
+        let mut address = 0;
+        ok(alloc(&raw mut address)).map(|()| address)
+    };
+    // SAFETY: as above.
+    let release = |address| unsafe { driver.mem_free(address) };
+    let plain = |bytes| driver.alloc(bytes);
+    let pitch = |bytes: usize| {
+        let (mut address, mut width) = (0, 0);
+        // SAFETY: as above.
+        let code =
+            unsafe { (more.pitch)(&raw mut address, &raw mut width, 1 << 16, bytes >> 16, 4) };
+        ok(code).map(|()| address)
+    };
+    // SAFETY: as above.
+    let managed = |bytes| take(&|out| unsafe { (more.managed)(out, bytes, 1) });
+    // SAFETY: as above.
+    let pool = |bytes| take(&|out| unsafe { (more.pool_alloc)(out, bytes, NULL) });
+    // SAFETY: as above.
+    let pool_free = |address| unsafe { ok((more.pool_free)(address, NULL)) };
+    let properties = PROPERTIES.as_ptr();
+    // SAFETY: as above.
+    let physical = |bytes| take(&|out| unsafe { (more.create)(out, bytes, properties, 0) });
+    // SAFETY: as above.
+    let physical_free = |handle| unsafe { ok((more.release)(handle)) };
+    let module = |bytes: usize| {
+        let text = format!(
+            ".version 7.5\n.target sm_75\n.address_size 64\n.visible .global .align 8 .b8 room[{bytes}];\n"
+        );
+        driver.module(&text).map(|module| module as u64)
+    };
+    let managed_module = |bytes: usize| {
+        let text = format!(
+            ".version 7.5\n.target sm_75\n.address_size 64\n\
+             .visible .global .attribute(.managed) .align 8 .b8 room[{bytes}];\n"
+        );
+        driver.module(&text).map(|module| module as u64)
+    };
+    // SAFETY: as above.
+    let unload = |module: u64| unsafe { driver.module_unload(module as Handle) };
+    let paths: [Path<'_>; 7] = [
+        ("plain", &plain, &release),
+        ("pitch", &pitch, &release),
+        ("managed", &managed, &release),
+        ("pool", &pool, &pool_free),
+        ("physical", &physical, &physical_free),
+        ("module", &module, &unload),
+        ("managed module", &managed_module, &unload),
+    ];
+    for (name, take, give_back) in paths {
+        let first = take(40 * MIB).unwrap_or_else(|code| panic!("{name}: {code}"));
+        for (other, take, _) in paths {
+            assert_eq!(take(32 * MIB), Err(OUT_OF_MEMORY), "{other} after {name}");
+        }
+        // What remains is there, by the same way.
+        let second = take(16 * MIB).unwrap_or_else(|code| panic!("{name} again: {code}"));
+        give_back(second)?;
+        give_back(first)?;
+        driver.synchronize()?;
+    }
+    // Memory of the host is not the device's, however it is locked.
+    let all = driver.alloc(63 * MIB)?;
+    let mut own = vec![1_u8; 8 * MIB];
+    // SAFETY: the vector is this program's own, and registered no longer than it lives.
+    unsafe {
+        ok((more.register)(own.as_mut_ptr().cast(), own.len(), 0))?;
+        ok((more.unregister)(own.as_mut_ptr().cast()))?;
+        // But it has a bound: the client's window of page-locked memory.
+        let huge = 33 << 30;
+        let none = libc::mmap(
+            std::ptr::null_mut(),
+            huge,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        );
+        assert_ne!(none, libc::MAP_FAILED);
+        assert_eq!((more.register)(none, huge, 0), OUT_OF_MEMORY);
+        libc::munmap(none, huge);
+        driver.mem_free(all)?;
+    }
+    driver.synchronize()?;
+    assert_eq!(driver.memory()?.0, 64 * MIB, "everything came back");
+    Ok(())
+}
+
+/// Says how much memory is free.
+fn free() -> Result<(), Code> {
+    println!("free {}", Driver::ready().memory()?.0);
+    Ok(())
+}
+
+/// Takes memory of a kind, works on it and never ends.
+fn hold(kind: &str) -> Result<(), Code> {
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let sequence = driver.function(driver.module(KERNELS)?, "sequence")?;
+    let count = MIB / 8;
+    let mut address: Address = 0;
+    let mut own = vec![0_u64; count + 100];
+    // SAFETY: out pointers lead to locals, addresses and handles are this program's own, and memory
+    // that is registered is never freed.
+    unsafe {
+        match kind {
+            "managed" => ok((more.managed)(&raw mut address, MIB, 1))?,
+            "registered" => {
+                let start = own.as_mut_ptr().add(50).cast();
+                ok((more.register)(start, MIB, 2))?;
+                ok((more.device_pointer)(&raw mut address, start, 0))?;
+            }
+            "pool" => ok((more.pool_alloc)(&raw mut address, MIB, NULL))?,
+            "virtual" => {
+                let (unit, mut handle) = (2 * MIB, 0);
+                ok((more.reserve)(&raw mut address, 4 * unit, 0, 0, 0))?;
+                ok((more.create)(&raw mut handle, unit, PROPERTIES.as_ptr(), 0))?;
+                for part in 0..2 {
+                    let at = address + (part * unit) as u64;
+                    ok((more.map)(at, unit, 0, handle, 0))?;
+                    ok((more.access)(at, unit, ACCESS.as_ptr(), 1))?;
+                }
+                let mut file = -1;
+                ok((more.export)(&raw mut file, handle, 1, 0))?;
+            }
+            "exported" => {
+                address = driver.alloc(MIB)?;
+                let mut handle = [0; 64];
+                ok((more.ipc_get)(&raw mut handle, address))?;
+                let mut event = NULL;
+                driver.event_create(&raw mut event, 6)?;
+                ok((more.ipc_event_get)(&raw mut handle, event))?;
+            }
+            other => panic!("no kind {other:?}"),
+        }
+        say("holding");
+        loop {
+            driver.launch(sequence, 8, 128, NULL, &[address, count as u64, 3, 1])?;
+            if kind == "pool" {
+                ok((more.pool_free)(address, NULL))?;
+                ok((more.pool_alloc)(&raw mut address, MIB, NULL))?;
+            }
+        }
+    }
+}
+
+/// Memory of the program's own, registered in the middle of others, through a fork and back.
+fn registered() -> Result<(), Code> {
+    const INVALID_VALUE: Code = 1;
+    const ALREADY_REGISTERED: Code = 712;
+    const NOT_REGISTERED: Code = 713;
+    const NOT_SUPPORTED: Code = 801;
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let sequence = driver.function(driver.module(KERNELS)?, "sequence")?;
+    // Neither end is at a page's, and what is before and behind must not change.
+    let mut all: Vec<u64> = (0..200_000).collect();
+    let (start, count) = (777, 150_003);
+    let part = all[start..].as_mut_ptr().cast::<c_void>();
+    let mut address = 0;
+    // SAFETY: out pointers lead to locals; the memory is this program's own and lives longer than its
+    // registration.
+    unsafe {
+        ok((more.register)(part, count * 8, 2))?;
+        ok((more.device_pointer)(&raw mut address, part, 0))?;
+        assert_ne!(address, part.addr() as u64);
+        // Of the very middle of it, and a neighbour on a page of it.
+        let middle = all[start + 5000..].as_mut_ptr().cast();
+        assert_eq!((more.register)(middle, 8000, 0), ALREADY_REGISTERED);
+        assert_eq!(all[..start], (0..start as u64).collect::<Vec<_>>()[..]);
+        driver.launch(sequence, 8, 128, NULL, &[address, count as u64, 5, 9])?;
+        driver.synchronize()?;
+    }
+    let right = |all: &[u64]| {
+        all.iter().enumerate().all(|(at, &value)| {
+            let inside = (start..start + count).contains(&at);
+            value
+                == if inside {
+                    (at - start) as u64 * 5 + 9
+                } else {
+                    at as u64
+                }
+        })
+    };
+    assert!(right(&all), "the kernel's, and nothing else");
+    // A child has its own: what it writes is not seen here, nor what a kernel writes seen there.
+    // SAFETY: the child only touches its memory and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let same = right(&all);
+        all[start - 1] = 4711;
+        all[start + 1000] = 4711;
+        all[start + count] = 4711;
+        std::thread::sleep(Duration::from_millis(50));
+        let kept = all[start + 2000] == 2000 * 5 + 9;
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(if same && kept { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: as above.
+    unsafe {
+        std::thread::sleep(Duration::from_millis(10));
+        driver.launch(sequence, 8, 128, NULL, &[address, count as u64, 7, 1])?;
+        driver.synchronize()?;
+        libc::waitpid(child, &raw mut status, 0);
+        assert_eq!(status, 0, "the child saw its own memory");
+        driver.launch(sequence, 8, 128, NULL, &[address, count as u64, 5, 9])?;
+        driver.synchronize()?;
+        assert!(right(&all), "the parent saw nothing of the child's");
+        ok((more.unregister)(part))?;
+        assert_eq!((more.unregister)(part), NOT_REGISTERED);
+    }
+    assert!(right(&all), "it is all there afterwards");
+    let smaps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let shared = smaps
+        .lines()
+        .filter_map(|line| line.split_once('-'))
+        .any(|(first, rest)| {
+            let first = u64::from_str_radix(first, 16).expect("an address");
+            let end = rest.split(' ').next().expect("an end");
+            let end = u64::from_str_radix(end, 16).expect("an address");
+            (first..end).contains(&(part.addr() as u64)) && rest.contains("rw-s")
+        });
+    assert!(!shared, "the pages are private again");
+    all[start] = 1;
+    // What cannot be had.
+    let mut here = [0_u64; 100];
+    // SAFETY: what is refused is not touched.
+    unsafe {
+        let stack = here.as_mut_ptr().cast();
+        assert_eq!((more.register)(stack, 800, 0), NOT_SUPPORTED);
+        let shared = libc::mmap(
+            std::ptr::null_mut(),
+            8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_eq!((more.register)(shared, 8192, 0), NOT_SUPPORTED);
+        libc::munmap(shared, 8192);
+        assert_eq!((more.register)(shared, 8192, 0), INVALID_VALUE, "unmapped");
+        // A context's end is a registration's.
+        ok((more.register)(part, count * 8, 0))?;
+        driver.ctx_set_current(0)?;
+        let mut context = 0;
+        driver.ctx_create(&raw mut context, 0, 0)?;
+        let second = all[start + count + 5000..].as_mut_ptr().cast();
+        ok((more.register)(second, 40_000, 0))?;
+        driver.ctx_destroy(context)?;
+        assert_eq!((more.unregister)(second), NOT_REGISTERED);
+        ok((more.unregister)(part))?;
+    }
+    assert_eq!(all[start + count + 5001], (start + count + 5001) as u64);
+    Ok(())
+}
+
+/// Offers a block and an event; the test says when to do what with them.
+fn offer() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let sequence = driver.function(driver.module(KERNELS)?, "sequence")?;
+    // Two small blocks, which share a granule of memory, and a large one.
+    let (block, other) = (driver.alloc(8192)?, driver.alloc(8192)?);
+    let large = driver.alloc(8 * MIB)?;
+    let (mut memory, mut event) = ([0; 64], [0; 64]);
+    let mut shared = NULL;
+    // SAFETY: out pointers lead to locals, addresses are this program's own.
+    unsafe {
+        driver.event_create(&raw mut shared, 6)?;
+        ok((more.ipc_event_get)(&raw mut event, shared))?;
+        ok((more.ipc_get)(&raw mut memory, block))?;
+        say(&format!("{} {} {other}", hex(&memory), hex(&event)));
+        ok((more.ipc_get)(&raw mut memory, large))?;
+        say(&hex(&memory));
+        loop {
+            match hear().as_str() {
+                "write" => {
+                    driver.launch(sequence, 1, 32, NULL, &[block, 1024, 2, 7])?;
+                    driver.event_record(shared, NULL)?;
+                    say("written");
+                }
+                "free" => {
+                    driver.mem_free(block)?;
+                    driver.mem_free(large)?;
+                    driver.synchronize()?;
+                    say(&format!("free {}", driver.memory()?.0));
+                }
+                "memory" => say(&format!("free {}", driver.memory()?.0)),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Uses what another process offers.
+fn use_offered() -> Result<(), Code> {
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let line = hear();
+    let words: Vec<&str> = line.split(' ').collect();
+    let neighbour: Address = words[2].parse().expect("an address");
+    let (mut block, mut event) = (0, NULL);
+    // SAFETY: out pointers lead to locals; addresses are this program's own, or another's, which the
+    // driver is to refuse.
+    unsafe {
+        let before = driver.memory()?.0;
+        ok((more.ipc_open)(&raw mut block, bytes(words[0]), 1))?;
+        ok((more.ipc_event_open)(&raw mut event, bytes(words[1])))?;
+        let mut twice = 0;
+        ok((more.ipc_open)(&raw mut twice, bytes(words[0]), 1))?;
+        assert_eq!(twice, block);
+        ok((more.ipc_close)(twice))?;
+        assert_eq!(driver.memory()?.0, before, "it is not counted here");
+        // Nothing else by this way: no other token, nothing of the neighbour on the same granule.
+        let mut wrong = bytes(words[0]);
+        wrong[20] ^= 1;
+        let mut none = 0;
+        assert_ne!((more.ipc_open)(&raw mut none, wrong, 1), 0);
+        let mut word = [0_u64; 1];
+        assert!(driver.download(&mut word, neighbour).is_err());
+        assert!(driver.download(&mut word, block + 8192).is_err());
+        assert!(driver.mem_free(block).is_err());
+        say("open");
+        loop {
+            match hear().as_str() {
+                "read" => {
+                    driver.stream_wait_event(NULL, event, 0)?;
+                    let mut values = [0_u64; 1024];
+                    driver.download(&mut values, block)?;
+                    let right = (0..1024).all(|at| values[at] == at as u64 * 2 + 7);
+                    assert!(right, "{:?}", &values[..4]);
+                    assert_eq!((more.event_query)(event), 0);
+                    driver.upload(block, &values)?;
+                    say("right");
+                }
+                "close" => {
+                    ok((more.ipc_close)(block))?;
+                    assert!(driver.download(&mut word, block).is_err());
+                    driver.synchronize()?;
+                    say("closed");
+                }
+                "wild" => {
+                    let write = driver.function(driver.module(KERNELS)?, "write_to")?;
+                    driver.launch(write, 1, 1, NULL, &[neighbour, 42])?;
+                    let code = driver.synchronize().err().unwrap_or(0);
+                    say(&format!("error {code}"));
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+}

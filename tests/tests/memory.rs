@@ -1,0 +1,184 @@
+//! Memory of every kind: quotas hold, nothing is left behind, nobody reaches what is not theirs.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_memories");
+
+fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = daemon.command(PROGRAM);
+    command.args(arguments);
+    command
+}
+
+/// A client with which the test speaks.
+struct Talker {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    fn new(daemon: &Daemon, task: &str) -> Self {
+        let mut child = command(daemon, &[task])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+        self.input.flush().unwrap();
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.hear()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
+        assert_eq!(self.ask("end"), "ok");
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn free_memory(daemon: &Daemon) -> String {
+    succeed(&mut command(daemon, &["free"]))
+}
+
+#[test]
+fn every_way_to_memory_obeys_the_quota() {
+    let daemon = Daemon::start();
+    let mut client = command(&daemon, &["quota"]);
+    client.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=64M");
+    assert_eq!(succeed(&mut client), "ok\n");
+}
+
+#[test]
+fn registered_memory_is_the_programs_before_during_and_after() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut command(&daemon, &["registered"])), "ok\n");
+}
+
+#[test]
+fn clients_killed_with_memory_of_any_kind_leave_nothing() {
+    let daemon = Daemon::start();
+    let free = free_memory(&daemon);
+    let server = daemon.server();
+    eventually("the first client is gone", || daemon.clients().is_empty());
+    let before = threads_and_files(server);
+    for kind in ["managed", "registered", "pool", "virtual", "exported"] {
+        for moment in 0..6 {
+            let mut victim = command(&daemon, &["hold", kind])
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            let output = victim.stdout.as_mut().unwrap();
+            BufReader::new(output).read_line(&mut line).unwrap();
+            assert_eq!(line, "holding\n", "{kind}");
+            std::thread::sleep(Duration::from_millis(moment * 7));
+            victim.kill().unwrap();
+            victim.wait().unwrap();
+        }
+        eventually("all clients are gone", || daemon.clients().is_empty());
+        eventually("no thread and no file is left", || {
+            threads_and_files(server) == before
+        });
+        assert_eq!(free_memory(&daemon), free, "{kind}");
+        eventually("the last client is gone", || daemon.clients().is_empty());
+    }
+    assert_eq!(daemon.server(), server, "the server lives");
+}
+
+#[test]
+fn a_block_lives_until_the_last_who_uses_it_is_gone() {
+    let daemon = Daemon::start();
+    let free = free_memory(&daemon);
+    let server = daemon.server();
+    for killed in [false, true] {
+        let mut owner = Talker::new(&daemon, "offer");
+        let offered = owner.hear();
+        owner.hear();
+        let mut user = Talker::new(&daemon, "use");
+        assert_eq!(user.ask(&offered), "open");
+        assert_eq!(owner.ask("write"), "written");
+        assert_eq!(user.ask("read"), "right");
+        if killed {
+            owner.kill();
+        } else {
+            // Freed by its owner, the block stays, and stays the owner's by count.
+            let held = owner.ask("free");
+            assert_eq!(user.ask("read"), "right");
+            assert_eq!(user.ask("close"), "closed");
+            eventually("the block is the owner's to use again", || {
+                owner.ask("memory") != held
+            });
+            owner.end();
+            user.end();
+            continue;
+        }
+        eventually("the owner is gone", || daemon.clients().len() == 1);
+        assert_eq!(
+            user.ask("read"),
+            "right",
+            "the owner's death changes nothing"
+        );
+        // Nobody finds it any more.
+        let mut late = Talker::new(&daemon, "use");
+        assert!(late.ask(&offered).starts_with("error"));
+        late.child.wait().unwrap();
+        assert_eq!(user.ask("close"), "closed");
+        user.end();
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(free_memory(&daemon), free);
+    assert_eq!(daemon.server(), server);
+}
+
+#[test]
+fn one_who_uses_a_block_reaches_nothing_else() {
+    let daemon = Daemon::start();
+    let free = free_memory(&daemon);
+    let mut owner = Talker::new(&daemon, "offer");
+    let offered = owner.hear();
+    owner.hear();
+    let mut user = Talker::new(&daemon, "use");
+    assert_eq!(user.ask(&offered), "open");
+    assert_eq!(user.ask("wild"), "error 700", "the block's neighbour");
+    user.child.wait().unwrap();
+    // Killed while it has the block open, a user gives it back.
+    let mut user = Talker::new(&daemon, "use");
+    assert_eq!(user.ask(&offered), "open");
+    let before = owner.ask("memory");
+    user.kill();
+    assert_eq!(owner.ask("write"), "written", "the owner noticed nothing");
+    let after = owner.ask("free");
+    assert_ne!(before, after, "it is the owner's to free");
+    owner.end();
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(free_memory(&daemon), free);
+}
