@@ -114,8 +114,13 @@ pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
 
 /// The contexts that a copy names.
 fn contexts(to: CUcontext, from: CUcontext) -> Result<[Current; 2], CUresult> {
-    let session = current_as_it_is()?.session;
-    Ok([session.context(to.bits())?, session.context(from.bits())?])
+    let current = current_as_it_is()?;
+    // NULL is the current one, as NVIDIA's driver has it.
+    let named = |context: CUcontext| match context.bits() {
+        0 => Ok(current),
+        bits => current.session.context(bits),
+    };
+    Ok([named(to)?, named(from)?])
 }
 
 /// A copy without a stream comes after all work of both contexts.

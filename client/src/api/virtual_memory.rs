@@ -287,7 +287,16 @@ pub(crate) fn cuMemGetAccess(
     flags.required()?;
     let device = device_at(session, location.get()?)?;
     let state = session.virtual_memory.lock();
-    let mapping = state.at(ptr).ok_or(WRONG)?;
+    let Some(mapping) = state.at(ptr) else {
+        // Ordinary memory of the device is all accessible there.
+        let range = session.ranges.find(ptr).ok_or(WRONG)?;
+        let home = session.context(range.context)?.context.device();
+        let access = match home == device {
+            true => CUmemAccess_flags::READWRITE,
+            false => CUmemAccess_flags::NONE,
+        };
+        return flags.set(u64::from(access.0));
+    };
     let access = mapping.access.iter().find(|(other, _)| *other == device);
     flags.set(access.map_or(0, |&(_, flags)| u64::from(flags)))
 }
