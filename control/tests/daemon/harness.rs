@@ -371,6 +371,12 @@ pub fn kill(pid: i32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(pid, signal);
 }
 
+/// Whether a process is a daemon. A pid file may hold a number of another namespace, 1 for example.
+fn is_daemon(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.starts_with("nvidia-cuda-mps-control\0"))
+}
+
 pub fn runs(pid: i32) -> bool {
     // A zombie of somebody else's child does not run.
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
@@ -386,6 +392,7 @@ impl Drop for Rig {
         let pid_file = self.pipe().join("nvidia-cuda-mps-control.pid");
         if let Ok(text) = std::fs::read_to_string(pid_file)
             && let Ok(pid) = text.parse()
+            && is_daemon(pid)
         {
             kill(pid, rustix::process::Signal::TERM);
             let limit = Instant::now() + Duration::from_secs(10);

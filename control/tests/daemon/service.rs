@@ -120,10 +120,10 @@ fn the_units_are_well_formed() {
 }
 
 fn as_process_1_it_reaps_orphans() {
-    let rig = Rig::without_daemon();
+    let mut rig = Rig::without_daemon();
     let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
-    let Ok(mut child) = Command::new("unshare")
+    let Ok(child) = Command::new("unshare")
         .args([
             "--pid",
             "--fork",
@@ -145,18 +145,21 @@ fn as_process_1_it_reaps_orphans() {
     else {
         return println!("  skipped: there is no `unshare`");
     };
+    let outer = child.id();
+    // Killed with all that it holds, however this ends.
+    rig.foreground = Some(child);
     let mut over = false;
     until("it listens, or may not", || {
-        over = matches!(child.try_wait(), Ok(Some(_)));
+        over = !runs(outer.cast_signed());
         over || rig.pipe().join("nvidia-cuda-mps-control.pid").exists()
     });
     if over {
         return println!("  skipped: no pid namespace may be made here");
     }
-    assert_eq!(
-        std::fs::read_to_string(rig.pipe().join("nvidia-cuda-mps-control.pid")).unwrap(),
-        "1"
-    );
+    let pid_file = rig.pipe().join("nvidia-cuda-mps-control.pid");
+    until("it says that it is process 1", || {
+        std::fs::read_to_string(&pid_file).is_ok_and(|text| text == "1")
+    });
     let mut client = rig.hold();
     assert_eq!(client.work(), "0");
     drop(client);
@@ -170,7 +173,7 @@ fn as_process_1_it_reaps_orphans() {
             .collect();
         pids
     };
-    let daemon = children(child.id())[0];
+    let daemon = children(outer)[0];
     until("only the server is left, and no zombie", || {
         children(daemon).len() == 1
     });
@@ -181,10 +184,8 @@ fn as_process_1_it_reaps_orphans() {
     until("and known", || {
         rig.control_log().contains("exited with status 1")
     });
-    // The harness would take the pid file's 1 for a process here.
-    let _ = std::fs::remove_file(rig.pipe().join("nvidia-cuda-mps-control.pid"));
     kill(daemon.cast_signed(), Signal::TERM);
-    child.wait().unwrap();
+    rig.foreground.take().unwrap().wait().unwrap();
 }
 
 fn what_a_former_daemon_left_is_reclaimed() {
