@@ -15,7 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The longest packet in bytes. The kernel would take more; the facts of 32 devices are far less.
@@ -131,13 +131,13 @@ impl Listener {
     /// When more than one is passed, or what is passed is no listening SEQPACKET socket.
     pub fn inherited() -> Option<Result<Self, SocketError>> {
         const FIRST: std::os::fd::RawFd = 3;
-        static TAKEN: AtomicBool = AtomicBool::new(false);
+        static TAKEN: OnceLock<()> = OnceLock::new();
         let number = |name| std::env::var(name).ok()?.parse::<u32>().ok();
         if number("LISTEN_PID") != Some(std::process::id()) {
             return None;
         }
         let count = number("LISTEN_FDS").filter(|count| *count > 0)?;
-        if TAKEN.swap(true, Ordering::Relaxed) {
+        if TAKEN.set(()).is_err() {
             return None;
         }
         // SAFETY: whoever set LISTEN_PID to this process opened the descriptor for it, and nobody else
