@@ -200,9 +200,9 @@ impl Backing {
     /// Puts the window's own memory, which is zero there, in the place of a mapping.
     pub(crate) fn unmap_physical(&self, at: Window) {
         let mut physical = lock(&self.physical);
-        if !physical
+        if physical
             .get(&at.base)
-            .is_some_and(|(bytes, _)| *bytes == at.bytes)
+            .is_none_or(|(bytes, _)| *bytes != at.bytes)
         {
             return;
         }
