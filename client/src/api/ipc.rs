@@ -161,7 +161,7 @@ pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent)
 pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle) -> Outcome {
     let current = current()?;
     event.required()?;
-    let token = token_in(EVENT, &handle.reserved)?;
+    let token = token_in(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
     let opened = current.session.call(&EventOpen {
         token0: token[0],
         token1: token[1],

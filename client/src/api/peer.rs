@@ -112,10 +112,14 @@ pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
         .map(drop)
 }
 
-/// The contexts that a copy names.
+/// The contexts that a copy names; NULL is the current one.
 fn contexts(to: CUcontext, from: CUcontext) -> Result<[Current; 2], CUresult> {
-    let session = current_as_it_is()?.session;
-    Ok([session.context(to.bits())?, session.context(from.bits())?])
+    let current = current_as_it_is()?;
+    let named = |context: CUcontext| match context.is_null() {
+        true => Ok(current),
+        false => current.session.context(context.bits()),
+    };
+    Ok([named(to)?, named(from)?])
 }
 
 /// A copy without a stream comes after all work of both contexts.
