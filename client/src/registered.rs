@@ -535,7 +535,7 @@ unsafe extern "C" fn child_of_fork() {
             }
         }
         // The session's lock is the parent's; here nobody asks for it any more.
-        std::mem::forget(fork._blocks);
+        let _held = std::mem::ManuallyDrop::new(fork._blocks);
         drop(fork.pipe);
     });
 }

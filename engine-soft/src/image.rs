@@ -43,6 +43,10 @@ const LINK_FAILED: CUresult = CUresult::ERROR_UNKNOWN;
 /// Functions that device code calls and nobody defines, since every device has them.
 const PROVIDED: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 
+/// How the names begin of what NVIDIA's device runtime library, which nvcc adds to every link, asks of
+/// its driver. Launches from device code are not built: a kernel that calls one is refused, and no other.
+const SYSTEM_CALLS: [&str; 2] = ["__cuda_syscall_", "cnp"];
+
 fn refused(error: &ImageError) -> Refused {
     Refused::new(CUresult(error.cuda_error()), error)
 }
@@ -138,7 +142,10 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
             module: parse(name, text)?,
         });
     }
-    let module = link::link(modules, &PROVIDED).map_err(|messages| {
+    let module = link::link(modules, |name| {
+        PROVIDED.contains(&name) || SYSTEM_CALLS.iter().any(|start| name.starts_with(start))
+    })
+    .map_err(|messages| {
         let log = messages
             .iter()
             .map(|message| format!("error: {message}\n"))

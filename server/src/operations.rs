@@ -31,6 +31,9 @@ use crate::observer::Lent;
 use crate::progress::gate;
 use crate::session::{Action, Committer, Item, Session};
 
+/// Bytes of a compiler's log that go to the server's.
+const MOST_LOG: usize = 1000;
+
 /// Modules that a client may have.
 const MAX_MODULES: usize = 1 << 16;
 
@@ -580,6 +583,16 @@ impl Operations for Session {
             .inspect_err(|_| {
                 self.images.remove(request.image);
             })?;
+        if fields.status != 0 {
+            // A program often shows the code alone.
+            let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
+            let log = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
+            self.name.line(format_args!(
+                "an image was refused with error {}: {}",
+                fields.status,
+                log.trim_end().replace('\n', "; ")
+            ));
+        }
         self.images
             .loaded(request.image, reply.clone(), fields.descriptor);
         self.place_reply(request.staging, request.capacity, reply);

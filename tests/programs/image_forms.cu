@@ -104,7 +104,7 @@ int main() {
         CU(cuLibraryEnumerateKernels, list, 2, library);
         CHECK(count == 1 && list[0] == kernel && !list[1], "%u kernels", count);
         void *unified;
-        CHECK(DRIVER(cuLibraryGetUnifiedFunction)(&unified, library, "grow") == CUDA_ERROR_NOT_FOUND, "a unified function");
+        CHECK(DRIVER(cuLibraryGetUnifiedFunction)(&unified, library, "grow") == CUDA_ERROR_INVALID_VALUE, "a unified function");
         // One attribute on the kernel, another on the function that it is here.
         CU(cuKernelSetAttribute, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096, kernel, 0);
         int value = 0;

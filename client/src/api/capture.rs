@@ -43,10 +43,11 @@ pub(crate) fn cuStreamBeginCaptureToGraph(
 
 pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> Outcome {
     let target = stream::target(stream)?;
-    graph.required()?;
     let ended = target.current.session.graphs.captures.end(&target);
-    graph.set(CUgraph::from_bits(*ended.as_ref().unwrap_or(&0)))?;
-    ended.map(drop)
+    // Without a place for it the graph is lost, but the capture is over.
+    graph.set_if(CUgraph::from_bits(*ended.as_ref().unwrap_or(&0)));
+    ended?;
+    graph.required()
 }
 
 /// What is known of a stream's capture.

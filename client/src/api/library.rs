@@ -143,8 +143,8 @@ pub(crate) fn cuLibraryGetUnifiedFunction(
     fptr.required()?;
     symbol.get()?;
     session()?.libraries.get(library.bits())?;
-    // No device here can call what the processor can.
-    Err(CUresult::ERROR_NOT_FOUND)
+    // No device here can call what the processor can; NVIDIA's driver gives this code for a kernel.
+    Err(CUresult::ERROR_INVALID_VALUE)
 }
 
 pub(crate) fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) -> Outcome {

@@ -304,10 +304,10 @@ mod tests {
         };
         let second = Advised {
             accessed_by: vec![CU_DEVICE_CPU],
-            ..first.clone()
+            ..first
         };
         let both = [
-            first.clone(),
+            first,
             second,
             Advised {
                 accessed_by: vec![CU_DEVICE_CPU],

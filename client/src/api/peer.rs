@@ -112,12 +112,13 @@ pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
         .map(drop)
 }
 
-/// The contexts that a copy names; NULL is the current one.
+/// The contexts that a copy names.
 fn contexts(to: CUcontext, from: CUcontext) -> Result<[Current; 2], CUresult> {
     let current = current_as_it_is()?;
-    let named = |context: CUcontext| match context.is_null() {
-        true => Ok(current),
-        false => current.session.context(context.bits()),
+    // NULL is the current one, as NVIDIA's driver has it.
+    let named = |context: CUcontext| match context.bits() {
+        0 => Ok(current),
+        bits => current.session.context(bits),
     };
     Ok([named(to)?, named(from)?])
 }

@@ -73,8 +73,7 @@ pub(crate) fn cuMemGetAllocationGranularity(
 ) -> Outcome {
     let session = session()?;
     granularity.required()?;
-    // Of whatever type, as NVIDIA's driver has it.
-    device_at(session, properties.get()?.location)?;
+    check(session, &properties.get()?)?;
     if option > CUmemAllocationGranularity_flags::RECOMMENDED {
         return Err(WRONG);
     }
@@ -198,15 +197,12 @@ pub(crate) fn cuMemMap(
     let range = range(ptr, size)?;
     let mut state = session.virtual_memory.lock();
     let physical = state.get(handle)?;
-    if flags != 0 {
-        return Err(WRONG);
-    }
     let fits = (offset as u64).is_multiple_of(GRANULARITY)
         && (offset as u64)
             .checked_add(size as u64)
             .is_some_and(|end| end <= physical.bytes);
-    if !fits {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    if !fits || flags != 0 {
+        return Err(WRONG);
     }
     state.may_map(&range)?;
     // What is mapped belongs to no context; questions about it name its device's.
@@ -228,9 +224,6 @@ pub(crate) fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
     let session = session()?;
     let range = range(ptr, size)?;
     let mut state = session.virtual_memory.lock();
-    if state.may_map(&range).is_ok() {
-        return Ok(()); // Reserved, and nothing is mapped there.
-    }
     for mapping in state.whole(&range)? {
         let base = mapping.addresses.start;
         session
@@ -295,11 +288,14 @@ pub(crate) fn cuMemGetAccess(
     let device = device_at(session, location.get()?)?;
     let state = session.virtual_memory.lock();
     let Some(mapping) = state.at(ptr) else {
-        // Other memory of its own a device reads and writes.
+        // Ordinary memory of the device is all accessible there.
         let range = session.ranges.find(ptr).ok_or(WRONG)?;
-        let own = session.context(range.context)?.context.device() == device;
-        let all = u64::from(CUmemAccess_flags::READWRITE.0);
-        return flags.set(if own { all } else { 0 });
+        let home = session.context(range.context)?.context.device();
+        let access = match home == device {
+            true => CUmemAccess_flags::READWRITE,
+            false => CUmemAccess_flags::NONE,
+        };
+        return flags.set(u64::from(access.0));
     };
     let access = mapping.access.iter().find(|(other, _)| *other == device);
     flags.set(access.map_or(0, |&(_, flags)| u64::from(flags)))
@@ -383,8 +379,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // The descriptor itself travels in the pointer.
     let number = i32::try_from(os_handle.addr()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let token = token_in(unsafe { BorrowedFd::borrow_raw(number) });
-    let token = token.ok_or(CUresult::ERROR_UNKNOWN)?;
+    let token = token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
     let reply = session.call(&PhysicalImport {
         handle: new,
