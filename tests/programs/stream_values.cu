@@ -24,6 +24,10 @@ int main() {
         return v;
     };
 
+    // Code that is loaded at its first launch may wait for what is in the way of its stream.
+    put<<<1, 1, 0, two>>>(word + 14, 1);
+    OK(cudaStreamSynchronize(two));
+
     // A wait holds its stream and no other; another stream's write lets it go.
     CU(cuStreamWaitValue32, one, flag, 5, CU_STREAM_WAIT_VALUE_EQ);
     CU(cuStreamWriteValue64, one, result, 11, 0);

@@ -241,14 +241,14 @@ void gather_and_layers() {
     for (size_t i = 0; i < texels.size(); i++) texels[i] = i * 0.25f;
     copy_to(array, texels, width, height, depth);
     object = make(of(array), described(cudaAddressModeClamp, cudaFilterModePoint, false));
-    // Layers beyond the first and the last are those.
+    // The index of a layer is unsigned: what is beyond the last, on either side, is the last.
     Array<float> out(width * height * (depth + 2));
     layered<<<dim3(height, depth + 2), width>>>(object, out, width, height);
     RAN();
     auto seen = out.host();
     for (int z = -1; z <= depth; z++)
         for (int i = 0; i < width * height; i++) {
-            int from = std::min(std::max(z, 0), depth - 1);
+            int from = z < 0 || z >= depth ? depth - 1 : z;
             CHECK(seen[(z + 1) * width * height + i] == texels[from * width * height + i], "layer %d, texel %d", z, i);
         }
     OK(cudaDestroyTextureObject(object));

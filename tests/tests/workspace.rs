@@ -28,6 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
+    ("tests", &["cuda-abi"]),
     ("benches", &["cuda-abi", "tests", "transport"]),
     ("xtask", &["cuda-abi"]),
 ];

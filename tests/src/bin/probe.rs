@@ -470,14 +470,15 @@ fn absent() -> Result<(), Code> {
     let driver = Driver::ready();
     // SAFETY: the signature is CUDA's.
     let status = unsafe {
-        type Function = unsafe extern "C" fn(*mut Handle, u32) -> Code;
+        type Function = unsafe extern "C" fn(*mut u8, *mut u32, i32) -> Code;
         let library = libloading::Library::new("libcuda.so.1").expect("it is loaded already");
-        let create: libloading::Symbol<'_, Function> = library
-            .get(b"cuGraphCreate\0")
+        // There are no such ids but on Windows.
+        let luid: libloading::Symbol<'_, Function> = library
+            .get(b"cuDeviceGetLuid\0")
             .expect("every name is exported");
-        let mut graph = NULL;
-        create(&raw mut graph, 0);
-        create(&raw mut graph, 0)
+        let (mut id, mut mask) = ([0; 8], 0);
+        luid(id.as_mut_ptr(), &raw mut mask, 0);
+        luid(id.as_mut_ptr(), &raw mut mask, 0)
     };
     assert_eq!(status, NOT_SUPPORTED);
     driver.synchronize()

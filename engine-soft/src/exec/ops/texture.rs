@@ -193,7 +193,10 @@ pub(crate) unsafe fn read(cx: &mut Machine<'_>, op: &Op) -> Flow {
             at: bits.map(f32::from_bits),
             count: usize::from(how.count),
             whole: how.whole.then(|| bits.map(u32::cast_signed)),
-            layer: how.layered.then_some((more as u32).cast_signed()),
+            // An unsigned index: below the first layer is far beyond the last.
+            layer: how
+                .layered
+                .then_some((more as u32).min(i32::MAX as u32).cast_signed()),
             cube: how.cube,
         };
         let value = match how.gather {
