@@ -77,10 +77,11 @@ impl Bytes {
         copy
     }
 
-    /// At least `len` bytes, with the old ones at their front.
+    /// At least `len` bytes, with the old ones at their front. By half at least, so that what is left behind
+    /// by a recursion that grows step by step is no more than what it needs.
     pub(crate) fn grow(&mut self, len: usize) {
         if len > self.len {
-            let bigger = Self::new(len);
+            let bigger = Self::new(len.max(self.len + self.len / 2));
             // SAFETY: both are live, apart, and at least as long as the old length.
             unsafe { std::ptr::copy_nonoverlapping(self.ptr(), bigger.ptr(), self.len) };
             *self = bigger;
