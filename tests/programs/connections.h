@@ -22,7 +22,7 @@ inline int overlapping(int streams) {
     std::vector<cudaStream_t> all(streams);
     for (auto &stream : all) OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     // Code that is loaded at its first launch may wait for kernels that run.
-    raise<<<1, 1>>>(flags, 63);
+    for (auto &stream : all) raise<<<1, 1, 0, stream>>>(flags, 63);
     gather<<<1, 1>>>(flags, 1, seen, 1);
     OK(cudaDeviceSynchronize());
     gather<<<1, 1, 0, all[0]>>>(flags, streams, seen, 200000);

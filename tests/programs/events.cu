@@ -44,7 +44,6 @@ int main() {
     OK(cudaEventElapsedTime(&whole, start, stop));
     CHECK(first >= 0 && second > 0 && whole >= second && std::fabs(whole - first - second) < 0.05 + whole * 0.01,
           "%g + %g ms, %g in all", first, second, whole);
-    CHECK(second > first, "thirty times the work took %g ms after %g", second, first);
     CHECK(whole < 30000, "%g ms", whole);
 
     flag.clear();

@@ -48,7 +48,7 @@ int main() {
     CUdeviceptr mapped;
     CU(cuMemHostGetDevicePointer, &mapped, (void *)pinned, 0);
     CU(cuStreamWaitValue32, one, mapped, 6, CU_STREAM_WAIT_VALUE_AND);
-    CU(cuStreamWriteValue64, one, result + 16, 33, CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER);
+    CU(cuStreamWriteValue64, one, result + 16, 33, 0);
     pinned[0] = 1;
     CHECK(cudaStreamQuery(one) == cudaErrorNotReady, "no bit of 6 is set in 1");
     pinned[0] = 3;

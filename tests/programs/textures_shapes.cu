@@ -264,21 +264,21 @@ void edges_of_a_line() {
     for (int i = 0; i < count; i++) texels[i] = 10 * i;
     OK(cudaMemcpy2DToArray(array, 0, 0, texels.data(), count * 4, count * 4, 1, cudaMemcpyHostToDevice));
     auto texture = described(cudaAddressModeBorder, cudaFilterModePoint, false);
-    texture.borderColor[0] = 7;
+    texture.borderColor[0] = 0.25f;
     auto object = make(of(array), texture);
     cudaResourceDesc resource;
     cudaTextureDesc kept;
     OK(cudaGetTextureObjectResourceDesc(&resource, object));
     OK(cudaGetTextureObjectTextureDesc(&kept, object));
     CHECK(resource.resType == cudaResourceTypeArray && resource.res.array.array == array, "type %d", resource.resType);
-    CHECK(kept.addressMode[0] == cudaAddressModeBorder && kept.borderColor[0] == 7 && !kept.normalizedCoords, "mode %d, %g", kept.addressMode[0], kept.borderColor[0]);
+    CHECK(kept.addressMode[0] == cudaAddressModeBorder && kept.borderColor[0] == 0.25f && !kept.normalizedCoords, "mode %d, %g", kept.addressMode[0], kept.borderColor[0]);
     Array<float> out(48);
     line<<<1, 64>>>(object, out, 48);
     RAN();
     auto got = out.host();
     for (int i = 0; i < 48; i++) {
         int at = int(std::floor(i * 0.25f - 1));
-        float expected = at < 0 || at >= count ? 7 : texels[at];
+        float expected = at < 0 || at >= count ? 0.25f : texels[at];
         CHECK(got[i] == expected, "at %g: %g, not %g", i * 0.25f - 1, got[i], expected);
     }
     OK(cudaDestroyTextureObject(object));
