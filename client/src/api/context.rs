@@ -264,7 +264,7 @@ pub(crate) fn cuCtxGetExecAffinity(
     let current = current_as_it_is()?;
     exec_affinity.required()?;
     if kind != CUexecAffinityType::SM_COUNT {
-        return Err(CUresult::ERROR_INVALID_VALUE);
+        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
     }
     let granted = current
         .device()?

@@ -53,7 +53,7 @@ fn the_multiprocessors_that_are_granted_are_told_of_each_context() {
     assert_eq!(affinity.smCount, granted.cast_unsigned());
     assert_eq!(
         cuCtxGetExecAffinity(out(&mut affinity), CUexecAffinityType(7)),
-        Err(CUresult::ERROR_INVALID_VALUE)
+        Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY)
     );
     let mut supported = 1;
     cuDeviceGetExecAffinitySupport(out(&mut supported), kind, 0).unwrap();
