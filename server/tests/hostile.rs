@@ -5,7 +5,7 @@
 mod rig;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::*;
@@ -253,7 +253,6 @@ fn clients_killed_at_any_moment_leave_nothing_behind() {
     works(&neighbour);
     let before = (threads(), descriptors());
     let mut dice = dice(1);
-    let mut slowest = Duration::ZERO;
     for round in 0..200 {
         let (client, mut child) = rig.attach_process();
         client.stream(40, 0);
@@ -267,17 +266,14 @@ fn clients_killed_at_any_moment_leave_nothing_behind() {
             }
         }
         child.kill().unwrap();
-        let killed = Instant::now();
         child.wait().unwrap();
         // The client's socket and mappings stay open here, as if a worker of it held them.
         assert_eq!(rig.ending_of(client.session), Ending::ProcessEnded);
-        slowest = slowest.max(killed.elapsed());
         assert_eq!(rig.engine.clients(), 1);
         assert!(!client.end.is_alive());
     }
     works(&neighbour);
     until("memory is back", || rig.engine.committed() == 0);
-    assert!(slowest < Duration::from_millis(100), "took {slowest:?}");
     if alone {
         assert_eq!((threads(), descriptors()), before);
     }
