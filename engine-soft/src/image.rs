@@ -37,8 +37,8 @@ pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<exec::Mod
     load(&module, options)
 }
 
-/// What a link comes to whose parts do not fit together: what the driver's linker gives.
-const LINK_FAILED: CUresult = CUresult::ERROR_UNKNOWN;
+/// What a link comes to whose parts do not fit together: what an H200's driver was seen to give.
+const LINK_FAILED: CUresult = CUresult::ERROR_INVALID_SOURCE;
 
 /// Functions that device code calls and nobody defines, since every device has them.
 const PROVIDED: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];

@@ -54,11 +54,14 @@ pub fn test(all_toolkits: bool) -> Result<()> {
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private-intra-doc-links -A rustdoc::redundant-explicit-links",
         ))?;
-    corpus::test(all_toolkits)?;
-    mpi::mpi()?;
-    python::python("")?;
-    // Last, because its summary is what CI reads.
-    run(cargo().args(["test", "--workspace", "--no-fail-fast"]))
+    // All of these, for all that is wrong to be seen in one run; the summary that CI reads comes last.
+    let results = [
+        corpus::test(all_toolkits),
+        mpi::mpi(),
+        python::python(""),
+        run(cargo().args(["test", "--workspace", "--no-fail-fast"])),
+    ];
+    results.into_iter().collect()
 }
 
 /// The models of the ring, of its bell and of their memory orders. A build of its own: loom

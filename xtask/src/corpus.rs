@@ -232,7 +232,8 @@ fn recorded(text: &str) -> BTreeMap<String, String> {
 #[derive(Debug)]
 struct Table {
     passed: usize,
-    failed: usize,
+    /// The lines of what failed, said again at the end: the log of a long run is often cut.
+    failed: Vec<String>,
     skipped: usize,
     not_run: usize,
 }
@@ -245,7 +246,7 @@ impl Table {
         );
         Self {
             passed: 0,
-            failed: 0,
+            failed: Vec::new(),
             skipped: 0,
             not_run: 0,
         }
@@ -253,15 +254,24 @@ impl Table {
 
     fn add(&mut self, program: &Program, outcome: &Outcome, took: Duration) {
         let built = !matches!(outcome, Outcome::NotBuilt(_));
-        let (count, result) = match outcome {
-            Outcome::Passed => (&mut self.passed, "pass".to_owned()),
-            Outcome::NotRun => (&mut self.not_run, String::new()),
-            Outcome::Skipped(why) => (&mut self.skipped, format!("skipped: {why}")),
+        let result = match outcome {
+            Outcome::Passed => {
+                self.passed += 1;
+                "pass".to_owned()
+            }
+            Outcome::NotRun => {
+                self.not_run += 1;
+                String::new()
+            }
+            Outcome::Skipped(why) => {
+                self.skipped += 1;
+                format!("skipped: {why}")
+            }
             Outcome::Failed(why) | Outcome::NotBuilt(why) => {
-                (&mut self.failed, format!("FAIL: {why}"))
+                self.failed.push(format!("{}: {why}", program.name));
+                format!("FAIL: {why}")
             }
         };
-        *count += 1;
         let seconds = match took.is_zero() {
             true => String::new(),
             false => format!("{:.2}", took.as_secs_f32()),
@@ -279,13 +289,20 @@ impl Table {
     fn finish(self) -> Result<()> {
         let mut summary = format!(
             "{} passed, {} failed, {} skipped",
-            self.passed, self.failed, self.skipped
+            self.passed,
+            self.failed.len(),
+            self.skipped
         );
         if self.not_run > 0 {
             summary += &format!(", {} built and not run", self.not_run);
         }
         println!("{summary}");
-        ensure!(self.failed == 0, "{} programs failed", self.failed);
+        ensure!(
+            self.failed.is_empty(),
+            "{} programs failed:\n{}",
+            self.failed.len(),
+            self.failed.join("\n")
+        );
         Ok(())
     }
 }
