@@ -124,6 +124,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
             memory_limit: environment("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
             priority: environment("CUDA_MPS_CLIENT_PRIORITY"),
             context: 0,
+            partition: environment("CUDA_MPS_SM_PARTITION"),
         }),
     });
     let failed = |error: SocketError| {

@@ -29,7 +29,7 @@ use crate::images::Needed;
 use crate::memory::{Block, Place};
 use crate::observer::Lent;
 use crate::progress::gate;
-use crate::session::{Action, Committer, Item, Session};
+use crate::session::{Action, Committer, Item, Partition, Session};
 
 /// Bytes of a compiler's log that go to the server's.
 const MOST_LOG: usize = 1000;
@@ -512,11 +512,16 @@ impl Operations for Session {
         self.shared.revive(context);
         // Noted even if the engine fails, so that the client can end it and try again.
         self.contexts[context as usize] = Some(request.device);
-        let result = self
-            .devices
-            .get(request.device as usize)
-            .ok_or(CUresult::ERROR_INVALID_DEVICE)
-            .and_then(|_| self.client.context_create(request, data));
+        let allowed = match self.partition {
+            Partition::Everywhere | Partition::On(None) => true,
+            Partition::On(Some(device)) => device == request.device,
+            Partition::Nowhere => false,
+        };
+        let result = match self.devices.get(request.device as usize) {
+            None => Err(CUresult::ERROR_INVALID_DEVICE),
+            Some(_) if !allowed => Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION),
+            Some(_) => self.client.context_create(request, data),
+        };
         if let Err(code) = result {
             engine::Observer::fault(&*self.shared, context, code, "the context was not made");
             return Err(code);

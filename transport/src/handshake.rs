@@ -202,12 +202,15 @@ pub struct Admit {
     pub member: Membership,
 }
 
+/// Instead of a partition's number: devices are partitioned, and the client has no partition.
+pub const NO_PARTITION: u32 = u32::MAX;
+
 /// What a client shares with others, by the numbers of [`Packet::Group`]s that came before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
     /// Its group, by whose limits on memory and compute it is bound.
     pub group: Option<u32>,
-    /// Its static partition, by whose compute it is bound instead.
+    /// Its static partition, by whose compute it is bound instead, or [`NO_PARTITION`].
     pub partition: Option<u32>,
 }
 
@@ -298,6 +301,8 @@ pub struct ListedDevice {
     pub total_memory: u64,
     /// Its multiprocessors.
     pub multiprocessors: u32,
+    /// The multiprocessors that a static partition is made of, or 0 where that is not known.
+    pub chunk: u32,
 }
 
 /// Any packet.

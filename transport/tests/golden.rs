@@ -210,6 +210,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                         pci: [0, 6, 7],
                         total_memory: 1 << 34,
                         multiprocessors: 132,
+                        chunk: 0,
                     },
                     ListedDevice::default(),
                 ],
@@ -290,6 +291,19 @@ fn with_later_fields() -> Vec<(&'static str, Packet)> {
                     ..client()
                 }),
             }),
+        ),
+        (
+            "ready-chunks",
+            Packet::Ready {
+                pid: 1,
+                devices: vec![
+                    ListedDevice {
+                        chunk: 8,
+                        ..ListedDevice::default()
+                    };
+                    2
+                ],
+            },
         ),
         (
             "admit-member",

@@ -115,6 +115,10 @@ impl Packet {
                     out.u64(device.total_memory);
                     out.u32(device.multiprocessors);
                 }
+                // As above.
+                if devices.iter().any(|device| device.chunk != 0) {
+                    devices.iter().for_each(|device| out.u32(device.chunk));
+                }
             }
             Self::Attached { session } => out.u64(*session),
             Self::Gone { session, how } => {
@@ -248,7 +252,11 @@ impl Packet {
                         pci: [from.u32()?, from.u32()?, from.u32()?],
                         total_memory: from.u64()?,
                         multiprocessors: from.u32()?,
+                        chunk: 0,
                     });
+                }
+                for device in &mut devices {
+                    device.chunk = from.u32().unwrap_or(0);
                 }
                 Self::Ready { pid, devices }
             }
