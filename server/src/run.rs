@@ -299,7 +299,9 @@ impl Server {
         } else if let Some(group) = host.groups.find(group.group)
             && group.compute().is_some_and(|compute| compute.each)
         {
-            self.say("The device cannot hold a group to one part: each of its clients is held to it");
+            self.say(
+                "The device cannot hold a group to one part: each of its clients is held to it",
+            );
         }
         self.tell(&Packet::Changed {
             request: group.request,

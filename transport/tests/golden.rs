@@ -188,10 +188,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 text: "no server".into(),
             },
         ),
-        (
-            "admit",
-            Packet::Admit(admit()),
-        ),
+        ("admit", Packet::Admit(admit())),
         (
             "shutdown",
             Packet::Shutdown {

@@ -51,10 +51,10 @@ pub(super) fn get_device_client_list(
     let mut text = String::new();
     let mut list = Vec::new();
     for (id, server) in &daemon.registry.servers {
-        if only.is_some_and(|only| only != *id) || !daemon.sees(caller.uid, *id) {
+        if only.is_some_and(|only| only != *id) || !daemon.sees(caller, *id) {
             continue;
         }
-        let clients = daemon.clients_seen_by(caller.uid, *id);
+        let clients = daemon.clients_seen_by(caller, *id);
         if clients.is_empty() {
             continue;
         }
@@ -137,7 +137,7 @@ pub(super) fn device_query(
         blocks.push((None, &daemon.devices));
     }
     for (id, server) in &daemon.registry.servers {
-        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller.uid, *id);
+        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller, *id);
         if shown && server.state != State::Initializing {
             blocks.push((Some(server.pid()), &server.devices));
             daemon.instance.server_log.line_of(

@@ -192,7 +192,13 @@ impl Held {
 
     /// Has it do a little work; gives the error, or 0.
     pub fn work(&mut self) -> String {
-        self.stdin.as_mut().unwrap().write_all(b"work\n").unwrap();
+        self.ask("work")
+    }
+
+    /// Has it do something, and gives what it says.
+    pub fn ask(&mut self, line: &str) -> String {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
         self.line()
     }
 }
@@ -208,8 +214,14 @@ impl Rig {
     /// A client process, of another user if one is named (for which this must be root). It says
     /// `ready` when it has its session and a context, or why it has none.
     pub fn hold_as(&self, uid: Option<u32>, arguments: &[&str]) -> Held {
+        self.hold_in(self.pipe(), uid, arguments)
+    }
+
+    /// As [`Rig::hold_as`], by another pipe directory.
+    pub fn hold_in(&self, pipe: PathBuf, uid: Option<u32>, arguments: &[&str]) -> Held {
         let mut command = self.command(arguments);
         command
+            .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
             .arg0("lim")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -272,7 +284,10 @@ pub fn hold(arguments: &[String]) -> ExitCode {
     }
     let mut sequence = 1;
     while let Some(Ok(line)) = lines.next() {
-        assert_eq!(line, "work");
+        if line != "work" {
+            println!("{}", crate::groups::carry_out(&client, &line));
+            continue;
+        }
         sequence += 1;
         let worked = client
             .end

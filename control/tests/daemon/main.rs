@@ -8,6 +8,7 @@ mod commands;
 #[allow(dead_code, reason = "the server's tests use more of it")]
 mod fake;
 mod figures;
+mod groups;
 mod harness;
 mod logs;
 mod service;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
             let tests = [
                 tests::TESTS,
                 commands::TESTS,
+                groups::TESTS,
                 logs::TESTS,
                 service::TESTS,
                 transcript::TESTS,
