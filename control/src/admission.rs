@@ -90,10 +90,6 @@ impl Daemon {
         let Purpose::Client(wishes) = &hello.purpose else {
             return;
         };
-        let partition = match self.partition_of(wishes) {
-            Ok(partition) => partition,
-            Err((code, error)) => return self.refuse_with(&connection, Some(pid), code, &error),
-        };
         let session = self.number();
         let named = group.and_then(|number| self.groups.by_number.get(&number));
         let key = executor_for(
@@ -141,7 +137,7 @@ impl Daemon {
             hello,
             fields,
             group,
-            partition,
+            partition: None,
         });
         self.log(&format!(
             "NEW CLIENT {pid} from user {uid}: {}",
@@ -176,7 +172,7 @@ impl Daemon {
     }
 
     /// Hands a client to its server. Gives it back if that has to wait.
-    fn admit(&mut self, id: ServerId, waiting: Waiting) -> Option<Waiting> {
+    fn admit(&mut self, id: ServerId, mut waiting: Waiting) -> Option<Waiting> {
         let pid = waiting.peer.pid;
         let memory = match SessionMemory::create(EXTENT) {
             Ok(memory) => memory,
@@ -197,6 +193,10 @@ impl Daemon {
                 return None;
             }
         };
+        // Not before there are devices.
+        if let Purpose::Client(wishes) = &waiting.hello.purpose {
+            waiting.partition = self.partition_of(pid, wishes);
+        }
         let groups = [waiting.group, waiting.partition];
         for number in groups
             .into_iter()

@@ -10,10 +10,10 @@ use cuda_abi::CUresult;
 use serde_json::json;
 use transport::handshake::{self, Packet};
 
-use crate::commands::{Answer, changed_client, changed_group, refused_change};
+use crate::commands::{Answer, changed_client, changed_group, refused_change, settled};
 use crate::daemon::{Daemon, Until};
 use crate::group_files::GroupLimits;
-use crate::registry::{ClientLimits, ServerId};
+use crate::registry::{ClientLimits, ServerId, State};
 
 /// Whose limits change.
 #[derive(Clone, Debug)]
@@ -33,6 +33,11 @@ pub enum Subject {
         number: u32,
         /// What it had.
         former: GroupLimits,
+    },
+    /// A group's or a partition's that is new, and goes again if it is refused.
+    New {
+        /// Its number.
+        number: u32,
     },
 }
 
@@ -105,6 +110,28 @@ impl Daemon {
         answer
     }
 
+    /// Has the servers that run agree to a new group or partition.
+    pub(crate) fn settle(&mut self, number: u32) -> Answer {
+        let request = self.number();
+        let group = self.groups.by_number.get(&number);
+        let reserved = group.is_some_and(|group| group.limits.reserved);
+        // Others need to know nothing before a client comes.
+        let servers = self.registry.servers.iter().filter(|_| reserved);
+        let running: Vec<ServerId> = servers
+            .filter(|(_, server)| server.state == State::Active)
+            .map(|(&id, _)| id)
+            .collect();
+        let sent = running.into_iter();
+        let awaited: BTreeSet<ServerId> = sent
+            .filter(|&id| self.send_group(id, number, request).is_ok())
+            .collect();
+        let subject = Subject::New { number };
+        if awaited.is_empty() {
+            return self.conclude(&subject, None, &[]);
+        }
+        self.await_change(request, subject, awaited)
+    }
+
     fn await_change(
         &mut self,
         request: u64,
@@ -159,7 +186,9 @@ impl Daemon {
                 session: whose,
                 ..
             } => server == id && session.is_none_or(|session| session == whose),
-            Subject::Group { .. } => session.is_none() && change.awaited.contains(&id),
+            Subject::Group { .. } | Subject::New { .. } => {
+                session.is_none() && change.awaited.contains(&id)
+            }
         };
         let ended: Vec<u64> = self
             .changes
@@ -228,6 +257,16 @@ impl Daemon {
                 self.keep_group(*number);
                 self.group_event("limit.set", *number, json!({}));
                 changed_group(self, *number)
+            }
+            Subject::New { number } => {
+                let answer = settled(self, *number, refused.as_deref());
+                if refused.is_some() {
+                    let _ = self.remove_group(*number);
+                } else {
+                    self.keep_group(*number);
+                    self.group_event("group.added", *number, json!({}));
+                }
+                answer
             }
         }
     }

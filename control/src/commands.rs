@@ -11,6 +11,7 @@ mod devices;
 mod groups;
 mod limits;
 mod line;
+mod partitions;
 mod servers;
 
 use std::fmt::Display;
@@ -21,6 +22,7 @@ use crate::daemon::{Daemon, Until};
 use crate::registry::{Server, ServerId};
 
 pub use changes::{changed_client, changed_group, refused_change};
+pub use groups::settled;
 pub use line::{Arguments, Line, LineError, parse};
 
 /// Who gave a command, by the kernel's word.
@@ -358,17 +360,17 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "lspart",
-        what: "list static partitions; not built",
-        run: |_, _, _| no_partitions(),
+        what: "list the static partitions of a daemon with -S",
+        run: partitions::lspart,
         ..PLAIN
     },
     Command {
         name: "sm_partition",
         usage: "add <device> <chunks> | rm <device> <partition>",
-        what: "make or remove a static partition; not built",
+        what: "make or remove a static partition, which clients name in CUDA_MPS_SM_PARTITION",
         words: 3,
         changes: true,
-        run: |_, _, _| no_partitions(),
+        run: partitions::sm_partition,
         ..PLAIN
     },
     Command {
@@ -433,14 +435,6 @@ fn help(arguments: &Arguments<'_>) -> Answer {
         }
         None => Answer::refusal(LineError::Unknown(name)),
     }
-}
-
-/// A partition that is only written down would promise multiprocessors that nobody else gets, and not
-/// keep that.
-fn no_partitions() -> Answer {
-    Answer::refusal(
-        "static partitioning is not built: multiprocessors are shared by active thread percentages",
-    )
 }
 
 /// What is said to who may not do what changes things.

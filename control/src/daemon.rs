@@ -76,6 +76,10 @@ pub struct Daemon {
     pub(crate) registry: Registry,
     /// Groups of clients.
     pub(crate) groups: Groups,
+    /// Whether clients have contexts in static partitions only.
+    pub(crate) static_partitions: bool,
+    /// The number of the last one.
+    pub(crate) last_partition: u32,
     /// Changes of limits that servers have not answered.
     pub(crate) changes: BTreeMap<u64, Change>,
     /// For later servers.
@@ -140,6 +144,8 @@ impl Daemon {
             instance,
             registry: Registry::default(),
             groups: Groups::default(),
+            static_partitions: options.static_partitions,
+            last_partition: 0,
             changes: BTreeMap::new(),
             defaults,
             default_priority,
@@ -226,6 +232,7 @@ impl Daemon {
                 "log_directory": directories.log.display().to_string(),
                 "multiuser": self.multiuser,
                 "isolation": self.isolation.name(),
+                "static_partitions": self.static_partitions,
                 "foreground": options.foreground,
                 "descriptors": descriptors,
             }),

@@ -119,6 +119,7 @@ fn usage() -> String {
          \x20 -f, --forground            be the daemon, in the foreground\n\
          \x20 -M, --multiuser-server     serve several users at once, each by a server of its own\n\
          \x20 -q, --ready-devices        start a server at once, so that device_query answers at once\n\
+         \x20 -S, --static-partitioning  clients run in static partitions only, made by sm_partition\n\
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
          \n\
          Commands (each takes --json too):\n{}",

@@ -191,6 +191,7 @@ impl Daemon {
                 self.attempts.remove(&key);
                 self.log(&format!("NEW SERVER {pid}: Ready"));
                 self.say_what_holds(id);
+                self.tell_reserved(id);
                 self.came_to_pass(|until| until == Until::Ready(id), None);
             }
             Packet::Attached { session } => {

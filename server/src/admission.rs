@@ -159,6 +159,9 @@ impl Company {
         let group = known(member.group)?;
         let nowhere = member.partition == Some(NO_PARTITION);
         let partition = known(member.partition.filter(|_| !nowhere))?;
+        if nowhere {
+            limits.told.fill(0.0);
+        }
         // In a partition nothing else divides its compute.
         let bound = partition.as_ref().or(group.as_ref());
         let compute = bound.and_then(|group| group.compute());
@@ -168,7 +171,7 @@ impl Company {
                 match compute.device {
                     None => *told = told.min(percentage),
                     Some(on) if on == device => *told = percentage,
-                    Some(_) => {}
+                    Some(_) => *told = 0.0,
                 }
             }
             if partition.is_some() {
@@ -209,11 +212,25 @@ fn facts(
         if let Some(count) = device.attributes.get_mut(MULTIPROCESSOR_COUNT as usize) {
             let all = (*count).max(0).cast_unsigned();
             let granularity = engine.granularity(ordinal);
-            let granted = granularity.granted(all, limits.told[ordinal]);
+            // None at all where it can have no context.
+            let granted = match limits.told[ordinal] {
+                0.0 => 0,
+                part => granularity.granted(all, part),
+            };
             *count = granted.cast_signed();
         }
     }
     facts
+}
+
+/// Of each device's multiprocessors, how many a client was told of, and how many there are.
+fn granted(devices: &[DeviceFacts], told: &[DeviceFacts]) -> Vec<(u32, u32)> {
+    let count = |device: &DeviceFacts| {
+        let count = device.attribute(MULTIPROCESSOR_COUNT).unwrap_or(0);
+        count.max(0).cast_unsigned()
+    };
+    let each = told.iter().zip(devices);
+    each.map(|(told, all)| (count(told), count(all))).collect()
 }
 
 /// A session with what it takes to run it. Fields go in order: the engine's client before the
@@ -314,6 +331,7 @@ pub fn admit(
             shared,
             memory: Memory::new(&allowances, pinned_allowance, company.group),
             staging: staging.clone(),
+            granted: granted(devices, &told),
             devices: told,
             name,
             share: limits.share,

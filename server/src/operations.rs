@@ -61,6 +61,14 @@ impl Session {
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)
     }
 
+    /// The part of its device that a new context is to have at most, of the part that the client
+    /// asked for of what it was told of.
+    fn share_of_device(&self, request: &ContextCreate) -> u32 {
+        let (told, all) = self.granted[request.device as usize];
+        let share = u64::from(request.share.min(1_000_000)) * u64::from(told);
+        share.div_ceil(u64::from(all.max(1))) as u32
+    }
+
     /// Defers an action, or does it now.
     pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
@@ -520,7 +528,11 @@ impl Operations for Session {
         let result = match self.devices.get(request.device as usize) {
             None => Err(CUresult::ERROR_INVALID_DEVICE),
             Some(_) if !allowed => Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION),
-            Some(_) => self.client.context_create(request, data),
+            Some(_) => {
+                let share = self.share_of_device(request);
+                let request = ContextCreate { share, ..*request };
+                self.client.context_create(&request, data)
+            }
         };
         if let Err(code) = result {
             engine::Observer::fault(&*self.shared, context, code, "the context was not made");

@@ -126,6 +126,8 @@ pub struct Session {
     pub(crate) devices: Vec<DeviceFacts>,
     pub(crate) share: Share,
     pub(crate) partition: Partition,
+    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
+    pub(crate) granted: Vec<(u32, u32)>,
     /// The device of each context.
     pub(crate) contexts: Vec<Option<u32>>,
     /// Contexts whose end is deferred, as bits.
@@ -167,6 +169,8 @@ pub struct Parts {
     pub share: Share,
     /// Where it may have contexts.
     pub partition: Partition,
+    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
+    pub granted: Vec<(u32, u32)>,
 }
 
 /// Where a client may have contexts.
@@ -202,6 +206,7 @@ impl Session {
             devices: parts.devices,
             share: parts.share,
             partition: parts.partition,
+            granted: parts.granted,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
             ending_contexts: 0,
             name: parts.name,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use transport::handshake::ListedDevice;
 
 use super::{Answer, Arguments, Caller, server};
-use crate::daemon::{Daemon, Until};
+use crate::daemon::Daemon;
 use crate::log::Role;
 use crate::registry::State;
 
@@ -116,21 +116,8 @@ pub(super) fn device_query(
         },
         None => None,
     };
-    if daemon.devices.is_empty() {
-        let starting = daemon
-            .registry
-            .servers
-            .iter()
-            .find(|(_, server)| server.state == State::Initializing)
-            .map(|(&id, _)| id);
-        let id = match starting {
-            Some(id) => Ok(id),
-            None => daemon.start_for_user(caller.uid),
-        };
-        return match id {
-            Ok(id) => Answer::again_after(Until::Ready(id)),
-            Err(error) => Answer::refusal(error),
-        };
+    if let Some(first) = super::partitions::devices_first(daemon, caller) {
+        return first;
     }
     let mut blocks: Vec<(Option<u32>, &[ListedDevice])> = Vec::new();
     if only.is_none() {

@@ -5,11 +5,12 @@ use std::fmt::Write;
 use cuda_abi::limits;
 use serde_json::{Value, json};
 
-use super::changes::{memory_line, put_sizes, sizes};
+use super::changes::{memory_line, put_sizes, refused_change, sizes};
+use super::partitions::settled_partition;
 use super::{Answer, Arguments, Caller, not_allowed};
 use crate::daemon::Daemon;
 use crate::group_files::{GroupLimits, Kept, is_name};
-use crate::groups::{Group, cgroup_path};
+use crate::groups::{Group, Kind, cgroup_path};
 use crate::settings::{as_given, device_named};
 
 pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>) -> Answer {
@@ -83,12 +84,27 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
     };
     let added = read().and_then(|kept| daemon.add_group(kept));
     match added {
-        Ok(number) => {
-            daemon.group_event("group.added", number, json!({}));
-            let folder = daemon.instance.directories().group(name);
-            Answer::line(folder.display()).with_value(json!({ "directory": folder }))
-        }
+        Ok(number) => daemon.settle(number),
         Err(why) => Answer::refusal(why),
+    }
+}
+
+/// What is said of a group or a partition that was made, or was refused by a server.
+pub fn settled(daemon: &Daemon, number: u32, refused: Option<&str>) -> Answer {
+    match daemon.groups.by_number.get(&number) {
+        None => refused_change("it is gone"),
+        Some(Group {
+            kind: Kind::Partition(partition),
+            name,
+            ..
+        }) => settled_partition(name, partition, refused),
+        Some(group) => match refused {
+            Some(why) => refused_change(why),
+            None => {
+                let folder = daemon.instance.directories().group(&group.name);
+                Answer::line(folder.display()).with_value(json!({ "directory": folder }))
+            }
+        },
     }
 }
 

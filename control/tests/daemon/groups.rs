@@ -33,18 +33,6 @@ impl Rig {
         held
     }
 
-    /// What a command prints, and its exit status.
-    fn said(&self, line: &str) -> (String, i32) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let output = self.control(&words, None);
-        let text = String::from_utf8(output.stdout).unwrap();
-        (text, output.status.code().unwrap())
-    }
-
-    fn json(&self, line: &str) -> serde_json::Value {
-        serde_json::from_str(&self.said(&format!("{line} --json")).0).unwrap()
-    }
-
     fn used(&self, group: &str) -> u64 {
         self.json(&format!("group show {group}"))["memory"][0]["used"]
             .as_u64()
@@ -136,17 +124,17 @@ fn all_processes_of_a_group_share_one_budget() {
     one.ask(&format!("free {block}"));
     assert_eq!(one.info().0, 40 * MIB);
     drop(other);
-    until("what the other had is back", || rig.used("a") == 0);
-    let table = rig.said("group list").0;
-    assert_eq!(table.lines().count(), 2, "{table}");
-    assert!(table.contains(&(64 * MIB).to_string()), "{table}");
-    assert_eq!(
+    until("the other is gone", || {
         rig.json("group list")[0]["clients"]
             .as_array()
             .unwrap()
-            .len(),
-        1
-    );
+            .len()
+            == 1
+    });
+    assert_eq!(rig.used("a"), 0, "and what it had is back");
+    let table = rig.said("group list").0;
+    assert_eq!(table.lines().count(), 2, "{table}");
+    assert!(table.contains(&(64 * MIB).to_string()), "{table}");
     let (text, exit) = rig.said("group remove a");
     assert!(text.contains("in use") && exit == 1, "{text}");
     drop(one);

@@ -148,6 +148,18 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// What a command prints, and its exit status.
+    pub fn said(&self, line: &str) -> (String, i32) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let output = self.control(&words, None);
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text, output.status.code().unwrap())
+    }
+
+    pub fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.said(&format!("{line} --json")).0).unwrap()
+    }
+
     pub fn daemon_pid(&self) -> i32 {
         let text = std::fs::read_to_string(self.pipe().join("nvidia-cuda-mps-control.pid"));
         text.unwrap().parse().unwrap()
@@ -267,9 +279,17 @@ pub fn hold(arguments: &[String]) -> ExitCode {
         while lines.next().is_some() {}
     }
     let pipe = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap();
+    let partition = match arguments {
+        [what, partition] if what == "partition" => Some(partition.clone()),
+        _ => None,
+    };
+    let fields = ClientFields {
+        partition: partition.clone().filter(|partition| !partition.is_empty()),
+        ..named("lim")
+    };
     let client = Connection::connect(PathBuf::from(pipe).join("control"))
         .map_err(|error| (0, error.to_string()))
-        .and_then(|connection| attach(&connection, named("lim")));
+        .and_then(|connection| attach(&connection, fields));
     let client = match client {
         Ok(client) => client,
         Err((code, text)) => {
@@ -277,8 +297,12 @@ pub fn hold(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    client.work();
-    println!("ready");
+    if partition.is_some() {
+        say_what_it_got(&client);
+    } else {
+        client.work();
+        println!("ready");
+    }
     if arguments.iter().any(|argument| argument == "late") {
         std::thread::sleep(Duration::from_secs(600));
     }
@@ -299,6 +323,24 @@ pub fn hold(arguments: &[String]) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Makes a context, and says whether it is one, and how many multiprocessors there are.
+fn say_what_it_got(client: &Client) {
+    let facts = cuda_abi::facts::DeviceFacts::decode_all(&client.welcome.facts).unwrap();
+    let count = facts[0]
+        .attribute(cuda_abi::facts::MULTIPROCESSOR_COUNT)
+        .unwrap();
+    client
+        .end
+        .post(0, 0, &ContextCreate::default(), &[])
+        .unwrap();
+    let info = cuda_abi::operations::MemInfo { device: 0 };
+    client.end.call(&info, &[]).unwrap();
+    match client.end.fault(0).0 {
+        0 => println!("ready {count}"),
+        code => println!("fault {code} {count}"),
+    }
 }
 
 pub fn named(program: &str) -> ClientFields {

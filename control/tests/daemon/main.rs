@@ -11,6 +11,7 @@ mod figures;
 mod groups;
 mod harness;
 mod logs;
+mod partitions;
 mod service;
 mod tests;
 mod transcript;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
                 commands::TESTS,
                 groups::TESTS,
                 logs::TESTS,
+                partitions::TESTS,
                 service::TESTS,
                 transcript::TESTS,
                 users::TESTS,
