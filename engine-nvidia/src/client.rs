@@ -63,10 +63,15 @@ impl NvidiaClient {
             host,
             staging,
             share,
+            // No group can be set.
+            group: _,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if share.reserved {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         for device in &shared.devices {
             device.probe()?;
