@@ -41,6 +41,8 @@ pub(crate) struct NvidiaClient {
     /// Streams whose slot has another by now, and that may still have work.
     former: Vec<Arc<Stream>>,
     modules: HashMap<u64, Arc<Module>>,
+    /// Modules that were unloaded while memory was looked at, which may be theirs.
+    leaving: Vec<Arc<Module>>,
     images: HashMap<u64, Arc<Image>>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
@@ -88,6 +90,7 @@ impl NvidiaClient {
             streams: HashMap::new(),
             former: Vec::new(),
             modules: HashMap::new(),
+            leaving: Vec::new(),
             images: HashMap::new(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -154,9 +157,13 @@ impl NvidiaClient {
         Launch::new(module, request, data).map(Work::Launch)
     }
 
-    fn forget(&mut self, module: &Module) {
+    /// Ends a module, which launches that were posted before keep.
+    fn forget(&mut self, module: Arc<Module>) {
         for variable in module.variables() {
             self.memory.remove_variable(variable.base);
+        }
+        if !self.memory.looks_are_over() {
+            self.leaving.push(module);
         }
     }
 }
@@ -179,7 +186,14 @@ impl Client for NvidiaClient {
 
     fn assist(&mut self) -> bool {
         self.memory.tidy();
+        if !self.leaving.is_empty() && self.memory.looks_are_over() {
+            self.leaving.clear();
+        }
         self.common.poll(&mut self.scratch)
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        self.memory.peek(address, bytes)
     }
 
     fn context_create(
@@ -229,7 +243,7 @@ impl Client for NvidiaClient {
             .extract_if(|_, module| of_context(module))
             .collect();
         for (_, module) in gone {
-            self.forget(&module);
+            self.forget(module);
         }
         self.textures
             .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
@@ -343,9 +357,10 @@ impl Client for NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let module = Module::new(&context, Arc::clone(image))?;
+        let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
-            self.memory.add_variable(variable);
+            self.memory.add_variable(variable, device);
         }
         let addresses = module.variables().len() as u64;
         self.modules.insert(request.module, Arc::new(module));
@@ -357,12 +372,11 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Launches that were posted before keep it.
         let module = self
             .modules
             .remove(&request.module)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        self.forget(&module);
+        self.forget(module);
         Ok(())
     }
 
@@ -543,6 +557,7 @@ impl Drop for NvidiaClient {
                 pause = (pause * 2).min(LAST_LOOK);
             }
         }
+        self.memory.wait_for_looks();
         self.shared.poller.remove(&self.common);
     }
 }

@@ -144,7 +144,8 @@ pub(crate) fn plan_copy(
         to.pitch = to.slice;
         from.pitch = from.slice;
     }
-    if to_place != Place::Device && from_place != Place::Device {
+    let on_host = |place| memory.host_of(place).is_some();
+    if on_host(to_place) && on_host(from_place) {
         let owners = [to_place, from_place]
             .iter()
             .filter_map(|&place| memory.host_of(place))

@@ -92,6 +92,12 @@ impl Device {
         self.ordinal
     }
 
+    /// Its place among the engine's devices.
+    pub(crate) fn number(&self) -> usize {
+        // The engine takes all devices, in their order.
+        self.ordinal.unsigned_abs() as usize
+    }
+
     pub(crate) fn facts(&self) -> &DeviceFacts {
         &self.facts
     }

@@ -39,12 +39,6 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::SPARSE_CUDA_ARRAY_SUPPORTED, 0),
     (Attribute::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 0),
     (Attribute::TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 0),
-    // Streams that wait for values in memory.
-    (Attribute::CAN_USE_STREAM_MEM_OPS_V1, 0),
-    (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0),
-    (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR_V1, 0),
-    (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS, 0),
-    (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR, 0),
     (Attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH, 0),
     (Attribute::MEM_DECOMPRESS_ALGORITHM_MASK, 0),
     (Attribute::MEM_DECOMPRESS_MAXIMUM_LENGTH, 0),

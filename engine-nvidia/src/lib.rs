@@ -32,6 +32,7 @@ mod image;
 mod launch;
 mod link;
 mod locate;
+mod looks;
 mod memory;
 mod module;
 mod names;

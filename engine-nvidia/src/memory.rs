@@ -14,8 +14,8 @@ use crate::window::{Cleared, DeviceWindow};
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// The GPU's: a device window, or a module's variable.
-    Device,
+    /// That of the GPU of this number: its window, or a module's variable.
+    Device(usize),
     /// Page-locked host memory.
     Host,
     /// Staging memory, which is host memory too.
@@ -28,8 +28,8 @@ pub(crate) struct Memory {
     devices: Vec<DeviceWindow>,
     host: HostWindow,
     staging: HostWindow,
-    /// First address and bytes of each variable of the client's modules.
-    variables: BTreeMap<u64, u64>,
+    /// By first address, the bytes and the device of each variable of the client's modules.
+    variables: BTreeMap<u64, (u64, usize)>,
 }
 
 impl Memory {
@@ -99,9 +99,9 @@ impl Memory {
         }
     }
 
-    /// Adds a variable of a module.
-    pub(crate) fn add_variable(&mut self, range: Window) {
-        self.variables.insert(range.base, range.bytes);
+    /// Adds a variable of a module on a device.
+    pub(crate) fn add_variable(&mut self, range: Window, device: usize) {
+        self.variables.insert(range.base, (range.bytes, device));
     }
 
     /// Forgets a variable.
@@ -153,24 +153,76 @@ impl Memory {
         if self.host.contains(range) {
             return had(self.host.has(range), Place::Host);
         }
-        if let Some(window) = self.devices.iter().find(|window| window.contains(range)) {
-            return had(window.has(range), Place::Device);
+        let mut windows = self.devices.iter().enumerate();
+        if let Some((device, window)) = windows.find(|(_, window)| window.contains(range)) {
+            return had(window.has(range), Place::Device(device));
         }
         let variable = self.variables.range(..=range.base).next_back();
-        had(
-            variable.is_some_and(|(&base, &bytes)| {
-                Window { base, bytes }.contains(range.base, range.bytes)
-            }),
-            Place::Device,
-        )
+        let (&base, &(bytes, device)) = variable.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let inside = Window { base, bytes }.contains(range.base, range.bytes);
+        had(inside, Place::Device(device))
+    }
+
+    /// See [`engine::Client::peek`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what the client does not have, CUDA_ERROR_NOT_READY for what is
+    /// not there yet, and the driver's status.
+    pub(crate) fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        if !matches!(bytes, 4 | 8) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let range = Window {
+            base: address,
+            bytes: bytes.into(),
+        };
+        match self.unified(range)? {
+            Place::Device(device) => self
+                .devices
+                .get_mut(device)
+                .ok_or(CUresult::ERROR_INVALID_VALUE)?
+                .peek(address, bytes),
+            Place::Host | Place::Staging => Ok(host_value(range)),
+        }
+    }
+
+    /// Waits until nothing of the client's is being looked at.
+    pub(crate) fn wait_for_looks(&self) {
+        for window in &self.devices {
+            window.looks().wait_until_over();
+        }
+    }
+
+    /// Whether nothing of the client's is being looked at.
+    pub(crate) fn looks_are_over(&self) -> bool {
+        self.devices.iter().all(|window| window.looks().are_over())
     }
 
     /// The host window that a place other than the device's is in.
     pub(crate) fn host_of(&self, place: Place) -> Option<&HostWindow> {
         match place {
-            Place::Device => None,
+            Place::Device(_) => None,
             Place::Host => Some(&self.host),
             Place::Staging => Some(&self.staging),
+        }
+    }
+}
+
+/// The value of 4 or 8 bytes of host memory, which its owner keeps mapped. What is aligned is read at
+/// once.
+fn host_value(range: Window) -> u64 {
+    let Window { base, bytes } = range;
+    // SAFETY: the caller found the range to be mapped memory of the client, who may write it at any time,
+    // so it is read as one of a processor's words, or bytes, and nothing is concluded from it.
+    unsafe {
+        if !base.is_multiple_of(bytes) {
+            (0..bytes).fold(0, |value, at| {
+                value | u64::from(((base + at) as *const u8).read_volatile()) << (8 * at)
+            })
+        } else if bytes == 4 {
+            u64::from((base as *const u32).read_volatile())
+        } else {
+            (base as *const u64).read_volatile()
         }
     }
 }

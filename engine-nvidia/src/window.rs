@@ -16,6 +16,7 @@ use engine::Window;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::granules::{Granules, is_granular};
+use crate::looks::Looks;
 use crate::sync::Handle;
 
 /// The most that a chunk is made larger than what was asked for.
@@ -162,8 +163,9 @@ pub(crate) struct DeviceWindow {
     cleared: Arc<Cleared>,
     /// The stream that clears; null until it is first needed.
     clearing: Handle<CUstream>,
-    /// Ranges that were taken back while memory was still being cleared.
+    /// Ranges that were taken back while memory was still being cleared, or looked at.
     leaving: Vec<Window>,
+    looks: Looks,
 }
 
 impl DeviceWindow {
@@ -198,6 +200,7 @@ impl DeviceWindow {
             cleared,
             clearing: Handle(CUstream::NULL),
             leaving: Vec::new(),
+            looks: Looks::new(device),
         })
     }
 
@@ -212,6 +215,19 @@ impl DeviceWindow {
 
     pub(crate) fn cleared(&self) -> &Arc<Cleared> {
         &self.cleared
+    }
+
+    /// What the client looks at.
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.looks
+    }
+
+    /// See [`engine::Client::peek`]. The address is the client's, on this window's device.
+    ///
+    /// # Errors
+    /// As [`Looks::value`].
+    pub(crate) fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        self.looks.value(address, bytes, &self.cleared)
     }
 
     /// Gives the client a range of this window, cleared.
@@ -345,10 +361,10 @@ impl DeviceWindow {
         }
     }
 
-    /// Whether no memory is being cleared.
+    /// Whether no memory is being cleared or looked at.
     fn is_clear(&self, driver: &Driver) -> bool {
         // SAFETY: the event is ours and alive.
-        unsafe { driver.cuEventQuery(self.cleared.event.0) }.is_ok()
+        self.looks.are_over() && unsafe { driver.cuEventQuery(self.cleared.event.0) }.is_ok()
     }
 
     /// Gives the chunks back that touch a range and of which the client has nothing.

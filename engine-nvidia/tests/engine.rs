@@ -32,7 +32,7 @@ macro_rules! cases {
 
 cases! {
     memory: committed_memory_is_zeroed_again clients_cannot_reach_each_other
-        what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
+        looks_into_memory_are_checked what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
     copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills
         fills_of_every_element writes_from_the_record extents_that_overflow_are_refused
         misplaced_sides_are_refused nothing_to_copy_is_no_error;
@@ -121,6 +121,38 @@ fn memory_is_not_given_back_while_it_is_cleared() {
     controls.hold(false);
     guest.client.assist();
     assert_eq!(controls.counts()[4], 0);
+}
+
+#[test]
+fn memory_is_not_given_back_while_it_is_looked_at() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let base = guest.commit(0, GRANULE);
+    guest.upload(base, &7_u32.to_le_bytes());
+    let (module, variables) = guest.module_in(0, PTX);
+    controls.hold(true);
+    let not_ready = Err(CUresult::ERROR_NOT_READY);
+    assert_eq!(guest.client.peek(base, 4), not_ready);
+    assert_eq!(guest.client.peek(variables[0], 4), not_ready);
+    guest.client.decommit(Window {
+        base,
+        bytes: GRANULE,
+    });
+    let unload = ModuleUnload { module };
+    assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    guest.client.assist();
+    let counts = controls.counts();
+    assert!(counts[4] > 0 && counts[1] == 1, "{counts:?}");
+    assert_eq!(
+        guest.client.peek(base, 4),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    controls.hold(false);
+    guest.client.assist();
+    let counts = controls.counts();
+    assert!(counts[4] == 0 && counts[1] == 0, "{counts:?}");
 }
 
 #[test]
