@@ -32,7 +32,6 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 /// One client.
 #[derive(Debug)]
 pub(crate) struct NvidiaClient {
-    shared: Arc<Shared>,
     common: Arc<Common>,
     /// Added to the priority of each stream: a client below normal goes after the others.
     nice: i32,
@@ -50,6 +49,8 @@ pub(crate) struct NvidiaClient {
     /// Goes last: its unmapping needs all work to be over.
     memory: Memory,
     scratch: Vec<Arc<Stream>>,
+    /// After all that: what goes last is given back by its poller.
+    shared: Arc<Shared>,
 }
 
 impl NvidiaClient {
@@ -60,8 +61,7 @@ impl NvidiaClient {
     pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
-            // Its addresses are reserved in the driver's own tables, and nobody else uses them.
-            addresses: _,
+            addresses,
             host,
             staging,
             share,
@@ -78,7 +78,7 @@ impl NvidiaClient {
         for device in &shared.devices {
             device.probe()?;
         }
-        let memory = Memory::new(&shared.devices, &windows, host, staging)?;
+        let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let common = Arc::new(Common::new(observer, waker, memory.cleared()));
         shared.poller.add(Arc::clone(&common));

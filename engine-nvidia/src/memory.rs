@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::Space;
-use engine::{Region, Window};
+use engine::{Owner, Region, Window};
 
 use crate::device::Device;
 use crate::host::HostWindow;
@@ -40,6 +40,7 @@ impl Memory {
     pub(crate) fn new(
         devices: &[Arc<Device>],
         windows: &[Window],
+        addresses: &Arc<dyn Owner>,
         host: Region,
         staging: Region,
     ) -> Result<Self, CUresult> {
@@ -53,8 +54,8 @@ impl Memory {
                 .zip(windows)
                 .map(|(device, &window)| DeviceWindow::new(device, window))
                 .collect::<Result<_, _>>()?,
-            host: HostWindow::new(first, host),
-            staging: HostWindow::new(first, staging),
+            host: HostWindow::new(first, host, addresses),
+            staging: HostWindow::new(first, staging, addresses),
             variables: BTreeMap::new(),
         })
     }
