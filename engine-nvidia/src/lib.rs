@@ -36,6 +36,7 @@ mod looks;
 mod memory;
 mod module;
 mod names;
+mod physical;
 mod poller;
 mod stream;
 mod sync;
