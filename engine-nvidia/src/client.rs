@@ -8,7 +8,7 @@ use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
-use engine::{Attachment, CUresult, Client, Window};
+use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::context::Context;
@@ -20,6 +20,7 @@ use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::stream::{Common, Stream};
+use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
@@ -111,6 +112,11 @@ impl NvidiaClient {
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
+    /// The number of the device that a place in a stream is on.
+    fn device_of(&self, at: At) -> Result<usize, CUresult> {
+        Ok(self.stream(at.stream)?.context().device().number())
+    }
+
     fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
         self.modules
             .get(&handle)
@@ -194,6 +200,53 @@ impl Client for NvidiaClient {
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
         self.memory.peek(address, bytes)
+    }
+
+    fn share(&mut self, range: Window) -> Result<Held, CUresult> {
+        self.memory.share(range).map(Arc::new).map(Held::new)
+    }
+
+    fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+        let block = shared.get::<SharedBlock>();
+        self.memory
+            .import(&block.ok_or(CUresult::ERROR_INVALID_VALUE)?)
+    }
+
+    fn close(&mut self, shared: &Held) {
+        if let Some(block) = shared.get::<SharedBlock>() {
+            self.memory.close(&block);
+        }
+    }
+
+    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
+        let made = self.memory.create_physical(device, bytes);
+        made.map(Arc::new).map(Held::new)
+    }
+
+    fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+        let physical = memory.get::<Physical>();
+        let physical = physical.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.memory.map_physical(at, &physical, offset)
+    }
+
+    fn physical_unmap(&mut self, at: Window) {
+        self.memory.unmap_physical(at);
+    }
+
+    fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+        self.memory.access_physical(at, device, reaches)
+    }
+
+    fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
+        let on = self.context(context)?.device().number();
+        if device as usize >= self.shared.devices.len() || device as usize == on {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
+        if enabled {
+            self.memory.let_reach(device as usize, on)?;
+        }
+        Ok(())
     }
 
     fn context_create(
@@ -425,17 +478,20 @@ impl Client for NvidiaClient {
     }
 
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_copy(&mut self.memory, request);
+        let on = self.device_of(at)?;
+        let planned = plan_copy(&mut self.memory, on, request);
         self.post(at, planned.map(Work::Steps))
     }
 
     fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_write(&mut self.memory, request.to, data);
+        let on = self.device_of(at)?;
+        let planned = plan_write(&mut self.memory, on, request.to, data);
         self.post(at, planned.map(Work::Steps))
     }
 
     fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_fill(&mut self.memory, request);
+        let on = self.device_of(at)?;
+        let planned = plan_fill(&mut self.memory, on, request);
         self.post(at, planned.map(Work::Steps))
     }
 
@@ -487,6 +543,7 @@ impl Client for NvidiaClient {
         request: &operations::ArrayCopy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
         let arrays = &self.arrays;
         let find = |array: u64| {
             arrays
@@ -494,7 +551,7 @@ impl Client for NvidiaClient {
                 .cloned()
                 .ok_or(CUresult::ERROR_INVALID_HANDLE)
         };
-        let planned = array::plan(&mut self.memory, request, find);
+        let planned = array::plan(&mut self.memory, on, request, find);
         self.post(at, planned.map(Work::Steps))
     }
 

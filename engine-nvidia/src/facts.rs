@@ -19,8 +19,6 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1),
     (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 0),
     // Memory of the program's own making, and what is shared with others.
-    (Attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 0),
-    (Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 0),
     (Attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     (Attribute::MULTICAST_SUPPORTED, 0),
     (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 0),
@@ -34,7 +32,6 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 0),
     (Attribute::GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS, 0),
     (Attribute::DMA_BUF_SUPPORTED, 0),
-    (Attribute::IPC_EVENT_SUPPORTED, 0),
     (Attribute::CAN_FLUSH_REMOTE_WRITES, 0),
     (Attribute::SPARSE_CUDA_ARRAY_SUPPORTED, 0),
     (Attribute::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 0),

@@ -9,7 +9,7 @@ use engine::{Owner, Region, Window};
 
 use crate::device::Device;
 use crate::host::HostWindow;
-use crate::window::{Cleared, DeviceWindow};
+use crate::window::{Cleared, DeviceWindow, Physical, SharedBlock};
 
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,11 +25,14 @@ pub(crate) enum Place {
 /// One client's memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
+    gpus: Vec<Arc<Device>>,
     devices: Vec<DeviceWindow>,
     host: HostWindow,
     staging: HostWindow,
     /// By first address, the bytes and the device of each variable of the client's modules.
     variables: BTreeMap<u64, (u64, usize)>,
+    /// Blocks of other clients, by first address, with their devices.
+    imports: BTreeMap<u64, (Arc<SharedBlock>, usize)>,
 }
 
 impl Memory {
@@ -49,14 +52,16 @@ impl Memory {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         Ok(Self {
+            gpus: devices.to_vec(),
             devices: devices
                 .iter()
                 .zip(windows)
-                .map(|(device, &window)| DeviceWindow::new(device, window))
+                .map(|(device, &window)| DeviceWindow::new(device, window, addresses))
                 .collect::<Result<_, _>>()?,
             host: HostWindow::new(first, host, addresses),
             staging: HostWindow::new(first, staging, addresses),
             variables: BTreeMap::new(),
+            imports: BTreeMap::new(),
         })
     }
 
@@ -110,12 +115,14 @@ impl Memory {
         self.variables.remove(&base);
     }
 
-    /// The address in this process of a range in a space, and what is there.
+    /// The address in this process of a range in a space, and what is there, for work on a device.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the client does not have all of it.
+    /// CUDA_ERROR_INVALID_VALUE if the client does not have all of it, and
+    /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the device cannot reach it.
     pub(crate) fn find(
         &mut self,
+        on: usize,
         space: u32,
         at: u64,
         bytes: u64,
@@ -123,7 +130,13 @@ impl Memory {
         match Space::from_number(space) {
             Some(Space::Unified) => {
                 let range = Window { base: at, bytes };
-                Ok((at, self.unified(range)?))
+                let place = self.unified(range, on)?;
+                if let Place::Device(device) = place
+                    && device != on
+                {
+                    self.let_reach(device, on)?;
+                }
+                Ok((at, place))
             }
             Some(Space::Staging) => {
                 let base = self
@@ -143,7 +156,8 @@ impl Memory {
         }
     }
 
-    fn unified(&self, range: Window) -> Result<Place, CUresult> {
+    fn unified(&self, range: Window, on: usize) -> Result<Place, CUresult> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
         let had = |has: bool, place| {
             if has {
                 Ok(place)
@@ -156,12 +170,147 @@ impl Memory {
         }
         let mut windows = self.devices.iter().enumerate();
         if let Some((device, window)) = windows.find(|(_, window)| window.contains(range)) {
-            return had(window.has(range), Place::Device(device));
+            let on = self.gpus.get(on).ok_or(invalid)?;
+            return had(window.has(range, on), Place::Device(device));
+        }
+        let import = self.imports.range(..=range.base).next_back();
+        if let Some((_, (block, device))) = import
+            && block.range().contains(range.base, range.bytes)
+        {
+            return Ok(Place::Device(*device));
         }
         let variable = self.variables.range(..=range.base).next_back();
-        let (&base, &(bytes, device)) = variable.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let (&base, &(bytes, device)) = variable.ok_or(invalid)?;
         let inside = Window { base, bytes }.contains(range.base, range.bytes);
         had(inside, Place::Device(device))
+    }
+
+    /// Lets a device reach what the client has on another, from now on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the devices cannot, and the
+    /// driver's status.
+    pub(crate) fn let_reach(&mut self, device: usize, on: usize) -> Result<(), CUresult> {
+        let nowhere = CUresult::ERROR_INVALID_DEVICE;
+        let other = self.gpus.get(on).ok_or(nowhere)?;
+        let window = self.devices.get_mut(device).ok_or(nowhere)?;
+        if window.peers().iter().any(|peer| Arc::ptr_eq(peer, other)) {
+            return Ok(());
+        }
+        window.let_reach(other)?;
+        // For what the driver itself allocates, such as variables.
+        other.enable_peer(self.gpus.get(device).ok_or(nowhere)?)?;
+        let mut blocks = self.imports.values().filter(|(_, at)| *at == device);
+        blocks.try_for_each(|(block, _)| block.reach(other))
+    }
+
+    /// The window that a range is in.
+    fn window_of(&mut self, range: Window) -> Option<&mut DeviceWindow> {
+        self.devices
+            .iter_mut()
+            .find(|window| window.contains(range))
+    }
+
+    /// See [`engine::Client::share`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have.
+    pub(crate) fn share(&mut self, range: Window) -> Result<SharedBlock, CUresult> {
+        let window = self.window_of(range);
+        window.ok_or(CUresult::ERROR_INVALID_VALUE)?.share(range)
+    }
+
+    /// See [`engine::Client::import`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is the client's own or overlaps another block.
+    pub(crate) fn import(&mut self, block: &Arc<SharedBlock>) -> Result<(), CUresult> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let range = block.range();
+        let before = self.imports.range(..range.base + range.bytes).next_back();
+        if let Some((_, (other, _))) = before
+            && other.range().base + other.range().bytes > range.base
+        {
+            return match Arc::ptr_eq(other, block) {
+                true => Ok(()),
+                false => Err(invalid),
+            };
+        }
+        if self.window_of(range).is_some() {
+            return Err(invalid);
+        }
+        let device = block.device().number();
+        self.devices.get_mut(device).ok_or(invalid)?.import(block)?;
+        self.imports.insert(range.base, (Arc::clone(block), device));
+        Ok(())
+    }
+
+    /// See [`engine::Client::close`].
+    pub(crate) fn close(&mut self, block: &Arc<SharedBlock>) {
+        let base = block.range().base;
+        if let Some((other, device)) = self.imports.get(&base)
+            && Arc::ptr_eq(other, block)
+        {
+            if let Some(window) = self.devices.get(*device) {
+                window.looks().wait_until_over();
+            }
+            self.imports.remove(&base);
+        }
+    }
+
+    /// See [`engine::Client::physical_create`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_OUT_OF_MEMORY and the like.
+    pub(crate) fn create_physical(
+        &mut self,
+        device: u32,
+        bytes: u64,
+    ) -> Result<Physical, CUresult> {
+        let window = self.devices.get_mut(device as usize);
+        window
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?
+            .create_physical(bytes)
+    }
+
+    /// See [`engine::Client::physical_map`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what cannot be.
+    pub(crate) fn map_physical(
+        &mut self,
+        at: Window,
+        physical: &Arc<Physical>,
+        offset: u64,
+    ) -> Result<(), CUresult> {
+        let window = self.window_of(at);
+        let window = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        window.map_physical(at, physical, offset)
+    }
+
+    /// See [`engine::Client::physical_unmap`].
+    pub(crate) fn unmap_physical(&mut self, at: Window) {
+        if let Some(window) = self.window_of(at) {
+            window.unmap_physical(at);
+        }
+    }
+
+    /// See [`engine::Client::physical_access`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE where nothing is mapped, CUDA_ERROR_INVALID_DEVICE, and the driver's
+    /// status.
+    pub(crate) fn access_physical(
+        &mut self,
+        at: Window,
+        device: u32,
+        reaches: bool,
+    ) -> Result<(), CUresult> {
+        let device = self.gpus.get(device as usize).cloned();
+        let device = device.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        let window = self.window_of(at);
+        let window = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        window.access_physical(at, &device, reaches)
     }
 
     /// See [`engine::Client::peek`].
@@ -177,14 +326,22 @@ impl Memory {
             base: address,
             bytes: bytes.into(),
         };
-        match self.unified(range)? {
+        let wrong = CUresult::ERROR_INVALID_VALUE;
+        match self.any_device(range)? {
             Place::Device(device) => self
                 .devices
                 .get_mut(device)
-                .ok_or(CUresult::ERROR_INVALID_VALUE)?
+                .ok_or(wrong)?
                 .peek(address, bytes),
             Place::Host | Place::Staging => Ok(host_value(range)),
         }
+    }
+
+    /// What is at a range, for work on whichever device has it.
+    fn any_device(&self, range: Window) -> Result<Place, CUresult> {
+        let mut windows = self.devices.iter();
+        let own = windows.position(|window| window.contains(range));
+        self.unified(range, own.unwrap_or(0))
     }
 
     /// Waits until nothing of the client's is being looked at.

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{FunctionSet, Launch, ModuleUnload};
-use engine::Window;
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
+use engine::{Engine, Window};
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
@@ -31,7 +32,8 @@ macro_rules! cases {
 }
 
 cases! {
-    memory: committed_memory_is_zeroed_again clients_cannot_reach_each_other
+    memory: committed_memory_is_zeroed_again a_shared_block_outlives_its_owner
+        physical_memory_is_seen_wherever_it_is_mapped clients_cannot_reach_each_other
         looks_into_memory_are_checked what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
     copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills
         fills_of_every_element writes_from_the_record extents_that_overflow_are_refused
@@ -153,6 +155,55 @@ fn memory_is_not_given_back_while_it_is_looked_at() {
     guest.client.assist();
     controls.settle(4, 0);
     controls.settle(1, 0);
+}
+
+#[test]
+fn devices_reach_each_other_when_they_must() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let engine = fake.open().unwrap();
+    assert!(engine.devices().iter().all(DeviceFacts::reaches_peers));
+    let mut guest = Guest::new(&engine);
+    guest.context(1, 1);
+    let mine = guest.commit(0, GRANULE);
+    let theirs = guest.windows[1];
+    let range = |at, bytes| Window {
+        base: theirs.base + at,
+        bytes,
+    };
+    guest.client.commit(range(0, GRANULE)).unwrap();
+    guest.upload(mine, b"over there");
+    // A copy lets its stream's device reach the other's memory, as it is and as it comes to be.
+    let to = |to| Copy {
+        to,
+        from: mine,
+        width: 10,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    guest.copy(0, &to(theirs.base));
+    assert_eq!(guest.wait(0), Ok(()));
+    guest.client.commit(range(4 << 20, GRANULE)).unwrap();
+    guest.copy(0, &to(theirs.base + (4 << 20)));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.download(theirs.base, 10), b"over there");
+    // What the program mapped is reached by whom the program says.
+    let unit = 2 << 20;
+    let memory = guest.client.physical_create(1, unit).unwrap();
+    let at = range(1 << 30, unit);
+    guest.client.physical_map(at, &memory, 0).unwrap();
+    guest.client.physical_access(at, 1, true).unwrap();
+    guest.copy(0, &to(at.base));
+    assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    guest.client.physical_access(at, 0, true).unwrap();
+    guest.copy(0, &to(at.base));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.client.peer_access(0, 1, true), Ok(()));
+    assert_eq!(guest.client.peer_access(0, 1, false), Ok(()));
+    for wrong in [0, 2] {
+        let refused = guest.client.peer_access(0, wrong, true);
+        assert_eq!(refused, Err(CUresult::ERROR_INVALID_DEVICE));
+    }
 }
 
 #[test]
