@@ -362,6 +362,12 @@ R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     return OK;
 }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
+#ifdef FUNC_SET_ATTRIBUTE
+/* What was last set, of any function. */
+static int set_last[32];
+R cuFuncSetAttribute(void *f, unsigned a, int v) { return a < 32 ? set_last[a] = v, OK : INVALID_VALUE; }
+int fake_attribute(unsigned a) { return set_last[a]; }
+#endif
 R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;
