@@ -200,7 +200,7 @@ impl Loaded {
         ];
         // SAFETY: pointers are to locals; the image's tables were found to stay within it, PTX ends
         // with a NUL, and the options say the log's size.
-        let result = unsafe {
+        let result = device.alone(|| unsafe {
             driver.cuModuleLoadDataEx(
                 &raw mut module,
                 padded.as_ptr().cast(),
@@ -208,7 +208,7 @@ impl Loaded {
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
             )
-        };
+        });
         device.confirm(result).map_err(|code| {
             let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
             if text.is_empty() {
@@ -263,10 +263,11 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Ok(driver) = self.device.enter() {
+        let module = self.module;
+        self.device.retire(0, move |driver| {
             // SAFETY: made in `new`; whoever had it waited for the work that used it.
-            let _ = unsafe { driver.cuModuleUnload(self.module.0) };
-        }
+            let _ = unsafe { driver.cuModuleUnload(module.raw()) };
+        });
     }
 }
 
