@@ -228,14 +228,14 @@ pub fn reserved_clients_make_progress(engine: &dyn Engine) {
     }
     let held = Under {
         engine,
-        share: reserved(10.0),
+        share: reserved(16.0),
         group: None,
     };
     held.make_progress();
     progress::a_storm_of_clients_leaves_nothing(&held);
     // And next to what is reserved.
     let mut owner = Guest::new(engine);
-    assert_eq!(owner.client.set_share(reserved(90.0)), Ok(()));
+    assert_eq!(owner.client.set_share(reserved(60.0)), Ok(()));
     owner.stream(50);
     owner.launch_endless(50);
     let rest = Under {
@@ -248,18 +248,15 @@ pub fn reserved_clients_make_progress(engine: &dyn Engine) {
 
 /// In groups too, reserved or not.
 pub fn clients_of_groups_make_progress(engine: &dyn Engine) {
-    for is_reserved in [false, true] {
-        if !set_group(engine, 1, 30.0, is_reserved) {
+    for (is_reserved, share) in [(false, share(50.0)), (true, reserved(12.0))] {
+        if !set_group(engine, 1, 50.0, is_reserved) {
             return;
         }
-        for share in [share(50.0), reserved(4.0)] {
-            let group = Some(1);
-            Under {
-                engine,
-                share,
-                group,
-            }
-            .make_progress();
+        Under {
+            engine,
+            share,
+            group: Some(1),
         }
+        .make_progress();
     }
 }
