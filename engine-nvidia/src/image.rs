@@ -2,16 +2,17 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
+use ptx::image::{ImageKind, classify};
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::link::link;
+use crate::link;
 use crate::names;
 use crate::sync::{Handle, lock};
 
@@ -55,21 +56,25 @@ impl Images {
     pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
         let one;
         let bytes = if linked::is_linked(bytes) {
-            one = link(device, bytes)?;
+            one = link::link(device, bytes)?;
             &one[..]
         } else {
             bytes
         };
-        let mut padded = Vec::with_capacity(bytes.len() + PADDING);
-        padded.extend_from_slice(bytes);
-        padded.resize(bytes.len() + PADDING, 0);
-        let padded: Arc<[u8]> = padded.into();
+        let padded: Arc<[u8]> = link::padded(bytes).into();
         if let Some(image) = lock(&self.known).get(&padded).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
         let candidates = names::variables(bytes)?;
-        let image = Arc::new(Image::new(device, Arc::clone(&padded), &candidates)?);
+        let code = match classify(bytes) {
+            Some(ImageKind::Ptx) => {
+                link::compile(device, bytes).map(|code| link::padded(&code).into())
+            }
+            _ => None,
+        };
+        let code = code.unwrap_or_else(|| Arc::clone(&padded));
+        let image = Arc::new(Image::new(device, code, &candidates)?);
         let mut known = lock(&self.known);
         known.retain(|_, image| image.strong_count() > 0);
         known.insert(padded, Arc::downgrade(&image));
@@ -85,8 +90,11 @@ pub(crate) struct Image {
     /// Names of the kernels and variables, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
     variables: Vec<CString>,
-    /// The module that was made to learn all this; the first user gets it, nothing in it was used.
-    fresh: Mutex<Option<Loaded>>,
+    /// Modules of it, at most one a device. Without variables there is nothing in a module that its
+    /// users could change under each other, and all have the same one: loading another would wait for
+    /// all kernels. With variables there is the one here that was made to learn all this, until its
+    /// first user takes it.
+    loaded: Mutex<Vec<Arc<Loaded>>>,
 }
 
 /// A module of the driver's; unloaded on drop.
@@ -94,6 +102,8 @@ pub(crate) struct Image {
 pub(crate) struct Loaded {
     device: Arc<Device>,
     module: Handle<CUmodule>,
+    /// By kernel, the most dynamic shared memory that any of its users asked for.
+    most_shared: Mutex<HashMap<u32, i32>>,
 }
 
 /// Whether an address lies in the driver's managed memory.
@@ -151,7 +161,7 @@ impl Image {
             },
             kernels: kernel_names,
             variables: variable_names,
-            fresh: Mutex::new(Some(loaded)),
+            loaded: Mutex::new(vec![Arc::new(loaded)]),
         })
     }
 
@@ -167,17 +177,42 @@ impl Image {
         &self.variables
     }
 
-    /// A module of this image on a device, that nobody else uses.
+    /// Whether its users have one module.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.variables.is_empty()
+    }
+
+    /// A module of this image on a device, that nobody else uses but where all have the same.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Loaded, CUresult> {
-        let mut fresh = lock(&self.fresh);
-        if let Some(loaded) = fresh.take_if(|loaded| Arc::ptr_eq(&loaded.device, device)) {
-            return Ok(loaded);
+    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
+        let mut known = lock(&self.loaded);
+        let there = known
+            .iter()
+            .position(|loaded| Arc::ptr_eq(&loaded.device, device));
+        match there {
+            Some(at) if self.is_shared() => Ok(Arc::clone(&known[at])),
+            Some(at) => Ok(known.swap_remove(at)),
+            // Under the lock, so that of two who share it one loads it.
+            None if self.is_shared() => {
+                known.push(self.instantiate_alone(device)?);
+                Ok(Arc::clone(&known[known.len() - 1]))
+            }
+            None => {
+                drop(known);
+                self.instantiate_alone(device)
+            }
         }
-        drop(fresh);
-        Loaded::new(device, &self.bytes).map_err(|refused| refused.code)
+    }
+
+    /// As [`Image::instantiate`], of which nobody else has anything.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn instantiate_alone(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
+        let loaded = Loaded::new(device, &self.bytes).map_err(|refused| refused.code)?;
+        Ok(Arc::new(loaded))
     }
 }
 
@@ -200,7 +235,7 @@ impl Loaded {
         ];
         // SAFETY: pointers are to locals; the image's tables were found to stay within it, PTX ends
         // with a NUL, and the options say the log's size.
-        let result = unsafe {
+        let result = device.alone(|| unsafe {
             driver.cuModuleLoadDataEx(
                 &raw mut module,
                 padded.as_ptr().cast(),
@@ -208,7 +243,7 @@ impl Loaded {
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
             )
-        };
+        });
         device.confirm(result).map_err(|code| {
             let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
             if text.is_empty() {
@@ -222,7 +257,12 @@ impl Loaded {
         Ok(Self {
             device: Arc::clone(device),
             module: Handle(module),
+            most_shared: Mutex::default(),
         })
+    }
+
+    pub(crate) fn most_shared(&self) -> MutexGuard<'_, HashMap<u32, i32>> {
+        lock(&self.most_shared)
     }
 
     /// A kernel's function.
@@ -263,10 +303,11 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Ok(driver) = self.device.enter() {
+        let module = self.module;
+        self.device.retire(0, move |driver| {
             // SAFETY: made in `new`; whoever had it waited for the work that used it.
-            let _ = unsafe { driver.cuModuleUnload(self.module.0) };
-        }
+            let _ = unsafe { driver.cuModuleUnload(module.raw()) };
+        });
     }
 }
 

@@ -36,7 +36,7 @@ fn device_at(session: &Session, location: CUmemLocation) -> Result<i32, CUresult
         return Err(WRONG);
     }
     let device = session.device(location.id)?;
-    // The attribute's first name; NVIDIA's engine has none of this yet.
+    // The attribute's first name.
     match device.attribute(CUdevice_attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED) {
         0 => Err(CUresult::ERROR_NOT_SUPPORTED),
         _ => Ok(location.id),
