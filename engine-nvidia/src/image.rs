@@ -8,11 +8,13 @@ use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
+use ptx::rewrite::Managed;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::link::link;
 use crate::names;
+use crate::rewrite;
 use crate::sync::{Handle, lock};
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
@@ -60,16 +62,34 @@ impl Images {
         } else {
             bytes
         };
-        let mut padded = Vec::with_capacity(bytes.len() + PADDING);
-        padded.extend_from_slice(bytes);
-        padded.resize(bytes.len() + PADDING, 0);
-        let padded: Arc<[u8]> = padded.into();
+        let padded = padded(bytes);
         if let Some(image) = lock(&self.known).get(&padded).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
         let candidates = names::variables(bytes)?;
-        let image = Arc::new(Image::new(device, Arc::clone(&padded), &candidates)?);
+        let rewritten = rewrite::rewritten(bytes, device.architecture());
+        let (loaded, managed) = match &rewritten {
+            Some(Ok(rewritten)) => (
+                self::padded(rewritten.text.as_bytes()),
+                &rewritten.managed[..],
+            ),
+            _ => (Arc::clone(&padded), &[][..]),
+        };
+        let image = Image::new(device, loaded, &candidates, managed).map_err(|refused| {
+            // Why what might have helped did not.
+            match &rewritten {
+                Some(Err(why)) => Refused {
+                    log: format!(
+                        "{}; the image's PTX cannot be rewritten: {why}",
+                        refused.log
+                    ),
+                    ..refused
+                },
+                _ => refused,
+            }
+        })?;
+        let image = Arc::new(image);
         let mut known = lock(&self.known);
         known.retain(|_, image| image.strong_count() > 0);
         known.insert(padded, Arc::downgrade(&image));
@@ -77,16 +97,44 @@ impl Images {
     }
 }
 
+fn padded(bytes: &[u8]) -> Arc<[u8]> {
+    let mut padded = Vec::with_capacity(bytes.len() + PADDING);
+    padded.extend_from_slice(bytes);
+    padded.resize(bytes.len() + PADDING, 0);
+    padded.into()
+}
+
 /// An image that the driver takes.
 #[derive(Debug)]
 pub(crate) struct Image {
     bytes: Arc<[u8]>,
     descriptor: Descriptor,
-    /// Names of the kernels and variables, in the descriptor's order, for the driver.
+    /// Names of the kernels, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
-    variables: Vec<CString>,
+    /// The variables in the descriptor's order.
+    variables: Vec<Placed>,
     /// The module that was made to learn all this; the first user gets it, nothing in it was used.
     fresh: Mutex<Option<Loaded>>,
+}
+
+/// Where a variable of an image is.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// Where the driver put the variable of this name.
+    ByDriver(CString),
+    /// In managed memory, whose address stands in a variable of the driver's.
+    Managed(ManagedVariable),
+}
+
+/// A `__managed__` variable.
+#[derive(Debug)]
+pub(crate) struct ManagedVariable {
+    /// The name of the variable with its address.
+    pub(crate) pointer: CString,
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    /// Its first bytes; zeroes follow.
+    pub(crate) init: Vec<u8>,
 }
 
 /// A module of the driver's; unloaded on drop.
@@ -111,13 +159,34 @@ fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
 }
 
 impl Image {
-    fn new(device: &Arc<Device>, bytes: Arc<[u8]>, candidates: &[String]) -> Result<Self, Refused> {
+    fn new(
+        device: &Arc<Device>,
+        bytes: Arc<[u8]>,
+        candidates: &[String],
+        managed: &[Managed],
+    ) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
         let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
         let mut variables = Vec::new();
-        let mut variable_names = Vec::new();
+        let mut placed = Vec::new();
         for name in candidates {
+            if let Some(managed) = managed.iter().find(|managed| managed.name == *name) {
+                variables.push(Variable {
+                    name: name.clone(),
+                    bytes: managed.size,
+                    managed: true,
+                    align: managed.align,
+                });
+                placed.push(Placed::Managed(ManagedVariable {
+                    pointer: CString::new(managed.pointer.as_str())
+                        .map_err(|_| CUresult::ERROR_INVALID_PTX)?,
+                    bytes: managed.size,
+                    align: managed.align,
+                    init: managed.init.clone(),
+                }));
+                continue;
+            }
             // What holds a NUL is no name that a program could ask for.
             let Ok(c_name) = CString::new(name.as_str()) else {
                 continue;
@@ -138,7 +207,7 @@ impl Image {
                     managed: false,
                     align: 0,
                 });
-                variable_names.push(c_name);
+                placed.push(Placed::ByDriver(c_name));
             }
         }
         Ok(Self {
@@ -150,7 +219,7 @@ impl Image {
                 heap: false,
             },
             kernels: kernel_names,
-            variables: variable_names,
+            variables: placed,
             fresh: Mutex::new(Some(loaded)),
         })
     }
@@ -163,7 +232,7 @@ impl Image {
         &self.kernels
     }
 
-    pub(crate) fn variable_names(&self) -> &[CString] {
+    pub(crate) fn variables(&self) -> &[Placed] {
         &self.variables
     }
 

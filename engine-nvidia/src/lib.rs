@@ -38,6 +38,7 @@ mod module;
 mod names;
 mod physical;
 mod poller;
+mod rewrite;
 mod stream;
 mod sync;
 mod window;

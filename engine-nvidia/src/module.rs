@@ -4,10 +4,11 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
-use engine::Window;
+use engine::{Observer, Window};
 
 use crate::context::Context;
-use crate::image::{Image, Loaded};
+use crate::image::{Image, Loaded, ManagedVariable, Placed};
+use crate::memory::Memory;
 use crate::sync::Handle;
 
 /// One module of a client.
@@ -22,21 +23,33 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Loads an image in a context.
+    /// Loads an image in a context. Its managed variables get memory of the client's.
     ///
     /// # Errors
-    /// The driver's status.
-    pub(crate) fn new(context: &Arc<Context>, image: Arc<Image>) -> Result<Self, CUresult> {
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        memory: &mut Memory,
+        observer: &dyn Observer,
+    ) -> Result<Self, CUresult> {
         let loaded = image.instantiate(context.device())?;
-        let variables = image
-            .variable_names()
-            .iter()
-            .map(|name| {
-                loaded
-                    .variable(name)
-                    .map(|(base, bytes)| Window { base, bytes })
-            })
-            .collect::<Result<_, _>>()?;
+        let mut variables = Vec::with_capacity(image.variables().len());
+        for placed in image.variables() {
+            variables.push(match placed {
+                Placed::ByDriver(name) => {
+                    let (base, bytes) = loaded.variable(name)?;
+                    Window { base, bytes }
+                }
+                Placed::Managed(variable) => {
+                    let range = place(context, variable, memory, observer)?;
+                    let (pointer, _) = loaded.variable(&variable.pointer)?;
+                    let device = context.device().number();
+                    memory.set(device, pointer, &range.base.to_le_bytes())?;
+                    range
+                }
+            });
+        }
         Ok(Self {
             context: Arc::clone(context),
             functions: image
@@ -111,4 +124,32 @@ impl Module {
                 .cuFuncSetAttribute(function.0, CUfunction_attribute(attribute), value)
         })
     }
+}
+
+/// What addresses that an observer gives are aligned to at least.
+const ALIGNED: u64 = 256;
+
+/// Gives a managed variable memory in the client's host window, with its first value.
+fn place(
+    context: &Context,
+    variable: &ManagedVariable,
+    memory: &mut Memory,
+    observer: &dyn Observer,
+) -> Result<Window, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let bytes = variable.bytes.max(1);
+    let slack = variable.align.saturating_sub(ALIGNED);
+    let room = bytes.checked_add(slack).ok_or(wrong)?;
+    let given = observer.allocate(context.id(), room, true)?;
+    let base = given
+        .base
+        .checked_next_multiple_of(variable.align.max(1))
+        .filter(|&base| given.contains(base, bytes))
+        .ok_or(wrong)?;
+    let range = Window {
+        base,
+        bytes: variable.bytes,
+    };
+    memory.set_host(range, &variable.init)?;
+    Ok(range)
 }
