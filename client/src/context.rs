@@ -191,6 +191,7 @@ impl Current {
             context: self.slot(),
             device,
             flags: self.context.flags.load(Ordering::Relaxed),
+            share: 0,
         })?;
         if self.session.check_fault(self.slot()).is_err() {
             // The slot's last tenant died of a fault. The server has forgotten it once it has come

@@ -97,8 +97,8 @@ macro_rules! for_each_operation {
                 call 98 1 physical_import(PhysicalImport { handle: u64, token0: u64, token1: u64, token2: u64, token3: u64 }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
             }
             engine {
-                /// Makes a context on a device. The primary context of device `d` has the id `d`.
-                create 32 1 context_create(ContextCreate { context: u32, device: u32, flags: u32 }) -> NoReply {} replayed;
+                /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part of the device that it is to have at most, in millionths, rounded up; 0 for the client's own, which it never exceeds.
+                create 32 2 context_create(ContextCreate { context: u32, device: u32, flags: u32, share: u32 }) -> NoReply {} replayed;
                 /// Ends a context and all that was made in it.
                 post 33 1 context_destroy(ContextDestroy { context: u32 }) -> NoReply {} replayed;
                 /// Makes the stream of a slot. Slots 0 to 31 are the legacy streams of contexts 0 to 31.

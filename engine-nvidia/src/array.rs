@@ -125,19 +125,20 @@ impl Array {
 
 impl Drop for Array {
     fn drop(&mut self) {
-        let Ok(driver) = self.context.device().enter() else {
-            return;
-        };
-        match self.whole {
-            // SAFETY: made in `new`, destroyed once; whoever uses it holds a reference to this.
-            Some(whole) => drop(unsafe { driver.cuMipmappedArrayDestroy(whole.0) }),
-            None => {
-                for array in &self.levels {
-                    // SAFETY: as above.
-                    let _ = unsafe { driver.cuArrayDestroy(array.0) };
+        let whole = self.whole;
+        let levels = std::mem::take(&mut self.levels);
+        self.context
+            .device()
+            .retire(self.shape.bytes(), move |driver| match whole {
+                // SAFETY: made in `new`, destroyed once; whoever uses it holds a reference to this.
+                Some(whole) => drop(unsafe { driver.cuMipmappedArrayDestroy(whole.raw()) }),
+                None => {
+                    for array in levels {
+                        // SAFETY: as above.
+                        let _ = unsafe { driver.cuArrayDestroy(array.raw()) };
+                    }
                 }
-            }
-        }
+            });
     }
 }
 

@@ -8,6 +8,7 @@ use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
+use cuda_abi::types::CUfunction_attribute;
 use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array, Texture};
@@ -33,7 +34,6 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 /// One client.
 #[derive(Debug)]
 pub(crate) struct NvidiaClient {
-    shared: Arc<Shared>,
     common: Arc<Common>,
     /// Added to the priority of each stream: a client below normal goes after the others.
     nice: i32,
@@ -51,6 +51,8 @@ pub(crate) struct NvidiaClient {
     /// Goes last: its unmapping needs all work to be over.
     memory: Memory,
     scratch: Vec<Arc<Stream>>,
+    /// After all that: what goes last is given back by its poller.
+    shared: Arc<Shared>,
 }
 
 impl NvidiaClient {
@@ -65,10 +67,15 @@ impl NvidiaClient {
             host,
             staging,
             share,
+            // No group can be set.
+            group: _,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
             return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if share.reserved {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         for device in &shared.devices {
             device.probe()?;
@@ -439,6 +446,12 @@ impl Client for NvidiaClient {
             attribute,
             value,
         } = *request;
+        let attribute = CUfunction_attribute(attribute);
+        if !self.module(module)?.can_set(attribute) {
+            // Launches that were posted before keep the shared one.
+            let apart = self.module(module)?.apart()?;
+            self.modules.insert(module, Arc::new(apart));
+        }
         self.module(module)?.set(kernel, attribute, value)
     }
 

@@ -11,6 +11,7 @@ use cuda_abi::types::*;
 use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
+use crate::gate::Gate;
 use crate::physical;
 use crate::sync::Handle;
 use crate::words::Words;
@@ -35,6 +36,7 @@ pub(crate) struct Device {
     granularity: u64,
     /// Stream priorities: the least urgent (the greatest number) and the most.
     priorities: (i32, i32),
+    gate: Gate,
     /// Devices whose memory this one can reach, as bits.
     reachable: u64,
     /// Those whose driver's own allocations, such as variables, it may reach by now.
@@ -84,6 +86,7 @@ impl Device {
             words: Words::default(),
             granularity,
             priorities,
+            gate: Gate::default(),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
             dead: AtomicU32::new(0),
@@ -152,6 +155,35 @@ impl Device {
 
     pub(crate) fn words(&self) -> &Words {
         &self.words
+    }
+
+    /// What operations of streams pass on their way to the driver.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].
+    pub(crate) fn alone<T>(&self, call: impl FnOnce() -> T) -> T {
+        self.gate.alone(|| self.check().is_err(), call)
+    }
+
+    /// Has the driver give something back while there are no kernels: it would wait for all of them.
+    /// It is about so many bytes of memory. Not done on a device that has died.
+    pub(crate) fn retire(
+        self: &Arc<Self>,
+        bytes: u64,
+        give_back: impl FnOnce(&Driver) + Send + 'static,
+    ) {
+        // The device keeps its gate, and that what is retired: it must not keep the device in turn.
+        let device = Arc::downgrade(self);
+        let call = move || {
+            if let Some(device) = device.upgrade()
+                && let Ok(driver) = device.enter()
+            {
+                give_back(driver);
+            }
+        };
+        self.gate.retire(bytes, || self.check().is_err(), call);
     }
 
     pub(crate) fn granularity(&self) -> u64 {

@@ -26,6 +26,7 @@ mod driver;
 mod engine;
 mod environment;
 mod facts;
+mod gate;
 mod granules;
 mod host;
 mod image;

@@ -139,7 +139,10 @@ impl Looks {
             driver.cuStreamWriteValue32_v2(self.stream.0, done.address(), ticket, 0)
         };
         if let Err(code) = written {
-            // Nothing will say when the copy is over, so its word is given to nobody else.
+            #[expect(
+                clippy::mem_forget,
+                reason = "nothing will say when the copy is over, so its word is given to nobody else"
+            )]
             std::mem::forget(value);
             return Err(code);
         }

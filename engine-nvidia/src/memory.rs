@@ -58,8 +58,8 @@ impl Memory {
                 .zip(windows)
                 .map(|(device, &window)| DeviceWindow::new(device, window, addresses))
                 .collect::<Result<_, _>>()?,
-            host: HostWindow::new(first, host),
-            staging: HostWindow::new(first, staging),
+            host: HostWindow::new(first, host, addresses),
+            staging: HostWindow::new(first, staging, addresses),
             variables: BTreeMap::new(),
             imports: BTreeMap::new(),
         })

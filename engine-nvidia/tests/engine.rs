@@ -9,6 +9,7 @@ use common::{Controls, Fake};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
+use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
@@ -153,8 +154,8 @@ fn memory_is_not_given_back_while_it_is_looked_at() {
     );
     controls.hold(false);
     guest.client.assist();
-    let counts = controls.counts();
-    assert!(counts[4] == 0 && counts[1] == 0, "{counts:?}");
+    controls.settle(4, 0);
+    controls.settle(1, 0);
 }
 
 #[test]
@@ -304,7 +305,8 @@ fn modules_launches_and_variables() {
     assert_eq!(controls.counts()[1], 2);
     controls.hold(false);
     assert_eq!(guest.wait(0), Ok(()));
-    assert_eq!((guest.word(device), controls.counts()[1]), (5, 1));
+    assert_eq!(guest.word(device), 5);
+    controls.settle(1, 1);
     let wrong = guest.image(101, b".version 7.8\nnothing");
     assert_eq!(
         (wrong.0, &wrong.2[..]),
@@ -369,6 +371,85 @@ fn a_client_that_goes_waits_for_its_own_work() {
     assert!(told.completed(0).is_empty(), "nobody is there to be told");
     drop(engine);
     assert_eq!(controls.counts(), [0; 5]);
+}
+
+#[test]
+fn what_waits_for_kernels_is_done_when_there_are_none() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = busy.commit(0, GRANULE);
+    let module = busy.module(PTX);
+    let (host, second) = (other.commit_host(), other.module(PTX));
+    other.write(0, host, &[1]);
+    assert_eq!(other.wait(0), Ok(()));
+    controls.hold(true);
+    busy.launch(0, module, 1, 1, &poke(device, 1));
+    let unload = ModuleUnload { module: second };
+    assert_eq!(other.client.module_unload(&unload, &[]), Ok(()));
+    let pinned = other.host;
+    other.client.decommit(pinned);
+    // Memory that is used again before it could be unpinned stays pinned.
+    other.client.commit(pinned).unwrap();
+    other.client.decommit(pinned);
+    assert_eq!(controls.counts()[2], 1);
+    let told = std::thread::scope(|scope| {
+        let load = scope.spawn(|| other.module(PTX));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!load.is_finished(), "a module was loaded beside a kernel");
+        // Who loads keeps nobody from launching for long.
+        busy.stream(40);
+        busy.write(40, device, &[0]);
+        controls.hold(false);
+        load.join().unwrap();
+        busy.wait(40)
+    });
+    assert_eq!(told, Ok(()));
+    controls.settle(2, 0);
+    drop((busy, other));
+    drop(engine);
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+/// Code without variables is one module for all, which a newcomer gets beside running kernels.
+#[test]
+fn clients_share_modules_that_hold_nothing() {
+    const PLAIN: &str = ".version 7.8\n.visible .entry poke() {}";
+    let fake = Fake::new(&["VERSION=12040", "FUNC_SET_ATTRIBUTE"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = other.commit(0, GRANULE);
+    let own = busy.commit(0, GRANULE);
+    let module = busy.module(PLAIN);
+    controls.hold(true);
+    busy.launch(0, module, 1, 1, &poke(own, 1));
+    let second = other.module(PLAIN);
+    assert_eq!((controls.counts()[1], controls.stalls()), (1, 0));
+    controls.hold(false);
+    assert_eq!(busy.wait(0), Ok(()));
+    // What one client sets is no other's.
+    let most_shared = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0;
+    let carveout = CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT.0;
+    let set = |guest: &mut Guest, module, attribute, value| {
+        let request = FunctionSet {
+            module,
+            kernel: 0,
+            attribute,
+            value,
+        };
+        assert_eq!(guest.client.function_set(&request, &[]), Ok(()));
+        let last = controls.attribute(attribute);
+        (controls.counts()[1], last)
+    };
+    assert_eq!(set(&mut busy, module, most_shared, 70_000), (1, 70_000));
+    assert_eq!(set(&mut other, second, most_shared, 1000), (1, 70_000));
+    assert_eq!(set(&mut other, second, carveout, 50), (2, 50));
+    assert_eq!(controls.attribute(most_shared), 1000);
+    other.launch(0, second, 1, 1, &poke(device, 5));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 5);
 }
 
 #[test]

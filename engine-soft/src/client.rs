@@ -74,6 +74,7 @@ impl SoftClient {
             host,
             staging,
             share,
+            group: _,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {

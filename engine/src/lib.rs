@@ -37,9 +37,23 @@ pub trait Engine: Send + Sync + Debug {
     /// Makes room for a client.
     ///
     /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY when the machine has no room for one more client, and
-    /// CUDA_ERROR_DEVICE_UNAVAILABLE when the compute mode forbids it.
+    /// CUDA_ERROR_OUT_OF_MEMORY when the machine has no room for one more client,
+    /// CUDA_ERROR_NOT_SUPPORTED for a reserved share if the engine cannot reserve, and
+    /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult>;
+
+    /// Sets what a group of clients has together, from the next turn of their work on; `None` ends
+    /// the group, and its clients stand each by itself again. The number is the caller's choice and
+    /// may be set before any client names it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for a percentage that
+    /// is none, and CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there
+    /// is; then nothing has changed.
+    fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        let _ = (group, share);
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
 }
 
 /// In which steps a device's multiprocessors are shared out among clients.
@@ -88,6 +102,9 @@ pub struct Attachment {
     pub staging: Region,
     /// The client's share of each device.
     pub share: Share,
+    /// The group of clients that it belongs to. A group for which nothing was set, or no longer, is
+    /// none: its clients stand each by itself. See [`Engine::set_group`].
+    pub group: Option<u32>,
     /// Who is told of progress.
     pub observer: Arc<dyn Observer>,
 }
@@ -154,6 +171,31 @@ pub struct Share {
     pub percentage: f32,
     /// CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal.
     pub priority: u32,
+    /// The client is held to its percentage, even if nobody else wants the rest, and that part is
+    /// kept free for it, even while it does nothing. If not, the percentage is a weight: whoever is
+    /// alone has everything.
+    pub reserved: bool,
+}
+
+impl Default for Share {
+    /// All of the device, reserved from nobody.
+    fn default() -> Self {
+        Self {
+            percentage: 100.0,
+            priority: 0,
+            reserved: false,
+        }
+    }
+}
+
+/// The part of the devices' time that all clients of a group have together. They share it by their
+/// own percentages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupShare {
+    /// Above 0 and up to 100.
+    pub percentage: f32,
+    /// As [`Share::reserved`], for the group.
+    pub reserved: bool,
 }
 
 /// Is told how a client's work goes. Called from the engine's threads and from within calls of
@@ -221,6 +263,18 @@ macro_rules! client_trait {
             /// that cannot look into it.
             fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
                 let _ = (address, bytes);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Changes the client's share, from the next turn of its work on. What the client was told
+            /// of multiprocessors stays.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for a
+            /// percentage that is none, and CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would
+            /// be reserved than there is; then the share is as it was.
+            fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+                let _ = share;
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 

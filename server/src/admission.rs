@@ -129,6 +129,7 @@ impl Limits {
             share: Share {
                 percentage,
                 priority,
+                reserved: false,
             },
             memory,
         })
@@ -221,6 +222,7 @@ pub fn admit(
             host: region(&pinned),
             staging: region(&staging),
             share: limits.share,
+            group: None,
             observer: shared.clone(),
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;

@@ -184,6 +184,7 @@ fn handles_and_addresses_of_others() {
             context: 0,
             device: 0,
             flags: 0,
+            share: 0,
         },
         &[],
     )
@@ -342,6 +343,7 @@ fn streams_that_break_the_rules() {
                     context: 0,
                     device: 0,
                     flags: 0,
+                    share: 0,
                 },
                 &[],
             )
@@ -438,6 +440,7 @@ fn liars_leave_nothing_behind() {
                     context: 0,
                     device: 0,
                     flags: 0,
+                    share: 0,
                 },
                 &[],
             )

@@ -97,6 +97,18 @@ static R push(struct stream *s, struct op o) {
     return r;
 }
 
+/* Calls for which the real driver would have waited for kernels, with its lock held. */
+static long stalls;
+static void waits_for_all(void) {
+    pthread_mutex_lock(&big);
+    for (int i = 0; i < 4096; i++)
+        if (streams[i] && streams[i]->first) {
+            stalls++;
+            break;
+        }
+    pthread_mutex_unlock(&big);
+}
+
 /* What tests turn. */
 void fake_hold(int on) {
     pthread_mutex_lock(&big);
@@ -113,6 +125,7 @@ long fake_count(int what) {
     case 2: return live_registrations;
     case 3: return live_events;
     case 4: return (long)taken;
+    case 5: return stalls;
     }
     return -1;
 }
@@ -196,6 +209,7 @@ R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     return OUT_OF_MEMORY;
 }
 R cuMemHostUnregister(void *p) {
+    waits_for_all();
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && registered[i][0] == (P)p) {
             registered[i][1] = 0;
@@ -326,6 +340,7 @@ R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stre
 struct module { char name[64]; long variable[8]; char *text; };
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     const char *entry;
+    waits_for_all();
     if (strncmp(image, ".version", 8) || !(entry = strstr(image, ".entry "))) {
         for (unsigned i = 0; i < n; i++)
             if (options[i] == 5) strcpy(values[i], "no kernel in line 1");
@@ -337,7 +352,7 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     live_modules++;
     return sticky;
 }
-R cuModuleUnload(struct module *m) { free(m->text); free(m); live_modules--; return OK; }
+R cuModuleUnload(struct module *m) { waits_for_all(); free(m->text); free(m); live_modules--; return OK; }
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
@@ -350,6 +365,12 @@ R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
     return OK;
 }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
+#ifdef FUNC_SET_ATTRIBUTE
+/* What was last set, of any function. */
+static int set_last[32];
+R cuFuncSetAttribute(void *f, unsigned a, int v) { return a < 32 ? set_last[a] = v, OK : INVALID_VALUE; }
+int fake_attribute(unsigned a) { return set_last[a]; }
+#endif
 R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;

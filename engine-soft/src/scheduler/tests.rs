@@ -86,6 +86,7 @@ impl Member {
         let account = scheduler.join(Share {
             percentage,
             priority,
+            reserved: false,
         });
         Self {
             context: Arc::new(Context::new(0, 0, Arc::clone(&observer))),

@@ -92,6 +92,7 @@ pub fn clients_share_what_endless_kernels_leave(engine: &dyn Engine) {
         let share = Share {
             percentage,
             priority,
+            reserved: false,
         };
         let mut hog = Guest::with_share(engine, share);
         hog.context(0, 0);
@@ -105,6 +106,7 @@ pub fn clients_share_what_endless_kernels_leave(engine: &dyn Engine) {
         let share = Share {
             percentage,
             priority,
+            reserved: false,
         };
         let mut guest = Guest::with_share(engine, share);
         guest.context(0, 0);
@@ -178,6 +180,7 @@ pub fn a_storm_of_clients_leaves_nothing(engine: &dyn Engine) {
                     let share = Share {
                         percentage: 1.0 + random.below(100) as f32,
                         priority: u32::from(random.below(4) == 0),
+                        reserved: false,
                     };
                     one_life(Guest::with_share(engine, share), &mut random);
                 }

@@ -152,17 +152,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Guest {
     /// A client with everything of the device, and context 0 on device 0.
     pub fn new(engine: &dyn Engine) -> Self {
-        let share = Share {
-            percentage: 100.0,
-            priority: 0,
-        };
-        let mut guest = Self::with_share(engine, share);
+        let mut guest = Self::with_share(engine, Share::default());
         guest.context(0, 0);
         guest
     }
 
     /// A client without a context.
     pub fn with_share(engine: &dyn Engine, share: Share) -> Self {
+        Self::in_group(engine, share, None)
+    }
+
+    /// A client of a group, without a context.
+    pub fn in_group(engine: &dyn Engine, share: Share, group: Option<u32>) -> Self {
         let devices = engine.devices().len();
         let extents = Extents::take(devices + 2);
         let windows = extents.0[..devices].to_vec();
@@ -193,6 +194,7 @@ impl Guest {
             host: region(&host_memory),
             staging: region(&staging),
             share,
+            group,
             observer: Arc::clone(&told) as Arc<dyn Observer>,
         };
         Self {
@@ -214,6 +216,7 @@ impl Guest {
             context,
             device,
             flags: 0,
+            share: 0,
         };
         self.client
             .context_create(&request, &[])

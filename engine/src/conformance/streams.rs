@@ -147,6 +147,7 @@ pub fn unknown_handles_are_refused(engine: &dyn Engine) {
         context: 9,
         device: 99,
         flags: 0,
+        share: 0,
     };
     let refused = guest.client.context_create(&nowhere, &[]);
     assert_eq!(refused, Err(CUresult::ERROR_INVALID_DEVICE));

@@ -227,6 +227,7 @@ impl TestClient {
             context,
             device: 0,
             flags: 0,
+            share: 0,
         };
         self.end.post(0, 0, &create, &[]).unwrap();
     }
