@@ -23,6 +23,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
+use transport::ring::Record;
 use transport::session::REPLY_DATA;
 
 use crate::images::Needed;
@@ -64,18 +65,24 @@ impl Session {
     /// Defers an action, or does it now.
     pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
-            match action {
-                Action::Free(block) => self.release_block(block),
-                Action::Unload(module) => self.unload(module),
-                Action::EndArray(array, charge) => self.end_array(array, charge),
-                Action::EndTexture(request) => self.end_texture(request),
-                Action::EndContext(context) => self.end_context(context),
-                Action::Close(address) => self.close_import(address),
-                Action::ForgetEvent(slot) => self.forget_event(slot),
-                // Only ever put behind others.
-                Action::Again(_) => {}
-            }
+            // No call comes back: those are only ever put behind others.
+            let _ = self.act(action);
         }
+    }
+
+    /// Does an action whose time has come. Gives back a call that is to be carried out again.
+    pub(crate) fn act(&mut self, action: Action) -> Option<Record> {
+        match action {
+            Action::Free(block) => self.release_block(block),
+            Action::Unload(module) => self.unload(module),
+            Action::EndArray(array, charge) => self.end_array(array, charge),
+            Action::EndTexture(request) => self.end_texture(request),
+            Action::EndContext(context) => self.end_context(context),
+            Action::Close(address) => self.close_import(address),
+            Action::ForgetEvent(slot) => self.forget_event(slot),
+            Action::Again(record) => return Some(record),
+        }
+        None
     }
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
