@@ -85,6 +85,16 @@ impl Session {
         None
     }
 
+    /// Keeps the place of something that is over when it comes to its turn in a stream: an empty record,
+    /// so that whoever is before it in the stream is complete before it is.
+    fn keep_place(&mut self, at: At) -> Result<(), CUresult> {
+        let mark = EventRecord {
+            event: 0,
+            timing: 0,
+        };
+        self.client.event_record(at, &mark, &[])
+    }
+
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
     pub(crate) fn release_block(&mut self, block: Block) {
         if let Some(block) = self.commons.keep_if_used(block) {
@@ -320,17 +330,17 @@ impl Operations for Session {
         self.commons.mark(request.event, request.record == 1)
     }
 
-    fn event_pass(&mut self, at: At, request: &EventPass, data: &[u8]) -> Result<(), CUresult> {
+    fn event_pass(&mut self, at: At, request: &EventPass, _: &[u8]) -> Result<(), CUresult> {
         let mark = self.commons.take_mark(request.event, request.number)?;
-        // Its place in the stream, which says when the record is past.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)?;
+        // The place says when the record is past.
+        self.keep_place(at)?;
         self.commons.passes_at(at, mark, &self.shared.progress);
         Ok(())
     }
 
-    fn event_await(&mut self, at: At, _: &EventAwait, data: &[u8]) -> Result<(), CUresult> {
+    fn event_await(&mut self, at: At, _: &EventAwait, _: &[u8]) -> Result<(), CUresult> {
         // Over by now, as any wait that comes here.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+        self.keep_place(at)
     }
 
     fn peer_access(
@@ -450,24 +460,19 @@ impl Operations for Session {
     }
 
     fn stream_wait(&mut self, at: At, _: &StreamWait, _: &[u8]) -> Result<(), CUresult> {
-        // The wait is over. An empty record keeps its place, so that whoever is before it in the
-        // stream is complete before it is.
-        let mark = EventRecord {
-            event: 0,
-            timing: 0,
-        };
-        self.client.event_record(at, &mark, &[])
+        // The wait is over.
+        self.keep_place(at)
     }
 
-    fn host_gate(&mut self, at: At, _: &HostGate, data: &[u8]) -> Result<(), CUresult> {
-        // Released by now; its place is kept as that of a wait that is over.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    fn host_gate(&mut self, at: At, _: &HostGate, _: &[u8]) -> Result<(), CUresult> {
+        // Released by now.
+        self.keep_place(at)
     }
 
-    fn value_wait(&mut self, at: At, _: &ValueWait, data: &[u8]) -> Result<(), CUresult> {
+    fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
         match self.values.failure(at) {
             Some(code) => Err(code),
-            None => self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data),
+            None => self.keep_place(at),
         }
     }
 
