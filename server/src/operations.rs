@@ -259,13 +259,8 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<ExposeReply, CUresult> {
-        let [token0, token1, token2, token3] = self.expose_object(request)?;
-        Ok(ExposeReply {
-            token0,
-            token1,
-            token2,
-            token3,
-        })
+        let token = self.expose_object(request)?;
+        Ok(ExposeReply { token })
     }
 
     fn mem_import(
@@ -274,13 +269,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<MemImportReply, CUresult> {
-        let MemImport {
-            token0,
-            token1,
-            token2,
-            token3,
-        } = *request;
-        self.open_import([token0, token1, token2, token3])
+        self.open_import(request.token)
     }
 
     fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
@@ -304,14 +293,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<EventOpenReply, CUresult> {
-        let EventOpen {
-            token0,
-            token1,
-            token2,
-            token3,
-        } = *request;
-        let token = [token0, token1, token2, token3];
-        let event = self.commons.open_event(&self.shared, &token)?;
+        let event = self.commons.open_event(&self.shared, &request.token)?;
         Ok(EventOpenReply { event })
     }
 
