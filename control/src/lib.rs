@@ -29,7 +29,7 @@ mod group_files;
 mod groups;
 mod instance;
 pub mod log;
-mod notify;
+pub mod notify;
 mod partitions;
 pub mod placement;
 mod prompt;

@@ -41,16 +41,8 @@ impl Array {
     /// # Errors
     /// As [`Shape::new`], and the driver's status.
     pub(crate) fn new(context: &Arc<Context>, request: &ArrayCreate) -> Result<Self, CUresult> {
-        let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
-        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-            Width: side(request.width)?,
-            Height: side(request.height)?,
-            Depth: side(request.depth)?,
-            Format: CUarray_format(request.format),
-            NumChannels: request.channels,
-            Flags: request.flags,
-        };
-        let shape = Shape::new(&descriptor, request.levels)?;
+        let shape = Shape::of(request)?;
+        let descriptor = shape.descriptor(0);
         let device = context.device();
         let driver = device.enter()?;
         let mut array = Self {
@@ -125,19 +117,20 @@ impl Array {
 
 impl Drop for Array {
     fn drop(&mut self) {
-        let Ok(driver) = self.context.device().enter() else {
-            return;
-        };
-        match self.whole {
-            // SAFETY: made in `new`, destroyed once; whoever uses it holds a reference to this.
-            Some(whole) => drop(unsafe { driver.cuMipmappedArrayDestroy(whole.0) }),
-            None => {
-                for array in &self.levels {
-                    // SAFETY: as above.
-                    let _ = unsafe { driver.cuArrayDestroy(array.0) };
+        let whole = self.whole;
+        let levels = std::mem::take(&mut self.levels);
+        self.context
+            .device()
+            .retire(self.shape.bytes(), move |driver| match whole {
+                // SAFETY: made in `new`, destroyed once; whoever uses it holds a reference to this.
+                Some(whole) => drop(unsafe { driver.cuMipmappedArrayDestroy(whole.raw()) }),
+                None => {
+                    for array in levels {
+                        // SAFETY: as above.
+                        let _ = unsafe { driver.cuArrayDestroy(array.raw()) };
+                    }
                 }
-            }
-        }
+            });
     }
 }
 
@@ -165,6 +158,7 @@ impl Texture {
         find: impl Fn(u64) -> Result<Arc<Array>, CUresult>,
     ) -> Result<Self, CUresult> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
+        let on = context.device().number();
         let mut descriptor = spec.resource.descriptor();
         let mut array = None;
         match spec.resource {
@@ -180,7 +174,7 @@ impl Texture {
                 array = Some(found);
             }
             Resource::Linear { address, bytes, .. } => {
-                let (base, _) = memory.find(Space::Unified as u32, address, bytes)?;
+                let (base, _) = memory.find(on, Space::Unified as u32, address, bytes)?;
                 descriptor.res[0] = base;
             }
             Resource::Pitched {
@@ -193,7 +187,7 @@ impl Texture {
             } => {
                 let element = u64::from(cuda_abi::arrays::element_bytes(format, channels)?);
                 let bytes = pitch * (height - 1) + width * element;
-                let (base, _) = memory.find(Space::Unified as u32, address, bytes)?;
+                let (base, _) = memory.find(on, Space::Unified as u32, address, bytes)?;
                 descriptor.res[0] = base;
             }
         }
@@ -285,12 +279,13 @@ enum Side {
     Memory(u64, u64, u64),
 }
 
-/// Plans a copy with arrays.
+/// Plans a copy with arrays by a stream on a device.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_INVALID_HANDLE.
 pub(crate) fn plan(
     memory: &mut Memory,
+    on: usize,
     request: &ArrayCopy,
     find: impl Fn(u64) -> Result<Arc<Array>, CUresult>,
 ) -> Result<Vec<Step>, CUresult> {
@@ -329,7 +324,7 @@ pub(crate) fn plan(
             .checked_mul(depth - 1)
             .and_then(|bytes| bytes.checked_add(full - pitch + width))
             .ok_or(invalid)?;
-        let (base, place) = memory.find(space, at, bytes)?;
+        let (base, place) = memory.find(on, space, at, bytes)?;
         if let Some(window) = memory.host_of(place)
             && window.run(base) < bytes
         {

@@ -8,7 +8,8 @@ use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
-use engine::{Attachment, CUresult, Client, Window};
+use cuda_abi::types::CUfunction_attribute;
+use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::context::Context;
@@ -20,6 +21,7 @@ use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
 use crate::stream::{Common, Stream};
+use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
@@ -32,7 +34,6 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 /// One client.
 #[derive(Debug)]
 pub(crate) struct NvidiaClient {
-    shared: Arc<Shared>,
     common: Arc<Common>,
     /// Added to the priority of each stream: a client below normal goes after the others.
     nice: i32,
@@ -41,6 +42,8 @@ pub(crate) struct NvidiaClient {
     /// Streams whose slot has another by now, and that may still have work.
     former: Vec<Arc<Stream>>,
     modules: HashMap<u64, Arc<Module>>,
+    /// Modules that were unloaded while memory was looked at, which may be theirs.
+    leaving: Vec<Arc<Module>>,
     images: HashMap<u64, Arc<Image>>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
@@ -48,6 +51,8 @@ pub(crate) struct NvidiaClient {
     /// Goes last: its unmapping needs all work to be over.
     memory: Memory,
     scratch: Vec<Arc<Stream>>,
+    /// After all that: what goes last is given back by its poller.
+    shared: Arc<Shared>,
 }
 
 impl NvidiaClient {
@@ -58,8 +63,7 @@ impl NvidiaClient {
     pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
-            // Its addresses are reserved in the driver's own tables, and nobody else uses them.
-            addresses: _,
+            addresses,
             host,
             staging,
             share,
@@ -76,7 +80,7 @@ impl NvidiaClient {
         for device in &shared.devices {
             device.probe()?;
         }
-        let memory = Memory::new(&shared.devices, &windows, host, staging)?;
+        let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
         let common = Arc::new(Common::new(observer, waker, memory.cleared()));
         shared.poller.add(Arc::clone(&common));
@@ -88,6 +92,7 @@ impl NvidiaClient {
             streams: HashMap::new(),
             former: Vec::new(),
             modules: HashMap::new(),
+            leaving: Vec::new(),
             images: HashMap::new(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -106,6 +111,11 @@ impl NvidiaClient {
         self.streams
             .get(&slot)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// The number of the device that a place in a stream is on.
+    fn device_of(&self, at: At) -> Result<usize, CUresult> {
+        Ok(self.stream(at.stream)?.context().device().number())
     }
 
     fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
@@ -154,9 +164,13 @@ impl NvidiaClient {
         Launch::new(module, request, data).map(Work::Launch)
     }
 
-    fn forget(&mut self, module: &Module) {
+    /// Ends a module, which launches that were posted before keep.
+    fn forget(&mut self, module: Arc<Module>) {
         for variable in module.variables() {
             self.memory.remove_variable(variable.base);
+        }
+        if !self.memory.looks_are_over() {
+            self.leaving.push(module);
         }
     }
 }
@@ -179,7 +193,61 @@ impl Client for NvidiaClient {
 
     fn assist(&mut self) -> bool {
         self.memory.tidy();
+        if !self.leaving.is_empty() && self.memory.looks_are_over() {
+            self.leaving.clear();
+        }
         self.common.poll(&mut self.scratch)
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        self.memory.peek(address, bytes)
+    }
+
+    fn share(&mut self, range: Window) -> Result<Held, CUresult> {
+        self.memory.share(range).map(Arc::new).map(Held::new)
+    }
+
+    fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+        let block = shared.get::<SharedBlock>();
+        self.memory
+            .import(&block.ok_or(CUresult::ERROR_INVALID_VALUE)?)
+    }
+
+    fn close(&mut self, shared: &Held) {
+        if let Some(block) = shared.get::<SharedBlock>() {
+            self.memory.close(&block);
+        }
+    }
+
+    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
+        let made = self.memory.create_physical(device, bytes);
+        made.map(Arc::new).map(Held::new)
+    }
+
+    fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+        let physical = memory.get::<Physical>();
+        let physical = physical.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.memory.map_physical(at, &physical, offset)
+    }
+
+    fn physical_unmap(&mut self, at: Window) {
+        self.memory.unmap_physical(at);
+    }
+
+    fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+        self.memory.access_physical(at, device, reaches)
+    }
+
+    fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
+        let on = self.context(context)?.device().number();
+        if device as usize >= self.shared.devices.len() || device as usize == on {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
+        if enabled {
+            self.memory.let_reach(device as usize, on)?;
+        }
+        Ok(())
     }
 
     fn context_create(
@@ -229,7 +297,7 @@ impl Client for NvidiaClient {
             .extract_if(|_, module| of_context(module))
             .collect();
         for (_, module) in gone {
-            self.forget(&module);
+            self.forget(module);
         }
         self.textures
             .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
@@ -342,10 +410,12 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let module = Module::new(&context, Arc::clone(image))?;
+        let observer = &*self.common.observer;
+        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
+        let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
-            self.memory.add_variable(variable);
+            self.memory.add_variable(variable, device);
         }
         let addresses = module.variables().len() as u64;
         self.modules.insert(request.module, Arc::new(module));
@@ -357,12 +427,11 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // Launches that were posted before keep it.
         let module = self
             .modules
             .remove(&request.module)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        self.forget(&module);
+        self.forget(module);
         Ok(())
     }
 
@@ -377,6 +446,12 @@ impl Client for NvidiaClient {
             attribute,
             value,
         } = *request;
+        let attribute = CUfunction_attribute(attribute);
+        if !self.module(module)?.can_set(attribute) {
+            // Launches that were posted before keep the shared one.
+            let apart = self.module(module)?.apart()?;
+            self.modules.insert(module, Arc::new(apart));
+        }
         self.module(module)?.set(kernel, attribute, value)
     }
 
@@ -411,17 +486,20 @@ impl Client for NvidiaClient {
     }
 
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_copy(&mut self.memory, request);
+        let on = self.device_of(at)?;
+        let planned = plan_copy(&mut self.memory, on, request);
         self.post(at, planned.map(Work::Steps))
     }
 
     fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_write(&mut self.memory, request.to, data);
+        let on = self.device_of(at)?;
+        let planned = plan_write(&mut self.memory, on, request.to, data);
         self.post(at, planned.map(Work::Steps))
     }
 
     fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
-        let planned = plan_fill(&mut self.memory, request);
+        let on = self.device_of(at)?;
+        let planned = plan_fill(&mut self.memory, on, request);
         self.post(at, planned.map(Work::Steps))
     }
 
@@ -473,6 +551,7 @@ impl Client for NvidiaClient {
         request: &operations::ArrayCopy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
         let arrays = &self.arrays;
         let find = |array: u64| {
             arrays
@@ -480,7 +559,7 @@ impl Client for NvidiaClient {
                 .cloned()
                 .ok_or(CUresult::ERROR_INVALID_HANDLE)
         };
-        let planned = array::plan(&mut self.memory, request, find);
+        let planned = array::plan(&mut self.memory, on, request, find);
         self.post(at, planned.map(Work::Steps))
     }
 
@@ -543,6 +622,7 @@ impl Drop for NvidiaClient {
                 pause = (pause * 2).min(LAST_LOOK);
             }
         }
+        self.memory.wait_for_looks();
         self.shared.poller.remove(&self.common);
     }
 }

@@ -7,6 +7,7 @@ use cuda_abi::CUresult;
 use engine::Observer;
 
 use crate::device::Device;
+use crate::gate::Running;
 
 /// One context of a client. All contexts on a device share the driver's one.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct Context {
     id: u32,
     device: Arc<Device>,
     observer: Arc<dyn Observer>,
+    /// What its streams have with the driver.
+    running: Arc<Running>,
     /// It was destroyed on request.
     destroyed: AtomicBool,
     /// 0, or what the client was told that its device died of.
@@ -24,6 +27,7 @@ impl Context {
     pub(crate) fn new(id: u32, device: Arc<Device>, observer: Arc<dyn Observer>) -> Self {
         Self {
             id,
+            running: device.gate().join(),
             device,
             observer,
             destroyed: AtomicBool::new(false),
@@ -31,8 +35,22 @@ impl Context {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Counts one more operation that goes to the driver, unless the device's gate is closed.
+    pub(crate) fn pass_gate(&self) -> bool {
+        self.device.gate().pass(&self.running)
+    }
+
+    /// An operation that passed the gate is done.
+    pub(crate) fn leave(&self) {
+        self.running.leave();
     }
 
     /// Whether it takes work.

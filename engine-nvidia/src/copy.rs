@@ -99,13 +99,14 @@ impl fmt::Debug for HostJob {
     }
 }
 
-/// Plans a copy.
+/// Plans a copy by a stream on a device.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have and for impossible shapes;
 /// otherwise what pinning gives.
 pub(crate) fn plan_copy(
     memory: &mut Memory,
+    on: usize,
     request: &operations::Copy,
 ) -> Result<Vec<Step>, CUresult> {
     let mut extent = Extent {
@@ -118,12 +119,14 @@ pub(crate) fn plan_copy(
     }
     let (mut to, to_place, to_bytes) = side(
         memory,
+        on,
         (request.to_space, request.to),
         (request.to_pitch, request.to_slice),
         extent,
     )?;
     let (mut from, from_place, from_bytes) = side(
         memory,
+        on,
         (request.from_space, request.from),
         (request.from_pitch, request.from_slice),
         extent,
@@ -144,7 +147,8 @@ pub(crate) fn plan_copy(
         to.pitch = to.slice;
         from.pitch = from.slice;
     }
-    if to_place != Place::Device && from_place != Place::Device {
+    let on_host = |place| memory.host_of(place).is_some();
+    if on_host(to_place) && on_host(from_place) {
         let owners = [to_place, from_place]
             .iter()
             .filter_map(|&place| memory.host_of(place))
@@ -276,6 +280,7 @@ fn by_runs(
 /// Checks one side: its rows, what is there, and how many bytes lie between its first and last byte.
 fn side(
     memory: &mut Memory,
+    on: usize,
     (space, at): (u32, u64),
     (pitch, slice): (u64, u64),
     extent: Extent,
@@ -300,16 +305,17 @@ fn side(
         .checked_mul(extent.depth - 1)
         .and_then(|bytes| bytes.checked_add(plane))
         .ok_or(invalid)?;
-    let (base, place) = memory.find(space, at, bytes)?;
+    let (base, place) = memory.find(on, space, at, bytes)?;
     Ok((Rows { base, pitch, slice }, place, bytes))
 }
 
-/// Plans a fill.
+/// Plans a fill by a stream on a device.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE.
 pub(crate) fn plan_fill(
     memory: &mut Memory,
+    on: usize,
     request: &operations::Fill,
 ) -> Result<Vec<Step>, CUresult> {
     let invalid = CUresult::ERROR_INVALID_VALUE;
@@ -331,7 +337,7 @@ pub(crate) fn plan_fill(
     }
     let pitches = (request.pitch, 0);
     let unified = (Space::Unified as u32, request.to);
-    let (to, place, _) = side(memory, unified, pitches, extent)?;
+    let (to, place, _) = side(memory, on, unified, pitches, extent)?;
     Ok(vec![match memory.host_of(place) {
         None => Step::Fill(operations::Fill {
             pitch: to.pitch,
@@ -349,16 +355,21 @@ pub(crate) fn plan_fill(
     }])
 }
 
-/// Plans the writing of bytes that travelled with the request.
+/// Plans the writing of bytes that travelled with the request, by a stream on a device.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE.
-pub(crate) fn plan_write(memory: &mut Memory, to: u64, data: &[u8]) -> Result<Vec<Step>, CUresult> {
+pub(crate) fn plan_write(
+    memory: &mut Memory,
+    on: usize,
+    to: u64,
+    data: &[u8],
+) -> Result<Vec<Step>, CUresult> {
     let width = data.len() as u64;
     if width == 0 {
         return Ok(Vec::new());
     }
-    let (base, place) = memory.find(Space::Unified as u32, to, width)?;
+    let (base, place) = memory.find(on, Space::Unified as u32, to, width)?;
     let data = data.to_vec();
     Ok(vec![match memory.host_of(place) {
         None => Step::Write { to: base, data },

@@ -2,17 +2,18 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::DeviceFacts;
+use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
 use cuda_abi::types::*;
 
 use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
+use crate::gate::Gate;
+use crate::physical;
 use crate::sync::Handle;
-use crate::window;
 use crate::words::Words;
 
 thread_local! {
@@ -35,6 +36,11 @@ pub(crate) struct Device {
     granularity: u64,
     /// Stream priorities: the least urgent (the greatest number) and the most.
     priorities: (i32, i32),
+    gate: Gate,
+    /// Devices whose memory this one can reach, as bits.
+    reachable: u64,
+    /// Those whose driver's own allocations, such as variables, it may reach by now.
+    enabled: AtomicU64,
     /// 0, or the error that the context died of.
     dead: AtomicU32,
 }
@@ -66,7 +72,7 @@ impl Device {
                 .map_err(OpenError::of("cuCtxGetStreamPriorityRange"))?;
         }
         CURRENT.set(context.0.addr());
-        let granularity = window::granularity(driver, ordinal)
+        let granularity = physical::granularity(driver, ordinal)
             .map_err(OpenError::of("cuMemGetAllocationGranularity"))?;
         let clock =
             Clock::new(driver, service).map_err(OpenError::of("starting the event clock"))?;
@@ -80,6 +86,9 @@ impl Device {
             words: Words::default(),
             granularity,
             priorities,
+            gate: Gate::default(),
+            reachable: reachable(driver, ordinal),
+            enabled: AtomicU64::new(0),
             dead: AtomicU32::new(0),
         }))
     }
@@ -92,6 +101,50 @@ impl Device {
         self.ordinal
     }
 
+    /// Its place among the engine's devices.
+    pub(crate) fn number(&self) -> usize {
+        // The engine takes all devices, in their order.
+        self.ordinal.unsigned_abs() as usize
+    }
+
+    /// Its architecture's number: 90 for compute capability 9.0.
+    pub(crate) fn architecture(&self) -> u32 {
+        let part = |number| self.facts.attribute(number).unwrap_or(0).max(0);
+        let (major, minor) = (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR);
+        (10 * part(major) + part(minor)).cast_unsigned()
+    }
+
+    /// The bit that stands for it.
+    pub(crate) fn bit(&self) -> u64 {
+        1_u64.checked_shl(self.ordinal.unsigned_abs()).unwrap_or(0)
+    }
+
+    /// Whether its kernels can reach another device's memory.
+    pub(crate) fn can_reach(&self, other: &Self) -> bool {
+        self.reachable & other.bit() != 0
+    }
+
+    /// Lets its kernels reach what the driver itself allocates on another device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if they cannot, and the driver's status.
+    pub(crate) fn enable_peer(&self, other: &Self) -> Result<(), CUresult> {
+        if !self.can_reach(other) {
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        if self.enabled.load(Ordering::Acquire) & other.bit() != 0 {
+            return Ok(());
+        }
+        // SAFETY: the other context is alive as long as the engine's clients, of whom one asks.
+        match unsafe { self.enter()?.cuCtxEnablePeerAccess(other.context.0, 0) } {
+            Ok(()) | Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED) => {
+                self.enabled.fetch_or(other.bit(), Ordering::AcqRel);
+                Ok(())
+            }
+            Err(code) => self.confirm(Err(code)),
+        }
+    }
+
     pub(crate) fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
@@ -102,6 +155,35 @@ impl Device {
 
     pub(crate) fn words(&self) -> &Words {
         &self.words
+    }
+
+    /// What operations of streams pass on their way to the driver.
+    pub(crate) fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].
+    pub(crate) fn alone<T>(&self, call: impl FnOnce() -> T) -> T {
+        self.gate.alone(|| self.check().is_err(), call)
+    }
+
+    /// Has the driver give something back while there are no kernels: it would wait for all of them.
+    /// It is about so many bytes of memory. Not done on a device that has died.
+    pub(crate) fn retire(
+        self: &Arc<Self>,
+        bytes: u64,
+        give_back: impl FnOnce(&Driver) + Send + 'static,
+    ) {
+        // The device keeps its gate, and that what is retired: it must not keep the device in turn.
+        let device = Arc::downgrade(self);
+        let call = move || {
+            if let Some(device) = device.upgrade()
+                && let Ok(driver) = device.enter()
+            {
+                give_back(driver);
+            }
+        };
+        self.gate.retire(bytes, || self.check().is_err(), call);
     }
 
     pub(crate) fn granularity(&self) -> u64 {
@@ -184,6 +266,23 @@ impl Device {
         });
         if asked.is_ok() { free as u64 } else { 0 }
     }
+}
+
+/// The devices whose memory one can reach, as bits. A driver that does not say reaches none.
+fn reachable(driver: &Driver, ordinal: i32) -> u64 {
+    let mut count = 0;
+    // SAFETY: the pointer is to a local.
+    if unsafe { driver.cuDeviceGetCount(&raw mut count) }.is_err() {
+        return 0;
+    }
+    (0..count.min(64))
+        .filter(|&other| {
+            let mut can = 0;
+            // SAFETY: the pointer is to a local.
+            let asked = unsafe { driver.cuDeviceCanAccessPeer(&raw mut can, ordinal, other) };
+            other != ordinal && asked.is_ok() && can != 0
+        })
+        .fold(0, |bits, other| bits | 1 << other)
 }
 
 impl Drop for Device {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, DeviceFacts};
+use cuda_abi::facts::{ABILITIES, COMPUTE_CAPABILITY_MAJOR, DeviceFacts, REACHES_PEERS};
 use engine::{Attachment, Client, Engine, Granularity};
 
 use crate::client::NvidiaClient;
@@ -29,6 +29,27 @@ pub(crate) struct Shared {
     pub(crate) images: Images,
     pub(crate) poller: Poller,
     facts: Vec<DeviceFacts>,
+}
+
+/// What clients are told of the devices. Peers are all or none: of one that reaches only some others,
+/// there is no way to tell.
+fn facts(devices: &[Arc<Device>]) -> Vec<DeviceFacts> {
+    let mut facts: Vec<_> = devices
+        .iter()
+        .map(|device| device.facts().clone())
+        .collect();
+    let reaches_all = |one: &Arc<Device>| {
+        let mut others = devices.iter().filter(|other| !Arc::ptr_eq(one, other));
+        others.all(|other| one.can_reach(other))
+    };
+    if devices.iter().all(reaches_all) {
+        for facts in &mut facts {
+            if let Some(abilities) = facts.attributes.get_mut(ABILITIES as usize) {
+                *abilities |= REACHES_PEERS;
+            }
+        }
+    }
+    facts
 }
 
 impl NvidiaEngine {
@@ -73,10 +94,7 @@ impl NvidiaEngine {
             .map_err(|_| OpenError::of("starting a thread")(CUresult::ERROR_OPERATING_SYSTEM))?;
         Ok(Self {
             shared: Arc::new(Shared {
-                facts: devices
-                    .iter()
-                    .map(|device| device.facts().clone())
-                    .collect(),
+                facts: facts(&devices),
                 devices,
                 images: Images::default(),
                 poller,

@@ -3,17 +3,19 @@
 //!
 //! Pinning is by whole *registrations* of the driver's. A copy must not span two of them, so whoever
 //! plans copies asks [`HostWindow::run`] how far one reaches. Pages go back to the system when a
-//! registration has nothing in use any more.
+//! registration has nothing in use any more and the device is idle: unpinning waits for all kernels.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
+use engine::arena::GRANULE;
 use engine::{Owner, Region, Window};
 
 use crate::device::Device;
 use crate::granules::{Granules, is_granular};
+use crate::sync::lock;
 
 /// cuMemHostRegister: pinned for all contexts.
 const PORTABLE: u32 = 1;
@@ -28,17 +30,29 @@ const STAGING_PIECE: u64 = 4 << 20;
 pub(crate) struct HostWindow {
     device: Arc<Device>,
     region: Region,
-    /// First address and bytes of each registration.
-    registrations: BTreeMap<u64, u64>,
+    /// Keeps the region's addresses from being another's.
+    addresses: Arc<dyn Owner>,
+    registrations: Arc<Mutex<Registrations>>,
     granules: Granules,
+}
+
+/// By first address.
+type Registrations = BTreeMap<u64, Registration>;
+
+#[derive(Clone, Copy, Debug)]
+struct Registration {
+    bytes: u64,
+    /// It goes when the device is idle, unless it is used again before.
+    leaving: bool,
 }
 
 impl HostWindow {
     /// A region of which nothing is pinned. `device` is any one of the client's.
-    pub(crate) fn new(device: &Arc<Device>, region: Region) -> Self {
+    pub(crate) fn new(device: &Arc<Device>, region: Region, addresses: &Arc<dyn Owner>) -> Self {
         Self {
             device: Arc::clone(device),
-            registrations: BTreeMap::new(),
+            addresses: Arc::clone(addresses),
+            registrations: Arc::default(),
             granules: Granules::new(region.window.base),
             region,
         }
@@ -63,10 +77,7 @@ impl HostWindow {
 
     /// How many bytes from an address on lie in one registration; 0 if it lies in none.
     pub(crate) fn run(&self, address: u64) -> u64 {
-        self.registrations
-            .range(..=address)
-            .next_back()
-            .map_or(0, |(&base, &bytes)| (base + bytes).saturating_sub(address))
+        run(&lock(&self.registrations), address)
     }
 
     /// Gives the client a range of this window, zeroed and pinned.
@@ -85,6 +96,37 @@ impl HostWindow {
             return Err(code);
         }
         self.granules.set(range, true);
+        Ok(())
+    }
+
+    /// Writes bytes to the beginning of a range, and zeroes to the rest of it. What of it the client does
+    /// not have yet it has from now on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a range that is not in this window, and as [`HostWindow::commit`].
+    pub(crate) fn set(&mut self, range: Window, first: &[u8]) -> Result<(), CUresult> {
+        if !self.contains(range) || first.len() as u64 > range.bytes {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut base = range.base / GRANULE * GRANULE;
+        while base < range.base + range.bytes {
+            let granule = Window {
+                base,
+                bytes: GRANULE,
+            };
+            if !self.has(granule) {
+                self.commit(granule)?;
+            }
+            base += GRANULE;
+        }
+        let rest = range.bytes as usize - first.len();
+        // SAFETY: the range lies in the region, which its owner keeps mapped and writable; nothing in it
+        // is a Rust object, and `first` is none of it.
+        unsafe {
+            let to = range.base as *mut u8;
+            std::ptr::copy_nonoverlapping(first.as_ptr(), to, first.len());
+            std::ptr::write_bytes(to.add(first.len()), 0, rest);
+        }
         Ok(())
     }
 
@@ -120,15 +162,19 @@ impl HostWindow {
     fn pin(&mut self, range: Window) -> Result<(), CUresult> {
         let device = Arc::clone(&self.device);
         let driver = device.enter()?;
+        let mut registrations = lock(&self.registrations);
         let end = range.base + range.bytes;
         let mut at = range.base;
         while at < end {
-            let run = self.run(at);
+            let run = run(&registrations, at);
             if run != 0 {
+                if let Some((_, registration)) = registrations.range_mut(..=at).next_back() {
+                    registration.leaving = false;
+                }
                 at += run;
                 continue;
             }
-            let next = self.registrations.range(at..).next();
+            let next = registrations.range(at..).next();
             let bytes = next.map_or(end, |(&base, _)| base.min(end)) - at;
             // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
             // unregisters it first.
@@ -140,44 +186,74 @@ impl HostWindow {
                 )
             };
             device.confirm(registered)?;
-            self.registrations.insert(at, bytes);
+            let leaving = false;
+            registrations.insert(at, Registration { bytes, leaving });
             at += bytes;
         }
         Ok(())
     }
 
-    /// Unpins what touches a range and of which the client has nothing.
-    fn release(&mut self, range: Window) {
-        let granules = &self.granules;
-        let empty: Vec<(u64, u64)> = self
-            .registrations
-            .range(..range.base + range.bytes)
+    /// Has what touches a range and of which the client has nothing unpinned.
+    fn release(&self, range: Window) {
+        let mut empty = Vec::new();
+        for (&base, registration) in lock(&self.registrations)
+            .range_mut(..range.base + range.bytes)
             .rev()
-            .take_while(|&(base, bytes)| base + bytes > range.base)
-            .map(|(&base, &bytes)| (base, bytes))
-            .filter(|&(base, bytes)| !granules.has_any(Window { base, bytes }))
-            .collect();
-        for (base, bytes) in empty {
+            .take_while(|&(&base, &mut Registration { bytes, .. })| base + bytes > range.base)
+        {
+            let bytes = registration.bytes;
+            if !registration.leaving && !self.granules.has_any(Window { base, bytes }) {
+                registration.leaving = true;
+                empty.push(base);
+            }
+        }
+        for base in empty {
             self.unpin(base);
-            // SAFETY: the range is mapped, the client does not have it, and the GPU no longer does.
-            // Where the memory cannot lose its pages they stay, and are zeroed before their next use.
-            unsafe { libc::madvise(base as *mut c_void, bytes as usize, libc::MADV_REMOVE) };
         }
     }
 
-    fn unpin(&mut self, base: u64) {
-        if self.registrations.remove(&base).is_some()
-            && let Ok(driver) = self.device.enter()
-        {
-            // SAFETY: registered by `pin`; no work uses it, as the caller of `decommit` knows.
-            let _ = unsafe { driver.cuMemHostUnregister(base as *mut c_void) };
-        }
+    /// Has a registration that was marked as leaving unpinned.
+    fn unpin(&self, base: u64) {
+        let registrations = Arc::clone(&self.registrations);
+        let bytes = lock(&registrations).get(&base).map_or(0, |it| it.bytes);
+        let kept = (Arc::clone(&self.region.owner), Arc::clone(&self.addresses));
+        self.device.retire(bytes, move |driver| {
+            let mut registrations = lock(&registrations);
+            if let Some(&Registration { bytes, leaving }) = registrations.get(&base)
+                && leaving
+            {
+                registrations.remove(&base);
+                // SAFETY: registered by `pin`; no work uses it, as the caller of `decommit` knows. The
+                // range is still mapped, its owner being kept, and the client does not have it. Where
+                // the memory cannot lose its pages they stay, and are zeroed before their next use.
+                unsafe {
+                    let _ = driver.cuMemHostUnregister(base as *mut c_void);
+                    libc::madvise(base as *mut c_void, bytes as usize, libc::MADV_REMOVE);
+                }
+            }
+            drop(kept);
+        });
     }
+}
+
+/// How many bytes from an address on lie in one registration.
+fn run(registrations: &Registrations, address: u64) -> u64 {
+    let before = registrations.range(..=address).next_back();
+    before.map_or(0, |(&base, registration)| {
+        (base + registration.bytes).saturating_sub(address)
+    })
 }
 
 impl Drop for HostWindow {
     fn drop(&mut self) {
-        for base in self.registrations.keys().copied().collect::<Vec<_>>() {
+        let bases: Vec<u64> = {
+            let mut registrations = lock(&self.registrations);
+            for registration in registrations.values_mut() {
+                registration.leaving = true;
+            }
+            registrations.keys().copied().collect()
+        };
+        for base in bases {
             self.unpin(base);
         }
     }

@@ -91,6 +91,9 @@ impl Poller {
             })?;
         // Nobody else sets it.
         let _ = state.waker.thread.set(thread.thread().clone());
+        for device in &state.devices {
+            device.gate().set_waker(&state.waker);
+        }
         Ok(Self {
             state,
             thread: Some(thread),
@@ -116,6 +119,9 @@ impl Drop for Poller {
         self.state.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+        for device in &self.state.devices {
+            device.gate().sweep();
         }
     }
 }
@@ -149,6 +155,9 @@ impl State {
                 continue;
             }
             if !busy {
+                for device in &self.devices {
+                    device.gate().sweep();
+                }
                 clients.clear();
                 self.waker.sleep(posts, None);
                 continue;

@@ -275,7 +275,11 @@ impl Stream {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         state.ending = matches!(work, Work::Destroy);
-        if state.pending.is_empty() && state.issued.len() < DEPTH && state.before.is_none() {
+        if state.pending.is_empty()
+            && state.issued.len() < DEPTH
+            && state.before.is_none()
+            && self.context.pass_gate()
+        {
             self.issue(&mut state, sequence, work);
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -304,7 +308,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives an operation to the driver; what comes of it is told in its turn.
+    /// Gives an operation that passed the gate to the driver; what comes of it is told in its turn.
     fn issue(&self, state: &mut State, sequence: u64, work: Work) {
         let last = matches!(work, Work::Destroy);
         let issued = self
@@ -381,23 +385,31 @@ impl Stream {
                     break;
                 };
                 let result = if come { issued.result } else { dead };
+                self.context.leave();
                 progress = true;
                 state.ended |= self.finish(issued.sequence, result, issued.after);
             }
             let room = DEPTH - state.issued.len().min(DEPTH);
-            if room == 0 || state.pending.is_empty() {
-                break;
-            }
+            let room = room.min(state.pending.len());
+            let mut gave = false;
             for _ in 0..room {
+                if !self.context.pass_gate() {
+                    break;
+                }
                 let Some((sequence, work)) = state.pending.pop_front() else {
+                    self.context.leave();
                     break;
                 };
+                gave = true;
                 self.common
                     .waiting
                     .fetch_sub(work.kept(), Ordering::Relaxed);
                 self.issue(state, sequence, work);
             }
             // What failed at once is reported at once.
+            if !gave {
+                break;
+            }
         }
         let busy = !state.issued.is_empty() || !state.pending.is_empty();
         if !busy {

@@ -11,6 +11,14 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle<T>(pub(crate) T);
 
+impl<T> Handle<T> {
+    /// What the driver knows it by. A closure that calls this may go to another thread; one that names
+    /// the field captures the bare handle, and may not.
+    pub(crate) fn raw(self) -> T {
+        self.0
+    }
+}
+
 // SAFETY: the driver's handles are names; its functions may be called with them from any thread. We
 // never follow one as a pointer.
 unsafe impl<T> Send for Handle<T> {}

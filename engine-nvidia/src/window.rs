@@ -1,4 +1,5 @@
-//! A client's device memory: a window of virtual addresses, backed where the client has memory.
+//! A client's device memory: a window of virtual addresses, backed where the client has memory, and
+//! what others share with it there.
 //!
 //! Physical memory comes in chunks, each mapped as a whole, and exportable, so that it can outlive the
 //! process. A chunk goes when the client has no granule of it left. Memory is cleared, on a stream of
@@ -11,85 +12,20 @@ use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
-use engine::Window;
+use engine::{Owner, Window};
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::granules::{Granules, is_granular};
+use crate::looks::Looks;
+use crate::physical::{Allocation, Mapping, Reservation};
 use crate::sync::Handle;
 
 /// The most that a chunk is made larger than what was asked for.
 const LARGEST_ROUNDING: u64 = 64 << 20;
 
-const TYPE_PINNED: u32 = 1;
-const HANDLE_POSIX_FILE_DESCRIPTOR: u32 = 1;
-const LOCATION_DEVICE: u32 = 1;
-const ACCESS_READ_WRITE: u32 = 3;
-const GRANULARITY_MINIMUM: CUmemAllocationGranularity_flags = CUmemAllocationGranularity_flags(0);
-
-/// `CUmemAllocationProp` as the driver has it.
-#[derive(Debug)]
-#[repr(C)]
-struct AllocationProperties {
-    kind: u32,
-    handle_types: u32,
-    location: CUmemLocation,
-    windows_meta_data: u64,
-    compression: u8,
-    rdma_capable: u8,
-    usage: u16,
-    reserved: [u8; 4],
-}
-
-/// `CUmemAccessDesc` as the driver has it.
-#[derive(Debug)]
-#[repr(C)]
-struct AccessDescription {
-    location: CUmemLocation,
-    flags: u32,
-}
-
-// As a C compiler has them for the headers of CUDA 13.0.
-const _: () =
-    assert!(size_of::<AllocationProperties>() == 32 && size_of::<AccessDescription>() == 12);
-
-fn location(ordinal: i32) -> CUmemLocation {
-    CUmemLocation {
-        r#type: LOCATION_DEVICE,
-        id: ordinal,
-    }
-}
-
-fn properties(ordinal: i32) -> AllocationProperties {
-    AllocationProperties {
-        kind: TYPE_PINNED,
-        handle_types: HANDLE_POSIX_FILE_DESCRIPTOR,
-        location: location(ordinal),
-        windows_meta_data: 0,
-        compression: 0,
-        rdma_capable: 0,
-        usage: 0,
-        reserved: [0; 4],
-    }
-}
-
-/// The unit in which a device's physical memory comes.
-///
-/// # Errors
-/// The driver's status.
-pub(crate) fn granularity(driver: &Driver, ordinal: i32) -> Result<u64, CUresult> {
-    let mut bytes = 0;
-    let properties = properties(ordinal);
-    // SAFETY: the pointers are to locals, the properties in the driver's layout.
-    unsafe {
-        driver.cuMemGetAllocationGranularity(
-            &raw mut bytes,
-            (&raw const properties).cast(),
-            GRANULARITY_MINIMUM,
-        )?;
-    }
-    Ok(bytes as u64)
-}
+/// Between two looks whether memory is cleared, where that must be waited for.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// How far the clearing of a window's memory has got, for streams to wait on.
 #[derive(Debug)]
@@ -113,6 +49,12 @@ impl Cleared {
             event: Handle(event),
             epoch: AtomicU64::new(0),
         })
+    }
+
+    /// Whether all clearing so far is over.
+    fn is_over(&self, driver: &Driver) -> bool {
+        // SAFETY: the event is ours and alive.
+        unsafe { driver.cuEventQuery(self.event.0) }.is_ok()
     }
 
     /// Makes a stream's later work wait for all clearing so far, unless it does since `seen`.
@@ -144,10 +86,64 @@ impl Drop for Cleared {
     }
 }
 
+/// Memory of a client's that others use.
 #[derive(Debug)]
-struct Chunk {
-    bytes: u64,
-    memory: CUmemGenericAllocationHandle,
+pub(crate) struct SharedBlock {
+    range: Window,
+    device: Arc<Device>,
+    /// The memory, which lives as long as this, whether the client does or not.
+    chunks: Vec<Arc<Mapping>>,
+    /// When it is cleared.
+    cleared: Arc<Cleared>,
+}
+
+impl SharedBlock {
+    pub(crate) const fn range(&self) -> Window {
+        self.range
+    }
+
+    pub(crate) const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Lets a device reach it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn reach(&self, device: &Device) -> Result<(), CUresult> {
+        self.chunks
+            .iter()
+            .try_for_each(|chunk| chunk.reach(device, true))
+    }
+}
+
+/// Zeroed memory without an address that a client knows.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    /// Where it is cleared. It stays there for good, so that nobody waits for the clearing to end.
+    home: Mapping,
+    allocation: Arc<Allocation>,
+    cleared: Arc<Cleared>,
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        let device = self.allocation.device();
+        while let Ok(driver) = device.enter()
+            && !self.cleared.is_over(driver)
+        {
+            let _ = device.probe();
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Physical memory that the client has mapped.
+#[derive(Debug)]
+struct Mapped {
+    mapping: Mapping,
+    /// Kept while it is mapped.
+    physical: Arc<Physical>,
 }
 
 /// A client's addresses on one device.
@@ -155,15 +151,22 @@ struct Chunk {
 pub(crate) struct DeviceWindow {
     device: Arc<Device>,
     window: Window,
-    chunks: BTreeMap<u64, Chunk>,
+    reservation: Arc<Reservation>,
+    /// By address.
+    chunks: BTreeMap<u64, Arc<Mapping>>,
     /// Bytes of all chunks.
     mapped: u64,
     granules: Granules,
+    /// Physical memory that the client mapped itself, by address.
+    physical: BTreeMap<u64, Mapped>,
+    /// Other devices that may reach all chunks.
+    peers: Vec<Arc<Device>>,
     cleared: Arc<Cleared>,
     /// The stream that clears; null until it is first needed.
     clearing: Handle<CUstream>,
-    /// Ranges that were taken back while memory was still being cleared.
+    /// Ranges that were taken back while memory was still being cleared, or looked at.
     leaving: Vec<Window>,
+    looks: Looks,
 }
 
 impl DeviceWindow {
@@ -172,32 +175,29 @@ impl DeviceWindow {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for addresses that physical memory cannot be mapped at, and
     /// CUDA_ERROR_OUT_OF_MEMORY if this process uses some of them already.
-    pub(crate) fn new(device: &Arc<Device>, window: Window) -> Result<Self, CUresult> {
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        window: Window,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<Self, CUresult> {
         let granularity = device.granularity();
         if !window.base.is_multiple_of(granularity) || !window.bytes.is_multiple_of(granularity) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let driver = device.enter()?;
         let cleared = Arc::new(Cleared::new(device)?);
-        let mut base = 0;
-        // SAFETY: the pointer is to a local; nothing is mapped over what exists.
-        unsafe {
-            driver.cuMemAddressReserve(&raw mut base, window.bytes as usize, 0, window.base, 0)?;
-        }
-        if base != window.base {
-            // SAFETY: reserved just now, and nothing is mapped there.
-            let _ = unsafe { driver.cuMemAddressFree(base, window.bytes as usize) };
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
         Ok(Self {
             device: Arc::clone(device),
             window,
+            reservation: Reservation::at(device, window, addresses)?,
             chunks: BTreeMap::new(),
             mapped: 0,
             granules: Granules::new(window.base),
+            physical: BTreeMap::new(),
+            peers: Vec::new(),
             cleared,
             clearing: Handle(CUstream::NULL),
             leaving: Vec::new(),
+            looks: Looks::new(device),
         })
     }
 
@@ -205,13 +205,68 @@ impl DeviceWindow {
         self.window.contains(range.base, range.bytes)
     }
 
-    /// Whether the client has all of a range of this window.
-    pub(crate) fn has(&self, range: Window) -> bool {
-        self.granules.has_all(range)
+    /// Whether the client has all of a range of this window, and its work on a device may be let reach
+    /// it.
+    pub(crate) fn has(&self, range: Window, on: &Device) -> bool {
+        self.granules.has_all(range) || self.has_mapped(range, on)
+    }
+
+    /// Whether all of a range is physical memory that the client mapped for a device.
+    fn has_mapped(&self, range: Window, on: &Device) -> bool {
+        let end = range.base + range.bytes;
+        let mut at = range.base;
+        while at < end {
+            let part = self.physical.range(..=at).next_back();
+            let Some((_, Mapped { mapping, .. })) = part else {
+                return false;
+            };
+            if !mapping.at().contains(at, 1) || !mapping.is_reached(on) {
+                return false;
+            }
+            at = mapping.at().base + mapping.at().bytes;
+        }
+        true
+    }
+
+    /// Lets another device reach the client's memory here, what there is and what there will be.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the devices cannot, and the driver's status.
+    pub(crate) fn let_reach(&mut self, other: &Arc<Device>) -> Result<(), CUresult> {
+        let known = |device: &Arc<Device>| Arc::ptr_eq(device, other);
+        if known(&self.device) || self.peers.iter().any(known) {
+            return Ok(());
+        }
+        if !other.can_reach(&self.device) {
+            return Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED);
+        }
+        for chunk in self.chunks.values() {
+            chunk.reach(other, true)?;
+        }
+        self.peers.push(Arc::clone(other));
+        Ok(())
+    }
+
+    /// Other devices that may reach all of the client's memory here.
+    pub(crate) fn peers(&self) -> &[Arc<Device>] {
+        &self.peers
     }
 
     pub(crate) fn cleared(&self) -> &Arc<Cleared> {
         &self.cleared
+    }
+
+    /// What the client looks at.
+    pub(crate) fn looks(&self) -> &Looks {
+        &self.looks
+    }
+
+    /// See [`engine::Client::peek`]. The address is the client's, on this window's device.
+    ///
+    /// # Errors
+    /// As [`Looks::value`].
+    pub(crate) fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        self.looks.value(address, bytes, &self.cleared)
     }
 
     /// Gives the client a range of this window, cleared.
@@ -225,9 +280,7 @@ impl DeviceWindow {
         let device = Arc::clone(&self.device);
         let driver = device.enter()?;
         self.tidy();
-        let result = self
-            .back(driver, range)
-            .and_then(|()| self.clear(driver, range));
+        let result = self.back(range).and_then(|()| self.clear(driver, range));
         match device.confirm(result) {
             Ok(()) => {
                 self.granules.set(range, true);
@@ -253,19 +306,21 @@ impl DeviceWindow {
     }
 
     /// Maps chunks wherever a range has none.
-    fn back(&mut self, driver: &Driver, range: Window) -> Result<(), CUresult> {
+    fn back(&mut self, range: Window) -> Result<(), CUresult> {
         let granularity = self.device.granularity();
         let end = (range.base + range.bytes).next_multiple_of(granularity);
         let mut at = range.base / granularity * granularity;
         while at < end {
             let covered = self.chunks.range(..=at).next_back();
-            if let Some((&base, chunk)) = covered
-                && base + chunk.bytes > at
+            if let Some((_, chunk)) = covered
+                && chunk.at().contains(at, 1)
             {
-                at = base + chunk.bytes;
+                at = chunk.at().base + chunk.at().bytes;
                 continue;
             }
             let next = self.chunks.range(at..).next().map(|(&base, _)| base);
+            let other = self.physical.range(at..).next().map(|(&base, _)| base);
+            let next = next.into_iter().chain(other).min();
             let limit = next.unwrap_or(self.window.base + self.window.bytes) - at;
             let asked = limit.min(end - at);
             // Clients with much memory get more at a time, so that chunks stay few.
@@ -275,10 +330,10 @@ impl DeviceWindow {
                     .next_multiple_of(granularity)
                     .min(limit),
             );
-            let bytes = match self.map(driver, at, rounded) {
+            let bytes = match self.map(at, rounded) {
                 Ok(()) => rounded,
                 Err(CUresult::ERROR_OUT_OF_MEMORY) if asked < rounded => {
-                    self.map(driver, at, asked)?;
+                    self.map(at, asked)?;
                     asked
                 }
                 Err(code) => return Err(code),
@@ -288,46 +343,216 @@ impl DeviceWindow {
         Ok(())
     }
 
-    fn map(&mut self, driver: &Driver, base: u64, bytes: u64) -> Result<(), CUresult> {
-        let properties = properties(self.device.ordinal());
-        let access = AccessDescription {
-            location: location(self.device.ordinal()),
-            flags: ACCESS_READ_WRITE,
-        };
-        let mut memory = 0;
-        let size = bytes as usize;
-        // SAFETY: pointers are to locals in the driver's layout; the addresses are of our reservation,
-        // and no chunk is mapped there.
-        unsafe {
-            driver.cuMemCreate(&raw mut memory, size, (&raw const properties).cast(), 0)?;
-            let mapped = driver.cuMemMap(base, size, 0, memory, 0).and_then(|()| {
-                driver
-                    .cuMemSetAccess(base, size, (&raw const access).cast(), 1)
-                    .inspect_err(|_| {
-                        let _ = driver.cuMemUnmap(base, size);
-                    })
-            });
-            if let Err(code) = mapped {
-                let _ = driver.cuMemRelease(memory);
-                return Err(code);
-            }
+    fn map(&mut self, base: u64, bytes: u64) -> Result<(), CUresult> {
+        let allocation = Allocation::new(&self.device, bytes)?;
+        let at = Window { base, bytes };
+        let chunk = Mapping::new(&self.reservation, at, &allocation, 0)?;
+        for device in [&self.device].into_iter().chain(&self.peers) {
+            chunk.reach(device, true)?;
         }
         self.mapped += bytes;
-        self.chunks.insert(base, Chunk { bytes, memory });
+        self.chunks.insert(base, Arc::new(chunk));
         Ok(())
     }
 
     fn clear(&mut self, driver: &Driver, range: Window) -> Result<(), CUresult> {
-        // SAFETY: the pointer is to our own field; the range is mapped; stream and event are ours.
-        unsafe {
-            if self.clearing.0.is_null() {
-                driver.cuStreamCreate(&raw mut self.clearing.0, CU_STREAM_NON_BLOCKING)?;
+        let clearing = self.clearing_stream(driver)?;
+        // SAFETY: the range is mapped and this device reaches it; the stream is ours.
+        unsafe { driver.cuMemsetD8Async(range.base, 0, range.bytes as usize, clearing)? };
+        self.record_clearing(driver)
+    }
+
+    /// Writes a few bytes to memory of this window's device, before the client's later work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn set(&mut self, to: u64, bytes: &[u8]) -> Result<(), CUresult> {
+        let device = Arc::clone(&self.device);
+        let written = (|| {
+            let driver = device.enter()?;
+            let clearing = self.clearing_stream(driver)?;
+            // SAFETY: the destination is a variable of a module that is being loaded, large enough for
+            // the bytes, as the caller knows; so few of them the driver has taken when it returns.
+            unsafe {
+                driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing)?;
             }
-            driver.cuMemsetD8Async(range.base, 0, range.bytes as usize, self.clearing.0)?;
-            driver.cuEventRecord(self.cleared.event.0, self.clearing.0)?;
+            self.record_clearing(driver)
+        })();
+        device.confirm(written)
+    }
+
+    /// The stream that clears.
+    fn clearing_stream(&mut self, driver: &Driver) -> Result<CUstream, CUresult> {
+        if self.clearing.0.is_null() {
+            // SAFETY: the pointer is to our own field.
+            unsafe { driver.cuStreamCreate(&raw mut self.clearing.0, CU_STREAM_NON_BLOCKING)? };
         }
+        Ok(self.clearing.0)
+    }
+
+    /// Lets the client's streams wait for what the clearing stream has to do by now.
+    fn record_clearing(&self, driver: &Driver) -> Result<(), CUresult> {
+        // SAFETY: stream and event are ours.
+        unsafe { driver.cuEventRecord(self.cleared.event.0, self.clearing.0)? };
         self.cleared.epoch.fetch_add(1, Ordering::Release);
         Ok(())
+    }
+
+    /// Lets the client's streams wait for another window's clearing too.
+    fn follow(&mut self, other: &Arc<Cleared>) -> Result<(), CUresult> {
+        if Arc::ptr_eq(&self.cleared, other) {
+            return Ok(());
+        }
+        let device = Arc::clone(&self.device);
+        let driver = device.enter()?;
+        let clearing = self.clearing_stream(driver)?;
+        // SAFETY: the event is kept by its `Cleared`; the stream is ours.
+        unsafe { driver.cuStreamWaitEvent(clearing, other.event.0, 0)? };
+        self.record_clearing(driver)
+    }
+
+    /// See [`engine::Client::share`]. The range is of this window.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have.
+    pub(crate) fn share(&self, range: Window) -> Result<SharedBlock, CUresult> {
+        if range.bytes == 0 || !self.granules.has_all(range) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let end = range.base + range.bytes;
+        let chunks = self.chunks.range(..end).rev().map(|(_, chunk)| chunk);
+        let chunks = chunks.take_while(|chunk| chunk.at().base + chunk.at().bytes > range.base);
+        Ok(SharedBlock {
+            range,
+            device: Arc::clone(&self.device),
+            chunks: chunks.cloned().collect(),
+            cleared: Arc::clone(&self.cleared),
+        })
+    }
+
+    /// Makes another client's block, which is on this window's device, ready for this client's work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn import(&mut self, block: &SharedBlock) -> Result<(), CUresult> {
+        for peer in &self.peers {
+            block.reach(peer)?;
+        }
+        self.follow(&block.cleared)
+    }
+
+    /// See [`engine::Client::physical_create`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_INVALID_VALUE for what is not granular.
+    pub(crate) fn create_physical(&mut self, bytes: u64) -> Result<Physical, CUresult> {
+        if bytes == 0 || !bytes.is_multiple_of(self.device.granularity()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let device = Arc::clone(&self.device);
+        let made = (|| {
+            let driver = device.enter()?;
+            let allocation = Allocation::new(&device, bytes)?;
+            let reservation = Reservation::anywhere(&device, bytes)?;
+            let home = Mapping::new(&reservation, reservation.window(), &allocation, 0)?;
+            home.reach(&device, true)?;
+            let physical = Physical {
+                home,
+                allocation,
+                cleared: Arc::clone(&self.cleared),
+            };
+            self.clear(driver, physical.home.at())?;
+            Ok(physical)
+        })();
+        device.confirm(made)
+    }
+
+    /// See [`engine::Client::physical_map`]. The range is of this window.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for what is not granular, does not fit or is occupied.
+    pub(crate) fn map_physical(
+        &mut self,
+        at: Window,
+        physical: &Arc<Physical>,
+        offset: u64,
+    ) -> Result<(), CUresult> {
+        let unit = self.device.granularity();
+        let granular = [at.base, at.bytes, offset]
+            .iter()
+            .all(|number| number.is_multiple_of(unit));
+        let end = at.base + at.bytes;
+        let before = self.physical.range(..end).next_back();
+        let occupied = before.is_some_and(|(_, mapped)| {
+            let there = mapped.mapping.at();
+            there.base + there.bytes > at.base
+        });
+        if at.bytes == 0 || !granular || occupied || self.granules.has_any(at) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.make_way(at)?;
+        let mapped = Mapped {
+            mapping: Mapping::new(&self.reservation, at, &physical.allocation, offset)?,
+            physical: Arc::clone(physical),
+        };
+        self.physical.insert(at.base, mapped);
+        Ok(())
+    }
+
+    /// Takes chunks of which the client has nothing from a range, where they were rounded up to.
+    fn make_way(&mut self, range: Window) -> Result<(), CUresult> {
+        let end = range.base + range.bytes;
+        let in_the_way = |window: &Self| {
+            let chunk = window.chunks.range(..end).next_back();
+            let chunk = chunk.map(|(_, chunk)| chunk.at())?;
+            (chunk.base + chunk.bytes > range.base).then_some(chunk)
+        };
+        while let Some(chunk) = in_the_way(self) {
+            if self.granules.has_any(chunk) {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+            self.wait_until_clear();
+            self.unmap(chunk.base);
+        }
+        Ok(())
+    }
+
+    /// See [`engine::Client::physical_unmap`].
+    pub(crate) fn unmap_physical(&mut self, at: Window) {
+        if self
+            .physical
+            .get(&at.base)
+            .is_some_and(|mapped| mapped.mapping.at() == at)
+        {
+            self.looks.wait_until_over();
+            self.physical.remove(&at.base);
+        }
+    }
+
+    /// See [`engine::Client::physical_access`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE where nothing is mapped, and the driver's status.
+    pub(crate) fn access_physical(
+        &mut self,
+        at: Window,
+        device: &Device,
+        reaches: bool,
+    ) -> Result<(), CUresult> {
+        let mapped = self.physical.get(&at.base);
+        let mapped = mapped.filter(|mapped| mapped.mapping.at() == at);
+        let mapped = mapped.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if !reaches {
+            self.looks.wait_until_over();
+        }
+        let set = mapped.mapping.reach(device, reaches);
+        self.device.confirm(set)?;
+        let cleared = Arc::clone(&mapped.physical.cleared);
+        if reaches {
+            self.follow(&cleared)
+        } else {
+            Ok(())
+        }
     }
 
     /// Gives back what could not be given back when it was taken, if it can be by now.
@@ -345,10 +570,20 @@ impl DeviceWindow {
         }
     }
 
-    /// Whether no memory is being cleared.
+    /// Whether no memory is being cleared or looked at.
     fn is_clear(&self, driver: &Driver) -> bool {
-        // SAFETY: the event is ours and alive.
-        unsafe { driver.cuEventQuery(self.cleared.event.0) }.is_ok()
+        self.looks.are_over() && self.cleared.is_over(driver)
+    }
+
+    /// Waits until no memory is being cleared or looked at. A device that dies ends the waiting.
+    fn wait_until_clear(&self) {
+        while let Ok(driver) = self.device.enter()
+            && !self.is_clear(driver)
+        {
+            // An error of the query is the context's.
+            let _ = self.device.probe();
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Gives the chunks back that touch a range and of which the client has nothing.
@@ -362,53 +597,34 @@ impl DeviceWindow {
             .chunks
             .range(..range.base + range.bytes)
             .rev()
-            .take_while(|&(base, chunk)| base + chunk.bytes > range.base)
-            .filter(|&(&base, chunk)| {
-                !granules.has_any(Window {
-                    base,
-                    bytes: chunk.bytes,
-                })
-            })
+            .take_while(|(_, chunk)| chunk.at().base + chunk.at().bytes > range.base)
+            .filter(|(_, chunk)| !granules.has_any(chunk.at()))
             .map(|(&base, _)| base)
             .collect();
         for base in empty {
-            self.unmap(driver, base);
+            self.unmap(base);
         }
     }
 
-    fn unmap(&mut self, driver: &Driver, base: u64) {
+    fn unmap(&mut self, base: u64) {
         if let Some(chunk) = self.chunks.remove(&base) {
-            self.mapped -= chunk.bytes;
-            // SAFETY: mapped by `map` as a whole; no work uses it, as the caller of `decommit` knows.
-            unsafe {
-                let _ = driver.cuMemUnmap(base, chunk.bytes as usize);
-                let _ = driver.cuMemRelease(chunk.memory);
-            }
+            self.mapped -= chunk.at().bytes;
+            // No work uses it, as the caller of `decommit` knows; others who do keep it.
+            drop(chunk);
         }
     }
 }
 
 impl Drop for DeviceWindow {
     fn drop(&mut self) {
-        let device = Arc::clone(&self.device);
-        let Ok(driver) = device.enter() else {
-            // With its context dead, the process is of no more use; the end of it frees all.
+        // With its context dead, the process is of no more use; the end of it frees all.
+        self.wait_until_clear();
+        let Ok(driver) = self.device.enter() else {
             return;
         };
-        while device.check().is_ok() && !self.is_clear(driver) {
-            // An error of the query is the context's.
-            let _ = device.probe();
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        for base in self.chunks.keys().copied().collect::<Vec<_>>() {
-            self.unmap(driver, base);
-        }
-        // SAFETY: the client's work is over, the stream is ours, and nothing is mapped any more.
-        unsafe {
-            if !self.clearing.0.is_null() {
-                let _ = driver.cuStreamDestroy_v2(self.clearing.0);
-            }
-            let _ = driver.cuMemAddressFree(self.window.base, self.window.bytes as usize);
+        if !self.clearing.0.is_null() {
+            // SAFETY: the stream is ours, and nothing is in it any more.
+            let _ = unsafe { driver.cuStreamDestroy_v2(self.clearing.0) };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Completion words: page-locked memory that the GPU writes and any thread may read.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
@@ -88,6 +88,12 @@ impl Word {
         // SAFETY: the word lies in a block that lives as long as the device, which `self` keeps; it is
         // aligned, and processor and GPU access it as whole words only.
         unsafe { &*(self.address as *const AtomicU32) }.load(Ordering::Acquire)
+    }
+
+    /// All 8 bytes that the GPU wrote last, or may have written.
+    pub(crate) fn load_wide(&self) -> u64 {
+        // SAFETY: as in `load`; words are 16 bytes apart, and aligned to that.
+        unsafe { &*(self.address as *const AtomicU64) }.load(Ordering::Acquire)
     }
 
     /// Its address for the GPU.

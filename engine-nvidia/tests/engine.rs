@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{FunctionSet, Launch, ModuleUnload};
-use engine::Window;
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
+use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
+use engine::{Engine, Window};
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
@@ -31,8 +33,9 @@ macro_rules! cases {
 }
 
 cases! {
-    memory: committed_memory_is_zeroed_again clients_cannot_reach_each_other
-        what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
+    memory: committed_memory_is_zeroed_again a_shared_block_outlives_its_owner
+        physical_memory_is_seen_wherever_it_is_mapped clients_cannot_reach_each_other
+        looks_into_memory_are_checked what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
     copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills
         fills_of_every_element writes_from_the_record extents_that_overflow_are_refused
         misplaced_sides_are_refused nothing_to_copy_is_no_error;
@@ -121,6 +124,87 @@ fn memory_is_not_given_back_while_it_is_cleared() {
     controls.hold(false);
     guest.client.assist();
     assert_eq!(controls.counts()[4], 0);
+}
+
+#[test]
+fn memory_is_not_given_back_while_it_is_looked_at() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let base = guest.commit(0, GRANULE);
+    guest.upload(base, &7_u32.to_le_bytes());
+    let (module, variables) = guest.module_in(0, PTX);
+    controls.hold(true);
+    let not_ready = Err(CUresult::ERROR_NOT_READY);
+    assert_eq!(guest.client.peek(base, 4), not_ready);
+    assert_eq!(guest.client.peek(variables[0], 4), not_ready);
+    guest.client.decommit(Window {
+        base,
+        bytes: GRANULE,
+    });
+    let unload = ModuleUnload { module };
+    assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    guest.client.assist();
+    let counts = controls.counts();
+    assert!(counts[4] > 0 && counts[1] == 1, "{counts:?}");
+    assert_eq!(
+        guest.client.peek(base, 4),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
+    controls.hold(false);
+    guest.client.assist();
+    controls.settle(4, 0);
+    controls.settle(1, 0);
+}
+
+#[test]
+fn devices_reach_each_other_when_they_must() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let engine = fake.open().unwrap();
+    assert!(engine.devices().iter().all(DeviceFacts::reaches_peers));
+    let mut guest = Guest::new(&engine);
+    guest.context(1, 1);
+    let mine = guest.commit(0, GRANULE);
+    let theirs = guest.windows[1];
+    let range = |at, bytes| Window {
+        base: theirs.base + at,
+        bytes,
+    };
+    guest.client.commit(range(0, GRANULE)).unwrap();
+    guest.upload(mine, b"over there");
+    // A copy lets its stream's device reach the other's memory, as it is and as it comes to be.
+    let to = |to| Copy {
+        to,
+        from: mine,
+        width: 10,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    guest.copy(0, &to(theirs.base));
+    assert_eq!(guest.wait(0), Ok(()));
+    guest.client.commit(range(4 << 20, GRANULE)).unwrap();
+    guest.copy(0, &to(theirs.base + (4 << 20)));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.download(theirs.base, 10), b"over there");
+    // What the program mapped is reached by whom the program says.
+    let unit = 2 << 20;
+    let memory = guest.client.physical_create(1, unit).unwrap();
+    let at = range(1 << 30, unit);
+    guest.client.physical_map(at, &memory, 0).unwrap();
+    guest.client.physical_access(at, 1, true).unwrap();
+    guest.copy(0, &to(at.base));
+    assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    guest.client.physical_access(at, 0, true).unwrap();
+    guest.copy(0, &to(at.base));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.client.peer_access(0, 1, true), Ok(()));
+    assert_eq!(guest.client.peer_access(0, 1, false), Ok(()));
+    for wrong in [0, 2] {
+        let refused = guest.client.peer_access(0, wrong, true);
+        assert_eq!(refused, Err(CUresult::ERROR_INVALID_DEVICE));
+    }
 }
 
 #[test]
@@ -221,12 +305,46 @@ fn modules_launches_and_variables() {
     assert_eq!(controls.counts()[1], 2);
     controls.hold(false);
     assert_eq!(guest.wait(0), Ok(()));
-    assert_eq!((guest.word(device), controls.counts()[1]), (5, 1));
+    assert_eq!(guest.word(device), 5);
+    controls.settle(1, 1);
     let wrong = guest.image(101, b".version 7.8\nnothing");
     assert_eq!(
         (wrong.0, &wrong.2[..]),
         (CUresult::ERROR_INVALID_PTX, "no kernel in line 1")
     );
+}
+
+#[test]
+fn managed_variables_are_in_memory_that_the_client_has() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+        .global .attribute(.managed) .align 1024 .b8 counter[600] = {7, 8};\n\
+        .visible .entry poke() { .reg .b64 %rd1; mov.b64 %rd1, counter; ret; }";
+    let (_, descriptor, _) = guest.image(100, ptx.as_bytes());
+    let managed = &descriptor.variables[1];
+    assert_eq!(
+        (&managed.name[..], managed.bytes, managed.align),
+        ("counter", 600, 1024)
+    );
+    assert!(managed.managed && !descriptor.variables[0].managed);
+    let host = guest.commit_host();
+    guest.set_host(host, &[0xff; 8192]);
+    let (_, first) = guest.module_in(0, ptx);
+    let (_, second) = guest.module_in(0, ptx);
+    let mut value = vec![0; 600];
+    value[..2].copy_from_slice(&[7, 8]);
+    for addresses in [&first, &second] {
+        let at = addresses[1];
+        assert!(at.is_multiple_of(1024) && guest.host.contains(at, 600));
+        assert_eq!(guest.host_bytes(at, 600), value);
+        assert_eq!(guest.download(at, 600), value);
+        // The driver's text has its address in a variable, which this driver has there.
+        let pointer = guest.download(addresses[0] + 48, 8);
+        assert_eq!(pointer, at.to_le_bytes());
+    }
+    assert!(first[1].abs_diff(second[1]) >= 600);
 }
 
 #[test]
@@ -253,6 +371,85 @@ fn a_client_that_goes_waits_for_its_own_work() {
     assert!(told.completed(0).is_empty(), "nobody is there to be told");
     drop(engine);
     assert_eq!(controls.counts(), [0; 5]);
+}
+
+#[test]
+fn what_waits_for_kernels_is_done_when_there_are_none() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = busy.commit(0, GRANULE);
+    let module = busy.module(PTX);
+    let (host, second) = (other.commit_host(), other.module(PTX));
+    other.write(0, host, &[1]);
+    assert_eq!(other.wait(0), Ok(()));
+    controls.hold(true);
+    busy.launch(0, module, 1, 1, &poke(device, 1));
+    let unload = ModuleUnload { module: second };
+    assert_eq!(other.client.module_unload(&unload, &[]), Ok(()));
+    let pinned = other.host;
+    other.client.decommit(pinned);
+    // Memory that is used again before it could be unpinned stays pinned.
+    other.client.commit(pinned).unwrap();
+    other.client.decommit(pinned);
+    assert_eq!(controls.counts()[2], 1);
+    let told = std::thread::scope(|scope| {
+        let load = scope.spawn(|| other.module(PTX));
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!load.is_finished(), "a module was loaded beside a kernel");
+        // Who loads keeps nobody from launching for long.
+        busy.stream(40);
+        busy.write(40, device, &[0]);
+        controls.hold(false);
+        load.join().unwrap();
+        busy.wait(40)
+    });
+    assert_eq!(told, Ok(()));
+    controls.settle(2, 0);
+    drop((busy, other));
+    drop(engine);
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+/// Code without variables is one module for all, which a newcomer gets beside running kernels.
+#[test]
+fn clients_share_modules_that_hold_nothing() {
+    const PLAIN: &str = ".version 7.8\n.visible .entry poke() {}";
+    let fake = Fake::new(&["VERSION=12040", "FUNC_SET_ATTRIBUTE"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = other.commit(0, GRANULE);
+    let own = busy.commit(0, GRANULE);
+    let module = busy.module(PLAIN);
+    controls.hold(true);
+    busy.launch(0, module, 1, 1, &poke(own, 1));
+    let second = other.module(PLAIN);
+    assert_eq!((controls.counts()[1], controls.stalls()), (1, 0));
+    controls.hold(false);
+    assert_eq!(busy.wait(0), Ok(()));
+    // What one client sets is no other's.
+    let most_shared = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0;
+    let carveout = CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT.0;
+    let set = |guest: &mut Guest, module, attribute, value| {
+        let request = FunctionSet {
+            module,
+            kernel: 0,
+            attribute,
+            value,
+        };
+        assert_eq!(guest.client.function_set(&request, &[]), Ok(()));
+        let last = controls.attribute(attribute);
+        (controls.counts()[1], last)
+    };
+    assert_eq!(set(&mut busy, module, most_shared, 70_000), (1, 70_000));
+    assert_eq!(set(&mut other, second, most_shared, 1000), (1, 70_000));
+    assert_eq!(set(&mut other, second, carveout, 50), (2, 50));
+    assert_eq!(controls.attribute(most_shared), 1000);
+    other.launch(0, second, 1, 1, &poke(device, 5));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 5);
 }
 
 #[test]

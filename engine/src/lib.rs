@@ -258,8 +258,9 @@ macro_rules! client_trait {
             /// The 4 or 8 bytes at an address of the client's memory, in one load if they are aligned.
             ///
             /// # Errors
-            /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have, and
-            /// CUDA_ERROR_NOT_SUPPORTED by engines that cannot look into it.
+            /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have, CUDA_ERROR_NOT_READY
+            /// if the caller is to ask again a little later, and CUDA_ERROR_NOT_SUPPORTED by engines
+            /// that cannot look into it.
             fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
                 let _ = (address, bytes);
                 Err(CUresult::ERROR_NOT_SUPPORTED)

@@ -94,15 +94,15 @@ struct Slab {
 }
 
 impl Ranges {
-    /// Takes `bytes` bytes that begin at a multiple of `align`, a power of two.
+    /// Takes `bytes` bytes that begin at a multiple of `align`, a power of two: the last ones of a range,
+    /// so that what is committed from its beginning on comes near them late.
     fn take_aligned(&mut self, bytes: u64, align: u64) -> Option<u64> {
         let (length, start, at) =
             self.by_size
                 .range((bytes, 0)..)
                 .find_map(|&(length, start)| {
-                    let at = start.checked_next_multiple_of(align)?;
-                    let end = at.checked_add(bytes)?;
-                    (end <= start + length).then_some((length, start, at))
+                    let at = (start + length - bytes) & !(align - 1);
+                    (at >= start).then_some((length, start, at))
                 })?;
         self.remove(start);
         if at > start {

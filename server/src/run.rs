@@ -53,8 +53,9 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// What the daemon's lists show of a device.
-fn listed(device: &DeviceFacts, granularity: Granularity) -> ListedDevice {
+/// What the daemon's lists show of a device, but for the chunks that its engine gives out.
+#[must_use]
+pub fn listed(device: &DeviceFacts) -> ListedDevice {
     let number = |attribute| {
         device
             .attribute(attribute)
@@ -68,8 +69,13 @@ fn listed(device: &DeviceFacts, granularity: Granularity) -> ListedDevice {
         pci: [PCI_DOMAIN_ID, PCI_BUS_ID, PCI_DEVICE_ID].map(number),
         total_memory: device.total_memory,
         multiprocessors: number(MULTIPROCESSOR_COUNT),
-        chunk: granularity.least.max(granularity.step).max(1),
+        chunk: 0,
     }
+}
+
+/// The multiprocessors that a static partition is made of.
+fn chunk(granularity: Granularity) -> u32 {
+    granularity.least.max(granularity.step).max(1)
 }
 
 /// Events, by the number in the kernel's event.
@@ -126,7 +132,10 @@ pub fn run(
     let ready = Packet::Ready {
         pid: getpid().as_raw_pid(),
         devices: devices
-            .map(|(ordinal, device)| listed(device, engine.granularity(ordinal)))
+            .map(|(ordinal, device)| ListedDevice {
+                chunk: chunk(engine.granularity(ordinal)),
+                ..listed(device)
+            })
             .collect(),
     };
     let connection = Arc::new(connection);

@@ -78,7 +78,8 @@ impl Values {
             let dead = shared.is_dead(shared.progress.context(at.stream));
             let looked = client.peek(wait.address, wait.bytes);
             match looked.map(|value| holds(wait, value)) {
-                Ok(Some(false)) if !dead => {
+                // The engine may need more than one look.
+                Ok(Some(false)) | Err(CUresult::ERROR_NOT_READY) if !dead => {
                     *asked = true;
                     return true;
                 }

@@ -1,5 +1,5 @@
 // needs: plain
-// env: CUDA_DEVICE_MAX_CONNECTIONS=32
+// env: CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
 // With as many connections as streams, kernels of all streams overlap, in whatever order they are
 // launched.
 #include "connections.h"

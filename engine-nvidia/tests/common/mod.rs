@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 use engine_nvidia::{NvidiaEngine, OpenError, prepare_environment};
 use libloading::os::unix::Library;
@@ -96,13 +97,44 @@ impl Controls {
 
     /// How many streams, modules, registrations, events and bytes of physical memory there are.
     pub fn counts(&self) -> [i64; 5] {
+        std::array::from_fn(|what| self.count(what as i32))
+    }
+
+    /// How many calls were made that wait, in the real driver, for kernels that were running.
+    pub fn stalls(&self) -> i64 {
+        self.count(5)
+    }
+
+    /// To what an attribute of a function was last set.
+    pub fn attribute(&self, attribute: u32) -> i32 {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let asked = self
+                .library
+                .get::<unsafe extern "C" fn(u32) -> i32>(b"fake_attribute\0")
+                .unwrap();
+            asked(attribute)
+        }
+    }
+
+    fn count(&self, what: i32) -> i64 {
         // SAFETY: the function has this type in `driver.c`.
         unsafe {
             let count = self
                 .library
                 .get::<unsafe extern "C" fn(i32) -> i64>(b"fake_count\0")
                 .unwrap();
-            std::array::from_fn(|what| count(what as i32))
+            count(what)
+        }
+    }
+
+    /// Waits, for ten seconds at most, until one of the counts is this: what an idle device gives back
+    /// goes a little later.
+    pub fn settle(&self, what: usize, count: i64) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while self.counts()[what] != count {
+            assert!(Instant::now() < until, "{:?}", self.counts());
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -3,6 +3,7 @@
  * no compiler: an image that begins with ".version" has the kernels that its text names, which do
  * nothing. Compiled by the tests, with
  *   VERSION      what cuDriverGetVersion says;
+ *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
  *   NOT_A_DRIVER leaves everything out.
  */
@@ -13,6 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef DEVICES
+#define DEVICES 1
+#endif
 
 #ifdef MARK
 const char mark[] = MARK;
@@ -91,6 +97,18 @@ static R push(struct stream *s, struct op o) {
     return r;
 }
 
+/* Calls for which the real driver would have waited for kernels, with its lock held. */
+static long stalls;
+static void waits_for_all(void) {
+    pthread_mutex_lock(&big);
+    for (int i = 0; i < 4096; i++)
+        if (streams[i] && streams[i]->first) {
+            stalls++;
+            break;
+        }
+    pthread_mutex_unlock(&big);
+}
+
 /* What tests turn. */
 void fake_hold(int on) {
     pthread_mutex_lock(&big);
@@ -107,13 +125,15 @@ long fake_count(int what) {
     case 2: return live_registrations;
     case 3: return live_events;
     case 4: return (long)taken;
+    case 5: return stalls;
     }
     return -1;
 }
 
 R cuInit(unsigned flags) { return OK; }
 R cuDriverGetVersion(int *v) { *v = VERSION; return OK; }
-R cuDeviceGetCount(int *n) { *n = 1; return OK; }
+R cuDeviceGetCount(int *n) { *n = DEVICES; return OK; }
+R cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return OK; }
 R cuDeviceGetName(char *name, int n, int d) { snprintf(name, n, "Fake GPU"); return OK; }
 R cuDeviceGetUuid_v2(unsigned char *u, int d) { for (int i = 0; i < 16; i++) u[i] = i; return OK; }
 R cuDeviceTotalMem_v2(size_t *n, int d) { *n = total; return OK; }
@@ -123,9 +143,11 @@ R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     *v = 1000 + a;
     return OK;
 }
-R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)0x1000; return OK; }
+static __thread int current; /* device of the thread's context */
+R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)(0x1000 + (P)d); return OK; }
 R cuDevicePrimaryCtxRelease_v2(int d) { return OK; }
-R cuCtxSetCurrent(void *c) { return OK; }
+R cuCtxSetCurrent(void *c) { current = (P)c - 0x1000; return OK; }
+R cuCtxEnablePeerAccess(void *c, unsigned f) { return (P)c - 0x1000 == current ? 101 : OK; }
 R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
 R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - taken; *t = total; return sticky; }
 
@@ -187,6 +209,7 @@ R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
     return OUT_OF_MEMORY;
 }
 R cuMemHostUnregister(void *p) {
+    waits_for_all();
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && registered[i][0] == (P)p) {
             registered[i][1] = 0;
@@ -197,39 +220,83 @@ R cuMemHostUnregister(void *p) {
 }
 R cuMemGetAllocationGranularity(size_t *n, void *p, unsigned o) { *n = 2 << 20; return OK; }
 R cuMemAddressReserve(P *at, size_t n, size_t a, P want, uint64_t f) {
+    if (!want) { /* anywhere, at a multiple of the granularity */
+        static P next = 0x300000000000;
+        want = next;
+        next += n;
+    }
     void *p = mmap((void *)want, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     *at = (P)p;
     return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
 }
 R cuMemAddressFree(P at, size_t n) { return munmap((void *)at, n) ? INVALID_VALUE : OK; }
-R cuMemCreate(uint64_t *h, size_t n, void *p, uint64_t f) {
+/* Physical memory is a file; it is there until it is released and mapped nowhere. */
+struct physical { int file; size_t bytes; int users; };
+static struct { P at; size_t bytes; struct physical *what; unsigned devices; } mappings[4096];
+static void leave(struct physical *what) {
+    if (--what->users) return;
+    taken -= what->bytes;
+    close(what->file);
+    free(what);
+}
+R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
     if (n % (2 << 20) || !n) return INVALID_VALUE;
     if (taken + n > total) return OUT_OF_MEMORY;
     taken += n;
-    *h = n;
+    *h = malloc(sizeof **h);
+    **h = (struct physical){memfd_create("physical", 0), n, 1};
+    if (ftruncate((*h)->file, n)) return OUT_OF_MEMORY;
+    /* Fresh physical memory holds what others left. */
+    char old[4096];
+    memset(old, 0xa5, sizeof old);
+    for (size_t at = 0; at < n && at < 4 << 20; at += sizeof old)
+        if (pwrite((*h)->file, old, sizeof old, at) != sizeof old) return OUT_OF_MEMORY;
     return sticky;
 }
-R cuMemRelease(uint64_t h) { taken -= h; return OK; }
-R cuMemMap(P at, size_t n, size_t o, uint64_t h, uint64_t f) {
-    if (at % (2 << 20) || n != h || o) return INVALID_VALUE;
-    void *p = mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    return p == MAP_FAILED ? OUT_OF_MEMORY : OK;
-}
-R cuMemSetAccess(P at, size_t n, void *d, size_t c) {
-    if (mprotect((void *)at, n, PROT_READ | PROT_WRITE)) return INVALID_VALUE;
-    /* Fresh physical memory holds what others left. */
-    memset((void *)at, 0xa5, n < 4 << 20 ? n : 4 << 20);
+R cuMemRelease(struct physical *h) { leave(h); return OK; }
+R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
+    if (at % (2 << 20) || n % (2 << 20) || o % (2 << 20) || o + n > h->bytes) return INVALID_VALUE;
+    int free = -1;
+    for (int i = 0; i < 4096; i++) {
+        if (mappings[i].bytes && mappings[i].at < at + n && at < mappings[i].at + mappings[i].bytes) return INVALID_VALUE;
+        if (!mappings[i].bytes) free = i;
+    }
+    if (free < 0) return OUT_OF_MEMORY;
+    void *p = mmap((void *)at, n, PROT_NONE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, h->file, o);
+    if (p == MAP_FAILED) return OUT_OF_MEMORY;
+    mappings[free].at = at;
+    mappings[free].bytes = n;
+    mappings[free].what = h;
+    mappings[free].devices = 0;
+    h->users++;
     return OK;
 }
+R cuMemSetAccess(P at, size_t n, int *d, size_t c) {
+    for (int i = 0; i < 4096; i++)
+        if (mappings[i].bytes == n && mappings[i].at == at) {
+            mappings[i].devices = d[2] ? mappings[i].devices | 1u << d[1] : mappings[i].devices & ~(1u << d[1]);
+            return mprotect((void *)at, n, mappings[i].devices ? PROT_READ | PROT_WRITE : PROT_NONE) ? INVALID_VALUE : OK;
+        }
+    return INVALID_VALUE;
+}
 R cuMemUnmap(P at, size_t n) {
-    void *p = mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    return p == MAP_FAILED ? INVALID_VALUE : OK;
+    for (int i = 0; i < 4096; i++)
+        if (mappings[i].bytes == n && mappings[i].at == at) {
+            mappings[i].bytes = 0;
+            leave(mappings[i].what);
+            void *p = mmap((void *)at, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+            return p == MAP_FAILED ? INVALID_VALUE : OK;
+        }
+    return INVALID_VALUE;
 }
 
 static R whole(P at, size_t n) { /* a host range lies in one registration, or in none */
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && at < registered[i][0] + registered[i][1] && registered[i][0] < at + n)
             return registered[i][0] <= at && at + n <= registered[i][0] + registered[i][1] ? OK : INVALID_VALUE;
+    for (int i = 0; i < 4096; i++) /* and the current device reaches what is mapped */
+        if (mappings[i].bytes && at < mappings[i].at + mappings[i].bytes && mappings[i].at < at + n && !(mappings[i].devices >> current & 1))
+            return 700;
     return OK;
 }
 R cuMemcpyAsync(P to, P from, size_t n, struct stream *s) {
@@ -260,7 +327,7 @@ static R set(P to, size_t pitch, uint32_t v, int e, size_t w, size_t h, struct s
 R cuMemsetD8Async(P to, unsigned char v, size_t n, struct stream *s) {
     if (v) return set(to, 0, v, 1, n, 1, s);
     /* Clearing of large ranges: whole pages are dropped, as the tests commit more than there is. */
-    if (!held && n >= 1 << 20 && to % 4096 == 0) madvise((void *)to, n & ~4095ull, MADV_DONTNEED);
+    if (!held && n >= 1 << 20 && to % 4096 == 0) madvise((void *)to, n & ~4095ull, MADV_REMOVE);
     else return set(to, 0, v, 1, n, 1, s);
     return set(to + (n & ~4095ull), 0, v, 1, n & 4095, 1, s);
 }
@@ -270,9 +337,10 @@ R cuMemsetD2D8Async(P to, size_t p, unsigned char v, size_t w, size_t h, struct 
 R cuMemsetD2D16Async(P to, size_t p, uint16_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 2, w, h, s); }
 R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 4, w, h, s); }
 
-struct module { char name[64]; long variable[8]; };
+struct module { char name[64]; long variable[8]; char *text; };
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     const char *entry;
+    waits_for_all();
     if (strncmp(image, ".version", 8) || !(entry = strstr(image, ".entry "))) {
         for (unsigned i = 0; i < n; i++)
             if (options[i] == 5) strcpy(values[i], "no kernel in line 1");
@@ -280,20 +348,29 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     }
     *m = calloc(1, sizeof **m);
     sscanf(entry, ".entry %63[a-z_]", (*m)->name);
+    (*m)->text = strdup(image);
     live_modules++;
     return sticky;
 }
-R cuModuleUnload(struct module *m) { free(m); live_modules--; return OK; }
+R cuModuleUnload(struct module *m) { waits_for_all(); free(m->text); free(m); live_modules--; return OK; }
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
 R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
-    if (strcmp(name, "room")) return NOT_FOUND;
-    *at = (P)m->variable;
-    *n = sizeof m->variable;
+    /* Of what the engine adds to a text, each variable is the end of the room. */
+    int added = strstr(name, "openmps") && strstr(m->text, name);
+    if (!added && strcmp(name, "room")) return NOT_FOUND;
+    *at = (P)(m->variable + (added ? 6 : 0));
+    *n = added ? 16 : sizeof m->variable;
     return OK;
 }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
+#ifdef FUNC_SET_ATTRIBUTE
+/* What was last set, of any function. */
+static int set_last[32];
+R cuFuncSetAttribute(void *f, unsigned a, int v) { return a < 32 ? set_last[a] = v, OK : INVALID_VALUE; }
+int fake_attribute(unsigned a) { return set_last[a]; }
+#endif
 R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;

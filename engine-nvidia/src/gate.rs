@@ -1,0 +1,291 @@
+//! The gate of a device, which all operations of streams pass on their way to the driver.
+//!
+//! Some calls of the driver wait for every kernel that the context has running, whosever it is, and hold
+//! the context's lock meanwhile, so that nobody could launch anything: loading and unloading modules,
+//! unpinning host memory, destroying arrays (`benches/gpu/driver_calls.cu` finds out which). They are made
+//! only while the gate is closed and nothing runs. What is to be loaded waits for that; what is to be
+//! given back is [retired](Gate::retire) until the device has nothing to do.
+//!
+//! A closed gate keeps others' operations in their streams. It is closed for a short time at first, and
+//! then open for nine times as long: a kernel that runs long holds up who loads, and nobody else.
+//!
+//! Must not know what is loaded or retired.
+
+use std::fmt::{Debug, Formatter};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use crate::poller::Waker;
+use crate::sync::lock;
+
+/// How long the gate is closed at first for what runs to finish, and at most.
+const FIRST_PATIENCE: Duration = Duration::from_millis(5);
+const MOST_PATIENCE: Duration = Duration::from_secs(1);
+/// How much longer it is open than it was closed, before it is closed again.
+const OPEN: u32 = 9;
+/// Time between two looks at what runs.
+const LOOK: Duration = Duration::from_micros(20);
+/// So many retired things, or bytes of memory in them, are not kept for an idle device: who retires more
+/// waits for his turn.
+const MOST_RETIRED: usize = 64;
+const MOST_RETIRED_BYTES: u64 = 256 << 20;
+
+/// Operations of one client that the driver has and that are not known to be done. Apart from others' in
+/// memory, since every launch counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Running(AtomicUsize);
+
+/// What waits for an idle device.
+#[derive(Default)]
+struct Retired {
+    calls: Vec<Box<dyn FnOnce() + Send>>,
+    /// Bytes of memory that the calls give back.
+    bytes: u64,
+}
+
+/// A device's gate.
+#[derive(Default)]
+pub(crate) struct Gate {
+    closed: AtomicBool,
+    clients: Mutex<Vec<Weak<Running>>>,
+    /// Held by who closes the gate.
+    turn: Mutex<()>,
+    retired: Mutex<Retired>,
+    /// Is told that the gate is open again.
+    waker: OnceLock<Arc<Waker>>,
+}
+
+impl Debug for Gate {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate")
+            .field("closed", &self.closed)
+            .field("clients", &lock(&self.clients).len())
+            .field("retired", &lock(&self.retired).calls.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Gate {
+    /// Who issues what waited while the gate was closed.
+    pub(crate) fn set_waker(&self, waker: &Arc<Waker>) {
+        // Nobody else sets it.
+        let _ = self.waker.set(Arc::clone(waker));
+    }
+
+    /// The counter of one more client.
+    pub(crate) fn join(&self) -> Arc<Running> {
+        let running = Arc::new(Running::default());
+        let mut clients = lock(&self.clients);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&running));
+        running
+    }
+
+    /// Lets one operation through, which [`Running::leave`] ends, unless the gate is closed.
+    pub(crate) fn pass(&self, running: &Running) -> bool {
+        // Pairs with `close`: either it sees the operation, or we see that the gate is closed.
+        running.0.fetch_add(1, Ordering::SeqCst);
+        if self.closed.load(Ordering::SeqCst) {
+            running.leave();
+            return false;
+        }
+        true
+    }
+
+    /// Makes a call while no operation of any client runs. Waits for those that do, as the module says,
+    /// or until `dead` says that the device is.
+    pub(crate) fn alone<T>(&self, dead: impl Fn() -> bool, call: impl FnOnce() -> T) -> T {
+        let turn = lock(&self.turn);
+        let mut patience = FIRST_PATIENCE;
+        let closed = loop {
+            let closed = self.close();
+            let until = Instant::now() + patience;
+            while self.runs() && Instant::now() < until && !dead() {
+                std::thread::sleep(LOOK);
+            }
+            if !self.runs() || dead() {
+                break closed;
+            }
+            drop(closed);
+            std::thread::sleep(patience * OPEN);
+            patience = (patience * 2).min(MOST_PATIENCE);
+        };
+        let result = call();
+        self.give_back();
+        drop(closed);
+        drop(turn);
+        result
+    }
+
+    /// Has so many bytes of memory given back when no operation of any client runs.
+    pub(crate) fn retire(
+        &self,
+        bytes: u64,
+        dead: impl Fn() -> bool,
+        call: impl FnOnce() + Send + 'static,
+    ) {
+        let full = {
+            let mut retired = lock(&self.retired);
+            retired.calls.push(Box::new(call));
+            retired.bytes = retired.bytes.saturating_add(bytes);
+            retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
+        };
+        if full {
+            self.alone(dead, || ());
+        } else if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Does what was retired, if nothing runs. Does not wait.
+    pub(crate) fn sweep(&self) {
+        if lock(&self.retired).calls.is_empty() {
+            return;
+        }
+        if let Ok(_turn) = self.turn.try_lock() {
+            let _closed = self.close();
+            if !self.runs() {
+                self.give_back();
+            }
+        }
+    }
+
+    fn give_back(&self) {
+        let retired = std::mem::take(&mut *lock(&self.retired));
+        for call in retired.calls {
+            call();
+        }
+    }
+
+    fn runs(&self) -> bool {
+        let clients = lock(&self.clients);
+        let mut running = clients.iter().filter_map(Weak::upgrade);
+        running.any(|client| client.0.load(Ordering::SeqCst) != 0)
+    }
+
+    fn close(&self) -> Closed<'_> {
+        self.closed.store(true, Ordering::SeqCst);
+        Closed(self)
+    }
+}
+
+/// Opens the gate when dropped.
+struct Closed<'a>(&'a Gate);
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        self.0.closed.store(false, Ordering::SeqCst);
+        if let Some(waker) = self.0.waker.get() {
+            waker.wake();
+        }
+    }
+}
+
+impl Running {
+    /// An operation that was let through is done.
+    pub(crate) fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    const NEVER: fn() -> bool = || false;
+
+    #[test]
+    fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
+        let gate = Arc::new(Gate::default());
+        let running = gate.join();
+        assert!(gate.pass(&running));
+        let (tell, told) = mpsc::channel();
+        let alone = std::thread::spawn({
+            let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
+            move || {
+                gate.alone(NEVER, || {
+                    assert!(!gate.pass(&running), "let through a closed gate");
+                    tell.send(()).unwrap();
+                });
+            }
+        });
+        // Others are let through again and again while it waits for an operation that runs long.
+        while !gate.closed.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let other = gate.join();
+        while !gate.pass(&other) {
+            std::thread::yield_now();
+        }
+        other.leave();
+        assert!(told.try_recv().is_err(), "alone beside what runs");
+        running.leave();
+        alone.join().unwrap();
+        told.try_recv().unwrap();
+        assert!(gate.pass(&running), "the gate stayed closed");
+    }
+
+    #[test]
+    fn a_dead_device_is_not_waited_for() {
+        let gate = Gate::default();
+        let running = gate.join();
+        assert!(gate.pass(&running));
+        assert_eq!(gate.alone(|| true, || 7), 7);
+    }
+
+    #[test]
+    fn what_is_retired_waits_for_an_idle_device() {
+        let gate = Gate::default();
+        let running = gate.join();
+        let (tell, told) = mpsc::channel();
+        assert!(gate.pass(&running));
+        gate.retire(1, NEVER, move || tell.send(()).unwrap());
+        gate.sweep();
+        assert!(told.try_recv().is_err(), "given back beside what runs");
+        running.leave();
+        gate.sweep();
+        told.try_recv().unwrap();
+        assert!(lock(&gate.retired).calls.is_empty());
+    }
+
+    #[test]
+    fn much_that_is_retired_is_waited_for() {
+        let gate = Arc::new(Gate::default());
+        let running = gate.join();
+        let given_back = Arc::new(AtomicUsize::new(0));
+        assert!(gate.pass(&running));
+        let (tell, told) = mpsc::channel();
+        let retiring = std::thread::spawn({
+            let (gate, given_back) = (Arc::clone(&gate), Arc::clone(&given_back));
+            move || {
+                for _ in 0..=MOST_RETIRED {
+                    let given_back = Arc::clone(&given_back);
+                    gate.retire(0, NEVER, move || {
+                        given_back.fetch_add(1, Ordering::SeqCst);
+                    });
+                    tell.send(()).unwrap();
+                }
+            }
+        });
+        for _ in 0..MOST_RETIRED {
+            told.recv().unwrap();
+        }
+        assert_eq!(given_back.load(Ordering::SeqCst), 0);
+        running.leave();
+        retiring.join().unwrap();
+        assert_eq!(given_back.load(Ordering::SeqCst), MOST_RETIRED + 1);
+    }
+
+    #[test]
+    fn a_client_that_has_gone_runs_nothing() {
+        let gate = Gate::default();
+        let running = gate.join();
+        assert!(gate.pass(&running));
+        drop(running);
+        gate.alone(NEVER, || ());
+    }
+}

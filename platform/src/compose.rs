@@ -1,0 +1,96 @@
+//! What the daemon's image says when it starts, in the order and the words that people know.
+
+use crate::gpus::Gpu;
+
+/// The lines before the daemon's own. `shared_memory` is how large /dev/shm is, if there is one;
+/// `percentage` is CUDA_MPS_ACTIVE_THREAD_PERCENTAGE.
+#[must_use]
+pub fn greeting(shared_memory: Option<u64>, percentage: Option<&str>, gpus: &[Gpu]) -> String {
+    let mut text = String::new();
+    if let Some(bytes) = shared_memory {
+        text += &format!("Size of /dev/shm: {bytes} bytes\n");
+    }
+    text += &format!(
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: {}\n",
+        percentage.unwrap_or_default()
+    );
+    text += "Available GPUs:\n";
+    for gpu in gpus {
+        text += &format!(
+            "    - {}, {}, {}, {}\n",
+            gpu.index, gpu.pci, gpu.name, gpu.mode
+        );
+    }
+    text += "Starting NVIDIA MPS control daemon...\n";
+    text
+}
+
+/// The devices that a container may have by `NVIDIA_VISIBLE_DEVICES`: indices or UUIDs, `all`, or
+/// nothing.
+///
+/// # Errors
+/// In words, when it names one that is not there.
+pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, String> {
+    let text = variable.unwrap_or("all").trim();
+    match text {
+        "all" => return Ok(gpus),
+        "" | "void" | "none" => return Ok(Vec::new()),
+        _ => {}
+    }
+    let mut shown = Vec::new();
+    for word in text.split(',').map(str::trim) {
+        match gpus.iter().find(|gpu| gpu.is_named(word)) {
+            Some(gpu) => shown.push(gpu.clone()),
+            None => {
+                return Err(format!(
+                    "NVIDIA_VISIBLE_DEVICES={text}: there is no GPU {word:?}; there are {} GPUs, \
+                     named from 0 or by UUID",
+                    gpus.len()
+                ));
+            }
+        }
+    }
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpus::{ComputeMode, PciAddress};
+
+    fn gpu() -> Gpu {
+        Gpu {
+            name: "Tesla T4".into(),
+            uuid: "GPU-1".into(),
+            pci: PciAddress {
+                domain: 0,
+                bus: 0,
+                device: 0x1e,
+            },
+            mode: ComputeMode::ExclusiveProcess,
+            ..Gpu::default()
+        }
+    }
+
+    #[test]
+    fn the_greeting_is_the_walk_throughs() {
+        assert_eq!(
+            greeting(Some(67_108_864), Some("33"), &[gpu()]),
+            "Size of /dev/shm: 67108864 bytes\n\
+             CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: 33\n\
+             Available GPUs:\n\
+             \x20   - 0, 00000000:00:1E.0, Tesla T4, Exclusive_Process\n\
+             Starting NVIDIA MPS control daemon...\n"
+        );
+    }
+
+    #[test]
+    fn devices_are_chosen_by_the_variable() {
+        let all = || vec![gpu()];
+        assert_eq!(visible(all(), None).unwrap().len(), 1);
+        assert_eq!(visible(all(), Some("GPU-1, 0")).unwrap().len(), 2);
+        assert_eq!(visible(all(), Some("void")).unwrap().len(), 0);
+        let error = visible(all(), Some("0,3")).unwrap_err();
+        assert!(error.contains("\"3\""), "{error}");
+    }
+}
