@@ -7,6 +7,7 @@
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
+//! * `gate`: who may have contexts on a device;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
 //! * `admission`: from the daemon's packet to a session; `run`: the main thread.
@@ -16,6 +17,7 @@ mod admission;
 mod arrays;
 mod changes;
 mod commons;
+mod gate;
 mod groups;
 mod heap;
 mod images;
@@ -31,5 +33,6 @@ mod session;
 mod sharing;
 mod values;
 
+pub use gate::{Gate, Open};
 pub use log::{Log, NoLog};
-pub use run::{RunError, listed, run};
+pub use run::{RunError, listed, run, run_gated};

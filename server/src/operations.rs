@@ -522,10 +522,12 @@ impl Operations for Session {
         let result = match self.devices.get(request.device as usize) {
             None => Err(CUresult::ERROR_INVALID_DEVICE),
             Some(_) if !allowed => Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION),
-            Some(_) => {
+            Some(device) => {
                 let share = self.share_of_device(request);
                 let request = ContextCreate { share, ..*request };
-                self.client.context_create(&request, data)
+                self.shared
+                    .may_have_context(&device.uuid)
+                    .and_then(|()| self.client.context_create(&request, data))
             }
         };
         if let Err(code) = result {
