@@ -210,7 +210,6 @@ impl Under<'_> {
             progress::a_kernel_waits_for_a_copy,
             progress::a_kernel_waits_for_another_stream,
             progress::a_block_waits_for_a_later_block,
-            progress::forty_kernels_wait_in_a_ring,
             progress::clients_share_what_endless_kernels_leave,
             progress::dropping_a_client_ends_its_kernels,
             progress::destroying_a_context_ends_its_kernels,
