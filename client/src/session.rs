@@ -29,7 +29,7 @@ use crate::output::Output;
 use crate::pool::Pools;
 use crate::registered::Registered;
 use crate::staging::Staged;
-use crate::stream::{Stream, Streams};
+use crate::stream::Streams;
 use crate::virtual_memory::VirtualMemory;
 
 /// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
@@ -281,27 +281,8 @@ impl Session {
         Ok(reply)
     }
 
-    /// Puts a request at the end of a stream, and gives its place there.
-    #[inline]
-    pub(crate) fn enqueue<R: Request>(
-        &self,
-        slot: u32,
-        stream: &Stream,
-        request: &R,
-        data: &[&[u8]],
-    ) -> Result<u64, CUresult> {
-        self.check_open()?;
-        stream.append(|sequence| {
-            self.link
-                .wait_for_depth(slot, sequence)
-                .map_err(|_| self.lost())?;
-            self.link
-                .post(slot, sequence, request, data)
-                .map_err(|_| self.lost())
-        })
-    }
-
     /// Waits until a stream may take one record more; whoever has it in hand does so.
+    #[inline]
     pub(crate) fn wait_for_depth(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
         self.link
             .wait_for_depth(slot, sequence)
@@ -309,6 +290,7 @@ impl Session {
     }
 
     /// Sends a request to its place in a stream that the caller has in hand.
+    #[inline]
     pub(crate) fn post_at<R: Request>(
         &self,
         slot: u32,
