@@ -69,7 +69,7 @@ pub(crate) struct Session {
     /// Other processes' memory that is open, by address, and how often.
     imports: Mutex<BTreeMap<u64, u32>>,
     /// Set once any was; read without the lock by copies.
-    pub any_imports: AtomicBool,
+    any_imports: AtomicBool,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -206,7 +206,13 @@ impl Session {
         self.imports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any other process's memory is open.
+    /// Adds other processes' memory that is open now to what [`Session::imports`] gave.
+    pub(crate) fn add_import(&self, imports: &mut BTreeMap<u64, u32>, address: u64) {
+        imports.insert(address, 1);
+        self.any_imports.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any other process's memory is open, or was.
     pub(crate) fn has_imports(&self) -> bool {
         self.any_imports.load(Ordering::Relaxed)
     }
