@@ -37,6 +37,7 @@ mod looks;
 mod memory;
 mod module;
 mod names;
+mod output;
 mod physical;
 mod poller;
 mod rewrite;

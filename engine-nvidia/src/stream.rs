@@ -17,6 +17,8 @@ use engine::Observer;
 use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::module::Module;
+use crate::output::Output;
 use crate::poller::Waker;
 use crate::sync::{Handle, lock};
 use crate::window::Cleared;
@@ -37,6 +39,8 @@ const WAITING_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) observer: Arc<dyn Observer>,
+    /// What its kernels have printed.
+    pub(crate) output: Output,
     waker: Arc<Waker>,
     /// Everything that clears memory which the streams may touch.
     cleared: Vec<Arc<Cleared>>,
@@ -59,6 +63,7 @@ impl Common {
     ) -> Self {
         Self {
             observer,
+            output: Output::default(),
             waker,
             cleared,
             closed: AtomicBool::new(false),
@@ -79,6 +84,16 @@ impl Common {
         self.closed.store(true, Ordering::Release);
     }
 
+    /// Takes what a module's kernels have printed, and tells the client.
+    fn drain(&self, module: &Module) {
+        if let Some(ring) = module.ring()
+            && self.output.drain(ring)
+            && !self.closed.load(Ordering::Acquire)
+        {
+            self.observer.wrote();
+        }
+    }
+
     pub(crate) fn add_context(&self, context: Arc<Context>) {
         lock(&self.contexts).push(context);
     }
@@ -91,6 +106,10 @@ impl Common {
     pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
         if self.closed.load(Ordering::Acquire) {
             return;
+        }
+        // What a device died of may have left a message.
+        for stream in streams {
+            stream.drain();
         }
         for context in &*lock(&self.contexts) {
             let Err(code) = context.device().check() else {
@@ -179,6 +198,15 @@ struct Issued {
     after: After,
 }
 
+impl Issued {
+    /// Takes what its kernel has printed, if it is one.
+    fn drain(&self, common: &Common) {
+        if let After::Keep { module, .. } = &self.after {
+            common.drain(module);
+        }
+    }
+}
+
 impl Stream {
     /// Makes a stream. `before` is the one that had the slot.
     ///
@@ -246,6 +274,13 @@ impl Stream {
             After::Keep { module, kernel } => module.kernel_name(*kernel).map(str::to_owned),
             _ => None,
         })
+    }
+
+    /// Takes what its kernels have printed.
+    fn drain(&self) {
+        for issued in &lock(&self.state).issued {
+            issued.drain(&self.common);
+        }
     }
 
     /// Whether it has no work.
@@ -372,6 +407,10 @@ impl Stream {
             state.before = None;
         }
         let mut progress = false;
+        // So that the ring of a kernel that runs long does not become full.
+        if let Some(front) = state.issued.front() {
+            front.drain(&self.common);
+        }
         loop {
             // In this order: a device that died later does not undo what had completed.
             let dead = self.context.check_told();
@@ -425,7 +464,10 @@ impl Stream {
         let mut ended = false;
         match after {
             After::Nothing => {}
-            After::Keep { module, .. } => drop(module),
+            After::Keep { module, .. } => {
+                self.common.drain(&module);
+                drop(module);
+            }
             After::Time { event, raw } => {
                 let time = self
                     .device()
