@@ -20,7 +20,7 @@ use crate::images;
 use crate::shell::{root, run};
 
 /// What anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A test that this machine cannot run, and why.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ const TESTS: &[(&str, Test)] = &[
     ("cdi", cdi::oracle),
     ("cloudpods", cloudpods::daemon),
     ("cloudpods-files", cloudpods::files),
-    ("compose", compose::ours),
+    ("compose-ours", compose::ours),
     ("compose-upstream", compose::upstream),
     ("compose-early", compose::early),
     ("docker-cdi", docker::cdi),

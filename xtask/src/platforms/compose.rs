@@ -213,7 +213,8 @@ pub(super) fn ours() -> Result<()> {
         "{server}\n{comm}"
     );
     project.stop(up)?;
-    let text = project.lines("mps-daemon")?;
+    // docker-compose itself has stopped listening by then.
+    let text = said(&mut docker.docker(&["logs", "mps-daemon"]))?;
     in_order(
         &text,
         &["] Told by a signal to quit\n", "] Exit with status 0\n"],
