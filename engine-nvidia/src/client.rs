@@ -8,6 +8,7 @@ use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
+use cuda_abi::types::CUfunction_attribute;
 use engine::{Attachment, CUresult, Client, Held, Window};
 
 use crate::array::{self, Array, Texture};
@@ -409,7 +410,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let module = Module::new(&context, Arc::clone(image))?;
+        let observer = &*self.common.observer;
+        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
@@ -444,6 +446,12 @@ impl Client for NvidiaClient {
             attribute,
             value,
         } = *request;
+        let attribute = CUfunction_attribute(attribute);
+        if !self.module(module)?.can_set(attribute) {
+            // Launches that were posted before keep the shared one.
+            let apart = self.module(module)?.apart()?;
+            self.modules.insert(module, Arc::new(apart));
+        }
         self.module(module)?.set(kernel, attribute, value)
     }
 

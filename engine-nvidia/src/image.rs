@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
+use ptx::image::{ImageKind, classify};
+use ptx::rewrite::Managed;
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::link::link;
+use crate::link;
 use crate::names;
+use crate::rewrite;
 use crate::sync::{Handle, lock};
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
@@ -55,21 +58,44 @@ impl Images {
     pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
         let one;
         let bytes = if linked::is_linked(bytes) {
-            one = link(device, bytes)?;
+            one = link::link(device, bytes)?;
             &one[..]
         } else {
             bytes
         };
-        let mut padded = Vec::with_capacity(bytes.len() + PADDING);
-        padded.extend_from_slice(bytes);
-        padded.resize(bytes.len() + PADDING, 0);
-        let padded: Arc<[u8]> = padded.into();
+        let padded: Arc<[u8]> = link::padded(bytes).into();
         if let Some(image) = lock(&self.known).get(&padded).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
         let candidates = names::variables(bytes)?;
-        let image = Arc::new(Image::new(device, Arc::clone(&padded), &candidates)?);
+        let rewritten = rewrite::rewritten(bytes, device.architecture());
+        let (text, managed) = match &rewritten {
+            Some(Ok(rewritten)) => (Some(rewritten.text.as_bytes()), &rewritten.managed[..]),
+            _ if classify(bytes) == Some(ImageKind::Ptx) => (Some(bytes), &[][..]),
+            _ => (None, &[][..]),
+        };
+        let code = text.map_or_else(
+            || Arc::clone(&padded),
+            |text| {
+                let compiled = link::compile(device, text);
+                link::padded(compiled.as_deref().unwrap_or(text)).into()
+            },
+        );
+        let image = Image::new(device, code, &candidates, managed).map_err(|refused| {
+            // Why what might have helped did not.
+            match &rewritten {
+                Some(Err(why)) => Refused {
+                    log: format!(
+                        "{}; the image's PTX cannot be rewritten: {why}",
+                        refused.log
+                    ),
+                    ..refused
+                },
+                _ => refused,
+            }
+        })?;
+        let image = Arc::new(image);
         let mut known = lock(&self.known);
         known.retain(|_, image| image.strong_count() > 0);
         known.insert(padded, Arc::downgrade(&image));
@@ -82,11 +108,35 @@ impl Images {
 pub(crate) struct Image {
     bytes: Arc<[u8]>,
     descriptor: Descriptor,
-    /// Names of the kernels and variables, in the descriptor's order, for the driver.
+    /// Names of the kernels, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
-    variables: Vec<CString>,
-    /// The module that was made to learn all this; the first user gets it, nothing in it was used.
-    fresh: Mutex<Option<Loaded>>,
+    /// The variables in the descriptor's order.
+    variables: Vec<Placed>,
+    /// Modules of it, at most one a device. Without variables there is nothing in a module that its
+    /// users could change under each other, and all have the same one: loading another would wait for
+    /// all kernels. With variables there is the one here that was made to learn all this, until its
+    /// first user takes it.
+    loaded: Mutex<Vec<Arc<Loaded>>>,
+}
+
+/// Where a variable of an image is.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// Where the driver put the variable of this name.
+    ByDriver(CString),
+    /// In managed memory, whose address stands in a variable of the driver's.
+    Managed(ManagedVariable),
+}
+
+/// A `__managed__` variable.
+#[derive(Debug)]
+pub(crate) struct ManagedVariable {
+    /// The name of the variable with its address.
+    pub(crate) pointer: CString,
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    /// Its first bytes; zeroes follow.
+    pub(crate) init: Vec<u8>,
 }
 
 /// A module of the driver's; unloaded on drop.
@@ -94,6 +144,8 @@ pub(crate) struct Image {
 pub(crate) struct Loaded {
     device: Arc<Device>,
     module: Handle<CUmodule>,
+    /// By kernel, the most dynamic shared memory that any of its users asked for.
+    most_shared: Mutex<HashMap<u32, i32>>,
 }
 
 /// Whether an address lies in the driver's managed memory.
@@ -111,13 +163,34 @@ fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
 }
 
 impl Image {
-    fn new(device: &Arc<Device>, bytes: Arc<[u8]>, candidates: &[String]) -> Result<Self, Refused> {
+    fn new(
+        device: &Arc<Device>,
+        bytes: Arc<[u8]>,
+        candidates: &[String],
+        managed: &[Managed],
+    ) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
         let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
         let mut variables = Vec::new();
-        let mut variable_names = Vec::new();
+        let mut placed = Vec::new();
         for name in candidates {
+            if let Some(managed) = managed.iter().find(|managed| managed.name == *name) {
+                variables.push(Variable {
+                    name: name.clone(),
+                    bytes: managed.size,
+                    managed: true,
+                    align: managed.align,
+                });
+                placed.push(Placed::Managed(ManagedVariable {
+                    pointer: CString::new(managed.pointer.as_str())
+                        .map_err(|_| CUresult::ERROR_INVALID_PTX)?,
+                    bytes: managed.size,
+                    align: managed.align,
+                    init: managed.init.clone(),
+                }));
+                continue;
+            }
             // What holds a NUL is no name that a program could ask for.
             let Ok(c_name) = CString::new(name.as_str()) else {
                 continue;
@@ -138,7 +211,7 @@ impl Image {
                     managed: false,
                     align: 0,
                 });
-                variable_names.push(c_name);
+                placed.push(Placed::ByDriver(c_name));
             }
         }
         Ok(Self {
@@ -150,8 +223,8 @@ impl Image {
                 heap: false,
             },
             kernels: kernel_names,
-            variables: variable_names,
-            fresh: Mutex::new(Some(loaded)),
+            variables: placed,
+            loaded: Mutex::new(vec![Arc::new(loaded)]),
         })
     }
 
@@ -163,21 +236,46 @@ impl Image {
         &self.kernels
     }
 
-    pub(crate) fn variable_names(&self) -> &[CString] {
+    pub(crate) fn variables(&self) -> &[Placed] {
         &self.variables
     }
 
-    /// A module of this image on a device, that nobody else uses.
+    /// Whether its users have one module.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.variables.is_empty()
+    }
+
+    /// A module of this image on a device, that nobody else uses but where all have the same.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Loaded, CUresult> {
-        let mut fresh = lock(&self.fresh);
-        if let Some(loaded) = fresh.take_if(|loaded| Arc::ptr_eq(&loaded.device, device)) {
-            return Ok(loaded);
+    pub(crate) fn instantiate(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
+        let mut known = lock(&self.loaded);
+        let there = known
+            .iter()
+            .position(|loaded| Arc::ptr_eq(&loaded.device, device));
+        match there {
+            Some(at) if self.is_shared() => Ok(Arc::clone(&known[at])),
+            Some(at) => Ok(known.swap_remove(at)),
+            // Under the lock, so that of two who share it one loads it.
+            None if self.is_shared() => {
+                known.push(self.instantiate_alone(device)?);
+                Ok(Arc::clone(&known[known.len() - 1]))
+            }
+            None => {
+                drop(known);
+                self.instantiate_alone(device)
+            }
         }
-        drop(fresh);
-        Loaded::new(device, &self.bytes).map_err(|refused| refused.code)
+    }
+
+    /// As [`Image::instantiate`], of which nobody else has anything.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn instantiate_alone(&self, device: &Arc<Device>) -> Result<Arc<Loaded>, CUresult> {
+        let loaded = Loaded::new(device, &self.bytes).map_err(|refused| refused.code)?;
+        Ok(Arc::new(loaded))
     }
 }
 
@@ -222,7 +320,12 @@ impl Loaded {
         Ok(Self {
             device: Arc::clone(device),
             module: Handle(module),
+            most_shared: Mutex::default(),
         })
+    }
+
+    pub(crate) fn most_shared(&self) -> MutexGuard<'_, HashMap<u32, i32>> {
+        lock(&self.most_shared)
     }
 
     /// A kernel's function.

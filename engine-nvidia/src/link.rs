@@ -44,6 +44,14 @@ pub(crate) fn link(device: &Arc<Device>, image: &[u8]) -> Result<Vec<u8>, Refuse
     link.complete()
 }
 
+/// Machine code for PTX text, which is compiled beside running kernels; a module that is loaded from text
+/// is compiled while all others wait. `None` if the linker does not take it: the loading says why.
+pub(crate) fn compile(device: &Arc<Device>, text: &[u8]) -> Option<Vec<u8>> {
+    let mut link = Link::new(device).ok()?;
+    link.add_one(CUjitInputType::PTX, "", text).ok()?;
+    link.complete().ok()
+}
+
 /// Looks at parts of what will be linked.
 ///
 /// # Errors
@@ -62,7 +70,8 @@ fn decode(image: &[u8]) -> Result<Vec<Part<'_>>, Refused> {
     linked::decode(image).map_err(|_| Refused::from(CUresult::ERROR_INVALID_IMAGE))
 }
 
-fn padded(bytes: &[u8]) -> Vec<u8> {
+/// An image with its padding.
+pub(crate) fn padded(bytes: &[u8]) -> Vec<u8> {
     let mut padded = Vec::with_capacity(bytes.len() + PADDING);
     padded.extend_from_slice(bytes);
     padded.resize(bytes.len() + PADDING, 0);

@@ -1,43 +1,86 @@
-//! A client's module: an image on a device, with variables of its own.
+//! A client's module: an image on a device, with variables and attributes of its own.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
-use engine::Window;
+use engine::{Observer, Window};
 
 use crate::context::Context;
-use crate::image::{Image, Loaded};
-use crate::sync::Handle;
+use crate::image::{Image, Loaded, ManagedVariable, Placed};
+use crate::memory::Memory;
+use crate::sync::{Handle, lock};
 
 /// One module of a client.
 #[derive(Debug)]
 pub(crate) struct Module {
     context: Arc<Context>,
     image: Arc<Image>,
-    loaded: Loaded,
+    loaded: Arc<Loaded>,
+    /// Other clients' modules may have the same `loaded`.
+    shared: bool,
+    /// Attributes that were set: kernel, attribute, value.
+    attributes: Mutex<Vec<(u32, CUfunction_attribute, i32)>>,
     functions: Vec<OnceLock<Handle<CUfunction>>>,
     /// Where each variable is, in the descriptor's order.
     variables: Vec<Window>,
 }
 
 impl Module {
-    /// Loads an image in a context.
+    /// Loads an image in a context. Its managed variables get memory of the client's.
+    ///
+    /// # Errors
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        memory: &mut Memory,
+        observer: &dyn Observer,
+    ) -> Result<Self, CUresult> {
+        let loaded = image.instantiate(context.device())?;
+        let shared = image.is_shared();
+        let mut variables = Vec::with_capacity(image.variables().len());
+        for placed in image.variables() {
+            variables.push(match placed {
+                Placed::ByDriver(name) => {
+                    let (base, bytes) = loaded.variable(name)?;
+                    Window { base, bytes }
+                }
+                Placed::Managed(variable) => {
+                    let range = place(context, variable, memory, observer)?;
+                    let (pointer, _) = loaded.variable(&variable.pointer)?;
+                    let device = context.device().number();
+                    memory.set(device, pointer, &range.base.to_le_bytes())?;
+                    range
+                }
+            });
+        }
+        Ok(Self::of(context, image, loaded, shared, variables))
+    }
+
+    /// The same module, but that no other client has a part in it any more. It has no variables, as no
+    /// shared one has.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn new(context: &Arc<Context>, image: Arc<Image>) -> Result<Self, CUresult> {
-        let loaded = image.instantiate(context.device())?;
-        let variables = image
-            .variable_names()
-            .iter()
-            .map(|name| {
-                loaded
-                    .variable(name)
-                    .map(|(base, bytes)| Window { base, bytes })
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
+    pub(crate) fn apart(&self) -> Result<Self, CUresult> {
+        let image = Arc::clone(&self.image);
+        let loaded = image.instantiate_alone(self.context.device())?;
+        let apart = Self::of(&self.context, image, loaded, false, Vec::new());
+        for &(kernel, attribute, value) in &*lock(&self.attributes) {
+            apart.set(kernel, attribute, value)?;
+        }
+        Ok(apart)
+    }
+
+    fn of(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        loaded: Arc<Loaded>,
+        shared: bool,
+        variables: Vec<Window>,
+    ) -> Self {
+        Self {
             context: Arc::clone(context),
             functions: image
                 .kernel_names()
@@ -46,8 +89,10 @@ impl Module {
                 .collect(),
             image,
             loaded,
+            shared,
+            attributes: Mutex::default(),
             variables,
-        })
+        }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -97,18 +142,71 @@ impl Module {
             .unwrap_or(0)
     }
 
-    /// Sets an attribute of a kernel.
+    /// Whether an attribute can be set without a change for other clients. The most of dynamic shared
+    /// memory is a limit, which each client's library holds its own launches to.
+    pub(crate) fn can_set(&self, attribute: CUfunction_attribute) -> bool {
+        !self.shared || attribute == CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES
+    }
+
+    /// Sets an attribute of a kernel, which [`Module::can_set`] allows.
     ///
     /// # Errors
     /// The driver's status, or as [`Module::function`].
-    pub(crate) fn set(&self, kernel: u32, attribute: u32, value: i32) -> Result<(), CUresult> {
+    pub(crate) fn set(
+        &self,
+        kernel: u32,
+        attribute: CUfunction_attribute,
+        value: i32,
+    ) -> Result<(), CUresult> {
         let function = self.function(kernel)?;
         let device = self.context.device();
+        let mut most = self.loaded.most_shared();
+        let raised = if self.shared {
+            value.max(most.get(&kernel).copied().unwrap_or(value))
+        } else {
+            value
+        };
         // SAFETY: the function is of our module, which is alive.
         device.confirm(unsafe {
             device
                 .enter()?
-                .cuFuncSetAttribute(function.0, CUfunction_attribute(attribute), value)
-        })
+                .cuFuncSetAttribute(function.0, attribute, raised)
+        })?;
+        if attribute == CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            most.insert(kernel, raised);
+        }
+        drop(most);
+        let mut attributes = lock(&self.attributes);
+        attributes.retain(|&(of, which, _)| (of, which) != (kernel, attribute));
+        attributes.push((kernel, attribute, value));
+        Ok(())
     }
+}
+
+/// What addresses that an observer gives are aligned to at least.
+const ALIGNED: u64 = 256;
+
+/// Gives a managed variable memory in the client's host window, with its first value.
+fn place(
+    context: &Context,
+    variable: &ManagedVariable,
+    memory: &mut Memory,
+    observer: &dyn Observer,
+) -> Result<Window, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let bytes = variable.bytes.max(1);
+    let slack = variable.align.saturating_sub(ALIGNED);
+    let room = bytes.checked_add(slack).ok_or(wrong)?;
+    let given = observer.allocate(context.id(), room, true)?;
+    let base = given
+        .base
+        .checked_next_multiple_of(variable.align.max(1))
+        .filter(|&base| given.contains(base, bytes))
+        .ok_or(wrong)?;
+    let range = Window {
+        base,
+        bytes: variable.bytes,
+    };
+    memory.set_host(range, &variable.init)?;
+    Ok(range)
 }

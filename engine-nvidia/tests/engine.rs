@@ -9,6 +9,7 @@ use common::{Controls, Fake};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
+use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
@@ -314,6 +315,39 @@ fn modules_launches_and_variables() {
 }
 
 #[test]
+fn managed_variables_are_in_memory_that_the_client_has() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+        .global .attribute(.managed) .align 1024 .b8 counter[600] = {7, 8};\n\
+        .visible .entry poke() { .reg .b64 %rd1; mov.b64 %rd1, counter; ret; }";
+    let (_, descriptor, _) = guest.image(100, ptx.as_bytes());
+    let managed = &descriptor.variables[1];
+    assert_eq!(
+        (&managed.name[..], managed.bytes, managed.align),
+        ("counter", 600, 1024)
+    );
+    assert!(managed.managed && !descriptor.variables[0].managed);
+    let host = guest.commit_host();
+    guest.set_host(host, &[0xff; 8192]);
+    let (_, first) = guest.module_in(0, ptx);
+    let (_, second) = guest.module_in(0, ptx);
+    let mut value = vec![0; 600];
+    value[..2].copy_from_slice(&[7, 8]);
+    for addresses in [&first, &second] {
+        let at = addresses[1];
+        assert!(at.is_multiple_of(1024) && guest.host.contains(at, 600));
+        assert_eq!(guest.host_bytes(at, 600), value);
+        assert_eq!(guest.download(at, 600), value);
+        // The driver's text has its address in a variable, which this driver has there.
+        let pointer = guest.download(addresses[0] + 48, 8);
+        assert_eq!(pointer, at.to_le_bytes());
+    }
+    assert!(first[1].abs_diff(second[1]) >= 600);
+}
+
+#[test]
 fn a_client_that_goes_waits_for_its_own_work() {
     let fake = fake();
     let engine = fake.open().unwrap();
@@ -376,6 +410,46 @@ fn what_waits_for_kernels_is_done_when_there_are_none() {
     drop((busy, other));
     drop(engine);
     assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+/// Code without variables is one module for all, which a newcomer gets beside running kernels.
+#[test]
+fn clients_share_modules_that_hold_nothing() {
+    const PLAIN: &str = ".version 7.8\n.visible .entry poke() {}";
+    let fake = Fake::new(&["VERSION=12040", "FUNC_SET_ATTRIBUTE"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = other.commit(0, GRANULE);
+    let own = busy.commit(0, GRANULE);
+    let module = busy.module(PLAIN);
+    controls.hold(true);
+    busy.launch(0, module, 1, 1, &poke(own, 1));
+    let second = other.module(PLAIN);
+    assert_eq!((controls.counts()[1], controls.stalls()), (1, 0));
+    controls.hold(false);
+    assert_eq!(busy.wait(0), Ok(()));
+    // What one client sets is no other's.
+    let most_shared = CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES.0;
+    let carveout = CUfunction_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT.0;
+    let set = |guest: &mut Guest, module, attribute, value| {
+        let request = FunctionSet {
+            module,
+            kernel: 0,
+            attribute,
+            value,
+        };
+        assert_eq!(guest.client.function_set(&request, &[]), Ok(()));
+        let last = controls.attribute(attribute);
+        (controls.counts()[1], last)
+    };
+    assert_eq!(set(&mut busy, module, most_shared, 70_000), (1, 70_000));
+    assert_eq!(set(&mut other, second, most_shared, 1000), (1, 70_000));
+    assert_eq!(set(&mut other, second, carveout, 50), (2, 50));
+    assert_eq!(controls.attribute(most_shared), 1000);
+    other.launch(0, second, 1, 1, &poke(device, 5));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 5);
 }
 
 #[test]

@@ -105,6 +105,18 @@ impl Controls {
         self.count(5)
     }
 
+    /// To what an attribute of a function was last set.
+    pub fn attribute(&self, attribute: u32) -> i32 {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let asked = self
+                .library
+                .get::<unsafe extern "C" fn(u32) -> i32>(b"fake_attribute\0")
+                .unwrap();
+            asked(attribute)
+        }
+    }
+
     fn count(&self, what: i32) -> i64 {
         // SAFETY: the function has this type in `driver.c`.
         unsafe {
