@@ -23,7 +23,7 @@ pub mod directories;
 mod events;
 mod instance;
 pub mod log;
-mod notify;
+pub mod notify;
 pub mod placement;
 mod prompt;
 mod registry;

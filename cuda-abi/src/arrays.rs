@@ -4,6 +4,7 @@
 //! check by it again, since nothing that a client says is trusted. Knows no memory.
 
 use crate::CUresult;
+use crate::operations::ArrayCreate;
 use crate::types::{
     CUDA_ARRAY3D_CUBEMAP, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_LAYERED, CUDA_ARRAY3D_SURFACE_LDST,
     CUDA_ARRAY3D_TEXTURE_GATHER, CUarray_format,
@@ -151,6 +152,23 @@ impl Shape {
         Ok(shape)
     }
 
+    /// The shape that a request is for.
+    ///
+    /// # Errors
+    /// As [`Shape::new`].
+    pub fn of(request: &ArrayCreate) -> Result<Self, CUresult> {
+        let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
+        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
+            Width: side(request.width)?,
+            Height: side(request.height)?,
+            Depth: side(request.depth)?,
+            Format: CUarray_format(request.format),
+            NumChannels: request.channels,
+            Flags: request.flags,
+        };
+        Self::new(&descriptor, request.levels)
+    }
+
     /// Whether its depth counts layers.
     #[must_use]
     pub const fn is_layered(&self) -> bool {
@@ -244,6 +262,15 @@ mod tests {
         let flat = shape([5, 3, 0], 0, 1).unwrap();
         assert_eq!((flat.element(), flat.bytes()), (8, 120));
         assert_eq!(flat.descriptor(0), descriptor([5, 3, 0], 0));
+        let request = ArrayCreate {
+            width: 5,
+            height: 3,
+            format: CUarray_format::HALF.0,
+            channels: 4,
+            levels: 1,
+            ..ArrayCreate::default()
+        };
+        assert_eq!(Shape::of(&request), Ok(flat));
         let many = shape([8, 4, 2], 0, 4).unwrap();
         assert_eq!(many.bytes(), 8 * (8 * 4 * 2 + 4 * 2 + 2 + 1));
         assert_eq!(many.level(3).unwrap().offset, 8 * (64 + 8 + 2));

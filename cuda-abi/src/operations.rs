@@ -60,9 +60,9 @@ macro_rules! for_each_operation {
                 /// Allocates managed memory: in the host window, counted against the quota of the context's device. Freed as device memory is.
                 call 80 1 managed_alloc(ManagedAlloc { context: u32, bytes: u64 }) -> ManagedAllocReply { address: u64 } survives;
                 /// Offers something to other clients of the same user, who find it by the token: see [`Exposed`](crate::operations::Exposed).
-                call 81 1 expose(Expose { kind: u32, object: u64, bytes: u64 }) -> ExposeReply { token0: u64, token1: u64, token2: u64, token3: u64 } lost;
+                call 81 1 expose(Expose { kind: u32, object: u64, bytes: u64 }) -> ExposeReply { token: [u64; 4] } lost;
                 /// Opens another client's block, which lies at the same address here. Opening it again changes nothing.
-                call 82 1 mem_import(MemImport { token0: u64, token1: u64, token2: u64, token3: u64 }) -> MemImportReply { address: u64, bytes: u64, device: u32 } lost;
+                call 82 1 mem_import(MemImport { token: [u64; 4] }) -> MemImportReply { address: u64, bytes: u64, device: u32 } lost;
                 /// Closes another client's block once all work posted before has finished.
                 post 83 1 mem_close(MemClose { address: u64 }) -> NoReply {} lost;
                 /// Makes an event that can be offered to other clients of the same user, and gives its slot.
@@ -70,7 +70,7 @@ macro_rules! for_each_operation {
                 /// Lets the kernels of a context reach the client's memory on another device, or no longer.
                 call 85 1 peer_access(PeerAccess { context: u32, device: u32, enabled: u32 }) -> PeerAccessReply { reserved: u32 } replayed;
                 /// Opens another client's event, and gives its slot here.
-                call 86 1 event_open(EventOpen { token0: u64, token1: u64, token2: u64, token3: u64 }) -> EventOpenReply { event: u32 } lost;
+                call 86 1 event_open(EventOpen { token: [u64; 4] }) -> EventOpenReply { event: u32 } lost;
                 /// Forgets a shared event once all work posted before has finished.
                 post 87 1 event_forget(EventForget { event: u32 }) -> NoReply {} lost;
                 /// Says the number of a shared event's last record and how far it has come; if `record` is 1, for a new record.
@@ -94,7 +94,7 @@ macro_rules! for_each_operation {
                 /// Says how a device may reach a mapping: CUmemAccess_flags.
                 call 97 1 physical_access(PhysicalAccess { address: u64, device: u32, access: u32 }) -> PhysicalAccessReply { reserved: u32 } survives;
                 /// Takes physical memory of another client under a handle of this one's.
-                call 98 1 physical_import(PhysicalImport { handle: u64, token0: u64, token1: u64, token2: u64, token3: u64 }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
+                call 98 1 physical_import(PhysicalImport { handle: u64, token: [u64; 4] }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part of the device that it is to have at most, in millionths, rounded up; 0 for the client's own, which it never exceeds.

@@ -1,7 +1,7 @@
 //! How an operation lies in memory: 64-bit slots and one run of bytes.
 //!
 //! A record is a [`Header`] of three slots, the fields of its operation (one slot each, three for a
-//! dimension), and at most one run of bytes padded to eight. There is no padding inside, no
+//! dimension, four for a token), and at most one run of bytes padded to eight. There is no padding inside, no
 //! alignment to get wrong and nothing to derive; narrowing is checked when a slot is read. A record
 //! carries its own length and its row's version: an older peer's record lacks trailing fields, which
 //! read as zero, and a newer one's surplus is passed over.
@@ -143,6 +143,19 @@ impl Field for [u32; 3] {
             u32::read(&slots[1..2], at + 1)?,
             u32::read(&slots[2..3], at + 2)?,
         ])
+    }
+}
+
+/// A token.
+impl Field for [u64; 4] {
+    const SLOTS: usize = 4;
+    fn write(self, slots: &mut [u64]) {
+        slots.copy_from_slice(&self);
+    }
+    fn read(slots: &[u64], _: usize) -> Result<Self, Malformed> {
+        let mut token = [0; 4];
+        token.copy_from_slice(slots);
+        Ok(token)
     }
 }
 

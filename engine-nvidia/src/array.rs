@@ -41,16 +41,8 @@ impl Array {
     /// # Errors
     /// As [`Shape::new`], and the driver's status.
     pub(crate) fn new(context: &Arc<Context>, request: &ArrayCreate) -> Result<Self, CUresult> {
-        let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
-        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-            Width: side(request.width)?,
-            Height: side(request.height)?,
-            Depth: side(request.depth)?,
-            Format: CUarray_format(request.format),
-            NumChannels: request.channels,
-            Flags: request.flags,
-        };
-        let shape = Shape::new(&descriptor, request.levels)?;
+        let shape = Shape::of(request)?;
+        let descriptor = shape.descriptor(0);
         let device = context.device();
         let driver = device.enter()?;
         let mut array = Self {

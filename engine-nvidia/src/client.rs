@@ -410,7 +410,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let module = Module::new(&context, Arc::clone(image))?;
+        let observer = &*self.common.observer;
+        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());

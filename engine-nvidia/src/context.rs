@@ -35,6 +35,10 @@ impl Context {
         }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }

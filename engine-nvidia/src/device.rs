@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::DeviceFacts;
+use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
 use cuda_abi::types::*;
 
 use crate::clock::Clock;
@@ -105,6 +105,13 @@ impl Device {
     pub(crate) fn number(&self) -> usize {
         // The engine takes all devices, in their order.
         self.ordinal.unsigned_abs() as usize
+    }
+
+    /// Its architecture's number: 90 for compute capability 9.0.
+    pub(crate) fn architecture(&self) -> u32 {
+        let part = |number| self.facts.attribute(number).unwrap_or(0).max(0);
+        let (major, minor) = (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR);
+        (10 * part(major) + part(minor)).cast_unsigned()
     }
 
     /// The bit that stands for it.

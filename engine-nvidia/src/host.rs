@@ -10,6 +10,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
+use engine::arena::GRANULE;
 use engine::{Owner, Region, Window};
 
 use crate::device::Device;
@@ -95,6 +96,37 @@ impl HostWindow {
             return Err(code);
         }
         self.granules.set(range, true);
+        Ok(())
+    }
+
+    /// Writes bytes to the beginning of a range, and zeroes to the rest of it. What of it the client does
+    /// not have yet it has from now on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a range that is not in this window, and as [`HostWindow::commit`].
+    pub(crate) fn set(&mut self, range: Window, first: &[u8]) -> Result<(), CUresult> {
+        if !self.contains(range) || first.len() as u64 > range.bytes {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut base = range.base / GRANULE * GRANULE;
+        while base < range.base + range.bytes {
+            let granule = Window {
+                base,
+                bytes: GRANULE,
+            };
+            if !self.has(granule) {
+                self.commit(granule)?;
+            }
+            base += GRANULE;
+        }
+        let rest = range.bytes as usize - first.len();
+        // SAFETY: the range lies in the region, which its owner keeps mapped and writable; nothing in it
+        // is a Rust object, and `first` is none of it.
+        unsafe {
+            let to = range.base as *mut u8;
+            std::ptr::copy_nonoverlapping(first.as_ptr(), to, first.len());
+            std::ptr::write_bytes(to.add(first.len()), 0, rest);
+        }
         Ok(())
     }
 

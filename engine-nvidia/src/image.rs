@@ -9,11 +9,13 @@ use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
 use ptx::image::{ImageKind, classify};
+use ptx::rewrite::Managed;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::link;
 use crate::names;
+use crate::rewrite;
 use crate::sync::{Handle, lock};
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
@@ -67,14 +69,33 @@ impl Images {
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
         let candidates = names::variables(bytes)?;
-        let code = match classify(bytes) {
-            Some(ImageKind::Ptx) => {
-                link::compile(device, bytes).map(|code| link::padded(&code).into())
-            }
-            _ => None,
+        let rewritten = rewrite::rewritten(bytes, device.architecture());
+        let (text, managed) = match &rewritten {
+            Some(Ok(rewritten)) => (Some(rewritten.text.as_bytes()), &rewritten.managed[..]),
+            _ if classify(bytes) == Some(ImageKind::Ptx) => (Some(bytes), &[][..]),
+            _ => (None, &[][..]),
         };
-        let code = code.unwrap_or_else(|| Arc::clone(&padded));
-        let image = Arc::new(Image::new(device, code, &candidates)?);
+        let code = text.map_or_else(
+            || Arc::clone(&padded),
+            |text| {
+                let compiled = link::compile(device, text);
+                link::padded(compiled.as_deref().unwrap_or(text)).into()
+            },
+        );
+        let image = Image::new(device, code, &candidates, managed).map_err(|refused| {
+            // Why what might have helped did not.
+            match &rewritten {
+                Some(Err(why)) => Refused {
+                    log: format!(
+                        "{}; the image's PTX cannot be rewritten: {why}",
+                        refused.log
+                    ),
+                    ..refused
+                },
+                _ => refused,
+            }
+        })?;
+        let image = Arc::new(image);
         let mut known = lock(&self.known);
         known.retain(|_, image| image.strong_count() > 0);
         known.insert(padded, Arc::downgrade(&image));
@@ -87,14 +108,35 @@ impl Images {
 pub(crate) struct Image {
     bytes: Arc<[u8]>,
     descriptor: Descriptor,
-    /// Names of the kernels and variables, in the descriptor's order, for the driver.
+    /// Names of the kernels, in the descriptor's order, for the driver.
     kernels: Vec<CString>,
-    variables: Vec<CString>,
+    /// The variables in the descriptor's order.
+    variables: Vec<Placed>,
     /// Modules of it, at most one a device. Without variables there is nothing in a module that its
     /// users could change under each other, and all have the same one: loading another would wait for
     /// all kernels. With variables there is the one here that was made to learn all this, until its
     /// first user takes it.
     loaded: Mutex<Vec<Arc<Loaded>>>,
+}
+
+/// Where a variable of an image is.
+#[derive(Debug)]
+pub(crate) enum Placed {
+    /// Where the driver put the variable of this name.
+    ByDriver(CString),
+    /// In managed memory, whose address stands in a variable of the driver's.
+    Managed(ManagedVariable),
+}
+
+/// A `__managed__` variable.
+#[derive(Debug)]
+pub(crate) struct ManagedVariable {
+    /// The name of the variable with its address.
+    pub(crate) pointer: CString,
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    /// Its first bytes; zeroes follow.
+    pub(crate) init: Vec<u8>,
 }
 
 /// A module of the driver's; unloaded on drop.
@@ -121,13 +163,34 @@ fn is_managed(driver: &Driver, address: CUdeviceptr) -> bool {
 }
 
 impl Image {
-    fn new(device: &Arc<Device>, bytes: Arc<[u8]>, candidates: &[String]) -> Result<Self, Refused> {
+    fn new(
+        device: &Arc<Device>,
+        bytes: Arc<[u8]>,
+        candidates: &[String],
+        managed: &[Managed],
+    ) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
         let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
         let mut variables = Vec::new();
-        let mut variable_names = Vec::new();
+        let mut placed = Vec::new();
         for name in candidates {
+            if let Some(managed) = managed.iter().find(|managed| managed.name == *name) {
+                variables.push(Variable {
+                    name: name.clone(),
+                    bytes: managed.size,
+                    managed: true,
+                    align: managed.align,
+                });
+                placed.push(Placed::Managed(ManagedVariable {
+                    pointer: CString::new(managed.pointer.as_str())
+                        .map_err(|_| CUresult::ERROR_INVALID_PTX)?,
+                    bytes: managed.size,
+                    align: managed.align,
+                    init: managed.init.clone(),
+                }));
+                continue;
+            }
             // What holds a NUL is no name that a program could ask for.
             let Ok(c_name) = CString::new(name.as_str()) else {
                 continue;
@@ -148,7 +211,7 @@ impl Image {
                     managed: false,
                     align: 0,
                 });
-                variable_names.push(c_name);
+                placed.push(Placed::ByDriver(c_name));
             }
         }
         Ok(Self {
@@ -160,7 +223,7 @@ impl Image {
                 heap: false,
             },
             kernels: kernel_names,
-            variables: variable_names,
+            variables: placed,
             loaded: Mutex::new(vec![Arc::new(loaded)]),
         })
     }
@@ -173,7 +236,7 @@ impl Image {
         &self.kernels
     }
 
-    pub(crate) fn variable_names(&self) -> &[CString] {
+    pub(crate) fn variables(&self) -> &[Placed] {
         &self.variables
     }
 

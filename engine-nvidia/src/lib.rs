@@ -39,6 +39,7 @@ mod module;
 mod names;
 mod physical;
 mod poller;
+mod rewrite;
 mod stream;
 mod sync;
 mod window;

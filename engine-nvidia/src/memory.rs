@@ -105,6 +105,24 @@ impl Memory {
         }
     }
 
+    /// Writes a few bytes to what the driver itself allocated on a device, before all of the client's
+    /// later work there.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and the driver's status.
+    pub(crate) fn set(&mut self, device: usize, to: u64, bytes: &[u8]) -> Result<(), CUresult> {
+        let window = self.devices.get_mut(device);
+        window.ok_or(CUresult::ERROR_INVALID_DEVICE)?.set(to, bytes)
+    }
+
+    /// Gives host memory that a variable was given its first value.
+    ///
+    /// # Errors
+    /// As [`HostWindow::set`].
+    pub(crate) fn set_host(&mut self, range: Window, first: &[u8]) -> Result<(), CUresult> {
+        self.host.set(range, first)
+    }
+
     /// Adds a variable of a module on a device.
     pub(crate) fn add_variable(&mut self, range: Window, device: usize) {
         self.variables.insert(range.base, (range.bytes, device));

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
-use engine::Window;
+use engine::{Observer, Window};
 
 use crate::context::Context;
-use crate::image::{Image, Loaded};
+use crate::image::{Image, Loaded, ManagedVariable, Placed};
+use crate::memory::Memory;
 use crate::sync::{Handle, lock};
 
 /// One module of a client.
@@ -26,24 +27,46 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Loads an image in a context.
+    /// Loads an image in a context. Its managed variables get memory of the client's.
     ///
     /// # Errors
-    /// The driver's status.
-    pub(crate) fn new(context: &Arc<Context>, image: Arc<Image>) -> Result<Self, CUresult> {
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        memory: &mut Memory,
+        observer: &dyn Observer,
+    ) -> Result<Self, CUresult> {
         let loaded = image.instantiate(context.device())?;
         let shared = image.is_shared();
-        Self::of(context, image, loaded, shared)
+        let mut variables = Vec::with_capacity(image.variables().len());
+        for placed in image.variables() {
+            variables.push(match placed {
+                Placed::ByDriver(name) => {
+                    let (base, bytes) = loaded.variable(name)?;
+                    Window { base, bytes }
+                }
+                Placed::Managed(variable) => {
+                    let range = place(context, variable, memory, observer)?;
+                    let (pointer, _) = loaded.variable(&variable.pointer)?;
+                    let device = context.device().number();
+                    memory.set(device, pointer, &range.base.to_le_bytes())?;
+                    range
+                }
+            });
+        }
+        Ok(Self::of(context, image, loaded, shared, variables))
     }
 
-    /// The same module, but that no other client has a part in it any more.
+    /// The same module, but that no other client has a part in it any more. It has no variables, as no
+    /// shared one has.
     ///
     /// # Errors
     /// The driver's status.
     pub(crate) fn apart(&self) -> Result<Self, CUresult> {
         let image = Arc::clone(&self.image);
         let loaded = image.instantiate_alone(self.context.device())?;
-        let apart = Self::of(&self.context, image, loaded, false)?;
+        let apart = Self::of(&self.context, image, loaded, false, Vec::new());
         for &(kernel, attribute, value) in &*lock(&self.attributes) {
             apart.set(kernel, attribute, value)?;
         }
@@ -55,17 +78,9 @@ impl Module {
         image: Arc<Image>,
         loaded: Arc<Loaded>,
         shared: bool,
-    ) -> Result<Self, CUresult> {
-        let variables = image
-            .variable_names()
-            .iter()
-            .map(|name| {
-                loaded
-                    .variable(name)
-                    .map(|(base, bytes)| Window { base, bytes })
-            })
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
+        variables: Vec<Window>,
+    ) -> Self {
+        Self {
             context: Arc::clone(context),
             functions: image
                 .kernel_names()
@@ -77,7 +92,7 @@ impl Module {
             shared,
             attributes: Mutex::default(),
             variables,
-        })
+        }
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -166,4 +181,32 @@ impl Module {
         attributes.push((kernel, attribute, value));
         Ok(())
     }
+}
+
+/// What addresses that an observer gives are aligned to at least.
+const ALIGNED: u64 = 256;
+
+/// Gives a managed variable memory in the client's host window, with its first value.
+fn place(
+    context: &Context,
+    variable: &ManagedVariable,
+    memory: &mut Memory,
+    observer: &dyn Observer,
+) -> Result<Window, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let bytes = variable.bytes.max(1);
+    let slack = variable.align.saturating_sub(ALIGNED);
+    let room = bytes.checked_add(slack).ok_or(wrong)?;
+    let given = observer.allocate(context.id(), room, true)?;
+    let base = given
+        .base
+        .checked_next_multiple_of(variable.align.max(1))
+        .filter(|&base| given.contains(base, bytes))
+        .ok_or(wrong)?;
+    let range = Window {
+        base,
+        bytes: variable.bytes,
+    };
+    memory.set_host(range, &variable.init)?;
+    Ok(range)
 }

@@ -1,4 +1,5 @@
-//! A client's device memory: a window of virtual addresses, backed where the client has memory.
+//! A client's device memory: a window of virtual addresses, backed where the client has memory, and
+//! what others share with it there.
 //!
 //! Physical memory comes in chunks, each mapped as a whole, and exportable, so that it can outlive the
 //! process. A chunk goes when the client has no granule of it left. Memory is cleared, on a stream of
@@ -359,6 +360,25 @@ impl DeviceWindow {
         // SAFETY: the range is mapped and this device reaches it; the stream is ours.
         unsafe { driver.cuMemsetD8Async(range.base, 0, range.bytes as usize, clearing)? };
         self.record_clearing(driver)
+    }
+
+    /// Writes a few bytes to memory of this window's device, before the client's later work.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn set(&mut self, to: u64, bytes: &[u8]) -> Result<(), CUresult> {
+        let device = Arc::clone(&self.device);
+        let written = (|| {
+            let driver = device.enter()?;
+            let clearing = self.clearing_stream(driver)?;
+            // SAFETY: the destination is a variable of a module that is being loaded, large enough for
+            // the bytes, as the caller knows; so few of them the driver has taken when it returns.
+            unsafe {
+                driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), clearing)?;
+            }
+            self.record_clearing(driver)
+        })();
+        device.confirm(written)
     }
 
     /// The stream that clears.

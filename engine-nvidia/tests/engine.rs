@@ -315,6 +315,39 @@ fn modules_launches_and_variables() {
 }
 
 #[test]
+fn managed_variables_are_in_memory_that_the_client_has() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+        .global .attribute(.managed) .align 1024 .b8 counter[600] = {7, 8};\n\
+        .visible .entry poke() { .reg .b64 %rd1; mov.b64 %rd1, counter; ret; }";
+    let (_, descriptor, _) = guest.image(100, ptx.as_bytes());
+    let managed = &descriptor.variables[1];
+    assert_eq!(
+        (&managed.name[..], managed.bytes, managed.align),
+        ("counter", 600, 1024)
+    );
+    assert!(managed.managed && !descriptor.variables[0].managed);
+    let host = guest.commit_host();
+    guest.set_host(host, &[0xff; 8192]);
+    let (_, first) = guest.module_in(0, ptx);
+    let (_, second) = guest.module_in(0, ptx);
+    let mut value = vec![0; 600];
+    value[..2].copy_from_slice(&[7, 8]);
+    for addresses in [&first, &second] {
+        let at = addresses[1];
+        assert!(at.is_multiple_of(1024) && guest.host.contains(at, 600));
+        assert_eq!(guest.host_bytes(at, 600), value);
+        assert_eq!(guest.download(at, 600), value);
+        // The driver's text has its address in a variable, which this driver has there.
+        let pointer = guest.download(addresses[0] + 48, 8);
+        assert_eq!(pointer, at.to_le_bytes());
+    }
+    assert!(first[1].abs_diff(second[1]) >= 600);
+}
+
+#[test]
 fn a_client_that_goes_waits_for_its_own_work() {
     let fake = fake();
     let engine = fake.open().unwrap();

@@ -9,7 +9,7 @@ use cuda_abi::arrays::Shape;
 use cuda_abi::operations::ArrayCreate;
 use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
-    CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB, CUDA_ARRAY3D_DESCRIPTOR,
+    CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB,
     CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode,
     CUarray_format, CUfilter_mode,
 };
@@ -55,7 +55,7 @@ impl Array {
         context: Arc<Context>,
         budget: &Arc<Budget>,
     ) -> Result<Self, CUresult> {
-        let shape = shape_of(request)?;
+        let shape = Shape::of(request)?;
         let bytes = shape.bytes();
         budget.take(bytes)?;
         let taken = Taken {
@@ -79,20 +79,6 @@ impl Array {
             offset: level.offset,
         })
     }
-}
-
-/// The shape that a request asks for.
-pub(crate) fn shape_of(request: &ArrayCreate) -> Result<Shape, CUresult> {
-    let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
-    let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-        Width: side(request.width)?,
-        Height: side(request.height)?,
-        Depth: side(request.depth)?,
-        Format: CUarray_format(request.format),
-        NumChannels: request.channels,
-        Flags: request.flags,
-    };
-    Shape::new(&descriptor, request.levels)
 }
 
 fn format_of(format: CUarray_format) -> Result<Format, CUresult> {

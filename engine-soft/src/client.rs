@@ -12,7 +12,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Client, Held, Window};
+use engine::{Attachment, CUresult, Client, Granularity, Held, Share, Window};
 
 use crate::array::{self, Array};
 use crate::backing::{Physical, SharedBlock};
@@ -45,7 +45,7 @@ pub(crate) struct SoftClient {
 #[derive(Debug)]
 struct Objects {
     common: Arc<Common>,
-    /// SMs that the client sees.
+    /// SMs that the client sees. Its share may change, but not what it was told.
     sms: u64,
     memory: ClientMemory,
     contexts: HashMap<u32, Arc<Context>>,
@@ -66,6 +66,21 @@ struct TextureOwner {
     array: Option<u64>,
 }
 
+/// The SMs, of `all`, that a percentage grants.
+fn granted(all: usize, percentage: f32) -> u64 {
+    let all = u32::try_from(all).unwrap_or(u32::MAX);
+    Granularity::default().granted(all, percentage).into()
+}
+
+/// Whether a percentage is one.
+pub(crate) fn check_percentage(percentage: f32) -> Result<(), CUresult> {
+    if percentage > 0.0 && percentage <= 100.0 {
+        Ok(())
+    } else {
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
+}
+
 impl SoftClient {
     pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
@@ -74,18 +89,15 @@ impl SoftClient {
             host,
             staging,
             share,
-            group: _,
+            group,
             observer,
         } = attachment;
-        if !(share.percentage > 0.0 && share.percentage <= 100.0) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        check_percentage(share.percentage)?;
         let memory = ClientMemory::new(&windows, &shared.budgets, &addresses, &host, &staging)?;
         let scheduler = Arc::clone(shared.pool.scheduler());
         // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
-        let part = f64::from(share.percentage) / 100.0;
-        let sms = (scheduler.workers() as f64 * part).floor().max(1.0) as u64;
-        let account = scheduler.join(share);
+        let sms = granted(scheduler.workers(), share.percentage);
+        let account = scheduler.join(share, group)?;
         Ok(Self {
             shared: Arc::clone(shared),
             mapped: memory.mapped(),
@@ -185,7 +197,8 @@ impl Objects {
                 &self.textures,
             ),
             priority,
-            self.sms,
+            self.sms
+                .min(granted(self.common.scheduler.workers(), context.part)),
             request,
             data,
         )
@@ -210,6 +223,14 @@ impl Client for SoftClient {
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
         copy::peek(&memory::read(&self.objects().common.spaces), address, bytes)
+    }
+
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        check_percentage(share.percentage)?;
+        let Common {
+            scheduler, account, ..
+        } = &*self.objects().common;
+        scheduler.set_share(account, share)
     }
 
     fn assist(&mut self) -> bool {
@@ -289,7 +310,12 @@ impl Client for SoftClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&objects.common.observer);
-        let context = Arc::new(Context::new(request.context, request.device, observer));
+        let part = match request.share {
+            0 => 100.0,
+            millionths => (f64::from(millionths) / 1e4).min(100.0) as f32,
+        };
+        let context = Context::new(request.context, request.device, part, observer);
+        let context = Arc::new(context);
         // The legacy stream comes with its context.
         objects.add_stream(request.context, 0, Arc::clone(&context))?;
         objects.contexts.insert(request.context, context);

@@ -14,6 +14,8 @@ pub(crate) struct Context {
     pub(crate) id: u32,
     /// The device that it is on.
     pub(crate) device: u32,
+    /// Percent of the device that it has at most.
+    pub(crate) part: f32,
     /// Other devices whose memory its kernels may touch, as bits.
     pub(crate) peers: AtomicU32,
     /// Ends the context's running grids.
@@ -26,10 +28,11 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(id: u32, device: u32, observer: Arc<dyn Observer>) -> Self {
+    pub(crate) fn new(id: u32, device: u32, part: f32, observer: Arc<dyn Observer>) -> Self {
         Self {
             id,
             device,
+            part,
             peers: AtomicU32::new(0),
             cancel: Arc::default(),
             code: AtomicU32::new(0),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
-use engine::{Attachment, CUresult, Client, Engine, arena};
+use engine::{Attachment, CUresult, Client, Engine, GroupShare, arena};
 
-use crate::client::SoftClient;
+use crate::client::{SoftClient, check_percentage};
 use crate::memory::Budget;
 use crate::module::ImageCache;
 use crate::scheduler::Pool;
@@ -115,6 +115,13 @@ impl Engine for SoftEngine {
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
         Ok(Box::new(SoftClient::new(&self.shared, attachment)?))
+    }
+
+    fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        if let Some(share) = share {
+            check_percentage(share.percentage)?;
+        }
+        self.shared.pool.scheduler().set_group(group, share)
     }
 }
 

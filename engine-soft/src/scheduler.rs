@@ -1,37 +1,37 @@
 //! Who runs next: a pool of threads that all clients' jobs share.
 //!
-//! Every client has a virtual time that grows with the processor time it is given, the slower the
-//! larger its percentage; the client that is furthest behind goes next, for one turn of some
-//! milliseconds. So clients that all have work get it in proportion to their percentages, and one that
-//! is alone gets everything. Clients of the lower priority class run when no normal client waits, and
-//! for a small part of the time, one in [`TRICKLE`], when one does, so that no kernel waits for ever
-//! for another client's. Since every turn ends, kernels that wait for each other all proceed, on one thread too.
+//! A thread takes the next turn of whoever [`shares`] names, for some milliseconds, and says what it
+//! took: processor time, as the system counts it for the thread, so that other programs on the machine
+//! change nothing in what clients get of each other. Since every turn ends, kernels that wait for each
+//! other all proceed, on one thread too.
+//!
+//! While something is reserved, there may be work and nobody who may go on. Then one of the threads
+//! that have nothing to do, the *lookout*, sleeps until the next part may, and the others until they
+//! are called.
 //!
 //! Knows what a job is, and nothing of addresses, kernels or streams' contents.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engine::Share;
+use engine::{CUresult, GroupShare, Share};
+use rustix::time::{ClockId, clock_gettime};
 
+pub(crate) use self::shares::Account;
+use self::shares::{Choice, Shares};
+use self::tree::SLACK;
 use crate::sync::lock;
 use crate::work::{Job, Piece};
 
-/// Below-normal work gets one part of so many of the time while normal work waits.
-const TRICKLE: i64 = 32;
+mod shares;
+mod tree;
 
 /// Among one client's jobs the most urgent ones go first, but for one turn of so many.
 const OTHERS: u64 = 8;
-
-/// What a turn is taken to cost until it is over, in nanoseconds.
-const ADVANCE: u64 = 500_000;
-
-/// How far a client may be ahead of the others and still use the thread that serves it for its
-/// small kernels, in virtual nanoseconds.
-const SLACK: u64 = 2_000_000;
 
 /// A turn that takes this long shows that more threads would have been of use.
 const LONG_TURN: Duration = Duration::from_micros(100);
@@ -49,37 +49,40 @@ pub(crate) struct Scheduler {
     state: Mutex<State>,
     /// There is work for a thread that sleeps.
     work: Condvar,
+    /// There is work for the lookout, or something to look out for.
+    lookout: Condvar,
     /// A closed member has no thread left in its work.
     quiet: Condvar,
+    /// Every client stands by itself and nothing is reserved, so that a client's own virtual time
+    /// says all; written under the lock, read without.
+    plain: AtomicBool,
     /// Members that have work to hand out; written under the lock, read without.
     ready: AtomicUsize,
     /// Threads that sleep or are waking; written under the lock, read without.
     spare: AtomicUsize,
-    /// By class, virtual time of the member that went last: where newcomers begin.
+    /// By class, virtual time of the member that went last: where newcomers begin. Written under
+    /// the lock, read without.
     floors: [AtomicU64; 2],
     workers: usize,
+    started: Instant,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    shares: Shares,
+    /// By their accounts' ids.
     members: Vec<Option<Member>>,
-    /// By class, members with work to hand out, the one furthest behind first.
-    ready: [BTreeSet<(u64, usize)>; 2],
-    /// Nanoseconds of normal work for which below-normal work that waited had no part yet. Below
-    /// zero when it had its part in advance.
-    owed: i64,
     asleep: usize,
     waking: usize,
     helping: usize,
+    /// One thread sleeps until a part may go on, and is none of those that are asleep.
+    watched: bool,
     stop: bool,
 }
 
 /// A client, as the scheduler sees it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Member {
-    account: Arc<Account>,
-    /// Its key in `ready`, while it is there.
-    key: Option<u64>,
     jobs: BTreeMap<i32, VecDeque<Arc<Job>>>,
     turns: u64,
     /// Threads in its work.
@@ -87,44 +90,55 @@ struct Member {
     closed: bool,
 }
 
-/// What a client has used.
-#[derive(Debug)]
-pub(crate) struct Account {
-    id: usize,
-    class: usize,
-    /// Virtual nanoseconds for a real one.
-    rate: f64,
-    time: AtomicU64,
+thread_local! {
+    /// Whether this thread is in a turn, which is counted as a whole.
+    static IN_TURN: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A piece of work in a thread's hand.
 #[derive(Debug)]
 struct Turn {
-    member: usize,
+    choice: Choice,
     job: Arc<Job>,
     piece: Piece,
+    limit: Option<Duration>,
 }
 
 /// How a turn ended.
 #[derive(Debug)]
 struct TurnEnd {
-    member: usize,
+    choice: Choice,
     /// The job, if it must be queued again.
     again: Option<Arc<Job>>,
     took: Duration,
+    /// Nanoseconds of processor time.
+    used: u64,
+    /// Percent that the job's context has at most.
+    part: f32,
 }
 
 impl Pool {
     /// Starts so many threads.
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
         let scheduler = Arc::new(Scheduler {
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                shares: Shares::new(workers),
+                members: Vec::new(),
+                asleep: 0,
+                waking: 0,
+                helping: 0,
+                watched: false,
+                stop: false,
+            }),
             work: Condvar::new(),
+            lookout: Condvar::new(),
             quiet: Condvar::new(),
+            plain: AtomicBool::new(true),
             ready: AtomicUsize::new(0),
             spare: AtomicUsize::new(0),
             floors: Default::default(),
             workers,
+            started: Instant::now(),
         });
         let mut pool = Self {
             scheduler,
@@ -148,7 +162,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         lock(&self.scheduler.state).stop = true;
-        self.scheduler.work.notify_all();
+        self.scheduler.call_all();
         for thread in self.threads.drain(..) {
             // A worker contains panics of what it runs, so it ends in good order.
             let _ = thread.join();
@@ -162,31 +176,19 @@ impl Scheduler {
         self.workers
     }
 
-    /// Adds a client.
-    pub(crate) fn join(&self, share: Share) -> Arc<Account> {
+    /// Adds a client, to a group if one is named.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
+    pub(crate) fn join(&self, share: Share, group: Option<u32>) -> Result<Arc<Account>, CUresult> {
         let mut state = lock(&self.state);
-        let id = match state.members.iter().position(Option::is_none) {
-            Some(id) => id,
-            None => {
-                state.members.push(None);
-                state.members.len() - 1
-            }
-        };
-        let account = Arc::new(Account {
-            id,
-            class: usize::from(share.priority > 0),
-            rate: 100.0 / f64::from(share.percentage.clamp(0.01, 100.0)),
-            time: AtomicU64::new(0),
-        });
-        state.members[id] = Some(Member {
-            account: Arc::clone(&account),
-            key: None,
-            jobs: BTreeMap::new(),
-            turns: 0,
-            active: 0,
-            closed: false,
-        });
-        account
+        let account = state.shares.join(share, group, self.now())?;
+        if state.members.len() <= account.id {
+            state.members.resize_with(account.id + 1, || None);
+        }
+        state.members[account.id] = Some(Member::default());
+        self.rearranged(state);
+        Ok(account)
     }
 
     /// Takes a client's work out and waits until no thread is in it. Its work has been cancelled, so
@@ -208,38 +210,97 @@ impl Scheduler {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.members[account.id] = None;
+        state.shares.leave(account.id, self.now());
+        self.rearranged(state);
+    }
+
+    /// Changes a client's share, from the next turn on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
+    pub(crate) fn set_share(&self, account: &Account, share: Share) -> Result<(), CUresult> {
+        let mut state = lock(&self.state);
+        let result = state.shares.set_share(account, share, self.now());
+        self.rearranged(state);
+        result
+    }
+
+    /// Sets or ends a group, from the next turn on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
+    pub(crate) fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        let mut state = lock(&self.state);
+        let result = state.shares.set_group(group, share, self.now());
+        self.rearranged(state);
+        result
+    }
+
+    /// Shares may have changed: whoever sleeps looks whether that is something to do.
+    fn rearranged(&self, state: MutexGuard<'_, State>) {
+        let was_plain = self.plain.load(Ordering::Relaxed);
+        self.publish(&state);
+        let call = !(was_plain && state.shares.is_plain());
+        drop(state);
+        if call {
+            self.call_all();
+        }
+    }
+
+    fn call_all(&self) {
+        self.work.notify_all();
+        self.lookout.notify_all();
     }
 
     /// Queues a job of which about `threads` threads can make use.
     pub(crate) fn submit(&self, account: &Account, job: Arc<Job>, threads: usize) {
         let mut state = lock(&self.state);
-        let refused = state.queue(account.id, job, &self.floors).err();
-        let wake = threads.min(state.asleep);
-        state.asleep -= wake;
-        state.waking += wake;
+        let refused = state.queue(account.id, job).err();
+        let calls = if state.shares.is_open(account, self.now()) {
+            state.call(threads)
+        } else {
+            state.call_lookout()
+        };
         self.publish(&state);
         drop(state);
         drop(refused);
-        for _ in 0..wake {
-            self.work.notify_one();
-        }
+        self.make(calls);
     }
 
     /// Whether a client may run small work on the thread that brings it: nobody waits for a turn, or
     /// the client has had less than its share.
     pub(crate) fn may_run_here(&self, account: &Account) -> bool {
-        if self.ready.load(Ordering::Relaxed) == 0 {
-            return account.class == 0 || self.spare.load(Ordering::Relaxed) > 0;
+        if !self.plain.load(Ordering::Relaxed) {
+            let mut state = lock(&self.state);
+            let spare = state.shares.ready() == 0 && state.spare() > 0;
+            return (account.class() == 0 || spare)
+                && state.shares.may_go_ahead(account, self.now());
         }
-        let floor = self.floors[account.class].load(Ordering::Relaxed);
-        let time = account.time.fetch_max(floor, Ordering::Relaxed).max(floor);
-        account.class == 0 && time <= floor.saturating_add(SLACK)
+        let class = account.class();
+        if self.ready.load(Ordering::Relaxed) == 0 {
+            return class == 0 || self.spare.load(Ordering::Relaxed) > 0;
+        }
+        let floor = self.floors[class].load(Ordering::Relaxed);
+        class == 0 && account.time_from(floor) <= floor.saturating_add(SLACK)
     }
 
-    /// Charges a client for what it ran on the thread that brought it.
-    pub(crate) fn charge(&self, account: &Account, took: Duration) {
-        if self.ready.load(Ordering::Relaxed) > 0 {
-            account.charge(took.as_nanos() as u64);
+    /// Charges a client for what it ran on the thread that brought it, in a context that has at most
+    /// `part` percent.
+    pub(crate) fn charge(&self, account: &Account, took: Duration, part: f32) {
+        let nanoseconds = took.as_nanos() as u64;
+        if IN_TURN.get() {
+            return;
+        }
+        if !self.plain.load(Ordering::Relaxed) {
+            let mut state = lock(&self.state);
+            let now = self.now();
+            state.shares.charge(account, nanoseconds, part, now);
+            let calls = state.keep_lookout(now);
+            self.publish(&state);
+            drop(state);
+            self.make(calls);
+        } else if self.ready.load(Ordering::Relaxed) > 0 {
+            account.charge(nanoseconds, part);
         }
     }
 
@@ -249,16 +310,21 @@ impl Scheduler {
             return false;
         }
         let mut state = lock(&self.state);
-        if state.helping >= state.asleep + state.waking {
+        if state.spare() == 0 {
             return false;
         }
-        let Some(turn) = state.take_turn(account.id, self.workers) else {
+        let now = self.now();
+        let Some(choice) = state.shares.of(account, now) else {
             return false;
         };
+        let Some(mut turn) = state.take_turn(choice, self.workers, now) else {
+            return false;
+        };
+        turn.limit = Some(turn.limit.map_or(limit, |most| most.min(limit)));
         state.helping += 1;
         self.publish(&state);
         drop(state);
-        let end = self.run(turn, self.workers as u32, Some(limit));
+        let end = self.run(turn, self.workers as u32);
         let mut state = lock(&self.state);
         state.helping -= 1;
         self.settle(state, end);
@@ -269,65 +335,99 @@ impl Scheduler {
     fn serve(&self, index: u32) {
         let mut state = lock(&self.state);
         while !state.stop {
-            if let Some(turn) = state.pick(&self.floors, self.workers) {
+            let now = self.now();
+            if let Some(turn) = state.pick(self.workers, now) {
+                let calls = state.keep_lookout(now);
                 self.publish(&state);
                 drop(state);
-                let end = self.run(turn, index, None);
+                self.make(calls);
+                let end = self.run(turn, index);
                 self.settle(lock(&self.state), end);
                 state = lock(&self.state);
             } else {
-                state.asleep += 1;
-                self.publish(&state);
-                state = self
-                    .work
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
-                if state.waking > 0 {
-                    state.waking -= 1;
-                } else {
-                    state.asleep -= 1;
-                }
-                self.publish(&state);
+                state = self.sleep(state, now);
             }
         }
     }
 
-    fn run(&self, turn: Turn, sm: u32, limit: Option<Duration>) -> TurnEnd {
-        let Turn { member, job, piece } = turn;
-        let started = Instant::now();
+    /// Waits for something to do.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, now: u64) -> MutexGuard<'a, State> {
+        let opens = state.shares.opens(now).filter(|_| !state.watched);
+        if let Some(opens) = opens {
+            state.watched = true;
+            self.publish(&state);
+            let waited = self.lookout.wait_timeout(state, opens);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state.watched = false;
+        } else {
+            state.asleep += 1;
+            self.publish(&state);
+            let waited = self.work.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.waking > 0 {
+                state.waking -= 1;
+            } else {
+                state.asleep -= 1;
+            }
+        }
+        self.publish(&state);
+        state
+    }
+
+    /// Nanoseconds since it began.
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    fn make(&self, calls: Calls) {
+        for _ in 0..calls.asleep {
+            self.work.notify_one();
+        }
+        if calls.lookout {
+            self.lookout.notify_one();
+        }
+    }
+
+    fn run(&self, turn: Turn, sm: u32) -> TurnEnd {
+        let Turn {
+            choice,
+            job,
+            piece,
+            limit,
+        } = turn;
+        let (started, before) = (Instant::now(), processor_time());
+        let part = job.part();
+        IN_TURN.set(true);
         let again = job.run(piece, sm, limit).then_some(job);
-        let took = started.elapsed();
+        IN_TURN.set(false);
         TurnEnd {
-            member,
+            choice,
             again,
-            took,
+            took: started.elapsed(),
+            used: processor_time().saturating_sub(before),
+            part,
         }
     }
 
     fn settle(&self, mut state: MutexGuard<'_, State>, end: TurnEnd) {
         let TurnEnd {
-            member: id,
+            choice,
             again,
             took,
+            used,
+            part,
         } = end;
-        let mut refused = None;
-        if let Some(member) = &state.members[id] {
-            let nanoseconds = took.as_nanos() as u64;
-            member.account.correct(nanoseconds);
-            let class = member.account.class;
-            state.share_classes(class, i64::try_from(nanoseconds).unwrap_or(i64::MAX));
-        }
-        if let Some(job) = again {
-            refused = state.queue(id, job, &self.floors).err();
-        }
-        let wake = took > LONG_TURN && state.asleep > 0 && state.ready_members() > 0;
-        if wake {
-            state.asleep -= 1;
-            state.waking += 1;
-        }
+        let now = self.now();
+        state.shares.end(choice, used, part, now);
+        let refused = again.and_then(|job| state.queue(choice.id, job).err());
+        let calls = if took > LONG_TURN && state.shares.may_go_on(now) {
+            state.call(1)
+        } else {
+            state.keep_lookout(now)
+        };
         // What was refused holds the client's memory: it goes before the client is told.
         drop(refused);
-        if let Some(member) = &mut state.members[id] {
+        if let Some(member) = &mut state.members[choice.id] {
             member.active -= 1;
             if member.closed && member.active == 0 {
                 self.quiet.notify_all();
@@ -335,96 +435,92 @@ impl Scheduler {
         }
         self.publish(&state);
         drop(state);
-        if wake {
-            self.work.notify_one();
-        }
+        self.make(calls);
     }
 
     fn publish(&self, state: &State) {
-        self.ready.store(state.ready_members(), Ordering::Relaxed);
-        let spare = (state.asleep + state.waking).saturating_sub(state.helping);
-        self.spare.store(spare, Ordering::Relaxed);
+        self.plain.store(state.shares.is_plain(), Ordering::Relaxed);
+        self.ready.store(state.shares.ready(), Ordering::Relaxed);
+        self.spare.store(state.spare(), Ordering::Relaxed);
+        for (shown, floor) in self.floors.iter().zip(state.shares.floors()) {
+            shown.store(floor, Ordering::Relaxed);
+        }
     }
 }
 
-impl Account {
-    fn charge(&self, nanoseconds: u64) {
-        let virtual_time = (nanoseconds as f64 * self.rate) as u64;
-        self.time.fetch_add(virtual_time, Ordering::Relaxed);
-    }
+/// Nanoseconds of processor time that this thread has had.
+fn processor_time() -> u64 {
+    let had = clock_gettime(ClockId::ThreadCPUTime);
+    had.tv_sec.unsigned_abs() * 1_000_000_000 + had.tv_nsec.unsigned_abs()
+}
 
-    /// Replaces what a turn was taken to cost by what it did cost.
-    fn correct(&self, nanoseconds: u64) {
-        let more = (nanoseconds as f64 - ADVANCE as f64) * self.rate;
-        if more >= 0.0 {
-            self.time.fetch_add(more as u64, Ordering::Relaxed);
-        } else {
-            self.time.fetch_sub(-more as u64, Ordering::Relaxed);
-        }
-    }
+/// Threads to be woken, once the lock is free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    asleep: usize,
+    lookout: bool,
 }
 
 impl State {
-    fn ready_members(&self) -> usize {
-        self.ready.iter().map(BTreeSet::len).sum()
+    /// Threads that have nothing to do, less those that help beside them.
+    fn spare(&self) -> usize {
+        let idle = self.asleep + self.waking + usize::from(self.watched);
+        idle.saturating_sub(self.helping)
     }
 
-    /// Notes what a turn of a class took, while the other class waits.
-    fn share_classes(&mut self, class: usize, took: i64) {
-        if self.ready[1 - class].is_empty() {
-            // Nobody waits, so nothing is owed; what was had in advance stays so.
-            self.owed = self.owed.min(0);
-        } else if class == 0 {
-            self.owed = self.owed.saturating_add(took);
-        } else {
-            let more = took.saturating_sub(ADVANCE as i64).saturating_mul(TRICKLE);
-            self.owed = self.owed.saturating_sub(more);
+    /// Calls so many threads to work, as far as there are any.
+    fn call(&mut self, threads: usize) -> Calls {
+        let asleep = threads.min(self.asleep);
+        self.asleep -= asleep;
+        self.waking += asleep;
+        Calls {
+            asleep,
+            lookout: threads > asleep && self.watched,
         }
     }
 
+    /// There is one more part to look out for.
+    fn call_lookout(&mut self) -> Calls {
+        if self.watched {
+            return Calls {
+                asleep: 0,
+                lookout: true,
+            };
+        }
+        self.call(1)
+    }
+
+    /// Sees to it that somebody looks out, if that is of use and a thread has nothing else to do.
+    fn keep_lookout(&mut self, now: u64) -> Calls {
+        if self.watched || self.asleep == 0 || self.shares.opens(now).is_none() {
+            return Calls::default();
+        }
+        self.call(1)
+    }
+
     /// Puts a job into its client's queue, or gives it back if the client is gone.
-    fn queue(&mut self, id: usize, job: Arc<Job>, floors: &[AtomicU64; 2]) -> Result<(), Arc<Job>> {
+    fn queue(&mut self, id: usize, job: Arc<Job>) -> Result<(), Arc<Job>> {
         let Some(member) = self.members[id].as_mut().filter(|member| !member.closed) else {
             return Err(job);
         };
         member.jobs.entry(job.priority).or_default().push_back(job);
-        if member.key.is_none() {
-            let account = &member.account;
-            let floor = floors[account.class].load(Ordering::Relaxed);
-            let time = account.time.fetch_max(floor, Ordering::Relaxed).max(floor);
-            member.key = Some(time);
-            self.ready[account.class].insert((time, id));
-        }
+        self.shares.wake(id);
         Ok(())
     }
 
-    /// The next turn of whoever is furthest behind.
-    fn pick(&mut self, floors: &[AtomicU64; 2], threads: usize) -> Option<Turn> {
+    /// The next turn of whoever is to have it.
+    fn pick(&mut self, threads: usize, now: u64) -> Option<Turn> {
         loop {
-            let below = self.ready[0].is_empty() || (!self.ready[1].is_empty() && self.owed > 0);
-            let &(key, id) = self.ready[usize::from(below)].first()?;
-            let time = self.members[id]
-                .as_ref()
-                .map_or(key, |member| member.account.time.load(Ordering::Relaxed));
-            if time > key {
-                // It was charged since it was put here.
-                self.move_to(id, time);
-                continue;
-            }
-            floors[usize::from(below)].fetch_max(time, Ordering::Relaxed);
-            if below && !self.ready[0].is_empty() {
-                // Paid for in advance, or all threads would take such a turn at once.
-                self.owed -= TRICKLE * ADVANCE as i64;
-            }
-            if let Some(turn) = self.take_turn(id, threads) {
+            let choice = self.shares.next(now)?;
+            if let Some(turn) = self.take_turn(choice, threads, now) {
                 return Some(turn);
             }
         }
     }
 
-    /// A turn of this client's. Takes the client out of `ready` if it has no more.
-    fn take_turn(&mut self, id: usize, threads: usize) -> Option<Turn> {
-        let member = self.members[id].as_mut()?;
+    /// A turn of this client's, if it has one. If it has no more, it goes out of those with work.
+    fn take_turn(&mut self, choice: Choice, threads: usize, now: u64) -> Option<Turn> {
+        let member = self.members[choice.id].as_mut()?;
         let mut found = None;
         while found.is_none() && !member.jobs.is_empty() {
             member.turns += 1;
@@ -442,39 +538,23 @@ impl State {
                 if more {
                     jobs.push_back(Arc::clone(&job));
                 }
-                found = piece.map(|piece| Turn {
-                    member: id,
-                    job,
-                    piece,
-                });
+                found = piece.map(|piece| (job, piece));
             }
             if jobs.is_empty() {
                 member.jobs.remove(&priority);
             }
         }
-        if found.is_some() {
-            member.active += 1;
-            member.account.charge(ADVANCE);
-        }
-        let time = member.account.time.load(Ordering::Relaxed);
         if member.jobs.is_empty() {
-            if let Some(key) = member.key.take() {
-                self.ready[member.account.class].remove(&(key, id));
-            }
-        } else {
-            self.move_to(id, time);
+            self.shares.idle(choice.id);
         }
-        found
-    }
-
-    fn move_to(&mut self, id: usize, time: u64) {
-        if let Some(member) = &mut self.members[id]
-            && let Some(key) = member.key.replace(time)
-        {
-            let ready = &mut self.ready[member.account.class];
-            ready.remove(&(key, id));
-            ready.insert((time, id));
-        }
+        let (job, piece) = found?;
+        member.active += 1;
+        Some(Turn {
+            choice,
+            job,
+            piece,
+            limit: self.shares.begin(choice, now),
+        })
     }
 
     /// Closes a client and gives its jobs, to be dropped outside of the lock.
@@ -483,9 +563,7 @@ impl State {
             return BTreeMap::new();
         };
         member.closed = true;
-        if let Some(key) = member.key.take() {
-            self.ready[member.account.class].remove(&(key, id));
-        }
+        self.shares.idle(id);
         std::mem::take(&mut member.jobs)
     }
 }

@@ -324,7 +324,7 @@ impl Stream {
             let sm = self.slot % scheduler.workers() as u32;
             let until = started + SMALL_KERNEL;
             let progress = run_contained(&grid, context, &mut piece, until, sm);
-            scheduler.charge(account, started.elapsed());
+            scheduler.charge(account, started.elapsed(), context.part);
             match progress {
                 Progress::Finished => return Started::Done(Ok(())),
                 Progress::Failed(code) => return Started::Done(Err(code)),

@@ -170,6 +170,11 @@ impl Job {
         }
     }
 
+    /// Percent of the device that its context has at most.
+    pub(crate) fn part(&self) -> f32 {
+        self.context.part
+    }
+
     /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that
     /// has no more is out of its queue.
     pub(crate) fn take(&self, threads: usize) -> (Option<Piece>, bool) {

@@ -33,6 +33,10 @@ pub fn client_library() -> Result<PathBuf> {
 /// Puts the client library into this folder, which is made for it.
 pub fn client_library_in(folder: &Path) -> Result<()> {
     private_folder(folder)?;
+    library_files(folder)
+}
+
+fn library_files(folder: &Path) -> Result<()> {
     put(folder, "libcuda.so.1", CLIENT)?;
     let link = folder.join("libcuda.so");
     match symlink("libcuda.so.1", &link) {
@@ -41,6 +45,17 @@ pub fn client_library_in(folder: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Puts the client library into this folder for programs of every user, containers' included.
+pub fn client_library_for_all(folder: &Path) -> Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    own_folder(folder)?;
+    library_files(folder)
 }
 
 /// Puts the n-body example into this folder and returns its path.
@@ -55,6 +70,10 @@ fn private_folder(folder: &Path) -> Result<()> {
         .mode(0o700)
         .create(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    own_folder(folder)
+}
+
+fn own_folder(folder: &Path) -> Result<()> {
     let facts = fs::metadata(folder)?;
     if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
         bail!(

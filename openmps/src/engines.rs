@@ -54,7 +54,7 @@ pub fn server_program() -> Command {
 /// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
 /// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
 /// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
-fn from_environment() -> Result<Arc<dyn Engine>> {
+pub fn from_environment() -> Result<Arc<dyn Engine>> {
     match variable("OPENMPS_ENGINE").as_deref() {
         Some("soft") => return soft_from_environment(),
         Some("nvidia") | None => {}

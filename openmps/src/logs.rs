@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use control::Directories;
 
 /// How often the files are looked at for more.
-const LOOK: Duration = Duration::from_millis(200);
+pub const LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -39,8 +39,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             directories.log.display()
         );
     }
-    let mut files: Vec<Followed> = paths.iter().map(|path| Followed::new(path)).collect();
-    let mut there = more(&mut files)?;
+    let mut logs = Logs::new(&paths);
+    let mut there = logs.more()?;
     if let Some(count) = arguments.lines {
         there.drain(..there.len().saturating_sub(count));
     }
@@ -58,21 +58,32 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut goes_on = print(there)?;
     while arguments.follow && goes_on {
         std::thread::sleep(LOOK);
-        goes_on = print(more(&mut files)?)?;
+        goes_on = print(logs.more()?)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The whole lines that came since, of all files, in the order of their stamps.
-fn more(files: &mut [Followed]) -> Result<Vec<String>> {
-    let mut lines = Vec::new();
-    for file in files {
-        let of_file = file.more();
-        lines.extend(of_file.with_context(|| format!("cannot read {}", file.path.display()))?);
+/// Several logs as one.
+#[derive(Debug)]
+pub struct Logs(Vec<Followed>);
+
+impl Logs {
+    /// Logs that are there, or will be.
+    pub fn new(paths: &[PathBuf]) -> Self {
+        Self(paths.iter().map(|path| Followed::new(path)).collect())
     }
-    // Stamps begin the lines and sort as text; lines of one file keep their order.
-    lines.sort_by(|one, other| stamp(one).cmp(stamp(other)));
-    Ok(lines)
+
+    /// The whole lines that came since, of all files, in the order of their stamps.
+    pub fn more(&mut self) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for file in &mut self.0 {
+            let of_file = file.more();
+            lines.extend(of_file.with_context(|| format!("cannot read {}", file.path.display()))?);
+        }
+        // Stamps begin the lines and sort as text; lines of one file keep their order.
+        lines.sort_by(|one, other| stamp(one).cmp(stamp(other)));
+        Ok(lines)
+    }
 }
 
 /// The time that begins a line, or nothing, which keeps a structured line in its place.
@@ -140,17 +151,17 @@ mod tests {
         let line =
             |second: u32, text: &str| format!("[2026-11-20 21:42:{second:02}.000 X 1] {text}\n");
         std::fs::write(&one, line(1, "a") + &line(3, "c") + "[2026-11-20 21:42:09").unwrap();
-        let mut files = [Followed::new(&one), Followed::new(&other)];
-        assert_eq!(more(&mut files).unwrap(), [line(1, "a"), line(3, "c")]);
+        let mut logs = Logs::new(&[one.clone(), other.clone()]);
+        assert_eq!(logs.more().unwrap(), [line(1, "a"), line(3, "c")]);
         std::fs::write(&other, line(2, "b")).unwrap();
-        assert_eq!(more(&mut files).unwrap(), [line(2, "b")]);
-        assert!(more(&mut files).unwrap().is_empty());
+        assert_eq!(logs.more().unwrap(), [line(2, "b")]);
+        assert!(logs.more().unwrap().is_empty());
         // Emptied and written again, shorter than it was.
         std::fs::write(&one, line(4, "d")).unwrap();
-        assert_eq!(more(&mut files).unwrap(), [line(4, "d")]);
+        assert_eq!(logs.more().unwrap(), [line(4, "d")]);
         std::fs::remove_file(&other).unwrap();
-        assert!(more(&mut files).unwrap().is_empty());
+        assert!(logs.more().unwrap().is_empty());
         std::fs::write(&other, line(5, "e")).unwrap();
-        assert_eq!(more(&mut files).unwrap(), [line(5, "e")]);
+        assert_eq!(logs.more().unwrap(), [line(5, "e")]);
     }
 }

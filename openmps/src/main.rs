@@ -1,13 +1,17 @@
 //! OpenMPS: many processes, one GPU.
 //!
 //! One binary: the control daemon, the server and the tools. Called as `nvidia-cuda-mps-control` it
-//! takes that program's arguments.
+//! takes that program's arguments; called as `nvidia-smi`, those of that.
 
+mod cdi;
+mod cloudpods;
+mod compose;
 mod demo;
 mod doctor;
 mod embedded;
 mod engines;
 mod logs;
+mod machine;
 mod private_daemon;
 mod run;
 mod screen;
@@ -42,6 +46,19 @@ enum Command {
     Doctor(doctor::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
     Logs(logs::Arguments),
+    /// Devices, clients and compute modes, with nvidia-smi's arguments
+    #[command(disable_help_flag = true)]
+    Smi {
+        /// As nvidia-smi takes them; --help lists those that are understood
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Writes a CDI specification, by which containers get the device
+    Cdi(cdi::Arguments),
+    /// Serves a Cloudpods host in place of yunion-mps-daemon
+    Cloudpods(cloudpods::Arguments),
+    /// What the Compose images run
+    Compose(compose::Arguments),
     /// The server that owns the devices; started by the daemon
     #[command(hide = true)]
     Server,
@@ -57,6 +74,7 @@ fn main() -> ExitCode {
     let name = arguments.next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some("nvidia-cuda-mps-control") => return control(arguments.collect()),
+        Some("nvidia-smi") => return smi(arguments.collect()),
         Some("nvidia-cuda-mps-server") => {
             if arguments.next().is_some_and(|argument| argument == "-v") {
                 println!(
@@ -75,6 +93,10 @@ fn main() -> ExitCode {
         Command::Control { arguments } => return control(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
+        Command::Smi { arguments } => return smi(arguments),
+        Command::Cdi(arguments) => cdi::run(&arguments),
+        Command::Cloudpods(arguments) => cloudpods::run(&arguments),
+        Command::Compose(arguments) => compose::run(&arguments),
         Command::Server => return engines::serve(),
         Command::Completion { shell } => {
             let mut out = std::io::stdout();
@@ -89,9 +111,21 @@ fn main() -> ExitCode {
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {
-    let arguments: Vec<String> = arguments
+    control::main(&texts(&arguments), engines::server_program)
+}
+
+fn smi(arguments: Vec<OsString>) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    match platform::smi::run(&texts(&arguments), &mut machine::Machine, &mut out) {
+        Ok(status) => ExitCode::from(status),
+        // Whoever read has seen enough.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn texts(arguments: &[OsString]) -> Vec<String> {
+    arguments
         .iter()
         .map(|argument| argument.to_string_lossy().into_owned())
-        .collect();
-    control::main(&arguments, engines::server_program)
+        .collect()
 }

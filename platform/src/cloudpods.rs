@@ -13,7 +13,7 @@ mod list;
 mod modes;
 mod plan;
 
-pub use container::{Container, Mount, container};
+pub use container::{Container, Mount, Variable, container};
 pub use files::{Entry, HOST_CONF, HostConf, device_entries};
 pub use list::{Shape, VirtualDevice, table, virtual_devices};
 pub use modes::Changed;

@@ -107,6 +107,11 @@ impl<'src> Tokens<'src> {
         }
     }
 
+    /// Where the last token begins, in bytes from the beginning of the source.
+    pub(crate) fn start(&self) -> usize {
+        self.lexer.span().start
+    }
+
     /// The next token, the line it begins on, and its text.
     pub(crate) fn next(&mut self) -> (Token<'src>, u32, &'src str) {
         let token = match self.lexer.next() {

@@ -12,6 +12,7 @@ pub mod layout;
 mod lexer;
 pub mod link;
 mod parser;
+pub mod rewrite;
 
 pub use error::{Error, ErrorKind};
 pub use parser::{parse, parse_bytes};

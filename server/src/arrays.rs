@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use cuda_abi::CUresult;
 use cuda_abi::arrays::Shape;
 use cuda_abi::operations::{ArrayCreate, ArrayCreateReply, ArrayDestroy, TextureDestroy};
-use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 
 use crate::session::{Action, Session};
 
@@ -27,20 +26,6 @@ pub struct Charge {
     bytes: u64,
 }
 
-/// Bytes that an array counts for.
-fn bytes_of(request: &ArrayCreate) -> Result<u64, CUresult> {
-    let side = |side: u64| usize::try_from(side).map_err(|_| CUresult::ERROR_INVALID_VALUE);
-    let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-        Width: side(request.width)?,
-        Height: side(request.height)?,
-        Depth: side(request.depth)?,
-        Format: CUarray_format(request.format),
-        NumChannels: request.channels,
-        Flags: request.flags,
-    };
-    Ok(Shape::new(&descriptor, request.levels)?.bytes())
-}
-
 impl Session {
     /// Makes an array, if the quota allows it.
     pub(crate) fn make_array(
@@ -53,7 +38,7 @@ impl Session {
         if known.len() >= MAX_ARRAYS || known.contains_key(&request.array) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let bytes = bytes_of(request)?;
+        let bytes = Shape::of(request)?.bytes();
         self.memory.charge(device, bytes)?;
         let made = self.client.array_create(request, &[], reply);
         if made.is_err() {

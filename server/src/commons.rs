@@ -446,15 +446,8 @@ impl Session {
         &mut self,
         request: &PhysicalImport,
     ) -> Result<PhysicalImportReply, CUresult> {
-        let PhysicalImport {
-            handle,
-            token0,
-            token1,
-            token2,
-            token3,
-        } = *request;
+        let PhysicalImport { handle, token } = *request;
         self.check_new_physical(handle)?;
-        let token = [token0, token1, token2, token3];
         let commons = &mut self.commons;
         let Some(Thing::Physical(memory)) = commons.sharing.find(commons.user, &token) else {
             return Err(WRONG);

@@ -29,4 +29,4 @@ mod sharing;
 mod values;
 
 pub use log::{Log, NoLog};
-pub use run::{RunError, run};
+pub use run::{RunError, listed, run};

@@ -23,6 +23,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
+use transport::ring::Record;
 use transport::session::REPLY_DATA;
 
 use crate::images::Needed;
@@ -64,18 +65,34 @@ impl Session {
     /// Defers an action, or does it now.
     pub(crate) fn defer(&mut self, action: Action) {
         if let Some(action) = self.order.defer(action, &self.shared.progress) {
-            match action {
-                Action::Free(block) => self.release_block(block),
-                Action::Unload(module) => self.unload(module),
-                Action::EndArray(array, charge) => self.end_array(array, charge),
-                Action::EndTexture(request) => self.end_texture(request),
-                Action::EndContext(context) => self.end_context(context),
-                Action::Close(address) => self.close_import(address),
-                Action::ForgetEvent(slot) => self.forget_event(slot),
-                // Only ever put behind others.
-                Action::Again(_) => {}
-            }
+            // No call comes back: those are only ever put behind others.
+            let _ = self.act(action);
         }
+    }
+
+    /// Does an action whose time has come. Gives back a call that is to be carried out again.
+    pub(crate) fn act(&mut self, action: Action) -> Option<Record> {
+        match action {
+            Action::Free(block) => self.release_block(block),
+            Action::Unload(module) => self.unload(module),
+            Action::EndArray(array, charge) => self.end_array(array, charge),
+            Action::EndTexture(request) => self.end_texture(request),
+            Action::EndContext(context) => self.end_context(context),
+            Action::Close(address) => self.close_import(address),
+            Action::ForgetEvent(slot) => self.forget_event(slot),
+            Action::Again(record) => return Some(record),
+        }
+        None
+    }
+
+    /// Keeps the place of something that is over when it comes to its turn in a stream: an empty record,
+    /// so that whoever is before it in the stream is complete before it is.
+    fn keep_place(&mut self, at: At) -> Result<(), CUresult> {
+        let mark = EventRecord {
+            event: 0,
+            timing: 0,
+        };
+        self.client.event_record(at, &mark, &[])
     }
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
@@ -242,13 +259,8 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<ExposeReply, CUresult> {
-        let [token0, token1, token2, token3] = self.expose_object(request)?;
-        Ok(ExposeReply {
-            token0,
-            token1,
-            token2,
-            token3,
-        })
+        let token = self.expose_object(request)?;
+        Ok(ExposeReply { token })
     }
 
     fn mem_import(
@@ -257,13 +269,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<MemImportReply, CUresult> {
-        let MemImport {
-            token0,
-            token1,
-            token2,
-            token3,
-        } = *request;
-        self.open_import([token0, token1, token2, token3])
+        self.open_import(request.token)
     }
 
     fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
@@ -287,14 +293,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<EventOpenReply, CUresult> {
-        let EventOpen {
-            token0,
-            token1,
-            token2,
-            token3,
-        } = *request;
-        let token = [token0, token1, token2, token3];
-        let event = self.commons.open_event(&self.shared, &token)?;
+        let event = self.commons.open_event(&self.shared, &request.token)?;
         Ok(EventOpenReply { event })
     }
 
@@ -313,17 +312,17 @@ impl Operations for Session {
         self.commons.mark(request.event, request.record == 1)
     }
 
-    fn event_pass(&mut self, at: At, request: &EventPass, data: &[u8]) -> Result<(), CUresult> {
+    fn event_pass(&mut self, at: At, request: &EventPass, _: &[u8]) -> Result<(), CUresult> {
         let mark = self.commons.take_mark(request.event, request.number)?;
-        // Its place in the stream, which says when the record is past.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)?;
+        // The place says when the record is past.
+        self.keep_place(at)?;
         self.commons.passes_at(at, mark, &self.shared.progress);
         Ok(())
     }
 
-    fn event_await(&mut self, at: At, _: &EventAwait, data: &[u8]) -> Result<(), CUresult> {
+    fn event_await(&mut self, at: At, _: &EventAwait, _: &[u8]) -> Result<(), CUresult> {
         // Over by now, as any wait that comes here.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+        self.keep_place(at)
     }
 
     fn peer_access(
@@ -443,24 +442,19 @@ impl Operations for Session {
     }
 
     fn stream_wait(&mut self, at: At, _: &StreamWait, _: &[u8]) -> Result<(), CUresult> {
-        // The wait is over. An empty record keeps its place, so that whoever is before it in the
-        // stream is complete before it is.
-        let mark = EventRecord {
-            event: 0,
-            timing: 0,
-        };
-        self.client.event_record(at, &mark, &[])
+        // The wait is over.
+        self.keep_place(at)
     }
 
-    fn host_gate(&mut self, at: At, _: &HostGate, data: &[u8]) -> Result<(), CUresult> {
-        // Released by now; its place is kept as that of a wait that is over.
-        self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data)
+    fn host_gate(&mut self, at: At, _: &HostGate, _: &[u8]) -> Result<(), CUresult> {
+        // Released by now.
+        self.keep_place(at)
     }
 
-    fn value_wait(&mut self, at: At, _: &ValueWait, data: &[u8]) -> Result<(), CUresult> {
+    fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
         match self.values.failure(at) {
             Some(code) => Err(code),
-            None => self.stream_wait(at, &StreamWait { on: 0, until: 0 }, data),
+            None => self.keep_place(at),
         }
     }
 

@@ -53,7 +53,8 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
 }
 
 /// What the daemon's lists show of a device.
-fn listed(device: &DeviceFacts) -> ListedDevice {
+#[must_use]
+pub fn listed(device: &DeviceFacts) -> ListedDevice {
     let number = |attribute| {
         device
             .attribute(attribute)

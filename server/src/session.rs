@@ -497,20 +497,11 @@ impl Session {
             }
         }
         while let Some(action) = self.order.pop_due(&self.shared.progress) {
-            match action {
-                Action::Free(block) => self.release_block(block),
-                Action::Unload(module) => self.unload(module),
-                Action::EndArray(array, charge) => self.end_array(array, charge),
-                Action::EndTexture(request) => self.end_texture(request),
-                Action::EndContext(context) => self.end_context(context),
-                Action::Close(address) => self.close_import(address),
-                Action::ForgetEvent(slot) => self.forget_event(slot),
-                Action::Again(record) => {
-                    self.again -= 1;
-                    let mut reply = Vec::new();
-                    let outcome = self.dispatch(&record, &mut reply)?;
-                    self.finish(&record, outcome, reply)?;
-                }
+            if let Some(record) = self.act(action) {
+                self.again -= 1;
+                let mut reply = Vec::new();
+                let outcome = self.dispatch(&record, &mut reply)?;
+                self.finish(&record, outcome, reply)?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@
 //! let somebody sleep until the slice is over, within its own session.
 
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is
 /// about what a sleep and a wake cost together; the shortest keeps a trace of a chance to notice that
@@ -62,7 +62,9 @@ pub(crate) fn wake(alarm: &AtomicU64) {
     sync::wake_all(alarm);
 }
 
-/// How long it has been worth to spin: doubled when spinning helped, halved when it did not.
+/// How long it has been worth to spin: doubled when spinning helped, halved when it did not, and the
+/// longest again when a sleep was so short that spinning would have been enough. Without the last, a few
+/// long waits would make every short one after them a sleep.
 #[derive(Debug)]
 pub(crate) struct Patience {
     nanoseconds: AtomicU32,
@@ -96,6 +98,17 @@ impl Patience {
             Spun::NoRoom => done(),
         }
     }
+
+    /// Sleeps, by `sleep`, and learns from how long it took until what was waited for came.
+    pub(crate) fn sleep(&self, sleep: impl FnOnce() -> bool) -> bool {
+        let began = Instant::now();
+        let came = sleep();
+        // Going to sleep and being woken are a part of this time, about as long as the longest spinning.
+        if cfg!(not(loom)) && came && began.elapsed().as_nanos() < 2 * u128::from(*SPIN.end()) {
+            self.nanoseconds.store(*SPIN.end(), Ordering::Relaxed);
+        }
+        came
+    }
 }
 
 enum Spun {
@@ -112,7 +125,6 @@ fn spin_for(_most: Duration, _done: impl Fn() -> bool) -> Spun {
 #[cfg(not(loom))]
 fn spin_for(most: Duration, done: impl Fn() -> bool) -> Spun {
     use std::sync::LazyLock;
-    use std::time::Instant;
     /// Processors that this process may use; it counts the affinity and the control group's quota.
     static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {
         std::thread::available_parallelism().map_or(1, |count| count.get() as u32)
@@ -164,13 +176,39 @@ pub(crate) fn wait(
     if patience.spin(&done) {
         return true;
     }
-    loop {
-        sleep(alarm, target, slice, &done);
-        if done() {
-            return true;
+    patience.sleep(|| {
+        loop {
+            sleep(alarm, target, slice, &done);
+            if done() {
+                return true;
+            }
+            if !go_on() {
+                return false;
+            }
         }
-        if !go_on() {
-            return false;
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_sleep_shows_that_spinning_would_have_been_enough() {
+        let patience = Patience::new();
+        let budget = || patience.nanoseconds.load(Ordering::Relaxed);
+        patience.nanoseconds.store(*SPIN.start(), Ordering::Relaxed);
+        // In vain, and too long.
+        patience.sleep(|| false);
+        patience.sleep(|| {
+            std::thread::sleep(Duration::from_millis(1));
+            true
+        });
+        assert_eq!(budget(), *SPIN.start());
+        // Some sleep of nothing is short, however busy the machine is.
+        for _ in 0..1000 {
+            patience.sleep(|| true);
         }
+        assert_eq!(budget(), *SPIN.end());
     }
 }

@@ -5,6 +5,7 @@ mod corpus;
 mod coverage;
 mod daemon;
 mod fuzz;
+mod images;
 mod mpi;
 mod python;
 mod runtimes;
@@ -55,6 +56,8 @@ enum Task {
         #[arg(default_value = "")]
         filter: String,
     },
+    /// Makes the container images in target/images, from scratch
+    Images(images::Arguments),
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -69,6 +72,7 @@ fn main() -> Result<()> {
         Task::Runtimes => runtimes::runtimes(),
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => python::python(&filter),
+        Task::Images(arguments) => images::images(&arguments),
         Task::Coverage => coverage::write(),
     }
 }

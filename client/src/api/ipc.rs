@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EventOpen, Expose, Exposed, MemClose, MemImport, MemImportReply};
+use cuda_abi::operations::{
+    EventOpen, Expose, ExposeReply, Exposed, MemClose, MemImport, MemImportReply,
+};
 use cuda_abi::types::{
     CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
@@ -54,7 +56,7 @@ pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) 
         .find(dptr)
         .filter(|range| range.origin == Origin::Device && range.pool == 0)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let token = session
+    let ExposeReply { token } = session
         .call(&Expose {
             kind: Exposed::Block as u32,
             object: range.base,
@@ -62,10 +64,7 @@ pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) 
         })?
         .fields;
     handle.set(CUipcMemHandle {
-        reserved: handle_of(
-            MEMORY,
-            [token.token0, token.token1, token.token2, token.token3],
-        ),
+        reserved: handle_of(MEMORY, token),
     })
 }
 
@@ -95,14 +94,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
         address,
         bytes,
         device,
-    } = session
-        .call(&MemImport {
-            token0: token[0],
-            token1: token[1],
-            token2: token[2],
-            token3: token[3],
-        })?
-        .fields;
+    } = session.call(&MemImport { token })?.fields;
     if let Some(shares) = imports.get_mut(&address) {
         *shares += 1;
         // Here the shares are counted, and the server has it open once.
@@ -143,7 +135,7 @@ pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent)
     handle.required()?;
     let slot = session.events.get(event)?.shared();
     let event = slot.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let token = session
+    let ExposeReply { token } = session
         .call(&Expose {
             kind: Exposed::Event as u32,
             object: u64::from(event),
@@ -151,10 +143,7 @@ pub(crate) fn cuIpcGetEventHandle(handle: Out<CUipcEventHandle>, event: CUevent)
         })?
         .fields;
     handle.set(CUipcEventHandle {
-        reserved: handle_of(
-            EVENT,
-            [token.token0, token.token1, token.token2, token.token3],
-        ),
+        reserved: handle_of(EVENT, token),
     })
 }
 
@@ -162,12 +151,7 @@ pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle
     let current = current()?;
     event.required()?;
     let token = token_in(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
-    let opened = current.session.call(&EventOpen {
-        token0: token[0],
-        token1: token[1],
-        token2: token[2],
-        token3: token[3],
-    })?;
+    let opened = current.session.call(&EventOpen { token })?;
     let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     let shared = Some(opened.fields.event);
     let key = current.session.events.create(&current, flags, shared)?;

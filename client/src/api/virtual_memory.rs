@@ -6,8 +6,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
-    AddressFree, AddressReserve, Expose, Exposed, PhysicalAccess, PhysicalCreate, PhysicalImport,
-    PhysicalMap, PhysicalRelease, PhysicalUnmap,
+    AddressFree, AddressReserve, Expose, ExposeReply, Exposed, PhysicalAccess, PhysicalCreate,
+    PhysicalImport, PhysicalMap, PhysicalRelease, PhysicalUnmap,
 };
 use cuda_abi::types::{
     CU_MEM_LOCATION_TYPE_DEVICE, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags,
@@ -347,15 +347,14 @@ pub(crate) fn cuMemExportToShareableHandle(
     if physical.handle_types & posix.0 == 0 {
         return Err(WRONG);
     }
-    let token = session
+    let ExposeReply { token } = session
         .call(&Expose {
             kind: Exposed::Physical as u32,
             object: handle,
             bytes: 0,
         })?
         .fields;
-    let file = file_of([token.token0, token.token1, token.token2, token.token3])
-        .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = file_of(token).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     // SAFETY: not NULL; the program promises room for an int.
     unsafe {
         shareable_handle
@@ -381,13 +380,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
     let token = token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
-    let reply = session.call(&PhysicalImport {
-        handle: new,
-        token0: token[0],
-        token1: token[1],
-        token2: token[2],
-        token3: token[3],
-    })?;
+    let reply = session.call(&PhysicalImport { handle: new, token })?;
     let fields = reply.fields;
     let ordinal = session.ordinal_of(fields.device);
     let Some(ordinal) = ordinal else {

@@ -52,17 +52,17 @@ impl Task for Work {
         Duration::from_millis(1)
     }
     fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
-        let started = Instant::now();
+        let started = processor_time();
         for _ in piece.fresh.by_ref() {
-            let end = Instant::now() + Duration::from_micros(100);
-            while Instant::now() < end {
+            let end = processor_time() + 100_000;
+            while processor_time() < end {
                 std::hint::spin_loop();
             }
             if Instant::now() >= until {
                 break;
             }
         }
-        let took = started.elapsed().as_nanos() as u64;
+        let took = processor_time() - started;
         self.given.fetch_add(took, Ordering::Relaxed);
         if piece.is_empty() {
             Progress::Finished
@@ -80,16 +80,21 @@ struct Member {
 
 impl Member {
     fn new(pool: &Pool, percentage: f32, priority: u32) -> Self {
-        let told = Arc::new(Told::default());
-        let observer = Arc::clone(&told) as Arc<dyn Observer>;
-        let scheduler = Arc::clone(pool.scheduler());
-        let account = scheduler.join(Share {
+        let share = Share {
             percentage,
             priority,
             reserved: false,
-        });
+        };
+        Self::with(pool, share, None)
+    }
+
+    fn with(pool: &Pool, share: Share, group: Option<u32>) -> Self {
+        let told = Arc::new(Told::default());
+        let observer = Arc::clone(&told) as Arc<dyn Observer>;
+        let scheduler = Arc::clone(pool.scheduler());
+        let account = scheduler.join(share, group).unwrap();
         Self {
-            context: Arc::new(Context::new(0, 0, Arc::clone(&observer))),
+            context: Arc::new(Context::new(0, 0, 100.0, Arc::clone(&observer))),
             common: Arc::new(Common {
                 observer,
                 scheduler,
@@ -127,7 +132,7 @@ impl Member {
 
 const ENDLESS: u64 = 1 << 40;
 
-/// What fraction of the time of all was given to each.
+/// What fraction of the time of all was given to each, until that was `time`.
 fn shares(given: &[&Arc<AtomicU64>], time: Duration) -> Vec<f64> {
     let read = || {
         given
@@ -135,13 +140,24 @@ fn shares(given: &[&Arc<AtomicU64>], time: Duration) -> Vec<f64> {
             .map(|given| given.load(Ordering::Relaxed) as f64)
     };
     let before: Vec<f64> = read().collect();
-    std::thread::sleep(time);
-    let got: Vec<f64> = read()
-        .zip(before)
-        .map(|(now, before)| now - before)
-        .collect();
+    let got = || -> Vec<f64> {
+        read()
+            .zip(&before)
+            .map(|(now, before)| now - before)
+            .collect()
+    };
+    wait_until(|| got().iter().sum::<f64>() >= time.as_nanos() as f64);
+    let got = got();
     let all: f64 = got.iter().sum();
     got.iter().map(|got| got / all).collect()
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -164,12 +180,7 @@ fn who_is_alone_has_everything_and_newcomers_owe_nothing() {
     let pool = Pool::new(2).unwrap();
     let small = Member::new(&pool, 10.0, 0);
     let given = small.start(1, 0, ENDLESS);
-    std::thread::sleep(Duration::from_millis(300));
-    let alone = given.load(Ordering::Relaxed);
-    assert!(
-        alone > 400_000_000,
-        "two threads for 300 ms, not {alone} ns"
-    );
+    wait_until(|| given.load(Ordering::Relaxed) > 400_000_000);
     // What it had alone is not held against it.
     let large = Member::new(&pool, 10.0, 0);
     let more = large.start(1, 0, ENDLESS);
@@ -192,8 +203,7 @@ fn below_normal_work_waits_but_not_for_ever() {
     assert!(shares[1] < 0.05 && shares[1] > 0.0, "{shares:?}");
     normal.leave();
     let before = waiting.load(Ordering::Relaxed);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(waiting.load(Ordering::Relaxed) - before > 100_000_000);
+    wait_until(|| waiting.load(Ordering::Relaxed) - before > 100_000_000);
     below.leave();
 }
 
@@ -217,11 +227,11 @@ fn work_that_ends_is_reported_once() {
             member.start(slot, 0, u64::from(slot % 7) + 1);
         });
     }
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while members.iter().any(|member| lock(&member.told.0).len() < 40) {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| {
+        members
+            .iter()
+            .all(|member| lock(&member.told.0).len() == 40)
+    });
     for member in &members {
         let mut told = lock(&member.told.0).clone();
         told.sort_unstable();
@@ -238,7 +248,7 @@ fn idle_threads_use_no_processor() {
     std::thread::sleep(Duration::from_millis(100));
     let state = lock(&pool.scheduler().state);
     assert_eq!((state.asleep, state.waking, state.helping), (4, 0, 0));
-    assert_eq!(state.ready_members(), 0);
+    assert_eq!(state.shares.ready(), 0);
     drop(state);
     member.leave();
 }
@@ -261,4 +271,87 @@ fn leaving_ends_work_that_runs_and_work_that_waits() {
     let after = sum();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(sum(), after);
+}
+
+#[test]
+fn a_reserved_share_is_held_and_kept_free() {
+    for workers in [1, 2] {
+        let pool = Pool::new(workers).unwrap();
+        let share = |percentage, reserved| Share {
+            percentage,
+            priority: 0,
+            reserved,
+        };
+        let owner = Member::with(&pool, share(20.0, true), None);
+        let other = Member::with(&pool, share(100.0, false), None);
+        for (member, part) in [(&owner, 0.2), (&other, 0.8)] {
+            let started = Instant::now();
+            let given = member.start(1, 0, ENDLESS);
+            // More by 20 ms, and by one turn of each thread.
+            let held = || {
+                let given = given.load(Ordering::Relaxed) as f64 / 1e6;
+                let time = started.elapsed().as_secs_f64() * 1e3 + 20.0;
+                assert!(given <= (part * time + 4.0) * workers as f64, "{given} ms");
+                given > 100.0
+            };
+            wait_until(held);
+            if part == 0.8 {
+                // Both work now; what is small ends, whoever's it is.
+                for slot in 2..12 {
+                    owner.start(slot, 0, 5);
+                    other.start(slot, 0, 5);
+                }
+                let all = |member: &Member| lock(&member.told.0).len() == 10;
+                wait_until(|| held() && all(&owner) && all(&other));
+                other.leave();
+            }
+        }
+        owner.leave();
+        assert!(pool.scheduler().plain.load(Ordering::Relaxed));
+    }
+}
+
+#[test]
+fn a_group_has_its_part_from_the_next_turn_on() {
+    let pool = Pool::new(2).unwrap();
+    let members = [Some(3), Some(3), None].map(|group| {
+        let share = Share::default();
+        Member::with(&pool, share, group)
+    });
+    let given = members.each_ref().map(|member| member.start(1, 0, ENDLESS));
+    let time = Duration::from_millis(600);
+    let thirds = shares(&given.each_ref(), time);
+    assert!(thirds.iter().all(|share| (share - 0.33).abs() < 0.08));
+    let group = GroupShare {
+        percentage: 100.0,
+        reserved: false,
+    };
+    let scheduler = pool.scheduler();
+    scheduler.set_group(3, Some(group)).unwrap();
+    let halves = shares(&given.each_ref(), time);
+    assert!((halves[2] - 0.5).abs() < 0.08, "{halves:?}");
+    scheduler.set_group(3, None).unwrap();
+    let thirds = shares(&given.each_ref(), time);
+    assert!(thirds.iter().all(|share| (share - 0.33).abs() < 0.08));
+    members.iter().for_each(Member::leave);
+}
+
+#[test]
+fn threads_that_wait_for_a_part_use_no_processor() {
+    let pool = Pool::new(4).unwrap();
+    let share = Share {
+        percentage: 1.0,
+        priority: 0,
+        reserved: true,
+    };
+    let member = Member::with(&pool, share, None);
+    member.start(1, 0, ENDLESS);
+    std::thread::sleep(Duration::from_millis(100));
+    // At most one is in a turn, and one looks out.
+    wait_until(|| {
+        let state = lock(&pool.scheduler().state);
+        state.asleep + state.waking >= 2
+    });
+    member.leave();
+    wait_until(|| lock(&pool.scheduler().state).asleep == 4);
 }

@@ -130,6 +130,22 @@ pub const MEET: &str = ptx! {
     "}"
 };
 
+/// Adds 1 to a word again and again, and never ends: parameter counter.
+pub const BEAT: &str = ptx! {
+    ".visible .entry beat(.param .u64 counter) {"
+    "  .reg .pred %p; .reg .b32 %r<2>; .reg .b64 %d<2>;"
+    "  ld.param.u64 %d1, [counter];"
+    "BEAT:"
+    "  mov.u32 %r1, 0;"
+    "AGAIN:"
+    "  add.s32 %r1, %r1, 1;"
+    "  setp.lt.u32 %p, %r1, 100;"
+    "  @%p bra AGAIN;"
+    "  red.global.add.u32 [%d1], 1;"
+    "  bra BEAT;"
+    "}"
+};
+
 /// Never ends.
 pub const ENDLESS: &str = ptx! {
     ".visible .entry endless() {"

@@ -18,11 +18,20 @@ pub struct Mount {
     pub read_only: bool,
 }
 
+/// A variable of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Variable {
+    /// Its name.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
 /// What a container is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Container {
-    /// Variables and their values.
-    pub env: Vec<(String, String)>,
+    /// Variables.
+    pub env: Vec<Variable>,
     /// Directories.
     pub mounts: Vec<Mount>,
 }
@@ -59,7 +68,10 @@ pub fn container(
         }
         uuids.push(&device.device_path);
     }
-    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let variable = |key: &str, value: &str| Variable {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    };
     let pipe = pipe.display().to_string();
     let uuids = uuids.join(",");
     Ok(Container {
@@ -112,7 +124,10 @@ mod tests {
             container(&devices, &addresses, pipe, library)
         };
         let given = ask(&["00:06.0-1", "00:07.0-0"]).unwrap();
-        let has = |name: &str, value: &str| given.env.contains(&(name.into(), value.into()));
+        let has = |key: &str, value: &str| {
+            let mut env = given.env.iter();
+            env.any(|variable| variable.key == key && variable.value == value)
+        };
         assert!(has("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps/pipe"));
         assert!(has("NVIDIA_VISIBLE_DEVICES", "GPU-a,GPU-b"));
         assert!(has("NVIDIA_DRIVER_CAPABILITIES", "all"));

@@ -6,7 +6,7 @@ use super::Machine;
 use crate::gpus::{Gpu, MIB, Process};
 
 /// Characters between a line's first and last.
-const WIDTH: usize = 89;
+const WIDTH: usize = 98;
 
 /// The two lines above `pmon`'s rows.
 pub(super) const PROCESSES_HEAD: &str = "\
@@ -57,7 +57,7 @@ pub(super) fn table(machine: &mut dyn Machine, gpus: &[Gpu]) -> String {
     line(
         &mut text,
         &format!(
-            "OpenMPS smi {:<44} CUDA Version: {}",
+            "OpenMPS smi {:<53} CUDA Version: {}",
             machine.version(),
             machine.cuda_version()
         ),
@@ -83,7 +83,7 @@ pub(super) fn table(machine: &mut dyn Machine, gpus: &[Gpu]) -> String {
     rule(&mut text, '-');
     line(&mut text, "Processes:");
     let row = |[gpu, pid, kind, name, memory]: [&str; 5]| {
-        format!("{gpu:>4}  {pid:>8}  {kind:>5}  {name:<50.50}  {memory:>10}")
+        format!("{gpu:>4}  {pid:>8}  {kind:>5}  {name:<59.59}  {memory:>10}")
     };
     line(
         &mut text,

@@ -172,7 +172,10 @@ impl<A: Area> Consumer<A> {
         };
         if !(spin && self.patience.spin(done) || done()) {
             bell.asleep.store(true, Ordering::Relaxed);
-            doorbell::sleep(area.bell(), taken + 1, IDLE_SLICE, done);
+            self.patience.sleep(|| {
+                doorbell::sleep(area.bell(), taken + 1, IDLE_SLICE, done);
+                done()
+            });
             bell.asleep.store(false, Ordering::Relaxed);
         }
         if bell.rung.load(Ordering::Relaxed) {

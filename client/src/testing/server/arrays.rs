@@ -3,7 +3,6 @@
 use cuda_abi::CUresult;
 use cuda_abi::arrays::Shape;
 use cuda_abi::operations::{ArrayCopy, ArrayCreate, ArrayCreateReply, Space};
-use cuda_abi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray_format};
 
 use super::Server;
 
@@ -12,15 +11,7 @@ impl Server<'_> {
         &mut self,
         request: &ArrayCreate,
     ) -> Result<ArrayCreateReply, CUresult> {
-        let descriptor = CUDA_ARRAY3D_DESCRIPTOR {
-            Width: request.width as usize,
-            Height: request.height as usize,
-            Depth: request.depth as usize,
-            Format: CUarray_format(request.format),
-            NumChannels: request.channels,
-            Flags: request.flags,
-        };
-        let shape = Shape::new(&descriptor, request.levels)?;
+        let shape = Shape::of(request)?;
         let bytes = shape.bytes();
         let content = vec![0; bytes as usize];
         let before = self.arrays.insert(request.array, (shape, content));

@@ -1,0 +1,98 @@
+//! One client of the comparison on a GPU (`benches/gpu.sh`): a program on the driver API, so that the same
+//! binary measures OpenMPS, NVIDIA's MPS and the driver alone. Prints one line of JSON.
+//!
+//! `gpu_client MODE [MICROSECONDS] [--at MILLISECONDS] [--for SECONDS]`: `--at` is when to begin, in
+//! milliseconds since 1970, so that several begin together. The modes:
+//! * `rate`: kernels that take so long, launched back to back; kernels a second.
+//! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
+//! * `hold`: a context with a module and a little memory, held until standard input ends.
+
+use std::io::Read;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tests::cuda::Driver;
+
+/// Stays as many nanoseconds as its parameter says; none for 0.
+const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry stay(.param .u64 nanoseconds)\n{\n\
+    .reg .b64 %rd<5>;\n.reg .pred %p<3>;\n\
+    ld.param.u64 %rd1, [nanoseconds];\n\
+    setp.eq.u64 %p1, %rd1, 0;\n@%p1 bra done;\n\
+    mov.u64 %rd2, %globaltimer;\n\
+    again:\n\
+    mov.u64 %rd3, %globaltimer;\nsub.u64 %rd4, %rd3, %rd2;\n\
+    setp.lt.u64 %p2, %rd4, %rd1;\n@%p2 bra again;\n\
+    done:\nret;\n}\n";
+
+/// Launches between two waits: fewer than any driver lets a stream have unfinished.
+const BURST: u64 = 256;
+
+fn main() {
+    let mut words = std::env::args().skip(1);
+    let mode = words.next().unwrap_or_default();
+    let (mut microseconds, mut at, mut length) = (0, None, Duration::from_secs(1));
+    while let Some(word) = words.next() {
+        let mut number = || -> u64 {
+            let next = words.next().expect("a number follows");
+            next.parse().expect("a whole number")
+        };
+        match word.as_str() {
+            "--at" => at = Some(UNIX_EPOCH + Duration::from_millis(number())),
+            "--for" => length = Duration::from_secs(number()),
+            _ => microseconds = word.parse().expect("a whole number of microseconds"),
+        }
+    }
+    let begin = Instant::now();
+    let driver = Driver::ready();
+    let attach = begin.elapsed();
+    let kernel = driver
+        .module(KERNEL)
+        .and_then(|module| driver.function(module, "stay"))
+        .expect("the kernel loads");
+    let stream = driver.stream(1).expect("a stream");
+    let launch = || {
+        driver
+            .launch(kernel, 1, 1, stream, &[microseconds * 1000])
+            .expect("it launches");
+    };
+    // SAFETY: the stream was made above.
+    let wait = || unsafe { driver.stream_synchronize(stream) }.expect("it ran");
+    launch();
+    wait();
+    if let Some(left) = at.and_then(|at| at.duration_since(SystemTime::now()).ok()) {
+        std::thread::sleep(left);
+    }
+    let begin = Instant::now();
+    match mode.as_str() {
+        "rate" => {
+            let mut launched = 0;
+            while begin.elapsed() < length {
+                for _ in 0..BURST {
+                    launch();
+                }
+                wait();
+                launched += BURST;
+            }
+            let rate = launched as f64 / begin.elapsed().as_secs_f64();
+            println!("{{\"rate\":{rate:.1}}}");
+        }
+        "latency" => {
+            let mut times = Vec::new();
+            while begin.elapsed() < length {
+                let start = Instant::now();
+                launch();
+                wait();
+                times.push(start.elapsed().as_secs_f64() * 1e6);
+            }
+            times.sort_by(f64::total_cmp);
+            let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+            println!("{{\"median\":{:.3},\"p99\":{:.3}}}", part(0.5), part(0.99));
+        }
+        "hold" => {
+            driver.alloc(1 << 16).expect("a little memory");
+            println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        _ => panic!("rate, latency or hold"),
+    }
+}

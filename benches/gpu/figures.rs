@@ -1,0 +1,316 @@
+//! What is measured, and how.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::peers::Peer;
+
+/// One or several rows of the table.
+pub struct Figure {
+    /// How its rows begin.
+    pub name: &'static str,
+    /// Rounds that it is worth.
+    pub rounds: u32,
+    /// Takes it once of a peer: how the rows go on, and the values.
+    pub take: fn(&Peer) -> Vec<(String, f64)>,
+}
+
+/// All of them, in the table's order.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "launch + synchronise, 1 client, us: ",
+        rounds: 9,
+        take: |peer| latency(peer, 1),
+    },
+    Figure {
+        name: "launch + synchronise, 8 clients, us: ",
+        rounds: 9,
+        take: |peer| latency(peer, 8),
+    },
+    Figure {
+        name: "empty kernels/s, 1 client",
+        rounds: 9,
+        take: |peer| rate(peer, 1, 0),
+    },
+    Figure {
+        name: "empty kernels/s, 8 clients",
+        rounds: 9,
+        take: |peer| rate(peer, 8, 0),
+    },
+    Figure {
+        name: "empty kernels/s, 16 clients",
+        rounds: 9,
+        take: |peer| rate(peer, 16, 0),
+    },
+    Figure {
+        name: "kernels/s of 13 us, 4 clients",
+        rounds: 9,
+        take: |peer| rate(peer, 4, 13),
+    },
+    Figure {
+        name: "kernels/s of 13 us, 16 clients",
+        rounds: 9,
+        take: |peer| rate(peer, 16, 13),
+    },
+    Figure {
+        name: "kernels/s of 13 us, 32 clients",
+        rounds: 9,
+        take: |peer| rate(peer, 32, 13),
+    },
+    Figure {
+        name: "n-body, 14336 bodies, GFLOP/s, ",
+        rounds: 9,
+        take: |peer| {
+            vec![
+                ("1 client".into(), nbody(peer, 1, None)),
+                ("3 clients together".into(), nbody(peer, 3, None)),
+                (
+                    "3 clients together, 33 % each".into(),
+                    nbody(peer, 3, Some("33")),
+                ),
+            ]
+        },
+    },
+    Figure {
+        name: "one client, us: ",
+        rounds: 9,
+        take: |peer| {
+            lines(peer, "launch_cost")
+                .iter()
+                .filter_map(|line| Some((text(line, "name")?, value(line, "median_us")?)))
+                .collect()
+        },
+    },
+    Figure {
+        name: "copies, us: ",
+        rounds: 2,
+        take: |peer| {
+            lines(peer, "copies")
+                .iter()
+                .filter_map(|line| {
+                    let row = format!("{}, {} B", text(line, "name")?, value(line, "bytes")?);
+                    Some((row, value(line, "median_us")?))
+                })
+                .collect()
+        },
+    },
+    Figure {
+        name: "idle clients: ",
+        rounds: 1,
+        take: idle,
+    },
+    Figure {
+        name: "server's CPU while 8 clients wait, % of a core",
+        rounds: 2,
+        take: waiting,
+    },
+];
+
+/// Clients of `gpu_client` that begin together; their lines.
+fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value> {
+    // Enough for all to attach, natively too.
+    let head_start = Duration::from_millis(700 + 60 * count as u64);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let at = now.expect("a clock after 1970") + head_start;
+    let children: Vec<Child> = (0..count)
+        .map(|_| {
+            peer.client("gpu_client")
+                .args(words)
+                .args(["--at", &at.as_millis().to_string(), "--for", "1"])
+                .stdin(Stdio::null())
+                .spawn()
+                .expect("the client starts")
+        })
+        .collect();
+    children.into_iter().filter_map(output).collect()
+}
+
+/// The line of a client that succeeded.
+fn output(child: Child) -> Option<serde_json::Value> {
+    let output = child.wait_with_output().ok()?;
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+fn value(line: &serde_json::Value, name: &str) -> Option<f64> {
+    line.get(name)?.as_f64()
+}
+
+fn text(line: &serde_json::Value, name: &str) -> Option<String> {
+    line.get(name)?.as_str().map(str::to_owned)
+}
+
+/// The mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
+fn latency(peer: &Peer, count: usize) -> Vec<(String, f64)> {
+    let lines = together(peer, count, &["latency"]);
+    if lines.len() < count {
+        return vec![(
+            "clients that got no answer".into(),
+            (count - lines.len()) as f64,
+        )];
+    }
+    let all = |name| lines.iter().filter_map(move |line| value(line, name));
+    vec![
+        ("median".into(), all("median").sum::<f64>() / count as f64),
+        ("99th percentile".into(), all("p99").fold(0.0, f64::max)),
+    ]
+}
+
+fn rate(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
+    let lines = together(peer, count, &["rate", &microseconds.to_string()]);
+    if lines.len() < count {
+        return vec![(": clients that failed".into(), (count - lines.len()) as f64)];
+    }
+    let rates = lines.iter().filter_map(|line| value(line, "rate"));
+    vec![(String::new(), rates.sum())]
+}
+
+/// The sum of the clients' rates, as each prints it; 0 if one failed.
+fn nbody(peer: &Peer, count: usize, percentage: Option<&str>) -> f64 {
+    let children: Vec<Child> = (0..count)
+        .map(|_| {
+            let mut command = peer.client("nbody");
+            command.args(["-benchmark", "-numbodies=14336", "-iterations=1500"]);
+            if let Some(percentage) = percentage {
+                command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage);
+            }
+            command.stdin(Stdio::null()).spawn().expect("n-body starts")
+        })
+        .collect();
+    let rates: Vec<Option<f64>> = children
+        .into_iter()
+        .map(|child| {
+            let output = child.wait_with_output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            // `= 20345.678 single-precision GFLOP/s at 20 flops per interaction`
+            let line = text.lines().find(|line| line.contains("GFLOP/s"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        })
+        .collect();
+    rates.into_iter().sum::<Option<f64>>().unwrap_or(0.0)
+}
+
+/// What a program prints with `--json`.
+fn lines(peer: &Peer, program: &str) -> Vec<serde_json::Value> {
+    let output = peer
+        .client(program)
+        .arg("--json")
+        .stdin(Stdio::null())
+        .output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect()
+}
+
+/// Clients that hold a context: how many there can be, up to 500, and what each costs.
+fn idle(peer: &Peer) -> Vec<(String, f64)> {
+    const MOST: usize = 500;
+    const FEW: usize = 16;
+    let mut rows = Vec::new();
+    let mut held: Vec<Child> = Vec::new();
+    let mut attach = Vec::new();
+    let before = used_memory();
+    // Without a server every client has a context of half a gigabyte.
+    let most = if peer.has_server() { MOST } else { 2 * FEW };
+    let until = Instant::now() + Duration::from_secs(90);
+    while held.len() < most && Instant::now() < until {
+        let wanted = (most - held.len()).min(FEW);
+        let mut started: Vec<Child> = (0..wanted)
+            .map(|_| {
+                peer.client("gpu_client")
+                    .arg("hold")
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .expect("the client starts")
+            })
+            .collect();
+        let mut refused = false;
+        for mut child in started.drain(..) {
+            match first_line(&mut child).and_then(|line| value(&line, "attach")) {
+                Some(microseconds) => {
+                    attach.push(microseconds);
+                    held.push(child);
+                }
+                None => {
+                    refused = true;
+                    let _ = child.wait();
+                }
+            }
+        }
+        if held.len() == FEW || (refused && held.len() < FEW) {
+            let each = (used_memory() - before) / held.len().max(1) as f64;
+            rows.push(("GPU memory of each of the first 16, MiB".into(), each));
+        }
+        if refused {
+            break;
+        }
+    }
+    attach.sort_by(f64::total_cmp);
+    if let Some(middle) = attach.get(attach.len() / 2) {
+        rows.push(("cuInit to current context, us, median".into(), *middle));
+    }
+    rows.push((format!("at once, of {MOST}"), held.len() as f64));
+    for child in &mut held {
+        // Its standard input ends, and so does it.
+        drop(child.stdin.take());
+    }
+    for mut child in held {
+        let _ = child.wait();
+    }
+    rows
+}
+
+fn first_line(child: &mut Child) -> Option<serde_json::Value> {
+    use std::io::BufRead;
+    let mut line = String::new();
+    std::io::BufReader::new(child.stdout.as_mut()?)
+        .read_line(&mut line)
+        .ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// MiB of the first GPU's memory that is in use.
+fn used_memory() -> f64 {
+    let asked = std::process::Command::new("nvidia-smi")
+        .args([
+            "--query-gpu=memory.used",
+            "--format=csv,noheader,nounits",
+            "-i",
+            "0",
+        ])
+        .output();
+    let text = asked.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text)
+        .trim()
+        .parse()
+        .unwrap_or(f64::NAN)
+}
+
+/// Processor time of the server while eight clients wait for kernels of 100 ms.
+fn waiting(peer: &Peer) -> Vec<(String, f64)> {
+    if !peer.has_server() {
+        return Vec::new();
+    }
+    let measured = std::thread::scope(|scope| {
+        let work = scope.spawn(|| together(peer, 8, &["latency", "100000"]));
+        // In the middle of their second.
+        std::thread::sleep(Duration::from_millis(700 + 60 * 8 + 100));
+        let begin = (Instant::now(), peer.server().and_then(processor_ticks));
+        std::thread::sleep(Duration::from_millis(700));
+        let end = (Instant::now(), peer.server().and_then(processor_ticks));
+        let _ = work.join();
+        Some((end.1? - begin.1?) as f64 / (end.0 - begin.0).as_secs_f64())
+    });
+    // A tick is 10 ms, so ticks a second are per cent.
+    measured
+        .map(|share| (String::new(), share))
+        .into_iter()
+        .collect()
+}
+
+fn processor_ticks(process: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}

@@ -1,0 +1,137 @@
+//! Who is compared: each starts its daemon, makes a program its client, and ends its daemon.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// One of those that share the GPU.
+#[derive(Debug)]
+pub struct Peer {
+    kind: Kind,
+    /// Where the programs are.
+    folder: PathBuf,
+    /// The pipe directory and, beside it, the log directory.
+    directory: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    OpenMps,
+    NvidiaMps,
+    Driver,
+}
+
+impl Peer {
+    /// All that this machine has, their daemons started.
+    pub fn all(folder: &Path) -> Vec<Self> {
+        [Kind::OpenMps, Kind::NvidiaMps, Kind::Driver]
+            .into_iter()
+            .map(|kind| Self {
+                kind,
+                folder: folder.to_owned(),
+                directory: std::env::temp_dir()
+                    .join(format!("openmps-bench-{}-{kind:?}", std::process::id())),
+            })
+            .filter(Self::start)
+            .collect()
+    }
+
+    /// Its name in the table.
+    pub fn name(&self) -> &'static str {
+        match self.kind {
+            Kind::OpenMps => "OpenMPS",
+            Kind::NvidiaMps => "NVIDIA MPS",
+            Kind::Driver => "driver alone",
+        }
+    }
+
+    /// Whether it has a daemon and a server.
+    pub fn has_server(&self) -> bool {
+        self.kind != Kind::Driver
+    }
+
+    /// The process that owns the context of all clients, once there was one.
+    pub fn server(&self) -> Option<u32> {
+        let asked = self.control("get_server_list")?;
+        asked.split_whitespace().next()?.parse().ok()
+    }
+
+    /// One of the programs, as a client.
+    pub fn client(&self, program: &str) -> Command {
+        let program = self.folder.join(program);
+        let mut command = match self.kind {
+            Kind::OpenMps => {
+                let mut command = Command::new(self.folder.join("openmps"));
+                command.args(["run", "--"]).arg(program);
+                command
+            }
+            Kind::NvidiaMps | Kind::Driver => Command::new(program),
+        };
+        self.set(&mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    }
+
+    fn set(&self, command: &mut Command) {
+        // The driver alone is given a directory without a daemon, or it would take another's.
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.directory.join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", self.directory.join("log"))
+            .env("OPENMPS_ENGINE", "nvidia");
+    }
+
+    fn control(&self, words: &str) -> Option<String> {
+        let mut command = match self.kind {
+            Kind::OpenMps => {
+                let mut command = Command::new(self.folder.join("openmps"));
+                command.arg("control");
+                command
+            }
+            Kind::NvidiaMps => Command::new("nvidia-cuda-mps-control"),
+            Kind::Driver => return None,
+        };
+        self.set(&mut command);
+        let ours = self.kind == Kind::OpenMps;
+        let output = if words == "-d" || ours {
+            command.args(words.split(' ')).output().ok()?
+        } else {
+            use std::io::Write;
+            let mut child = command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .ok()?;
+            let _ = child
+                .stdin
+                .take()?
+                .write_all(format!("{words}\n").as_bytes());
+            child.wait_with_output().ok()?
+        };
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(text)
+    }
+
+    fn start(&self) -> bool {
+        for part in ["pipe", "log"] {
+            std::fs::create_dir_all(self.directory.join(part)).expect("a temporary folder");
+        }
+        if self.has_server() && self.control("-d").is_none() {
+            eprintln!("gpu_bench: {} does not start here", self.name());
+            return false;
+        }
+        // Its first client starts the server.
+        let mut first = self.client("gpu_client");
+        first.args(["rate", "--for", "0"]);
+        let ready = first.output().is_ok_and(|output| output.status.success());
+        if !ready {
+            eprintln!("gpu_bench: {} takes no client here", self.name());
+        }
+        ready
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.control("quit -t 5");
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

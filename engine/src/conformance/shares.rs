@@ -1,0 +1,262 @@
+//! What clients get of a device: percentages, what is reserved, groups, and changes of all that.
+//!
+//! Engines that cannot change a share, or know no groups, pass these without doing anything. What is
+//! compared is work that kernels have counted, so a busy machine changes nothing.
+
+use std::time::Instant;
+
+use cuda_abi::facts::DeviceFacts;
+
+use super::rig::{Guest, PATIENCE, params};
+use super::{kernels, progress};
+use crate::arena::GRANULE;
+use crate::{Attachment, CUresult, Client, Engine, Granularity, GroupShare, Share};
+
+/// Blocks of each client's kernel that counts: more than there are processors, on small machines.
+const BLOCKS: u32 = 16;
+
+/// How much is counted before it is compared.
+const BEATS: u32 = 40_000;
+
+/// A client whose kernels count, for ever.
+fn counting(engine: &dyn Engine, share: Share, group: Option<u32>) -> Guest {
+    let mut guest = Guest::in_group(engine, share, group);
+    guest.context(0, 0);
+    let host = guest.commit_host();
+    let module = guest.module(kernels::BEAT);
+    guest.stream(41);
+    guest.launch(41, module, BLOCKS, 1, &params(&[host]));
+    guest
+}
+
+fn beats(guest: &Guest) -> u32 {
+    let word = guest.host_bytes(guest.host.base, 4);
+    word.try_into().map_or(0, u32::from_le_bytes)
+}
+
+/// Holds what each client counts from now on against what it is to have of all.
+fn assert_parts<const N: usize>(guests: [&Guest; N], parts: [f64; N]) {
+    let before = guests.map(beats);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        assert!(Instant::now() < deadline, "too little is done");
+        std::thread::yield_now();
+        let now = guests.map(beats);
+        let counted: [u32; N] = std::array::from_fn(|index| now[index] - before[index]);
+        let all: u32 = counted.iter().sum();
+        if all < BEATS {
+            continue;
+        }
+        let got = counted.map(|counted| f64::from(counted) / f64::from(all));
+        let near = |(got, part): (&f64, &f64)| (got - part).abs() < 0.08;
+        assert!(got.iter().zip(&parts).all(near), "{got:?}, not {parts:?}");
+        return;
+    }
+}
+
+/// A share that reserves nothing.
+fn share(percentage: f32) -> Share {
+    Share {
+        percentage,
+        ..Share::default()
+    }
+}
+
+fn reserved(percentage: f32) -> Share {
+    Share {
+        reserved: true,
+        ..share(percentage)
+    }
+}
+
+/// Whether an engine can change a client's share.
+fn can_change(guest: &mut Guest) -> bool {
+    guest.client.set_share(share(100.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
+}
+
+/// Sets a group, if the engine knows any.
+fn set_group(engine: &dyn Engine, group: u32, percentage: f32, reserved: bool) -> bool {
+    let share = GroupShare {
+        percentage,
+        reserved,
+    };
+    let result = engine.set_group(group, Some(share));
+    assert!(matches!(
+        result,
+        Ok(()) | Err(CUresult::ERROR_NOT_SUPPORTED)
+    ));
+    result.is_ok()
+}
+
+/// Clients that all have work get it in proportion to their percentages, reserved or not, and a change
+/// holds for work that runs already.
+pub fn work_is_done_by_percentage(engine: &dyn Engine) {
+    if !can_change(&mut Guest::new(engine)) {
+        return;
+    }
+    let mut first = counting(engine, share(75.0), None);
+    let mut second = counting(engine, share(25.0), None);
+    assert_parts([&first, &second], [0.75, 0.25]);
+    assert_eq!(second.client.set_share(share(75.0)), Ok(()));
+    assert_parts([&first, &second], [0.5, 0.5]);
+    assert_eq!(first.client.set_share(reserved(30.0)), Ok(()));
+    assert_parts([&first, &second], [0.3, 0.7]);
+    let third = counting(engine, reserved(50.0), None);
+    assert_parts([&first, &second, &third], [0.3, 0.2, 0.5]);
+    third.end();
+    assert_eq!(first.client.set_share(share(25.0)), Ok(()));
+    assert_parts([&first, &second], [0.25, 0.75]);
+}
+
+/// However many a group's clients are, they have its part together.
+pub fn groups_have_their_part_together(engine: &dyn Engine) {
+    if !set_group(engine, 5, 50.0, false) {
+        return;
+    }
+    let first = counting(engine, share(60.0), Some(5));
+    let second = counting(engine, share(20.0), Some(5));
+    let other = counting(engine, share(50.0), None);
+    assert_parts([&first, &second, &other], [0.375, 0.125, 0.5]);
+    assert!(set_group(engine, 5, 20.0, true));
+    assert_parts([&first, &second, &other], [0.15, 0.05, 0.8]);
+    assert_eq!(engine.set_group(5, None), Ok(()));
+    assert_parts([&first, &second, &other], [0.46, 0.15, 0.39]);
+    // Who is the last of a group has what the group has.
+    assert!(set_group(engine, 5, 50.0, false));
+    first.end();
+    assert_parts([&second, &other], [0.5, 0.5]);
+}
+
+/// No more is reserved than there is, and what is refused changes nothing.
+pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    if !can_change(&mut guest) {
+        return;
+    }
+    let groups = set_group(engine, 9, 10.0, false);
+    for percentage in [0.0, -1.0, 100.5, f32::NAN, f32::INFINITY] {
+        let refused = guest.client.set_share(share(percentage));
+        assert_eq!(refused, Err(CUresult::ERROR_INVALID_VALUE), "{percentage}");
+        let group = GroupShare {
+            percentage,
+            reserved: false,
+        };
+        let refused = engine.set_group(9, Some(group));
+        assert!(!groups || refused == Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    let full = Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+    assert_eq!(guest.client.set_share(reserved(70.0)), Ok(()));
+    let mut other = Guest::new(engine);
+    assert_eq!(other.client.set_share(reserved(40.0)), full);
+    assert_eq!(other.client.set_share(reserved(30.0)), Ok(()));
+    assert_eq!(guest.client.set_share(reserved(71.0)), full);
+    if groups {
+        let group = GroupShare {
+            percentage: 5.0,
+            reserved: true,
+        };
+        assert_eq!(engine.set_group(9, Some(group)), full);
+        assert_eq!(other.client.set_share(reserved(20.0)), Ok(()));
+        assert_eq!(engine.set_group(9, Some(group)), Ok(()));
+        assert_eq!(engine.set_group(9, None), Ok(()));
+        assert_eq!(engine.set_group(9, None), Ok(()), "there is none already");
+    }
+    // Who goes takes its reservation along.
+    guest.end();
+    assert_eq!(other.client.set_share(reserved(100.0)), Ok(()));
+    // All the same, whoever has reserved nothing gets somewhere.
+    let mut last = Guest::new(engine);
+    let device = last.commit(0, GRANULE);
+    let module = last.module(kernels::COUNT);
+    last.launch(0, module, 4, 32, &params(&[device]));
+    assert_eq!(last.wait(0), Ok(()));
+}
+
+/// An engine whose clients all have this share, and belong to this group.
+#[derive(Debug)]
+struct Under<'e> {
+    engine: &'e dyn Engine,
+    share: Share,
+    group: Option<u32>,
+}
+
+impl Engine for Under<'_> {
+    fn devices(&self) -> &[DeviceFacts] {
+        self.engine.devices()
+    }
+
+    fn lost(&self) -> Option<CUresult> {
+        self.engine.lost()
+    }
+
+    fn granularity(&self, device: usize) -> Granularity {
+        self.engine.granularity(device)
+    }
+
+    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
+        self.engine.attach(Attachment {
+            share: Share {
+                priority: attachment.share.priority,
+                ..self.share
+            },
+            group: self.group,
+            ..attachment
+        })
+    }
+}
+
+impl Under<'_> {
+    fn make_progress(&self) {
+        for case in [
+            progress::a_kernel_waits_for_a_copy,
+            progress::a_kernel_waits_for_another_stream,
+            progress::a_block_waits_for_a_later_block,
+            progress::forty_kernels_wait_in_a_ring,
+            progress::clients_share_what_endless_kernels_leave,
+            progress::dropping_a_client_ends_its_kernels,
+            progress::destroying_a_context_ends_its_kernels,
+        ] {
+            case(self);
+        }
+    }
+}
+
+/// What waits for something goes on, however little of the device is its client's own.
+pub fn reserved_clients_make_progress(engine: &dyn Engine) {
+    if !can_change(&mut Guest::new(engine)) {
+        return;
+    }
+    let held = Under {
+        engine,
+        share: reserved(16.0),
+        group: None,
+    };
+    held.make_progress();
+    progress::a_storm_of_clients_leaves_nothing(&held);
+    // And next to what is reserved.
+    let mut owner = Guest::new(engine);
+    assert_eq!(owner.client.set_share(reserved(60.0)), Ok(()));
+    owner.stream(50);
+    owner.launch_endless(50);
+    let rest = Under {
+        engine,
+        share: share(100.0),
+        group: None,
+    };
+    rest.make_progress();
+}
+
+/// In groups too, reserved or not.
+pub fn clients_of_groups_make_progress(engine: &dyn Engine) {
+    for (is_reserved, share) in [(false, share(50.0)), (true, reserved(12.0))] {
+        if !set_group(engine, 1, 50.0, is_reserved) {
+            return;
+        }
+        Under {
+            engine,
+            share,
+            group: Some(1),
+        }
+        .make_progress();
+    }
+}

@@ -1,0 +1,90 @@
+//! `openmps cdi`: specifications of the Container Device Interface.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use control::Directories;
+use platform::cdi::{DEFAULT_OUTPUT, KIND, Offer, Spec};
+
+use crate::embedded;
+use crate::machine;
+
+/// Where the client library is put for containers.
+pub const LIBRARY: &str = "/var/lib/openmps/lib";
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Writes a specification of the devices and their shares
+    Generate(Generate),
+}
+
+#[derive(Debug, clap::Args)]
+struct Generate {
+    /// The file to write, `-` for standard output
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_OUTPUT)]
+    output: PathBuf,
+    /// Offer each device in so many equal parts too, as `<uuid>::<n>`
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    replicas: u32,
+    /// The folder on the host in which containers find the client library; it is put there
+    #[arg(long, value_name = "DIR", default_value = LIBRARY)]
+    library_directory: PathBuf,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Command::Generate(arguments) = &arguments.command;
+    let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
+    let gpus = machine::gpus()?;
+    let groups = BTreeMap::new();
+    let library = std::path::absolute(&arguments.library_directory)?;
+    let spec = Spec::new(&Offer {
+        gpus: &gpus,
+        pipe: &directories.pipe,
+        library: &library,
+        replicas: arguments.replicas,
+        groups: &groups,
+    })?;
+    embedded::client_library_for_all(&library)?;
+    if arguments.output == Path::new("-") {
+        print!("{}", spec.json());
+        return Ok(ExitCode::SUCCESS);
+    }
+    write_whole(&arguments.output, &spec.json())?;
+    println!(
+        "{}: {} devices",
+        arguments.output.display(),
+        spec.names().count()
+    );
+    for name in spec.names() {
+        println!("  {KIND}={name}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a file by renaming: engines read the folder at any time, and half a file is a wrong one.
+fn write_whole(path: &Path, text: &str) -> Result<()> {
+    let context = || format!("cannot write {}", path.display());
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).with_context(context)?;
+    // Engines look at names that end in .json or .yaml alone, so this one is none to them.
+    let mut file = tempfile::NamedTempFile::new_in(folder).with_context(context)?;
+    file.write_all(text.as_bytes()).with_context(context)?;
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.as_file()
+        .set_permissions(readable)
+        .with_context(context)?;
+    file.persist(path).with_context(context)?;
+    Ok(())
+}

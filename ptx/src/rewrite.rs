@@ -1,0 +1,681 @@
+//! Rewriting of a PTX text for a driver that would do some things where nobody sees them: `__managed__`
+//! variables become memory of the caller's choice, and calls of functions that the driver brings become
+//! calls of others.
+//!
+//! The text stays as it is but for the words that must change, so that nothing is lost that the tree does
+//! not hold. A managed variable leaves behind a variable with its address (see [`Managed::pointer`]); each
+//! instruction that names it gets a block of its own, in which a register holds the address:
+//!
+//! ```text
+//! ld.global.u32 %r1, [counter+4];
+//! { .reg .b64 %openmps0; ld.global.b64 %openmps0, [counter$openmps]; ld.global.u32 %r1, [%openmps0+4]; }
+//! ```
+//!
+//! What the manual allows and no compiler writes is refused, with its line.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
+use std::ops::Range;
+
+use crate::ast::{Initializer, Linkage};
+use crate::error::{Error, ErrorKind};
+use crate::lexer::{Token, Tokens};
+
+/// A function that the driver brings, and what is called in its stead.
+#[derive(Clone, Copy, Debug)]
+pub struct Redirect<'a> {
+    /// Its name.
+    pub from: &'a str,
+    /// What is called.
+    pub to: &'a str,
+    /// PTX that defines it, put where the module declares the function.
+    pub definition: &'a str,
+    /// Whether the declaration stays, because the definition needs it.
+    pub keep: bool,
+}
+
+/// A managed variable of a module.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Managed {
+    /// Its name.
+    pub name: String,
+    /// The name of the variable of 8 bytes to which its address must be written before anything runs.
+    pub pointer: String,
+    /// Bytes.
+    pub size: u64,
+    /// Alignment in bytes, a power of two.
+    pub align: u64,
+    /// The first bytes; zeroes follow.
+    pub init: Vec<u8>,
+}
+
+/// A text that was rewritten.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rewritten {
+    /// The new text.
+    pub text: String,
+    /// The variables whose memory the caller provides.
+    pub managed: Vec<Managed>,
+    /// Which of the redirects the module declares and was given.
+    pub redirected: Vec<bool>,
+}
+
+/// A token of the source and where it stands.
+#[derive(Clone, Copy, Debug)]
+struct Word<'src> {
+    token: Token<'src>,
+    line: u32,
+    start: usize,
+    end: usize,
+}
+
+/// Replacements in the source, in order.
+#[derive(Debug, Default)]
+struct Edits {
+    list: Vec<(Range<usize>, String)>,
+}
+
+impl Edits {
+    fn replace(&mut self, range: Range<usize>, text: impl Into<String>) {
+        self.list.push((range, text.into()));
+    }
+
+    fn insert(&mut self, at: usize, text: impl Into<String>) {
+        self.replace(at..at, text);
+    }
+
+    fn apply(self, source: &str) -> String {
+        let mut out = String::with_capacity(source.len() + 1024);
+        let mut at = 0;
+        for (range, text) in self.list {
+            out.push_str(source.get(at..range.start).unwrap_or_default());
+            out.push_str(&text);
+            at = range.end;
+        }
+        out.push_str(source.get(at..).unwrap_or_default());
+        out
+    }
+}
+
+/// Rewrites a text.
+///
+/// # Errors
+/// A text that does not parse; a managed variable that is used or initialized in a way that cannot be
+/// rewritten.
+pub fn rewrite(source: &str, redirects: &[Redirect<'_>]) -> Result<Rewritten, Error> {
+    let module = crate::parse(source)?;
+    let mut managed = Vec::new();
+    for variable in module.variables.iter().filter(|variable| variable.managed) {
+        let Initializer { bytes, relocations } = &variable.init;
+        let refusal = match () {
+            () if !relocations.is_empty() => Some("a managed variable that begins with addresses"),
+            () if matches!(variable.linkage, Linkage::Extern | Linkage::Common) => {
+                Some("a managed variable of another module")
+            }
+            () => None,
+        };
+        if let Some(what) = refusal {
+            return Err(refused(variable.line, what, variable.name));
+        }
+        managed.push(Managed {
+            name: variable.name.to_owned(),
+            pointer: format!("{}$openmps", variable.name),
+            size: variable.size,
+            align: variable.align,
+            init: bytes.clone(),
+        });
+    }
+    let mut rewriter = Rewriter {
+        words: words(source),
+        names: managed
+            .iter()
+            .enumerate()
+            .map(|(index, variable)| (variable.name.clone(), index))
+            .collect(),
+        managed: &managed,
+        redirects,
+        redirected: vec![false; redirects.len()],
+        defined: module
+            .functions
+            .iter()
+            .filter(|function| function.body.is_some())
+            .map(|function| function.name)
+            .collect(),
+        edits: Edits::default(),
+    };
+    rewriter.module()?;
+    let Rewriter {
+        redirected, edits, ..
+    } = rewriter;
+    Ok(Rewritten {
+        text: edits.apply(source),
+        managed,
+        redirected,
+    })
+}
+
+fn refused(line: u32, what: &str, name: &str) -> Error {
+    Error {
+        line,
+        kind: ErrorKind::unsupported(&format!("{what}: {name}")),
+    }
+}
+
+fn words(source: &str) -> Vec<Word<'_>> {
+    let mut tokens = Tokens::new(source);
+    let mut words = Vec::new();
+    loop {
+        let (token, line, text) = tokens.next();
+        if token == Token::End {
+            return words;
+        }
+        let start = tokens.start();
+        words.push(Word {
+            token,
+            line,
+            start,
+            end: start + text.len(),
+        });
+    }
+}
+
+struct Rewriter<'src, 'a> {
+    words: Vec<Word<'src>>,
+    /// Indices into `managed`.
+    names: HashMap<String, usize>,
+    managed: &'a [Managed],
+    redirects: &'a [Redirect<'a>],
+    redirected: Vec<bool>,
+    /// Functions with bodies.
+    defined: HashSet<&'src str>,
+    edits: Edits,
+}
+
+impl<'src> Rewriter<'src, '_> {
+    fn token(&self, at: usize) -> Token<'src> {
+        self.words.get(at).map_or(Token::End, |word| word.token)
+    }
+
+    /// The managed variable that a token names.
+    fn managed_at(&self, at: usize) -> Option<usize> {
+        match self.token(at) {
+            Token::Word(name) => self.names.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    /// The function that is to be called in the stead of the one that a token names.
+    fn redirect_at(&self, at: usize) -> Option<usize> {
+        let Token::Word(name) = self.token(at) else {
+            return None;
+        };
+        let index = self
+            .redirects
+            .iter()
+            .position(|redirect| redirect.from == name)?;
+        (!self.defined.contains(name)).then_some(index)
+    }
+
+    fn line(&self, at: usize) -> u32 {
+        self.words.get(at).map_or(0, |word| word.line)
+    }
+
+    /// Where the source's text of some tokens lies.
+    fn span(&self, range: &Range<usize>) -> Range<usize> {
+        let start = self.words.get(range.start).map_or(0, |word| word.start);
+        let last = range.end.checked_sub(1).and_then(|at| self.words.get(at));
+        start..last.map_or(start, |word| word.end)
+    }
+
+    fn module(&mut self) -> Result<(), Error> {
+        let mut at = 0;
+        while at < self.words.len() {
+            at = match self.token(at) {
+                Token::Dot("version" | "address_size") => at + 2,
+                Token::Dot("target") => {
+                    let mut at = at + 2;
+                    while self.token(at) == Token::Comma {
+                        at += 2;
+                    }
+                    at
+                }
+                Token::Dot("file" | "loc") => self.end_of_line(at),
+                Token::Dot("section") => self.end_of_braces(at),
+                _ => self.declaration(at)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Past the tokens that begin on the same line.
+    fn end_of_line(&self, at: usize) -> usize {
+        let line = self.line(at);
+        let rest = self.words.get(at..).unwrap_or_default();
+        at + rest.iter().take_while(|word| word.line == line).count()
+    }
+
+    /// Past the closing brace of the next opening one.
+    fn end_of_braces(&self, mut at: usize) -> usize {
+        let mut depth = 0_usize;
+        while at < self.words.len() {
+            let token = self.token(at);
+            at += 1;
+            match token {
+                Token::BraceOpen => depth += 1,
+                Token::BraceClose if depth <= 1 => break,
+                Token::BraceClose => depth -= 1,
+                _ => {}
+            }
+        }
+        at
+    }
+
+    /// A variable, a function, or a directive that ends with a semicolon. Gives what follows it.
+    fn declaration(&mut self, start: usize) -> Result<usize, Error> {
+        let mut at = start;
+        let mut function = false;
+        loop {
+            match self.token(at) {
+                Token::Dot("func" | "entry") => function = true,
+                Token::BraceOpen if function => {
+                    let end = self.end_of_braces(at);
+                    self.check_names(start..at)?;
+                    self.body(at + 1, end.saturating_sub(1))?;
+                    return Ok(end);
+                }
+                Token::BraceOpen => {
+                    at = self.end_of_braces(at);
+                    continue;
+                }
+                Token::Semicolon | Token::End => {
+                    let end = (at + 1).min(self.words.len());
+                    if function {
+                        self.prototype(start..end);
+                    } else {
+                        self.variable(start..end)?;
+                    }
+                    return Ok(end);
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    /// Nothing declared here may have a managed variable's name.
+    fn check_names(&self, range: Range<usize>) -> Result<(), Error> {
+        for at in range {
+            if let Some(index) = self.managed_at(at) {
+                let name = &self.managed[index].name;
+                return Err(refused(
+                    self.line(at),
+                    "another use of a managed variable's name",
+                    name,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A function's declaration without a body.
+    fn prototype(&mut self, range: Range<usize>) {
+        let Some(index) = range.clone().find_map(|at| self.redirect_at(at)) else {
+            return;
+        };
+        let span = self.span(&range);
+        let Redirect {
+            definition, keep, ..
+        } = self.redirects[index];
+        // What is declared twice is defined once.
+        let definition = match self.redirected[index] {
+            true => "",
+            false => definition,
+        };
+        if keep {
+            self.edits.insert(span.end, format!("\n{definition}"));
+        } else {
+            self.edits.replace(span, definition);
+        }
+        self.redirected[index] = true;
+    }
+
+    fn variable(&mut self, range: Range<usize>) -> Result<(), Error> {
+        let attribute = range.clone().any(|at| {
+            self.token(at) == Token::Dot("managed")
+                && at.checked_sub(2).map(|at| self.token(at)) == Some(Token::Dot("attribute"))
+        });
+        if !attribute {
+            return self.check_names(range);
+        }
+        let mut named = range.clone().filter_map(|at| self.managed_at(at));
+        let (Some(index), None) = (named.next(), named.next()) else {
+            return Err(refused(
+                self.line(range.start),
+                "several managed variables in one declaration",
+                "",
+            ));
+        };
+        let span = self.span(&range);
+        let pointer = &self.managed[index].pointer;
+        self.edits
+            .replace(span, format!(".visible .global .align 8 .b64 {pointer};"));
+        Ok(())
+    }
+
+    /// The tokens of a function's body, without its braces.
+    fn body(&mut self, start: usize, end: usize) -> Result<(), Error> {
+        let mut at = start;
+        while at < end {
+            at = match self.token(at) {
+                // Braces of scopes; those of operands stand within statements.
+                Token::BraceOpen | Token::BraceClose | Token::Semicolon => at + 1,
+                Token::Dot("loc" | "file") => self.end_of_line(at),
+                Token::Word(_) if self.token(at + 1) == Token::Colon => {
+                    self.check_names(at..at + 1)?;
+                    at + 2
+                }
+                _ => {
+                    let rest = self.words.get(at..end).unwrap_or_default();
+                    let length = rest
+                        .iter()
+                        .position(|word| word.token == Token::Semicolon)
+                        .map_or(rest.len(), |length| length + 1);
+                    self.statement(at..at + length)?;
+                    at + length
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn statement(&mut self, range: Range<usize>) -> Result<(), Error> {
+        if matches!(self.token(range.start), Token::Dot(_)) {
+            return self.check_names(range);
+        }
+        if !range.clone().any(|at| self.managed_at(at).is_some()) {
+            for at in range {
+                if let Some(index) = self.redirect_at(at)
+                    && self.redirected[index]
+                {
+                    let span = self.span(&(at..at + 1));
+                    self.edits.replace(span, self.redirects[index].to);
+                }
+            }
+            return Ok(());
+        }
+        // The registers of the block, and the statement with them.
+        let mut before = String::from("{ ");
+        let mut edits = Vec::new();
+        let mut depth = 0_usize;
+        let mut count = 0;
+        let mut at = range.start;
+        while at < range.end {
+            match self.token(at) {
+                Token::BracketOpen => depth += 1,
+                Token::BracketClose => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            let Some(index) = self.managed_at(at) else {
+                at += 1;
+                continue;
+            };
+            let mut end = at + 1;
+            let register = format!("%openmps{count}");
+            count += 1;
+            let pointer = &self.managed[index].pointer;
+            let _ = write!(
+                before,
+                ".reg .b64 {register}; ld.global.b64 {register}, [{pointer}]; "
+            );
+            // `[x+4]` stays so; `x+4` as a value is an addition.
+            if depth == 0 && matches!(self.token(end), Token::Operator(_)) {
+                let (offset, length) = self.offset(end)?;
+                let _ = write!(before, "add.s64 {register}, {register}, {offset}; ");
+                end += length;
+            }
+            edits.push((self.span(&(at..end)), register));
+            at = end;
+        }
+        let span = self.span(&range);
+        self.edits.insert(span.start, before);
+        self.edits.list.append(&mut edits);
+        self.edits.insert(span.end, " }");
+        Ok(())
+    }
+
+    /// What is added to an address: `+4`, `-4` or `+-4`, and how many tokens that is.
+    fn offset(&self, at: usize) -> Result<(String, usize), Error> {
+        let (negative, number) = match [self.token(at), self.token(at + 1)] {
+            [Token::Operator("+"), Token::Operator("-")] => (true, at + 2),
+            [Token::Operator("+"), _] => (false, at + 1),
+            [Token::Operator("-"), _] => (true, at + 1),
+            _ => (false, at),
+        };
+        let after = self.token(number + 1);
+        match (self.token(number), after) {
+            (Token::Integer(digits), Token::Comma | Token::Semicolon | Token::ParenClose)
+                if number > at =>
+            {
+                let sign = if negative { "-" } else { "" };
+                Ok((format!("{sign}{digits}"), number + 1 - at))
+            }
+            _ => Err(refused(
+                self.line(at),
+                "arithmetic with a managed variable's address",
+                "",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 7.8\n.target sm_75\n.address_size 64\n";
+
+    fn written(source: &str) -> Rewritten {
+        let rewritten = rewrite(&format!("{HEAD}{source}"), &[]).unwrap();
+        crate::parse(&rewritten.text).unwrap_or_else(|error| {
+            panic!("{error} in {}", rewritten.text);
+        });
+        rewritten
+    }
+
+    fn body(statement: &str) -> String {
+        let source = format!(
+            ".visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n\
+             .visible .global .attribute(.managed) .align 8 .b8 table[128];\n\
+             .visible .entry k(.param .u64 p) {{\n.reg .b32 %r<4>;\n.reg .b64 %rd<4>;\n.reg .pred %p1;\n{statement}\nret;\n}}\n"
+        );
+        let text = written(&source).text;
+        let start = text.find(".reg .pred %p1;\n").unwrap() + 16;
+        let end = text.rfind("\nret;").unwrap();
+        text[start..end].to_owned()
+    }
+
+    #[test]
+    fn a_managed_variable_leaves_a_pointer() {
+        let rewritten = written(
+            ".visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n\
+             .global .attribute(.managed) .align 16 .b8 table[6] = {1, 2};\n.global .u32 plain = 5;\n",
+        );
+        assert_eq!(
+            rewritten.text,
+            format!(
+                "{HEAD}.visible .global .align 8 .b64 counter$openmps;\n\
+                 .visible .global .align 8 .b64 table$openmps;\n.global .u32 plain = 5;\n"
+            )
+        );
+        let expected = |name: &str, size, align, init: &[u8]| Managed {
+            name: name.into(),
+            pointer: format!("{name}$openmps"),
+            size,
+            align,
+            init: init.into(),
+        };
+        assert_eq!(
+            rewritten.managed[0],
+            expected("counter", 4, 4, &[3, 0, 0, 0])
+        );
+        assert_eq!(rewritten.managed[1], expected("table", 6, 16, &[1, 2]));
+    }
+
+    #[test]
+    fn each_use_loads_the_address() {
+        let load = |number: usize, name: &str| {
+            format!(
+                ".reg .b64 %openmps{number}; ld.global.b64 %openmps{number}, [{name}$openmps]; "
+            )
+        };
+        let counter = load(0, "counter");
+        for (statement, expected) in [
+            (
+                "ld.global.u32 %r1, [counter];",
+                format!("{{ {counter}ld.global.u32 %r1, [%openmps0]; }}"),
+            ),
+            (
+                "$L: @!%p1 st.global.u32 [table+-4], %r1;",
+                format!(
+                    "$L: {{ {}@!%p1 st.global.u32 [%openmps0+-4], %r1; }}",
+                    load(0, "table")
+                ),
+            ),
+            (
+                "mov.u64 %rd1, counter;",
+                format!("{{ {counter}mov.u64 %rd1, %openmps0; }}"),
+            ),
+            (
+                "mov.u64 %rd1, table+12;",
+                format!(
+                    "{{ {}add.s64 %openmps0, %openmps0, 12; mov.u64 %rd1, %openmps0; }}",
+                    load(0, "table")
+                ),
+            ),
+            (
+                "{ .reg .b32 %t; atom.global.add.u32 %t, [counter], 1; }",
+                format!(
+                    "{{ .reg .b32 %t; {{ {counter}atom.global.add.u32 %t, [%openmps0], 1; }} }}"
+                ),
+            ),
+            (
+                "selp.b64 %rd1, counter, table, %p1;",
+                format!(
+                    "{{ {counter}{}selp.b64 %rd1, %openmps0, %openmps1, %p1; }}",
+                    load(1, "table")
+                ),
+            ),
+            (
+                "mov.b64 {%r1, %r2}, %rd1;",
+                "mov.b64 {%r1, %r2}, %rd1;".into(),
+            ),
+            (
+                "{ .reg .b64 %u; .loc 1 2 3, function_name $x, inlined_at 4 5 6\n mov.b64 {%r1, %r2}, %u; }",
+                "{ .reg .b64 %u; .loc 1 2 3, function_name $x, inlined_at 4 5 6\n mov.b64 {%r1, %r2}, %u; }"
+                    .into(),
+            ),
+        ] {
+            assert_eq!(body(statement), expected, "{statement}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_rewritten_is_refused_with_its_line() {
+        let refused = |source: &str| {
+            let error = rewrite(&format!("{HEAD}{source}"), &[]).unwrap_err();
+            assert!(
+                matches!(error.kind, ErrorKind::Unsupported(_)),
+                "{error}: {source}"
+            );
+            error.line
+        };
+        let managed = ".visible .global .attribute(.managed) .align 8 .u64 m;\n";
+        assert_eq!(
+            refused(&format!("{managed}.global .u64 p = m;")),
+            5,
+            "its address in another's first value"
+        );
+        assert_eq!(
+            refused(".global .u32 g;\n.global .attribute(.managed) .u64 m = g;"),
+            5
+        );
+        assert_eq!(refused(".extern .global .attribute(.managed) .u64 m;"), 4);
+        assert_eq!(
+            refused(&format!(
+                "{managed}.func f() {{\n.reg .b64 %rd1;\nmov.u64 %rd1, m+4*2;\nret; }}"
+            )),
+            7
+        );
+        assert_eq!(
+            refused(&format!("{managed}.func f() {{\n.local .b64 m;\nret; }}")),
+            6
+        );
+    }
+
+    const PRINTS: &str = ".extern .func (.param .b32 func_retval0) vprintf\n(\n.param .b64 a,\n.param .b64 b\n)\n;\n\
+        .visible .entry k() {\n.reg .b64 %rd<3>;\n{\n.param .b64 param0;\n.param .b64 param1;\n.param .b32 retval0;\n\
+        call.uni (retval0),\nvprintf,\n(\nparam0,\nparam1\n);\n}\nret;\n}\n";
+
+    #[test]
+    fn calls_are_redirected() {
+        let redirects = [
+            Redirect {
+                from: "vprintf",
+                to: "mine",
+                definition: ".func (.param .b32 r) mine(.param .b64 a, .param .b64 b) { ret; }",
+                keep: false,
+            },
+            Redirect {
+                from: "other",
+                to: "mine",
+                definition: "nonsense",
+                keep: false,
+            },
+        ];
+        let source = format!("{HEAD}{PRINTS}");
+        let rewritten = rewrite(&source, &redirects).unwrap();
+        assert_eq!(rewritten.redirected, [true, false]);
+        assert!(!rewritten.text.contains("vprintf"), "{}", rewritten.text);
+        assert!(rewritten.text.contains("(retval0),\nmine,\n("));
+        crate::parse(&rewritten.text).unwrap();
+        let kept = [Redirect {
+            keep: true,
+            ..redirects[0]
+        }];
+        let text = rewrite(&source, &kept).unwrap().text;
+        assert_eq!(text.matches("vprintf").count(), 1);
+        crate::parse(&text).unwrap();
+        // A module that brings its own keeps it.
+        let own = PRINTS
+            .replacen(")\n;\n", ")\n{ ret; }\n", 1)
+            .replace(".extern ", "");
+        let own = format!("{HEAD}{own}");
+        assert_eq!(rewrite(&own, &redirects).unwrap().text, own);
+    }
+
+    #[test]
+    fn damage_never_panics() {
+        let source = format!(
+            "{HEAD}.visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n{PRINTS}"
+        );
+        for end in 0..source.len() {
+            let _ = rewrite(&source[..end], &[]);
+            let mut rewriter = Rewriter {
+                words: words(&source[..end]),
+                names: HashMap::from([("counter".into(), 0)]),
+                managed: &[Managed {
+                    name: "counter".into(),
+                    pointer: "counter$openmps".into(),
+                    size: 4,
+                    align: 4,
+                    init: Vec::new(),
+                }],
+                redirects: &[],
+                redirected: Vec::new(),
+                defined: HashSet::new(),
+                edits: Edits::default(),
+            };
+            let _ = rewriter.module();
+        }
+    }
+}
