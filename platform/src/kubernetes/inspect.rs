@@ -57,7 +57,7 @@ pub fn summary(nodes: &[Node], unit: MemoryUnit) -> String {
     });
     let _ = writeln!(text, "{}", "-".repeat(first + RULE));
     let _ = writeln!(text, "Allocated/Total GPU Memory In Cluster:");
-    let _ = writeln!(text, "{all_used}/{all} ({}%)  ", percent(all_used, all));
+    let _ = writeln!(text, "{all_used}/{all} ({}%)", percent(all_used, all));
     text
 }
 
@@ -175,7 +175,7 @@ mod tests {
             cn-shanghai.i-uf61h64dz1tmlob9hmtb  192.168.0.71  6/15                   6/15\n\
             ------------------------------------------------------------------------------\n\
             Allocated/Total GPU Memory In Cluster:\n\
-            6/15 (40%)  \n";
+            6/15 (40%)\n";
         assert_eq!(summary(&nodes, unit_of(&nodes)), expected);
     }
 

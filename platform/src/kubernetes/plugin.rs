@@ -30,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Between looks at who still has devices.
 const SWEEP: Duration = Duration::from_secs(30);
 
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The name of a kubelet's own socket.
 const KUBELET: &str = "kubelet.sock";
 
@@ -263,9 +266,18 @@ async fn watch_health<N: Node>(
     loop {
         tokio::time::sleep(shared.settings.probe_interval).await;
         let mut node = node.clone();
-        let asked = tokio::task::spawn_blocking(move || node.probe()).await;
-        let now = asked.unwrap_or_else(|error| Err(error.to_string()));
-        match (&now, *healthy.borrow()) {
+        let mut asked = tokio::task::spawn_blocking(move || node.probe());
+        let now = match tokio::time::timeout(PATIENCE, &mut asked).await {
+            Ok(answer) => answer.unwrap_or_else(|error| Err(error.to_string())),
+            Err(_) => {
+                // One that hangs is not asked again before it answers.
+                shared.say("the daemon does not answer in time");
+                healthy.send_replace(false);
+                asked.await.unwrap_or_else(|error| Err(error.to_string()))
+            }
+        };
+        let before = *healthy.borrow();
+        match (&now, before) {
             (Err(error), true) => shared.say(&format!("the daemon does not answer: {error}")),
             (Ok(()), false) => {
                 // Another daemon may know nothing of those that are running.

@@ -258,7 +258,7 @@ mod tests {
                 2,
                 "no absolute path",
             ),
-            (mps("    []\n"), 4, "has no resources"),
+            (mps("      []\n"), 4, "has no resources"),
             (mps("    - replicas: 2\n"), 5, "without a name"),
             (mps("    - {name: nvidia.com/mig-1g.5gb, replicas: 2}\n"), 5, "can be shared"),
             (item("replicas: 0"), 5, "above 0"),

@@ -66,7 +66,7 @@ impl<N: Node> Service<N> {
                 let answered = service_fn(move |request: Request<$asked>| {
                     let service = self.clone();
                     async move {
-                        let answer = service.$method(request.into_inner()).await;
+                        let answer = service.clone().$method(request.into_inner()).await;
                         if let Err(status) = &answer {
                             service.shared.say(status.message());
                         }
