@@ -58,7 +58,9 @@ fn inspected(arguments: &Inspect) -> Result<ExitCode> {
             bail!("no node {name} offers aliyun.com/gpu-mem");
         }
     }
-    let unit = arguments.memory_unit.unwrap_or_else(|| inspect::unit_of(&nodes));
+    let unit = arguments
+        .memory_unit
+        .unwrap_or_else(|| inspect::unit_of(&nodes));
     if arguments.details {
         print!("{}", inspect::details(&nodes, unit));
     } else {
@@ -75,8 +77,9 @@ fn list(file: Option<&Path>) -> Result<String> {
             std::io::stdin().read_to_string(&mut text)?;
             Ok(text)
         }
-        Some(file) => std::fs::read_to_string(file)
-            .with_context(|| format!("cannot read {}", file.display())),
+        Some(file) => {
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+        }
         None => {
             let output = Process::new("kubectl")
                 .args(["get", "nodes,pods", "--all-namespaces", "--output", "json"])

@@ -46,13 +46,19 @@ impl Daemon {
 
     fn answers(&self) -> Result<std::sync::MutexGuard<'_, State>, String> {
         let state = self.0.lock().unwrap();
-        if state.is_dead { Err("nobody there".into()) } else { Ok(state) }
+        if state.is_dead {
+            Err("nobody there".into())
+        } else {
+            Ok(state)
+        }
     }
 }
 
 impl Groups for Daemon {
     fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
-        self.answers()?.groups.insert(name.to_owned(), limits.clone());
+        self.answers()?
+            .groups
+            .insert(name.to_owned(), limits.clone());
         Ok(Path::new("/pipe/groups").join(name))
     }
 
@@ -61,7 +67,11 @@ impl Groups for Daemon {
     }
 
     fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.answers()?.groups.remove(name).map(drop).ok_or_else(|| "none".into())
+        self.answers()?
+            .groups
+            .remove(name)
+            .map(drop)
+            .ok_or_else(|| "none".into())
     }
 
     fn names(&mut self) -> Result<BTreeSet<String>, String> {
@@ -149,7 +159,9 @@ impl Machine {
     }
 
     async fn plugin(&self, register: &proto::RegisterRequest) -> Grpc<Channel> {
-        proto::connect(&self.path(&register.endpoint)).await.unwrap()
+        proto::connect(&self.path(&register.endpoint))
+            .await
+            .unwrap()
     }
 }
 
@@ -179,7 +191,10 @@ where
         }
     });
     let incoming = UnixListenerStream::new(listener);
-    Server::builder().serve_with_incoming(service, incoming).await.ok();
+    Server::builder()
+        .serve_with_incoming(service, incoming)
+        .await
+        .ok();
 }
 
 async fn soon<T>(future: impl Future<Output = T>) -> T {
@@ -190,7 +205,9 @@ async fn watch(plugin: &mut Grpc<Channel>) -> Streaming<proto::ListAndWatchRespo
     plugin.ready().await.unwrap();
     let path = http::uri::PathAndQuery::from_static(method::LIST_AND_WATCH);
     let codec = ProstCodec::<proto::Empty, proto::ListAndWatchResponse>::default();
-    let answer = plugin.server_streaming(Request::new(proto::Empty {}), path, codec).await;
+    let answer = plugin
+        .server_streaming(Request::new(proto::Empty {}), path, codec)
+        .await;
     answer.unwrap().into_inner()
 }
 
@@ -238,15 +255,23 @@ async fn a_plugin_registers_lists_and_allocates() {
 
     let request = proto::PreferredAllocationRequest {
         container_requests: vec![proto::ContainerPreferredAllocationRequest {
-            available_device_ids: devices[2..].iter().map(|device| device.id.clone()).collect(),
+            available_device_ids: devices[2..]
+                .iter()
+                .map(|device| device.id.clone())
+                .collect(),
             must_include_device_ids: Vec::new(),
             allocation_size: 3,
         }],
     };
     let preferred: proto::PreferredAllocationResponse =
-        proto::call(&mut plugin, method::PREFERRED, request).await.unwrap();
+        proto::call(&mut plugin, method::PREFERRED, request)
+            .await
+            .unwrap();
     let preferred = &preferred.container_responses[0].device_ids;
-    assert!(preferred.iter().all(|id| id.starts_with("GPU-1-_-")), "{preferred:?}");
+    assert!(
+        preferred.iter().all(|id| id.starts_with("GPU-1-_-")),
+        "{preferred:?}"
+    );
 
     // Two containers of a pod: each has its own group.
     let answers = allocate(&mut plugin, &[&["GPU-1-_-0", "GPU-1-_-1"], &["GPU-1-_-2"]]).await;
@@ -261,7 +286,10 @@ async fn a_plugin_registers_lists_and_allocates() {
             mount.host_path.clone()
         };
         assert_eq!(mount("/usr/local/openmps/lib"), "/lib/openmps");
-        let group = mount("/tmp/nvidia-mps").strip_prefix("/pipe/groups/").unwrap().to_owned();
+        let group = mount("/tmp/nvidia-mps")
+            .strip_prefix("/pipe/groups/")
+            .unwrap()
+            .to_owned();
         assert!(group.starts_with("k8s-aliyun-"), "{group}");
         assert_eq!(groups[&group].memory["GPU-1"], size);
         assert_eq!(groups[&group].memory["GPU-0"], "1");
@@ -274,8 +302,12 @@ async fn a_plugin_registers_lists_and_allocates() {
         allocate(&mut plugin, &[wrong]).await.unwrap_err();
     }
     assert_eq!(machine.daemon.groups().len(), 2);
-    let unknown = proto::call::<_, proto::Empty>(&mut plugin, "/v1beta1.DevicePlugin/No", proto::Empty {});
-    assert_eq!(unknown.await.unwrap_err().code(), tonic::Code::Unimplemented);
+    let unknown =
+        proto::call::<_, proto::Empty>(&mut plugin, "/v1beta1.DevicePlugin/No", proto::Empty {});
+    assert_eq!(
+        unknown.await.unwrap_err().code(),
+        tonic::Code::Unimplemented
+    );
     machine.end();
     assert!(!machine.path("aliyungpushare.sock").exists());
 }
@@ -285,18 +317,30 @@ async fn health_is_the_daemons() {
     let mut machine = Machine::new();
     let mut registered = machine.kubelet();
     machine.start(ALIYUN, Strategy::Mounts);
-    let mut plugin = machine.plugin(&soon(registered.recv()).await.unwrap()).await;
+    let mut plugin = machine
+        .plugin(&soon(registered.recv()).await.unwrap())
+        .await;
     let mut list = watch(&mut plugin).await;
     assert_eq!(next(&mut list).await[0].health, "Healthy");
     allocate(&mut plugin, &[&["GPU-0-_-0"]]).await.unwrap();
     let groups = machine.daemon.groups();
     machine.daemon.0.lock().unwrap().is_dead = true;
-    assert!(next(&mut list).await.iter().all(|device| device.health == "Unhealthy"));
+    assert!(
+        next(&mut list)
+            .await
+            .iter()
+            .all(|device| device.health == "Unhealthy")
+    );
     let error = allocate(&mut plugin, &[&["GPU-0-_-1"]]).await.unwrap_err();
     assert!(error.message().contains("nobody there"), "{error}");
     // The next daemon knows of no group; it does before devices are healthy again.
     *machine.daemon.0.lock().unwrap() = State::default();
-    assert!(next(&mut list).await.iter().all(|device| device.health == "Healthy"));
+    assert!(
+        next(&mut list)
+            .await
+            .iter()
+            .all(|device| device.health == "Healthy")
+    );
     assert_eq!(machine.daemon.groups(), groups);
 }
 
@@ -345,19 +389,41 @@ async fn kubelets_that_know_cdi_get_a_device_of_it() {
     let register = soon(registered.recv()).await.unwrap();
     assert_eq!(register.endpoint, "nvidia-gpu.shared.sock");
     let mut plugin = machine.plugin(&register).await;
-    let error = allocate(&mut plugin, &[&["GPU-0::0", "GPU-0::1"]]).await.unwrap_err();
-    assert_eq!(error.message(), "maximum request size for shared resources is 1; found 2");
-    let answer = allocate(&mut plugin, &[&["GPU-1::3"]]).await.unwrap().remove(0);
+    let error = allocate(&mut plugin, &[&["GPU-0::0", "GPU-0::1"]])
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message(),
+        "maximum request size for shared resources is 1; found 2"
+    );
+    let answer = allocate(&mut plugin, &[&["GPU-1::3"]])
+        .await
+        .unwrap()
+        .remove(0);
     assert!(answer.envs.is_empty() && answer.mounts.is_empty());
     let (group, limits) = machine.daemon.groups().pop_first().unwrap();
-    assert_eq!((limits.memory["GPU-1"].as_str(), limits.percentage), ("1024M", Some(25)));
-    assert_eq!(answer.cdi_devices[0].name, format!("openmps.org/gpu={group}"));
+    assert_eq!(
+        (limits.memory["GPU-1"].as_str(), limits.percentage),
+        ("1024M", Some(25))
+    );
+    assert_eq!(
+        answer.cdi_devices[0].name,
+        format!("openmps.org/gpu={group}")
+    );
     let text = std::fs::read_to_string(folder.join(format!("openmps-{group}.json"))).unwrap();
     let spec: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(spec["kind"], "openmps.org/gpu");
     let edits = &spec["devices"][0]["containerEdits"];
-    assert_eq!(edits["mounts"][0]["containerPath"], "/mps/nvidia.com/gpu.shared/pipe");
-    assert!(edits["env"].as_array().unwrap().contains(&"NVIDIA_VISIBLE_DEVICES=void".into()));
+    assert_eq!(
+        edits["mounts"][0]["containerPath"],
+        "/mps/nvidia.com/gpu.shared/pipe"
+    );
+    assert!(
+        edits["env"]
+            .as_array()
+            .unwrap()
+            .contains(&"NVIDIA_VISIBLE_DEVICES=void".into())
+    );
 }
 
 #[tokio::test]
@@ -367,8 +433,10 @@ async fn memory_and_a_share_of_the_compute_come_together_at_the_start() {
     let pods = Arc::new(Mutex::new(Vec::new()));
     let listener = UnixListener::bind(machine.path("pods.sock")).unwrap();
     let named = Arc::clone(&pods);
-    tokio::spawn(serve(listener, move |_: proto::Empty| proto::ListPodResourcesResponse {
-        pod_resources: named.lock().unwrap().clone(),
+    tokio::spawn(serve(listener, move |_: proto::Empty| {
+        proto::ListPodResourcesResponse {
+            pod_resources: named.lock().unwrap().clone(),
+        }
     }));
     machine.start(
         Mode::Openmps {
@@ -380,14 +448,20 @@ async fn memory_and_a_share_of_the_compute_come_together_at_the_start() {
     for _ in 0..2 {
         let register = soon(registered.recv()).await.unwrap();
         assert!(register.options.clone().unwrap().pre_start_required);
-        plugins.insert(register.resource_name.clone(), machine.plugin(&register).await);
+        plugins.insert(
+            register.resource_name.clone(),
+            machine.plugin(&register).await,
+        );
     }
     let memory: Vec<String> = (0..100).map(|number| format!("GPU-1-_-{number}")).collect();
     let memory: Vec<&str> = memory.iter().map(String::as_str).collect();
     let share = ["share-0", "share-7"];
     let of_memory = plugins.get_mut("openmps.org/gpu-memory").unwrap();
     let answer = allocate(of_memory, &[&memory]).await.unwrap().remove(0);
-    assert_eq!(answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "GPU-1=100M");
+    assert_eq!(
+        answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"],
+        "GPU-1=100M"
+    );
     let of_share = plugins.get_mut("openmps.org/gpu-share").unwrap();
     let answer = allocate(of_share, &[&share]).await.unwrap().remove(0);
     assert_eq!(answer.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "2");
@@ -414,7 +488,13 @@ async fn memory_and_a_share_of_the_compute_come_together_at_the_start() {
     assert!(start.await.unwrap_err().message().contains("no container"));
     *pods.lock().unwrap() = vec![pod(vec![devices("openmps.org/gpu-share", &share)])];
     let start = proto::call::<_, proto::Empty>(of_share, method::PRE_START, request.clone());
-    assert!(start.await.unwrap_err().message().contains("ask for openmps.org/gpu-memory"));
+    assert!(
+        start
+            .await
+            .unwrap_err()
+            .message()
+            .contains("ask for openmps.org/gpu-memory")
+    );
     *pods.lock().unwrap() = vec![pod(vec![
         devices("openmps.org/gpu-memory", &memory[..50]),
         devices("openmps.org/gpu-share", &share),
@@ -423,5 +503,8 @@ async fn memory_and_a_share_of_the_compute_come_together_at_the_start() {
     let start = proto::call::<_, proto::Empty>(of_share, method::PRE_START, request);
     start.await.unwrap();
     let limits = machine.daemon.groups().pop_first().unwrap().1;
-    assert_eq!((limits.memory["GPU-1"].as_str(), limits.percentage), ("100M", Some(2)));
+    assert_eq!(
+        (limits.memory["GPU-1"].as_str(), limits.percentage),
+        ("100M", Some(2))
+    );
 }

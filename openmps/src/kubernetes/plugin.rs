@@ -36,7 +36,11 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "/var/run/cdi")]
     cdi: Option<PathBuf>,
     /// The kubelet's folder for the sockets of plugins
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/device-plugins")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/device-plugins"
+    )]
     sockets: PathBuf,
     /// The kubelet's socket that says which pod has what
     #[arg(
@@ -46,7 +50,11 @@ pub struct Arguments {
     )]
     pod_resources: PathBuf,
     /// Where allocations are written down, for the plugin that comes after this one
-    #[arg(long, value_name = "FILE", default_value = "/var/lib/openmps/allocations.json")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/var/lib/openmps/allocations.json"
+    )]
     state: PathBuf,
     /// The folder on the host in which containers find the client library; it is put there
     #[arg(long, value_name = "DIR", default_value = LIBRARY)]
@@ -94,7 +102,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             Place::Binpack => Placement::Binpack,
             Place::Spread => Placement::Spread,
         },
-        strategy: arguments.cdi.clone().map_or(Strategy::Mounts, Strategy::Cdi),
+        strategy: arguments
+            .cdi
+            .clone()
+            .map_or(Strategy::Mounts, Strategy::Cdi),
         sockets: arguments.sockets.clone(),
         pod_resources: arguments.pod_resources.clone(),
         state: arguments.state.clone(),
@@ -173,13 +184,9 @@ impl Groups for Daemon {
 
 impl Node for Daemon {
     fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
-        // A server knows the devices; this is the one place where it is right to start one unasked.
-        if self.ask("get_server_list")?.trim().is_empty() {
-            let uid = rustix::process::geteuid().as_raw();
-            self.ask(&format!("start_server -uid {uid}"))?;
-        }
         let text = self.ask("device_query --json")?;
-        machine::listed(&text).ok_or_else(|| "no server has said yet which devices there are".into())
+        machine::listed(&text)
+            .ok_or_else(|| "no server has said yet which devices there are".into())
     }
 
     fn probe(&mut self) -> Result<(), String> {

@@ -230,7 +230,9 @@ impl<G: Groups> Allocations<G> {
         let groups = &mut self.groups;
         let there = groups.names().ok();
         self.list.retain(|allocation| {
-            let gone = there.as_ref().is_some_and(|there| !there.contains(&allocation.group));
+            let gone = there
+                .as_ref()
+                .is_some_and(|there| !there.contains(&allocation.group));
             !(allocation.over && (gone || groups.remove(&allocation.group).is_ok()))
         });
         let list = &self.list;
@@ -339,7 +341,10 @@ mod tests {
         let (_, second) = all.give(NAME, &ids(&["c"]), limits("1024M")).unwrap();
         all.give(NAME, &ids(&["b", "d"]), limits("2048M")).unwrap();
         let there = daemon.clone().names().unwrap();
-        assert!(!there.contains(&first) && there.contains(&second), "{there:?}");
+        assert!(
+            !there.contains(&first) && there.contains(&second),
+            "{there:?}"
+        );
         assert_eq!(there.len(), 2);
     }
 
@@ -392,9 +397,11 @@ mod tests {
         let (start, patience) = (Instant::now(), Duration::from_secs(60));
         // A kubelet that has just started names nothing.
         all.sweep(&BTreeMap::new(), start, patience).unwrap();
-        all.sweep(&held, start + Duration::from_secs(59), patience).unwrap();
+        all.sweep(&held, start + Duration::from_secs(59), patience)
+            .unwrap();
         assert_eq!(daemon.0.lock().unwrap().len(), 2);
-        all.sweep(&held, start + Duration::from_secs(61), patience).unwrap();
+        all.sweep(&held, start + Duration::from_secs(61), patience)
+            .unwrap();
         assert_eq!(daemon.clone().names().unwrap(), BTreeSet::from([kept]));
     }
 
@@ -416,6 +423,9 @@ mod tests {
         let file = folder.path().join("allocations.json");
         std::fs::write(&file, "{]").unwrap();
         let error = Allocations::open(Daemon::default(), &file, "x").unwrap_err();
-        assert!(error.contains("allocations.json") && error.contains("->"), "{error}");
+        assert!(
+            error.contains("allocations.json") && error.contains("->"),
+            "{error}"
+        );
     }
 }

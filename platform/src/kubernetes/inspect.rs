@@ -44,7 +44,11 @@ pub fn summary(nodes: &[Node], unit: MemoryUnit) -> String {
         }
         let waiting = node.used(None);
         if pending {
-            row.push(if waiting > 0 { waiting.to_string() } else { String::new() });
+            row.push(if waiting > 0 {
+                waiting.to_string()
+            } else {
+                String::new()
+            });
         }
         let used = waiting + (0..node.gpus).map(|gpu| node.used(Some(gpu))).sum::<u64>();
         row.push(format!("{used}/{}", node.total));
@@ -67,7 +71,11 @@ pub fn details(nodes: &[Node], unit: MemoryUnit) -> String {
     let mut text = String::new();
     let (mut all_used, mut all) = (0, 0);
     for node in nodes {
-        let _ = writeln!(text, "\nNAME:       {}\nIPADDRESS:  {}\n", node.name, node.address);
+        let _ = writeln!(
+            text,
+            "\nNAME:       {}\nIPADDRESS:  {}\n",
+            node.name, node.address
+        );
         let mut places: Vec<Option<u32>> = (0..node.gpus).map(Some).collect();
         let waiting = node.used(None);
         if waiting > 0 {
@@ -166,8 +174,20 @@ mod tests {
         let name = "cn-shanghai.i-uf61h64dz1tmlob9hmtb";
         let nodes = list(vec![
             node(name, "15", "1"),
-            pod("binpack-1", name, "6", "Running", json!({"ALIYUN_COM_GPU_MEM_IDX": "0"})),
-            pod("ended", name, "5", "Succeeded", json!({"ALIYUN_COM_GPU_MEM_IDX": "0"})),
+            pod(
+                "binpack-1",
+                name,
+                "6",
+                "Running",
+                json!({"ALIYUN_COM_GPU_MEM_IDX": "0"}),
+            ),
+            pod(
+                "ended",
+                name,
+                "5",
+                "Succeeded",
+                json!({"ALIYUN_COM_GPU_MEM_IDX": "0"}),
+            ),
             json!({"kind": "Node", "metadata": {"name": "no-gpu"}}),
         ]);
         let expected = "\
@@ -199,7 +219,9 @@ mod tests {
             )
         );
         assert_eq!(
-            lines.next().map(|line| line.split_whitespace().collect::<Vec<_>>()),
+            lines
+                .next()
+                .map(|line| line.split_whitespace().collect::<Vec<_>>()),
             Some(vec!["a", "192.168.0.71", "1/15", "3/15", "2", "6/30"])
         );
         let text = details(&nodes, MemoryUnit::Gib);

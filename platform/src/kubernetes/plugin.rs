@@ -160,7 +160,10 @@ impl<N: Node> Shared<N> {
         let shared = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
             // A poisoned list is whole: it is written down before and after each step.
-            let mut all = shared.allocations.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = shared
+                .allocations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             work(&shared, &mut all)
         });
         done.await.map_err(|error| error.to_string())?
@@ -201,8 +204,8 @@ async fn serve<N: Node>(settings: Settings, node: N, mut stop: Stop) -> Result<(
         ));
     }
     let prefix = prefix(settings.mode.word());
-    let allocations = Allocations::open(node.clone(), &settings.state, &prefix)
-        .map_err(PluginError::State)?;
+    let allocations =
+        Allocations::open(node.clone(), &settings.state, &prefix).map_err(PluginError::State)?;
     let shared = Arc::new(Shared {
         numa: gpus.iter().map(numa).collect(),
         gpus,

@@ -17,9 +17,7 @@ const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
 
 /// What cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{0}\n  -> it must be what `kubectl get nodes,pods --all-namespaces --output json` prints"
-)]
+#[error("{0}\n  -> it must be what `kubectl get nodes,pods --all-namespaces --output json` prints")]
 pub struct NoList(String);
 
 #[derive(Debug, Deserialize)]
@@ -100,7 +98,10 @@ pub fn nodes(text: &str) -> Result<Vec<Node>, NoList> {
     }
     for item in list.items.iter().filter(|item| item.kind == "Pod") {
         let place = item.spec["nodeName"].as_str();
-        if let Some(node) = nodes.iter_mut().find(|node| Some(node.name.as_str()) == place) {
+        if let Some(node) = nodes
+            .iter_mut()
+            .find(|node| Some(node.name.as_str()) == place)
+        {
             node.pods.extend(pod(item, node.gpus));
         }
     }

@@ -168,7 +168,9 @@ pub enum ResourceError {
         name: String,
     },
     /// A part of a GPU would be nothing.
-    #[error("{replicas} parts of GPU {uuid} with {mib} MiB would have nothing each: fewer replicas")]
+    #[error(
+        "{replicas} parts of GPU {uuid} with {mib} MiB would have nothing each: fewer replicas"
+    )]
     TooFine {
         /// Parts.
         replicas: u32,
@@ -240,7 +242,12 @@ impl Mode {
             Self::Aliyun { unit } => {
                 let kind = Kind::Memory(*unit);
                 let devices = memory_devices(gpus, *unit)?;
-                Ok(vec![Resource::new(ALIYUN_MEMORY, "aliyungpushare.sock", kind, devices)?])
+                Ok(vec![Resource::new(
+                    ALIYUN_MEMORY,
+                    "aliyungpushare.sock",
+                    kind,
+                    devices,
+                )?])
             }
             Self::Nvidia(sharing) => {
                 let replicas = sharing.replicas;
@@ -256,7 +263,12 @@ impl Mode {
                     Some((_, "gpu")) | None => "nvidia-gpu.sock".to_owned(),
                     Some((_, name)) => format!("nvidia-{name}.sock"),
                 };
-                Ok(vec![Resource::new(&sharing.resource, &socket, kind, devices)?])
+                Ok(vec![Resource::new(
+                    &sharing.resource,
+                    &socket,
+                    kind,
+                    devices,
+                )?])
             }
             Self::Openmps { unit } => {
                 let memory = memory_devices(gpus, *unit)?;
@@ -338,7 +350,9 @@ impl Resource {
             });
         }
         let by_id = devices.iter().enumerate();
-        let by_id = by_id.map(|(place, device)| (device.id.clone(), place)).collect();
+        let by_id = by_id
+            .map(|(place, device)| (device.id.clone(), place))
+            .collect();
         Ok(Self {
             name: name.to_owned(),
             socket: socket.to_owned(),
@@ -437,7 +451,11 @@ impl Resource {
         while chosen.len() < count {
             let missing = count - chosen.len();
             // A replica each time, so that several are of several GPUs; of memory, all at once.
-            let at_once = if matches!(self.kind, Kind::Replica { .. }) { 1 } else { missing };
+            let at_once = if matches!(self.kind, Kind::Replica { .. }) {
+                1
+            } else {
+                missing
+            };
             let room = |(_, ids): &(&Option<usize>, &Vec<&String>)| ids.len();
             let there = by_gpu.iter().filter(|(_, ids)| !ids.is_empty());
             let fitting = there.clone().filter(|(_, ids)| ids.len() >= at_once);
@@ -516,7 +534,10 @@ pub fn environment(mode: &Mode, grant: &Grant, gpus: &[Gpu]) -> BTreeMap<String,
         set("ALIYUN_COM_GPU_MEM_IDX", gpu.index.to_string());
         set("ALIYUN_COM_GPU_MEM_POD", grant.units.to_string());
         set("ALIYUN_COM_GPU_MEM_CONTAINER", grant.units.to_string());
-        set("ALIYUN_COM_GPU_MEM_DEV", (gpu.mib() / unit.mib()).to_string());
+        set(
+            "ALIYUN_COM_GPU_MEM_DEV",
+            (gpu.mib() / unit.mib()).to_string(),
+        );
     }
     all
 }

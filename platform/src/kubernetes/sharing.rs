@@ -50,7 +50,11 @@ impl Config {
         let root = file.map(&file.root, "the file")?;
         match get(root, "version") {
             Some(version) if file.text(version, "version", "v1")? != "v1" => {
-                return Err(file.bad(version.line, "a version that is not v1", "write `version: v1`"));
+                return Err(file.bad(
+                    version.line,
+                    "a version that is not v1",
+                    "write `version: v1`",
+                ));
             }
             Some(_) => {}
             None => return Err(file.bad(1, "version is missing", "begin with `version: v1`")),
@@ -242,7 +246,11 @@ mod tests {
             ("sharing: {}\n".to_owned(), 1, "version is missing"),
             ("version: v2\n".into(), 1, "not v1"),
             ("version: v1\n".into(), 1, "sharing is missing"),
-            ("version: v1\nsharing: {}\n".into(), 2, "sharing.mps is missing"),
+            (
+                "version: v1\nsharing: {}\n".into(),
+                2,
+                "sharing.mps is missing",
+            ),
             (
                 "version: v1\nsharing:\n  timeSlicing:\n    resources: []\n".into(),
                 4,
@@ -260,7 +268,11 @@ mod tests {
             ),
             (mps("      []\n"), 4, "has no resources"),
             (mps("    - replicas: 2\n"), 5, "without a name"),
-            (mps("    - {name: nvidia.com/mig-1g.5gb, replicas: 2}\n"), 5, "can be shared"),
+            (
+                mps("    - {name: nvidia.com/mig-1g.5gb, replicas: 2}\n"),
+                5,
+                "can be shared",
+            ),
             (item("replicas: 0"), 5, "above 0"),
             (item("replicas: 1"), 5, "shares nothing"),
             (item("replicas: 1001"), 5, "no more parts"),
@@ -277,7 +289,10 @@ mod tests {
             assert!(error.contains(says), "{text}\n{error}");
             assert!(error.contains("\n  -> "), "{error}");
             let at: u32 = error.split(':').nth(1).unwrap().parse().unwrap();
-            assert!(at == line || at + 1 == line || at == line + 1, "{text}\n{error}");
+            assert!(
+                at == line || at + 1 == line || at == line + 1,
+                "{text}\n{error}"
+            );
         }
     }
 }

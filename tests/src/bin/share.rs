@@ -46,7 +46,11 @@ fn rest(driver: &Driver, mib: usize) {
     for number in 0..mib {
         take(driver, 1).unwrap_or_else(|code| panic!("MiB {number} of {mib}: error {code}"));
     }
-    assert_eq!(take(driver, 1), Err(OUT_OF_MEMORY), "one MiB more than the pod has");
+    assert_eq!(
+        take(driver, 1),
+        Err(OUT_OF_MEMORY),
+        "one MiB more than the pod has"
+    );
 }
 
 fn all(driver: &Driver, limit: usize, holds: bool) {
@@ -67,10 +71,17 @@ fn all(driver: &Driver, limit: usize, holds: bool) {
         // What the other had is free soon after its end.
         let deadline = Instant::now() + Duration::from_secs(30);
         while let Err(code) = take(driver, limit - half) {
-            assert!(code == OUT_OF_MEMORY && Instant::now() < deadline, "error {code}");
+            assert!(
+                code == OUT_OF_MEMORY && Instant::now() < deadline,
+                "error {code}"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(take(driver, 1), Err(OUT_OF_MEMORY), "one MiB more than the pod has");
+        assert_eq!(
+            take(driver, 1),
+            Err(OUT_OF_MEMORY),
+            "one MiB more than the pod has"
+        );
     }
     println!("ok");
     std::io::stdout().flush().expect("a log");

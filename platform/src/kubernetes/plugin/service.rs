@@ -117,7 +117,11 @@ impl<N: Node> Service<N> {
 
     /// All devices, as healthy as the daemon.
     fn list(&self, healthy: bool) -> Result<proto::ListAndWatchResponse, Status> {
-        let health = if healthy { proto::HEALTHY } else { proto::UNHEALTHY };
+        let health = if healthy {
+            proto::HEALTHY
+        } else {
+            proto::UNHEALTHY
+        };
         let devices = self.resource()?.devices.iter().map(|device| {
             let near = device.gpu.and_then(|gpu| *self.shared.numa.get(gpu)?);
             proto::Device {
@@ -197,8 +201,14 @@ impl<N: Node> Service<N> {
             memory: grant.memory(&self.shared.gpus),
             percentage: grant.percentage,
         };
-        let name = self.resource().map_err(|status| status.message().to_owned())?.name.clone();
-        let given = self.shared.with(move |_, all| all.give(&name, &ids, limits));
+        let name = self
+            .resource()
+            .map_err(|status| status.message().to_owned())?
+            .name
+            .clone();
+        let given = self
+            .shared
+            .with(move |_, all| all.give(&name, &ids, limits));
         let (folder, group) = given.await?;
         let mounts = mounts(&settings.mode, &folder, &settings.library);
         match &settings.strategy {
@@ -260,9 +270,7 @@ impl<N: Node> Service<N> {
         };
         let asked = request.device_ids.first();
         let found = containers
-            .filter(|container| {
-                asked.is_some_and(|id| of(container, &resource.name).contains(id))
-            })
+            .filter(|container| asked.is_some_and(|id| of(container, &resource.name).contains(id)))
             .last();
         let container = found.ok_or_else(|| {
             refused("the kubelet names no container with these devices; it will ask again")
@@ -285,7 +293,9 @@ impl<N: Node> Service<N> {
             )));
         };
         let percentage = percentage.map(|part| part.min(100));
-        let set = self.shared.with(move |_, all| all.set_percentage(&name, &devices, percentage));
+        let set = self
+            .shared
+            .with(move |_, all| all.set_percentage(&name, &devices, percentage));
         set.await.map_err(refused)?;
         Ok(proto::Empty {})
     }

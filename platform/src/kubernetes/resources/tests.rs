@@ -25,7 +25,8 @@ fn sharing(replicas: u32, only_one: bool) -> Sharing {
 
 fn ids(resource: &Resource, places: &[usize]) -> Vec<String> {
     let each = places.iter();
-    each.map(|&place| resource.devices[place].id.clone()).collect()
+    each.map(|&place| resource.devices[place].id.clone())
+        .collect()
 }
 
 const GIB: Mode = Mode::Aliyun {
@@ -78,8 +79,13 @@ fn memory_of_one_gpu_is_given_with_gpushares_variables() {
 fn memory_of_two_gpus_is_refused_in_gpushares_words() {
     let gpus = gpus(&[15360, 15360]);
     let resource = GIB.resources(&gpus).unwrap().remove(0);
-    let error = resource.grant(&ids(&resource, &[0, 20]), &gpus).unwrap_err();
-    assert!(error.to_string().starts_with("no-gpu-has-2GiB-to-run"), "{error}");
+    let error = resource
+        .grant(&ids(&resource, &[0, 20]), &gpus)
+        .unwrap_err();
+    assert!(
+        error.to_string().starts_with("no-gpu-has-2GiB-to-run"),
+        "{error}"
+    );
     assert!(resource.grant(&[], &gpus).is_err());
     assert!(resource.grant(&["GPU-x-_-0".into()], &gpus).is_err());
 }
@@ -89,7 +95,10 @@ fn what_no_kubelet_takes_is_refused_with_what_to_do() {
     let mib = Mode::Aliyun {
         unit: MemoryUnit::Mib,
     };
-    assert_eq!(mib.resources(&gpus(&[15360])).unwrap()[0].devices.len(), 15360);
+    assert_eq!(
+        mib.resources(&gpus(&[15360])).unwrap()[0].devices.len(),
+        15360
+    );
     let error = mib.resources(&gpus(&[144_384; 8])).unwrap_err().to_string();
     assert!(error.contains("--memory-unit=GiB"), "{error}");
     let error = GIB.resources(&gpus(&[512])).unwrap_err().to_string();
@@ -112,11 +121,17 @@ fn replicas_are_divided_as_nvidias_plugin_divides_them() {
         let resource = mode.resources(&gpus).unwrap().remove(0);
         assert_eq!(resource.socket, "nvidia-gpu.sock");
         let last = replicas as usize - 1;
-        assert_eq!(resource.devices[last].id, format!("{}::{last}", gpus[0].uuid));
+        assert_eq!(
+            resource.devices[last].id,
+            format!("{}::{last}", gpus[0].uuid)
+        );
         let grant = resource.grant(&ids(&resource, &[last]), &gpus).unwrap();
         assert_eq!((grant.mib[&0], grant.percentage), (part, Some(percentage)));
         let environment = environment(&mode, &grant, &gpus);
-        assert_eq!(environment["CUDA_MPS_PIPE_DIRECTORY"], "/mps/nvidia.com/gpu/pipe");
+        assert_eq!(
+            environment["CUDA_MPS_PIPE_DIRECTORY"],
+            "/mps/nvidia.com/gpu/pipe"
+        );
         assert_eq!(
             environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"],
             percentage.to_string()
@@ -127,12 +142,20 @@ fn replicas_are_divided_as_nvidias_plugin_divides_them() {
 #[test]
 fn several_replicas_are_refused_or_add_up() {
     let gpus = gpus(&[23040, 23040]);
-    let one = Mode::Nvidia(sharing(4, true)).resources(&gpus).unwrap().remove(0);
+    let one = Mode::Nvidia(sharing(4, true))
+        .resources(&gpus)
+        .unwrap()
+        .remove(0);
     assert_eq!(
-        one.grant(&ids(&one, &[0, 1]), &gpus).unwrap_err().to_string(),
+        one.grant(&ids(&one, &[0, 1]), &gpus)
+            .unwrap_err()
+            .to_string(),
         "maximum request size for shared resources is 1; found 2"
     );
-    let many = Mode::Nvidia(sharing(4, false)).resources(&gpus).unwrap().remove(0);
+    let many = Mode::Nvidia(sharing(4, false))
+        .resources(&gpus)
+        .unwrap()
+        .remove(0);
     let grant = many.grant(&ids(&many, &[0, 1, 4]), &gpus).unwrap();
     assert_eq!(grant.mib, BTreeMap::from([(0, 11520), (1, 5760)]));
     assert_eq!(grant.percentage, Some(50));
@@ -147,11 +170,16 @@ fn shares_are_of_no_gpu() {
     let resources = mode.resources(&gpus).unwrap();
     assert_eq!(resources[0].name, "openmps.org/gpu-memory");
     assert_eq!(resources[1].devices.len(), 200);
-    let grant = resources[1].grant(&ids(&resources[1], &[3, 150]), &gpus).unwrap();
+    let grant = resources[1]
+        .grant(&ids(&resources[1], &[3, 150]), &gpus)
+        .unwrap();
     assert_eq!(grant.percentage, Some(2));
     assert_eq!(
         environment(&mode, &grant, &gpus),
-        BTreeMap::from([("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), "2".to_owned())])
+        BTreeMap::from([(
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(),
+            "2".to_owned()
+        )])
     );
 }
 
@@ -178,7 +206,10 @@ fn memory_is_preferred_on_one_gpu() {
 #[test]
 fn replicas_are_preferred_on_several_gpus() {
     let gpus = gpus(&[4096, 4096]);
-    let resource = Mode::Nvidia(sharing(2, false)).resources(&gpus).unwrap().remove(0);
+    let resource = Mode::Nvidia(sharing(2, false))
+        .resources(&gpus)
+        .unwrap()
+        .remove(0);
     let free = ids(&resource, &[0, 1, 2, 3]);
     let chosen = resource.preferred(&free, &[], 2, Placement::Spread);
     assert_eq!(chosen, ids(&resource, &[0, 2]));
