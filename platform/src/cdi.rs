@@ -22,7 +22,7 @@ pub const DEFAULT_OUTPUT: &str = "/var/run/cdi/openmps.json";
 const VERSION: &str = "0.5.0";
 
 /// Where a container has the daemon's directory: where programs look without being told.
-const PIPE_INSIDE: &str = "/tmp/nvidia-mps";
+pub const PIPE_INSIDE: &str = "/tmp/nvidia-mps";
 
 /// Where a container has our library.
 pub const LIBRARY_INSIDE: &str = "/usr/local/openmps/lib";
@@ -215,6 +215,30 @@ impl Spec {
                 ],
                 mounts: vec![Mount::read_only(offer.library, LIBRARY_INSIDE)?],
             },
+        })
+    }
+
+    /// A single device with these variables and mounts (host path, path inside), for one container.
+    ///
+    /// # Errors
+    /// When a path is not absolute.
+    pub fn of_one(
+        name: &str,
+        env: Vec<String>,
+        mounts: &[(String, String)],
+    ) -> Result<Self, CdiError> {
+        let mounts = mounts
+            .iter()
+            .map(|(host, inside)| Mount::read_only(Path::new(host), inside))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            cdi_version: VERSION,
+            kind: KIND,
+            devices: vec![Device {
+                name: name.to_owned(),
+                container_edits: Edits { env, mounts },
+            }],
+            container_edits: Edits::default(),
         })
     }
 

@@ -6,6 +6,7 @@ mod coverage;
 mod daemon;
 mod fuzz;
 mod images;
+mod kubernetes;
 mod mpi;
 mod platforms;
 mod python;
@@ -68,6 +69,8 @@ enum Task {
     },
     /// Makes the container images in target/images, from scratch
     Images(images::Arguments),
+    /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
+    Kubernetes,
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -87,6 +90,7 @@ fn main() -> Result<()> {
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
+        Task::Kubernetes => kubernetes::kubernetes(),
         Task::Coverage => coverage::write(),
     }
 }
