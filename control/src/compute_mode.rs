@@ -52,7 +52,7 @@ pub fn name(mode: u32) -> String {
 
 /// Devices whose modes can be asked for and set.
 pub trait DeviceModes: std::fmt::Debug {
-    /// The UUID and the mode of each device.
+    /// The UUID, or another name for good, and the mode of each device.
     ///
     /// # Errors
     /// In words.
@@ -213,18 +213,19 @@ impl Daemon {
 #[derive(Clone, Debug)]
 pub struct SoftwareModes {
     directory: PathBuf,
-    /// The devices that there are.
-    uuids: Vec<String>,
+    /// How many devices there are.
+    count: u32,
 }
 
 impl SoftwareModes {
-    /// The modes of these devices, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps.
+    /// The modes of so many devices, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps. They are named by
+    /// their ordinals there, since their UUIDs are others in each container.
     #[must_use]
-    pub fn new(uuids: Vec<String>) -> Self {
+    pub fn new(count: u32) -> Self {
         let directory = std::env::var_os("OPENMPS_STATE_DIRECTORY").filter(|it| !it.is_empty());
         Self {
             directory: directory.map_or_else(|| "/var/lib/openmps".into(), PathBuf::from),
-            uuids,
+            count,
         }
     }
 
@@ -239,12 +240,13 @@ impl SoftwareModes {
 
     /// A device's mode; DEFAULT where nobody has set one.
     #[must_use]
-    pub fn get(&self, uuid: &str) -> u32 {
-        self.all().get(uuid).copied().unwrap_or(DEFAULT)
+    pub fn get(&self, device: u32) -> u32 {
+        let all = self.all();
+        all.get(&device.to_string()).copied().unwrap_or(DEFAULT)
     }
 
-    fn lock_file(&self, uuid: &str) -> PathBuf {
-        self.directory.join(format!("{uuid}.lock"))
+    fn lock_file(&self, device: &str) -> PathBuf {
+        self.directory.join(format!("device-{device}.lock"))
     }
 
     /// Takes a device for this process alone, as a context in EXCLUSIVE_PROCESS does; `None` if
@@ -252,8 +254,8 @@ impl SoftwareModes {
     ///
     /// # Errors
     /// When the device's lock cannot be opened, in words.
-    pub fn take(&self, uuid: &str) -> Result<Option<File>, String> {
-        let path = self.lock_file(uuid);
+    pub fn take(&self, device: u32) -> Result<Option<File>, String> {
+        let path = self.lock_file(&device.to_string());
         let flags = OFlags::NOFOLLOW.bits().cast_signed();
         let file = File::options()
             .read(true)
@@ -268,16 +270,21 @@ impl SoftwareModes {
 impl DeviceModes for SoftwareModes {
     fn modes(&self) -> Result<Vec<(String, u32)>, String> {
         let all = self.all();
-        let mode = |uuid: &String| all.get(uuid).copied().unwrap_or(DEFAULT);
-        let each = self.uuids.iter();
-        Ok(each.map(|uuid| (uuid.clone(), mode(uuid))).collect())
+        let mode = |device: &str| all.get(device).copied().unwrap_or(DEFAULT);
+        let each = (0..self.count).map(|device| device.to_string());
+        Ok(each
+            .map(|device| {
+                let mode = mode(&device);
+                (device, mode)
+            })
+            .collect())
     }
 
-    fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+    fn set(&self, device: &str, mode: u32) -> Result<(), String> {
         let path = self.file();
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
         std::fs::create_dir_all(&self.directory).map_err(|error| failed(&self.directory, error))?;
-        let lock = self.lock_file(uuid);
+        let lock = self.lock_file(device);
         // Whoever can read it can take the device, as with a card.
         File::options()
             .create(true)
@@ -287,8 +294,8 @@ impl DeviceModes for SoftwareModes {
             .map_err(|error| failed(&lock, error))?;
         let mut all = self.all();
         match mode {
-            DEFAULT => all.remove(uuid),
-            _ => all.insert(uuid.to_owned(), mode),
+            DEFAULT => all.remove(device),
+            _ => all.insert(device.to_owned(), mode),
         };
         let text = serde_json::to_string(&all).map_err(|error| error.to_string())?;
         let new = path.with_extension("new");
@@ -380,18 +387,18 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let modes = SoftwareModes {
             directory: root.path().join("state"),
-            uuids: vec!["GPU-1".into()],
+            count: 1,
         };
-        assert_eq!(modes.modes(), Ok(vec![("GPU-1".to_owned(), DEFAULT)]));
-        modes.set("GPU-1", EXCLUSIVE_PROCESS).unwrap();
-        assert_eq!(modes.get("GPU-1"), EXCLUSIVE_PROCESS);
-        let taken = modes.take("GPU-1").unwrap();
-        assert!(taken.is_some() && modes.take("GPU-1").unwrap().is_none());
+        assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
+        modes.set("0", EXCLUSIVE_PROCESS).unwrap();
+        assert_eq!(modes.get(0), EXCLUSIVE_PROCESS);
+        let taken = modes.take(0).unwrap();
+        assert!(taken.is_some() && modes.take(0).unwrap().is_none());
         drop(taken);
-        assert!(modes.take("GPU-1").unwrap().is_some());
-        assert!(modes.take("GPU-2").is_err(), "nobody has set one");
-        modes.set("GPU-1", DEFAULT).unwrap();
-        assert_eq!(modes.get("GPU-1"), DEFAULT);
+        assert!(modes.take(0).unwrap().is_some());
+        assert!(modes.take(1).is_err(), "nobody has set one");
+        modes.set("0", DEFAULT).unwrap();
+        assert_eq!(modes.get(0), DEFAULT);
     }
 
     #[test]

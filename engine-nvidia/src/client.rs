@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
+    self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
-use cuda_abi::types::CUfunction_attribute;
-use engine::{Attachment, CUresult, Client, Held, Window};
+use cuda_abi::types::{CUfunction_attribute, CUlimit};
+use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::context::Context;
@@ -67,8 +68,7 @@ impl NvidiaClient {
             host,
             staging,
             share,
-            // No group can be set.
-            group: _,
+            group,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
@@ -82,7 +82,7 @@ impl NvidiaClient {
         }
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
+        let common = Arc::new(Common::new(observer, waker, memory.cleared(), group, share));
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
@@ -191,6 +191,10 @@ impl Client for NvidiaClient {
             .map_or(0, |device| device.free_memory())
     }
 
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        self.common.set_share(share, &self.shared.groups)
+    }
+
     fn assist(&mut self) -> bool {
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
@@ -266,10 +270,16 @@ impl Client for NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&self.common.observer);
-        let context = Arc::new(Context::new(id, Arc::clone(device), observer));
+        let device = Arc::clone(device);
+        let context = Arc::new(Context::new(id, device, request.share, observer));
+        let groups = &self.shared.groups;
+        self.common.add_context(Arc::clone(&context), groups)?;
         // The legacy stream comes with its context.
-        self.add_stream(id, 0, Arc::clone(&context))?;
-        self.common.add_context(Arc::clone(&context));
+        let added = self.add_stream(id, 0, Arc::clone(&context));
+        if added.is_err() {
+            self.common.remove_context(&context);
+            return added;
+        }
         self.contexts.insert(id, context);
         Ok(())
     }
@@ -410,8 +420,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = &*self.common.observer;
-        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
@@ -459,16 +469,20 @@ impl Client for NvidiaClient {
         &mut self,
         _request: &operations::OutputTake,
         _data: &[u8],
-        _reply: &mut Vec<u8>,
+        reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        // What kernels print the real driver writes to the server's own standard output.
+        let taken = self.common.output.take(OUTPUT_PIECE, reply);
         Ok(operations::OutputTakeReply {
-            sink: operations::OUTPUT_NONE,
+            sink: taken.unwrap_or(OUTPUT_NONE),
         })
     }
 
-    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
-        // The limits are those of the one context that all clients share.
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        self.context(request.context)?;
+        // The others are those of the one context that all clients share.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            self.common.output.set_limit(request.value);
+        }
         Ok(())
     }
 

@@ -89,8 +89,8 @@ pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
     if asked.as_deref() == Some("nvidia") {
         return Ok(None);
     }
-    let uuids = soft_uuids().map_err(|error| format!("{error:#}"))?;
-    Ok(Some(Box::new(SoftwareModes::new(uuids))))
+    let count = soft_devices().map_err(|error| format!("{error:#}"))?;
+    Ok(Some(Box::new(SoftwareModes::new(count))))
 }
 
 /// NVIDIA's devices.
@@ -108,41 +108,35 @@ impl DeviceModes for NvidiaModes {
     }
 }
 
-fn soft_uuids() -> Result<Vec<String>> {
-    let engine = soft_from_environment()?;
-    let devices = engine.devices().iter();
-    Ok(devices.map(|device| server::listed(device).uuid).collect())
-}
-
 /// The compute modes of the software GPU's devices, as a server keeps to them.
 #[derive(Debug)]
 struct SoftwareGate {
     modes: SoftwareModes,
     /// Devices that are this process's alone.
-    taken: Mutex<BTreeMap<String, File>>,
+    taken: Mutex<BTreeMap<u32, File>>,
 }
 
 fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
     let gate = SoftwareGate {
-        modes: SoftwareModes::new(Vec::new()),
+        modes: SoftwareModes::new(0),
         taken: Mutex::default(),
     };
     Ok((soft_from_environment()?, Box::new(gate)))
 }
 
 impl Gate for SoftwareGate {
-    fn mode(&self, uuid: &str) -> u32 {
-        self.modes.get(uuid)
+    fn mode(&self, device: u32) -> u32 {
+        self.modes.get(device)
     }
 
-    fn open(&self, uuid: &str) -> Result<(), CUresult> {
+    fn open(&self, device: u32) -> Result<(), CUresult> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.modes.get(uuid) {
+        match self.modes.get(device) {
             compute_mode::PROHIBITED => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
-            compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(uuid) => {
-                match self.modes.take(uuid) {
+            compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(&device) => {
+                match self.modes.take(device) {
                     Ok(Some(lock)) => {
-                        taken.insert(uuid.to_owned(), lock);
+                        taken.insert(device, lock);
                         Ok(())
                     }
                     // Another process has it, or it cannot be had by anybody.
@@ -155,11 +149,7 @@ impl Gate for SoftwareGate {
 }
 
 fn soft_from_environment() -> Result<Arc<dyn Engine>> {
-    let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
-        text.parse()
-            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
-    })?;
-    let mut config = Config::with_devices(devices);
+    let mut config = Config::with_devices(soft_devices()?);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
         config.memory = bytes(&text)
             .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
@@ -172,6 +162,13 @@ fn soft_from_environment() -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(
         SoftEngine::new(&config).context("cannot set up the software GPU")?,
     ))
+}
+
+fn soft_devices() -> Result<u32> {
+    variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
+        text.parse()
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+    })
 }
 
 fn variable(name: &str) -> Option<String> {

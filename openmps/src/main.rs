@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod embedded;
 mod engines;
+mod kubernetes;
 mod logs;
 mod machine;
 mod private_daemon;
@@ -69,6 +70,8 @@ enum Command {
     Cdi(cdi::Arguments),
     /// Serves a Cloudpods host in place of yunion-mps-daemon
     Cloudpods(cloudpods::Arguments),
+    /// Shares of GPUs as resources of a Kubernetes node
+    Kubernetes(kubernetes::Arguments),
     /// What the Compose images run
     Compose(compose::Arguments),
     /// The server that owns the devices; started by the daemon
@@ -140,6 +143,7 @@ fn main() -> ExitCode {
         Command::Smi { arguments } => return smi(arguments),
         Command::Cdi(arguments) => cdi::run(&arguments),
         Command::Cloudpods(arguments) => cloudpods::run(&arguments),
+        Command::Kubernetes(arguments) => kubernetes::run(&arguments),
         Command::Compose(arguments) => compose::run(&arguments),
         Command::Server => return engines::serve(),
         Command::Completion { shell } => {

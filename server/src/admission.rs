@@ -213,7 +213,7 @@ fn facts(
         let limit = group.map_or(u64::MAX, |group| group.limit(ordinal as u32));
         let limit = limit.min(limits.memory[ordinal]).min(EXTENT);
         device.total_memory = device.total_memory.min(limit);
-        let mode = gate.mode(&crate::run::uuid(&device.uuid)).cast_signed();
+        let mode = gate.mode(ordinal as u32).cast_signed();
         if mode != 0
             && let Some(place) = device.attributes.get_mut(COMPUTE_MODE as usize)
         {

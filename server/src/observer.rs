@@ -137,8 +137,8 @@ impl Shared {
     ///
     /// # Errors
     /// CUDA_ERROR_DEVICE_UNAVAILABLE when its compute mode forbids it.
-    pub fn may_have_context(&self, uuid: &[u8; 16]) -> Result<(), CUresult> {
-        self.host.gate.open(&crate::run::uuid(uuid))
+    pub fn may_have_context(&self, device: u32) -> Result<(), CUresult> {
+        self.host.gate.open(device)
     }
 
     /// Tells the main thread something.

@@ -152,7 +152,6 @@ pub fn run_gated(
             })
             .collect(),
     };
-    let connection = Arc::new(connection);
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
@@ -173,7 +172,7 @@ pub fn run_gated(
         stopping: false,
         force_at: None,
     };
-    server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
+    server.watch(&server.connection, DAEMON, EventFlags::IN)?;
     server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
@@ -204,7 +203,7 @@ fn process_inode(pidfd: std::os::fd::BorrowedFd<'_>) -> u64 {
 #[derive(Debug)]
 struct Server {
     epoll: OwnedFd,
-    connection: Arc<Connection>,
+    connection: Connection,
     /// Packets for a daemon that does not read fast enough.
     untold: VecDeque<Vec<u8>>,
     running: HashMap<u64, Running>,
@@ -298,7 +297,7 @@ impl Server {
                     self.say(&format!(
                         "The daemon is gone ({error}); waiting for current clients to finish"
                     ));
-                    let _ = epoll::delete(&self.epoll, &*self.connection);
+                    let _ = epoll::delete(&self.epoll, &self.connection);
                     self.stopping = true;
                     return;
                 }
@@ -524,7 +523,7 @@ impl Server {
             let mut flags = EventFlags::IN;
             flags.set(EventFlags::OUT, waits);
             let data = EventData::new_u64(DAEMON);
-            let _ = epoll::modify(&self.epoll, &*self.connection, data, flags);
+            let _ = epoll::modify(&self.epoll, &self.connection, data, flags);
         }
     }
 }

@@ -10,12 +10,12 @@ crate::harness::tests! {
     what_a_killed_daemon_left_the_next_one_gives_back
 }
 
-const GPU: &str = "GPU-1";
+const GPU: &str = "0";
 
 /// How the daemon of these tests reaches a device.
 #[allow(clippy::unnecessary_wraps, reason = "it is what a daemon takes")]
 pub fn open() -> Result<Option<Box<dyn DeviceModes>>, String> {
-    Ok(Some(Box::new(SoftwareModes::new(vec![GPU.into()]))))
+    Ok(Some(Box::new(SoftwareModes::new(1))))
 }
 
 fn rig() -> Rig {

@@ -19,8 +19,8 @@ pub fn get(gpu: &Gpu) -> ComputeMode {
     if gpu.name != SOFTWARE {
         return of_nvidia(gpu).unwrap_or_default();
     }
-    let modes = SoftwareModes::new(Vec::new());
-    ComputeMode::numbered(modes.get(&gpu.uuid)).unwrap_or_default()
+    let modes = SoftwareModes::new(0);
+    ComputeMode::numbered(modes.get(gpu.index)).unwrap_or_default()
 }
 
 /// Sets the mode of a device.
@@ -35,8 +35,8 @@ pub fn set(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
         ensure!(output.status.success(), "{NVIDIA_SMI}: {}", said.trim());
         return Ok(());
     }
-    SoftwareModes::new(Vec::new())
-        .set(&gpu.uuid, mode.number())
+    SoftwareModes::new(0)
+        .set(&gpu.index.to_string(), mode.number())
         .map_err(anyhow::Error::msg)
 }
 
