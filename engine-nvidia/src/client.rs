@@ -13,6 +13,7 @@ use cuda_abi::types::{CUfunction_attribute, CUlimit};
 use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
+use crate::common::Common;
 use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
@@ -21,7 +22,7 @@ use crate::launch::Launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::stream::{Common, Stream};
+use crate::stream::Stream;
 use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
@@ -196,6 +197,7 @@ impl Client for NvidiaClient {
     }
 
     fn assist(&mut self) -> bool {
+        self.common.sign();
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();

@@ -19,6 +19,7 @@
 mod array;
 mod client;
 mod clock;
+mod common;
 mod context;
 mod copy;
 mod device;
