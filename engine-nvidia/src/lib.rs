@@ -12,7 +12,8 @@
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
-//! * A client's percentage is not yet enforced.
+//! * A client's percentage is not yet enforced, nor changed while it runs; there are no groups, and a
+//!   reserved share is refused.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
