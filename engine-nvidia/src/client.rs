@@ -9,7 +9,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::textures::Spec;
 use cuda_abi::types::CUfunction_attribute;
-use engine::{Attachment, CUresult, Client, Held, Window};
+use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::context::Context;
@@ -67,8 +67,7 @@ impl NvidiaClient {
             host,
             staging,
             share,
-            // No group can be set.
-            group: _,
+            group,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
@@ -82,7 +81,7 @@ impl NvidiaClient {
         }
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
+        let common = Arc::new(Common::new(observer, waker, memory.cleared(), group, share));
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
@@ -191,6 +190,10 @@ impl Client for NvidiaClient {
             .map_or(0, |device| device.free_memory())
     }
 
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        self.common.set_share(share, &self.shared.groups)
+    }
+
     fn assist(&mut self) -> bool {
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
@@ -266,10 +269,16 @@ impl Client for NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&self.common.observer);
-        let context = Arc::new(Context::new(id, Arc::clone(device), observer));
+        let device = Arc::clone(device);
+        let context = Arc::new(Context::new(id, device, request.share, observer));
+        let groups = &self.shared.groups;
+        self.common.add_context(Arc::clone(&context), groups)?;
         // The legacy stream comes with its context.
-        self.add_stream(id, 0, Arc::clone(&context))?;
-        self.common.add_context(Arc::clone(&context));
+        let added = self.add_stream(id, 0, Arc::clone(&context));
+        if added.is_err() {
+            self.common.remove_context(&context);
+            return added;
+        }
         self.contexts.insert(id, context);
         Ok(())
     }

@@ -12,7 +12,7 @@
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
-//! * A client's percentage is not yet enforced.
+//! * A part of a device cannot be reserved: who has no percentage uses all multiprocessors.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
@@ -28,6 +28,7 @@ mod environment;
 mod facts;
 mod gate;
 mod granules;
+mod groups;
 mod host;
 mod image;
 mod launch;
@@ -37,6 +38,7 @@ mod looks;
 mod memory;
 mod module;
 mod names;
+mod parts;
 mod physical;
 mod poller;
 mod rewrite;
