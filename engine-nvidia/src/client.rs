@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
+    self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
-use cuda_abi::types::CUfunction_attribute;
+use cuda_abi::types::{CUfunction_attribute, CUlimit};
 use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
@@ -419,8 +420,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = &*self.common.observer;
-        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
@@ -468,16 +469,20 @@ impl Client for NvidiaClient {
         &mut self,
         _request: &operations::OutputTake,
         _data: &[u8],
-        _reply: &mut Vec<u8>,
+        reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        // What kernels print the real driver writes to the server's own standard output.
+        let taken = self.common.output.take(OUTPUT_PIECE, reply);
         Ok(operations::OutputTakeReply {
-            sink: operations::OUTPUT_NONE,
+            sink: taken.unwrap_or(OUTPUT_NONE),
         })
     }
 
-    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
-        // The limits are those of the one context that all clients share.
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        self.context(request.context)?;
+        // The others are those of the one context that all clients share.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            self.common.output.set_limit(request.value);
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
 use ptx::image::{ImageKind, classify};
-use ptx::rewrite::Managed;
+use ptx::rewrite::Rewritten;
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -70,10 +70,12 @@ impl Images {
         // Not under the lock: compiling takes long. Two that come at once both compile.
         let candidates = names::variables(bytes)?;
         let rewritten = rewrite::rewritten(bytes, device.architecture());
-        let (text, managed) = match &rewritten {
-            Some(Ok(rewritten)) => (Some(rewritten.text.as_bytes()), &rewritten.managed[..]),
-            _ if classify(bytes) == Some(ImageKind::Ptx) => (Some(bytes), &[][..]),
-            _ => (None, &[][..]),
+        let changed = rewritten
+            .as_ref()
+            .and_then(|rewritten| rewritten.as_ref().ok());
+        let text = match changed {
+            Some(rewritten) => Some(rewritten.text.as_bytes()),
+            None => (classify(bytes) == Some(ImageKind::Ptx)).then_some(bytes),
         };
         let code = text.map_or_else(
             || Arc::clone(&padded),
@@ -82,7 +84,7 @@ impl Images {
                 link::padded(compiled.as_deref().unwrap_or(text)).into()
             },
         );
-        let image = Image::new(device, code, &candidates, managed).map_err(|refused| {
+        let image = Image::new(device, code, &candidates, changed).map_err(|refused| {
             // Why what might have helped did not.
             match &rewritten {
                 Some(Err(why)) => Refused {
@@ -112,6 +114,8 @@ pub(crate) struct Image {
     kernels: Vec<CString>,
     /// The variables in the descriptor's order.
     variables: Vec<Placed>,
+    /// Its kernels print to a ring of the module's.
+    prints: bool,
     /// Modules of it, at most one a device. Without variables there is nothing in a module that its
     /// users could change under each other, and all have the same one: loading another would wait for
     /// all kernels. With variables there is the one here that was made to learn all this, until its
@@ -167,8 +171,9 @@ impl Image {
         device: &Arc<Device>,
         bytes: Arc<[u8]>,
         candidates: &[String],
-        managed: &[Managed],
+        rewritten: Option<&Rewritten>,
     ) -> Result<Self, Refused> {
+        let managed = rewritten.map_or(&[][..], |rewritten| &rewritten.managed);
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
         let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
@@ -224,6 +229,7 @@ impl Image {
             },
             kernels: kernel_names,
             variables: placed,
+            prints: rewritten.is_some_and(|rewritten| rewritten.redirected.contains(&true)),
             loaded: Mutex::new(vec![Arc::new(loaded)]),
         })
     }
@@ -242,7 +248,12 @@ impl Image {
 
     /// Whether its users have one module.
     pub(crate) fn is_shared(&self) -> bool {
-        self.variables.is_empty()
+        self.variables.is_empty() && !self.prints
+    }
+
+    /// Whether its kernels print to a ring of the module's.
+    pub(crate) fn prints(&self) -> bool {
+        self.prints
     }
 
     /// A module of this image on a device, that nobody else uses but where all have the same.

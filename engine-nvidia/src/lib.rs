@@ -38,6 +38,7 @@ mod looks;
 mod memory;
 mod module;
 mod names;
+mod output;
 mod parts;
 mod physical;
 mod poller;

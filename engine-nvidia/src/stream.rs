@@ -18,6 +18,8 @@ use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::groups::Groups;
+use crate::module::Module;
+use crate::output::Output;
 use crate::poller::Waker;
 use crate::sync::{Handle, lock};
 use crate::window::Cleared;
@@ -38,6 +40,8 @@ const WAITING_BYTES: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Common {
     pub(crate) observer: Arc<dyn Observer>,
+    /// What its kernels have printed.
+    pub(crate) output: Output,
     waker: Arc<Waker>,
     /// Everything that clears memory which the streams may touch.
     cleared: Vec<Arc<Cleared>>,
@@ -64,6 +68,7 @@ impl Common {
     ) -> Self {
         Self {
             observer,
+            output: Output::default(),
             waker,
             cleared,
             closed: AtomicBool::new(false),
@@ -84,6 +89,16 @@ impl Common {
     /// Reports nothing from now on, and drops what waits.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+    }
+
+    /// Takes what a module's kernels have printed, and tells the client.
+    fn drain(&self, module: &Module) {
+        if let Some(ring) = module.ring()
+            && self.output.drain(ring)
+            && !self.closed.load(Ordering::Acquire)
+        {
+            self.observer.wrote();
+        }
     }
 
     /// Adds a context, and gives it its part of its device.
@@ -143,6 +158,10 @@ impl Common {
     pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
         if self.closed.load(Ordering::Acquire) {
             return;
+        }
+        // What a device died of may have left a message.
+        for stream in streams {
+            stream.drain();
         }
         for context in &*lock(&self.contexts) {
             let Err(code) = context.device().check() else {
@@ -234,6 +253,15 @@ struct Issued {
     after: After,
 }
 
+impl Issued {
+    /// Takes what its kernel has printed, if it is one.
+    fn drain(&self, common: &Common) {
+        if let After::Keep { module, .. } = &self.after {
+            common.drain(module);
+        }
+    }
+}
+
 impl Stream {
     /// Makes a stream. `before` is the one that had the slot.
     ///
@@ -299,6 +327,13 @@ impl Stream {
             After::Keep { module, kernel } => module.kernel_name(*kernel).map(str::to_owned),
             _ => None,
         })
+    }
+
+    /// Takes what its kernels have printed.
+    fn drain(&self) {
+        for issued in &lock(&self.state).issued {
+            issued.drain(&self.common);
+        }
     }
 
     /// Whether it has no work.
@@ -454,6 +489,10 @@ impl Stream {
             state.before = None;
         }
         let mut progress = false;
+        // So that the ring of a kernel that runs long does not become full.
+        if let Some(front) = state.issued.front() {
+            front.drain(&self.common);
+        }
         loop {
             // In this order: a device that died later does not undo what had completed.
             let dead = self.context.check_told();
@@ -510,7 +549,10 @@ impl Stream {
         let open = !self.common.closed.load(Ordering::Acquire);
         match after {
             After::Nothing | After::Destroy => {}
-            After::Keep { module, .. } => drop(module),
+            After::Keep { module, .. } => {
+                self.common.drain(&module);
+                drop(module);
+            }
             After::Time { event, raw } => {
                 let time = self
                     .device()

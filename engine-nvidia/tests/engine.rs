@@ -8,7 +8,9 @@ use std::time::Duration;
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
+use cuda_abi::operations::{
+    Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT, OutputTake,
+};
 use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
@@ -547,4 +549,60 @@ fn an_idle_engine_uses_no_processor() {
     std::thread::sleep(Duration::from_millis(500));
     // Other tests of this process have pollers too, and may be at work.
     assert!(ticks() - before < 50, "{} ticks", ticks() - before);
+}
+
+#[test]
+fn what_kernels_print_goes_to_their_client() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+        .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n\
+        .visible .entry poke() { ret; }";
+    let (module, addresses) = guest.module_in(0, ptx);
+    let before = controls.counts()[2];
+    let (other, others) = guest.module_in(0, ptx);
+    assert_eq!(
+        controls.counts()[2],
+        before + 1,
+        "each module has its own ring"
+    );
+    let ring_of = |guest: &mut Guest, room: u64| {
+        // Where this driver has the variable with the ring's address.
+        let bytes = guest.download(room + 48, 8);
+        u64::from_le_bytes(bytes.try_into().unwrap())
+    };
+    let ring = ring_of(&mut guest, addresses[0]);
+    assert_ne!(ring, ring_of(&mut guest, others[0]));
+    let take = |guest: &mut Guest| {
+        let mut text = Vec::new();
+        let request = OutputTake { reserved: 0 };
+        let reply = guest.client.output_take(&request, &[], &mut text).unwrap();
+        (reply.sink, String::from_utf8(text).unwrap())
+    };
+    // As a kernel of the module does it while it runs.
+    controls.hold(true);
+    guest.launch(0, module, 1, 1, &poke(device, 1));
+    // SAFETY: the ring is memory of this process; its first record is ours to write.
+    unsafe {
+        let record = (ring as *mut u64).add(8);
+        record.add(1).write_volatile(5);
+        record
+            .add(2)
+            .write_volatile(u64::from_le_bytes(*b"text\n\0\0\0"));
+        record.add(3).write_volatile(0);
+        record.write_volatile(2 << 56 | 32);
+    }
+    while take(&mut guest) != (OUTPUT_STDOUT, "text\n".into()) {
+        guest.client.assist();
+    }
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(take(&mut guest), (OUTPUT_NONE, String::new()));
+    for module in [module, other] {
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    }
 }

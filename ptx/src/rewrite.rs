@@ -97,12 +97,16 @@ impl Edits {
     }
 }
 
-/// Rewrites a text.
+/// Rewrites a text. `prelude` stands before the first definition of a redirect's, if there is one.
 ///
 /// # Errors
 /// A text that does not parse; a managed variable that is used or initialized in a way that cannot be
 /// rewritten.
-pub fn rewrite(source: &str, redirects: &[Redirect<'_>]) -> Result<Rewritten, Error> {
+pub fn rewrite(
+    source: &str,
+    prelude: &str,
+    redirects: &[Redirect<'_>],
+) -> Result<Rewritten, Error> {
     let module = crate::parse(source)?;
     let mut managed = Vec::new();
     for variable in module.variables.iter().filter(|variable| variable.managed) {
@@ -133,6 +137,7 @@ pub fn rewrite(source: &str, redirects: &[Redirect<'_>]) -> Result<Rewritten, Er
             .map(|(index, variable)| (variable.name.clone(), index))
             .collect(),
         managed: &managed,
+        prelude,
         redirects,
         redirected: vec![false; redirects.len()],
         defined: module
@@ -184,6 +189,7 @@ struct Rewriter<'src, 'a> {
     /// Indices into `managed`.
     names: HashMap<String, usize>,
     managed: &'a [Managed],
+    prelude: &'a str,
     redirects: &'a [Redirect<'a>],
     redirected: Vec<bool>,
     /// Functions with bodies.
@@ -327,9 +333,13 @@ impl<'src> Rewriter<'src, '_> {
             definition, keep, ..
         } = self.redirects[index];
         // What is declared twice is defined once.
-        let definition = match self.redirected[index] {
+        let prelude = match self.redirected.iter().any(|&is| is) {
             true => "",
-            false => definition,
+            false => self.prelude,
+        };
+        let definition = match self.redirected[index] {
+            true => String::new(),
+            false => format!("{prelude}{definition}"),
         };
         if keep {
             self.edits.insert(span.end, format!("\n{definition}"));
@@ -475,7 +485,7 @@ mod tests {
     const HEAD: &str = ".version 7.8\n.target sm_75\n.address_size 64\n";
 
     fn written(source: &str) -> Rewritten {
-        let rewritten = rewrite(&format!("{HEAD}{source}"), &[]).unwrap();
+        let rewritten = rewrite(&format!("{HEAD}{source}"), "", &[]).unwrap();
         crate::parse(&rewritten.text).unwrap_or_else(|error| {
             panic!("{error} in {}", rewritten.text);
         });
@@ -582,7 +592,7 @@ mod tests {
     #[test]
     fn what_cannot_be_rewritten_is_refused_with_its_line() {
         let refused = |source: &str| {
-            let error = rewrite(&format!("{HEAD}{source}"), &[]).unwrap_err();
+            let error = rewrite(&format!("{HEAD}{source}"), "", &[]).unwrap_err();
             assert!(
                 matches!(error.kind, ErrorKind::Unsupported(_)),
                 "{error}: {source}"
@@ -633,16 +643,21 @@ mod tests {
             },
         ];
         let source = format!("{HEAD}{PRINTS}");
-        let rewritten = rewrite(&source, &redirects).unwrap();
+        let rewritten = rewrite(&source, ".global .u32 shared;\n", &redirects).unwrap();
         assert_eq!(rewritten.redirected, [true, false]);
         assert!(!rewritten.text.contains("vprintf"), "{}", rewritten.text);
         assert!(rewritten.text.contains("(retval0),\nmine,\n("));
+        assert!(
+            rewritten
+                .text
+                .contains("shared;\n.func (.param .b32 r) mine")
+        );
         crate::parse(&rewritten.text).unwrap();
         let kept = [Redirect {
             keep: true,
             ..redirects[0]
         }];
-        let text = rewrite(&source, &kept).unwrap().text;
+        let text = rewrite(&source, "", &kept).unwrap().text;
         assert_eq!(text.matches("vprintf").count(), 1);
         crate::parse(&text).unwrap();
         // A module that brings its own keeps it.
@@ -650,7 +665,7 @@ mod tests {
             .replacen(")\n;\n", ")\n{ ret; }\n", 1)
             .replace(".extern ", "");
         let own = format!("{HEAD}{own}");
-        assert_eq!(rewrite(&own, &redirects).unwrap().text, own);
+        assert_eq!(rewrite(&own, "", &redirects).unwrap().text, own);
     }
 
     #[test]
@@ -659,7 +674,7 @@ mod tests {
             "{HEAD}.visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n{PRINTS}"
         );
         for end in 0..source.len() {
-            let _ = rewrite(&source[..end], &[]);
+            let _ = rewrite(&source[..end], "", &[]);
             let mut rewriter = Rewriter {
                 words: words(&source[..end]),
                 names: HashMap::from([("counter".into(), 0)]),
@@ -670,6 +685,7 @@ mod tests {
                     align: 4,
                     init: Vec::new(),
                 }],
+                prelude: "",
                 redirects: &[],
                 redirected: Vec::new(),
                 defined: HashSet::new(),

@@ -50,7 +50,7 @@ macro_rules! for_each_case {
             launches: saxpy every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
                 attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids
                 shared_memory_beyond_the_default_must_be_asked_for
-                a_cooperative_grid_meets_at_a_barrier;
+                a_cooperative_grid_meets_at_a_barrier what_kernels_print_comes_to_their_client;
             progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
