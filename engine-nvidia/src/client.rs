@@ -1,8 +1,9 @@
 //! One client's objects, by its own handles, and the operations on them.
 
+mod going;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
@@ -27,10 +28,6 @@ use crate::work::Work;
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
 const MOST_OBJECTS: usize = 1 << 16;
-
-/// The least and the longest time between two looks at what a client that goes has running.
-const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// One client.
 #[derive(Debug)]
@@ -349,22 +346,14 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
-        if request.options & IMAGE_PART != 0 {
-            let checked = check_part(device, data);
-            return Ok(match checked {
-                Ok(()) => operations::ImageLoadReply::default(),
-                Err(refused) => {
-                    reply.extend_from_slice(refused.log.as_bytes());
-                    operations::ImageLoadReply {
-                        status: refused.code.0,
-                        descriptor: 0,
-                        log: refused.log.len() as u64,
-                    }
-                }
-            });
-        }
-        Ok(match self.shared.images.load(device, data) {
-            Ok(image) => {
+        let loaded = if request.options & IMAGE_PART != 0 {
+            check_part(device, data).map(|()| None)
+        } else {
+            self.shared.images.load(device, data).map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
                 reply.extend_from_slice(&descriptor);
                 self.images.insert(request.image, image);
@@ -606,28 +595,5 @@ impl Client for NvidiaClient {
             .remove(&key)
             .map(drop)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-}
-
-impl Drop for NvidiaClient {
-    fn drop(&mut self) {
-        self.common.close();
-        for context in self.contexts.values() {
-            context.destroy();
-        }
-        for stream in self.streams.values().chain(&self.former) {
-            stream.clear();
-        }
-        // The GPU must be done with the client's memory before that goes. This is the session's own
-        // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
-        let mut pause = FIRST_LOOK;
-        while self.common.is_busy() {
-            if !self.common.poll(&mut self.scratch) {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LAST_LOOK);
-            }
-        }
-        self.memory.wait_for_looks();
-        self.shared.poller.remove(&self.common);
     }
 }

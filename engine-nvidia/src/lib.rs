@@ -13,10 +13,14 @@
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
 //! * A client's percentage is not yet enforced.
+//! * Modules of machine code alone, and linked ones, print into this process' output (`output`), and have
+//!   no `__managed__` variables (`rewrite`).
+//! * Memory that a device was let reach on another stays within its reach.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
 mod array;
+mod cleared;
 mod client;
 mod clock;
 mod context;

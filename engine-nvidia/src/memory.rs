@@ -7,9 +7,10 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::Space;
 use engine::{Owner, Region, Window};
 
+use crate::cleared::Cleared;
 use crate::device::Device;
 use crate::host::HostWindow;
-use crate::window::{Cleared, DeviceWindow, Physical, SharedBlock};
+use crate::window::{DeviceWindow, Physical, SharedBlock};
 
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

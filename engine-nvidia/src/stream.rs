@@ -14,6 +14,7 @@ use cuda_abi::operations::{At, STREAM_DEPTH};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use engine::Observer;
 
+use crate::cleared::Cleared;
 use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
@@ -21,7 +22,6 @@ use crate::module::Module;
 use crate::output::Output;
 use crate::poller::Waker;
 use crate::sync::{Handle, lock};
-use crate::window::Cleared;
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
 
