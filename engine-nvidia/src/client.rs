@@ -11,7 +11,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
-use engine::{Attachment, CUresult, Client, Held, Window};
+use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::context::Context;
@@ -65,8 +65,7 @@ impl NvidiaClient {
             host,
             staging,
             share,
-            // No group can be set.
-            group: _,
+            group,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
@@ -80,7 +79,7 @@ impl NvidiaClient {
         }
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
+        let common = Arc::new(Common::new(observer, waker, memory.cleared(), group, share));
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
@@ -189,6 +188,10 @@ impl Client for NvidiaClient {
             .map_or(0, |device| device.free_memory())
     }
 
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        self.common.set_share(share, &self.shared.groups)
+    }
+
     fn assist(&mut self) -> bool {
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
@@ -238,14 +241,7 @@ impl Client for NvidiaClient {
 
     fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
         let on = self.context(context)?.device().number();
-        if device as usize >= self.shared.devices.len() || device as usize == on {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
-        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
-        if enabled {
-            self.memory.let_reach(device as usize, on)?;
-        }
-        Ok(())
+        self.memory.peer(device as usize, on, enabled)
     }
 
     fn context_create(
@@ -264,10 +260,16 @@ impl Client for NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&self.common.observer);
-        let context = Arc::new(Context::new(id, Arc::clone(device), observer));
+        let device = Arc::clone(device);
+        let context = Arc::new(Context::new(id, device, request.share, observer));
+        let groups = &self.shared.groups;
+        self.common.add_context(Arc::clone(&context), groups)?;
         // The legacy stream comes with its context.
-        self.add_stream(id, 0, Arc::clone(&context))?;
-        self.common.add_context(Arc::clone(&context));
+        let added = self.add_stream(id, 0, Arc::clone(&context));
+        if added.is_err() {
+            self.common.remove_context(&context);
+            return added;
+        }
         self.contexts.insert(id, context);
         Ok(())
     }
@@ -417,11 +419,8 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let module = self
-            .modules
-            .remove(&request.module)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        self.forget(module);
+        let module = self.modules.remove(&request.module);
+        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
         Ok(())
     }
 

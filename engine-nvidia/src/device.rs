@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
 use crate::gate::Gate;
+use crate::parts::Parts;
 use crate::physical;
 use crate::sync::Handle;
 use crate::words::Words;
@@ -37,6 +38,7 @@ pub(crate) struct Device {
     /// Stream priorities: the least urgent (the greatest number) and the most.
     priorities: (i32, i32),
     gate: Gate,
+    parts: Parts,
     /// Devices whose memory this one can reach, as bits.
     reachable: u64,
     /// Those whose driver's own allocations, such as variables, it may reach by now.
@@ -87,6 +89,7 @@ impl Device {
             granularity,
             priorities,
             gate: Gate::default(),
+            parts: Parts::new(driver, ordinal),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
             dead: AtomicU32::new(0),
@@ -160,6 +163,11 @@ impl Device {
     /// What operations of streams pass on their way to the driver.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// How it is split among clients with a percentage.
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].

@@ -12,10 +12,10 @@
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
-//! * A client's percentage is not yet enforced.
 //! * Modules of machine code alone, and linked ones, print into this process' output (`output`), and have
 //!   no `__managed__` variables (`rewrite`).
 //! * Memory that a device was let reach on another stays within its reach.
+//! * A part of a device cannot be reserved: who has no percentage uses all multiprocessors.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
@@ -32,6 +32,7 @@ mod environment;
 mod facts;
 mod gate;
 mod granules;
+mod groups;
 mod host;
 mod image;
 mod launch;
@@ -42,6 +43,7 @@ mod memory;
 mod module;
 mod names;
 mod output;
+mod parts;
 mod physical;
 mod poller;
 mod rewrite;

@@ -108,6 +108,11 @@ impl Poller {
         lock(&self.state.clients).push(client);
     }
 
+    /// All clients.
+    pub(crate) fn clients(&self) -> Vec<Arc<Common>> {
+        lock(&self.state.clients).clone()
+    }
+
     pub(crate) fn remove(&self, client: &Arc<Common>) {
         lock(&self.state.clients).retain(|other| !Arc::ptr_eq(other, client));
     }

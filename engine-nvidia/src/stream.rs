@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, STREAM_DEPTH};
-use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
-use engine::Observer;
+use cuda_abi::types::CUstream;
+use engine::{Observer, Share};
 
 use crate::cleared::Cleared;
 use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::groups::Groups;
 use crate::module::Module;
 use crate::output::Output;
 use crate::poller::Waker;
@@ -53,6 +54,8 @@ pub(crate) struct Common {
     /// How many streams have work.
     busy_count: AtomicUsize,
     contexts: Mutex<Vec<Arc<Context>>>,
+    group: Option<u32>,
+    share: Mutex<Share>,
 }
 
 impl Common {
@@ -60,6 +63,8 @@ impl Common {
         observer: Arc<dyn Observer>,
         waker: Arc<Waker>,
         cleared: Vec<Arc<Cleared>>,
+        group: Option<u32>,
+        share: Share,
     ) -> Self {
         Self {
             observer,
@@ -71,6 +76,8 @@ impl Common {
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
+            group,
+            share: Mutex::new(share),
         }
     }
 
@@ -94,8 +101,53 @@ impl Common {
         }
     }
 
-    pub(crate) fn add_context(&self, context: Arc<Context>) {
+    /// Adds a context, and gives it its part of its device.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then it was not added.
+    pub(crate) fn add_context(
+        &self,
+        context: Arc<Context>,
+        groups: &Groups,
+    ) -> Result<(), CUresult> {
+        let part = groups.fit(self.group, *lock(&self.share), &context)?;
+        context.set_part(part);
         lock(&self.contexts).push(context);
+        Ok(())
+    }
+
+    pub(crate) fn group(&self) -> Option<u32> {
+        self.group
+    }
+
+    /// Changes the share.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then it is as it was.
+    pub(crate) fn set_share(&self, share: Share, groups: &Groups) -> Result<(), CUresult> {
+        let mut now = lock(&self.share);
+        let before = std::mem::replace(&mut *now, share);
+        drop(now);
+        self.refit(groups)
+            .inspect_err(|_| *lock(&self.share) = before)
+    }
+
+    /// Gives all contexts the parts that are due to them now.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then they have the parts that they had.
+    pub(crate) fn refit(&self, groups: &Groups) -> Result<(), CUresult> {
+        let share = *lock(&self.share);
+        let contexts = lock(&self.contexts).clone();
+        let parts = contexts
+            .iter()
+            .map(|context| groups.fit(self.group, share, context))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (context, part) in contexts.iter().zip(parts) {
+            context.set_part(part);
+        }
+        self.waker.wake();
+        Ok(())
     }
 
     pub(crate) fn remove_context(&self, context: &Arc<Context>) {
@@ -165,13 +217,16 @@ pub(crate) struct Stream {
     slot: u32,
     context: Arc<Context>,
     common: Arc<Common>,
-    raw: Handle<CUstream>,
+    priority: i32,
     word: Word,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    raw: Handle<CUstream>,
+    /// Of the context, when `raw` was made.
+    epoch: u64,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
     /// Not yet with the driver, in order.
@@ -224,12 +279,10 @@ impl Stream {
         let word = Word::new(device)?;
         let (least, greatest) = device.priorities();
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
-        let mut raw = CUstream::NULL;
-        // SAFETY: the pointer is to a local.
-        device.confirm(unsafe {
-            driver.cuStreamCreateWithPriority(&raw mut raw, CU_STREAM_NON_BLOCKING, priority)
-        })?;
+        let (raw, epoch) = device.confirm(context.make_stream(driver, priority))?;
         let state = Mutex::new(State {
+            raw: Handle(raw),
+            epoch,
             issued: VecDeque::new(),
             pending: VecDeque::new(),
             ticket: word.load(),
@@ -243,7 +296,7 @@ impl Stream {
             slot,
             context,
             common,
-            raw: Handle(raw),
+            priority,
             word,
             state,
         }))
@@ -313,6 +366,7 @@ impl Stream {
         if state.pending.is_empty()
             && state.issued.len() < DEPTH
             && state.before.is_none()
+            && self.is_current(&mut state)
             && self.context.pass_gate()
         {
             self.issue(&mut state, sequence, work);
@@ -341,6 +395,34 @@ impl Stream {
         }
         self.common.waker.wake();
         Ok(())
+    }
+
+    /// Whether the driver's stream is in the part that the context has now. If it is not and has nothing
+    /// to do, it is made again; if it has, what comes waits until then.
+    fn is_current(&self, state: &mut State) -> bool {
+        if state.epoch == self.context.epoch() {
+            return true;
+        }
+        if !state.issued.is_empty() {
+            return false;
+        }
+        let made = self
+            .device()
+            .enter()
+            .and_then(|driver| Ok((driver, self.context.make_stream(driver, self.priority)?)));
+        match self.device().confirm(made) {
+            Ok((driver, (raw, epoch))) => {
+                let old = std::mem::replace(&mut state.raw, Handle(raw));
+                state.epoch = epoch;
+                state.cleared.fill(0);
+                // SAFETY: made here or in `new`, and nothing is issued in it.
+                let _ = unsafe { driver.cuStreamDestroy_v2(old.0) };
+                true
+            }
+            // What is issued on a device that has died fails. Otherwise it is tried again: nothing is
+            // issued in a part that the client does not have any more.
+            Err(_) => self.device().check().is_err(),
+        }
     }
 
     /// Gives an operation that passed the gate to the driver; what comes of it is told in its turn.
@@ -377,9 +459,9 @@ impl Stream {
         work: Work,
     ) -> Result<After, CUresult> {
         for (cleared, seen) in self.common.cleared.iter().zip(&mut state.cleared) {
-            cleared.wait(driver, self.raw.0, seen)?;
+            cleared.wait(driver, state.raw.0, seen)?;
         }
-        work.issue(self.device(), driver, self.raw.0)
+        work.issue(self.device(), driver, state.raw.0)
     }
 
     /// Has the GPU write the next ticket once it has come this far, even where an operation was taken
@@ -388,7 +470,7 @@ impl Stream {
         let ticket = state.ticket.wrapping_add(1);
         // SAFETY: the word outlives the stream's work: it is kept by `self`, which is kept as long as
         // anything is issued.
-        unsafe { driver.cuStreamWriteValue32_v2(self.raw.0, self.word.address(), ticket, 0)? };
+        unsafe { driver.cuStreamWriteValue32_v2(state.raw.0, self.word.address(), ticket, 0)? };
         state.ticket = ticket;
         Ok(())
     }
@@ -426,13 +508,17 @@ impl Stream {
                 let result = if come { issued.result } else { dead };
                 self.context.leave();
                 progress = true;
-                state.ended |= self.finish(issued.sequence, result, issued.after);
+                if matches!(issued.after, After::Destroy) {
+                    self.destroy(state.raw);
+                    state.ended = true;
+                }
+                self.finish(issued.sequence, result, issued.after);
             }
             let room = DEPTH - state.issued.len().min(DEPTH);
             let room = room.min(state.pending.len());
             let mut gave = false;
             for _ in 0..room {
-                if !self.context.pass_gate() {
+                if !self.is_current(state) || !self.context.pass_gate() {
                     break;
                 }
                 let Some((sequence, work)) = state.pending.pop_front() else {
@@ -458,12 +544,11 @@ impl Stream {
         Polled { progress, busy }
     }
 
-    /// Does what is due after an operation and reports it. Whether the stream has ended.
-    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) -> bool {
+    /// Does what is due after an operation and reports it.
+    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) {
         let open = !self.common.closed.load(Ordering::Acquire);
-        let mut ended = false;
         match after {
-            After::Nothing => {}
+            After::Nothing | After::Destroy => {}
             After::Keep { module, .. } => {
                 self.common.drain(&module);
                 drop(module);
@@ -479,10 +564,6 @@ impl Stream {
                     self.common.observer.event_time(event, time);
                 }
             }
-            After::Destroy => {
-                self.destroy();
-                ended = true;
-            }
         }
         if open {
             let at = At {
@@ -491,22 +572,23 @@ impl Stream {
             };
             self.common.observer.completed(at, result);
         }
-        ended
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, raw: Handle<CUstream>) {
         if let Ok(driver) = self.device().enter() {
-            // SAFETY: made in `new`, destroyed once: `ended` says so; nothing is issued in it.
-            let _ = unsafe { driver.cuStreamDestroy_v2(self.raw.0) };
+            // SAFETY: made by the context, destroyed once: `ended` says so; nothing is issued in it.
+            let _ = unsafe { driver.cuStreamDestroy_v2(raw.0) };
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        if !state.is_ok_and(|state| state.ended) {
-            self.destroy();
+        let state = lock(&self.state);
+        let (raw, ended) = (state.raw, state.ended);
+        drop(state);
+        if !ended {
+            self.destroy(raw);
         }
     }
 }

@@ -15,7 +15,7 @@ use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
-use engine::{Engine, Window};
+use engine::{Engine, GroupShare, Share, Window};
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
@@ -452,6 +452,76 @@ fn clients_share_modules_that_hold_nothing() {
     other.launch(0, second, 1, 1, &poke(device, 5));
     assert_eq!(other.wait(0), Ok(()));
     assert_eq!(other.word(device), 5);
+}
+
+/// Of 1016 multiprocessors in groups of 127.
+#[test]
+fn a_percentage_is_a_part_of_the_multiprocessors() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let share = |percentage| Share {
+        percentage,
+        ..Share::default()
+    };
+    let launch = |guest: &mut Guest, stream| {
+        let device = guest.windows[0].base;
+        let module = guest.module(PTX);
+        guest.launch(stream, module, 1, 1, &poke(device, 1));
+        assert_eq!(guest.wait(stream), Ok(()));
+        controls.part()
+    };
+    let mut whole = Guest::new(&engine);
+    whole.commit(0, GRANULE);
+    assert_eq!(launch(&mut whole, 0), 0);
+    let mut part = Guest::with_share(&engine, share(45.0));
+    part.context(0, 0);
+    part.commit(0, GRANULE);
+    assert_eq!(launch(&mut part, 0), 3 * 127);
+    // A change holds for streams that were there, once what they had is done.
+    part.stream(40);
+    assert_eq!(launch(&mut part, 40), 3 * 127);
+    part.client.set_share(share(10.0)).unwrap();
+    let smallest = (launch(&mut part, 40), launch(&mut part, 0));
+    assert_eq!(smallest, (127, 127));
+    controls.hold(true);
+    let device = part.windows[0].base;
+    part.write(40, device, &[1]);
+    part.client.set_share(share(100.0)).unwrap();
+    part.write(40, device, &[2]);
+    controls.hold(false);
+    assert_eq!(part.wait(40), Ok(()));
+    assert_eq!(launch(&mut part, 40), 0);
+    let reserved = Share {
+        reserved: true,
+        ..share(50.0)
+    };
+    let refused = part.client.set_share(reserved);
+    assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
+
+    // All of a group have its part together.
+    let together = |percentage| {
+        Some(GroupShare {
+            percentage,
+            reserved: false,
+        })
+    };
+    engine.set_group(7, together(60.0)).unwrap();
+    let mut first = Guest::in_group(&engine, share(100.0), Some(7));
+    let mut second = Guest::in_group(&engine, share(50.0), Some(7));
+    for guest in [&mut first, &mut second] {
+        guest.context(0, 0);
+        guest.commit(0, GRANULE);
+    }
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (4 * 127, 2 * 127));
+    engine.set_group(7, together(20.0)).unwrap();
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (127, 127));
+    engine.set_group(7, None).unwrap();
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (0, 4 * 127));
+    assert_eq!(controls.stalls(), 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! * `progress`: how far each stream of a client is, written by the engine's threads;
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
+//! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
 //! * `admission`: from the daemon's packet to a session; `run`: the main thread.
@@ -18,6 +19,7 @@ mod heap;
 mod images;
 mod log;
 mod memory;
+mod modules;
 mod news;
 mod observer;
 mod operations;

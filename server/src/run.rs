@@ -126,7 +126,6 @@ pub fn run(
         pid: getpid().as_raw_pid(),
         devices: devices.map(listed).collect(),
     };
-    let connection = Arc::new(connection);
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
@@ -145,7 +144,7 @@ pub fn run(
         stopping: false,
         force_at: None,
     };
-    server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
+    server.watch(&server.connection, DAEMON, EventFlags::IN)?;
     server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
@@ -176,7 +175,7 @@ fn process_inode(pidfd: std::os::fd::BorrowedFd<'_>) -> u64 {
 #[derive(Debug)]
 struct Server {
     epoll: OwnedFd,
-    connection: Arc<Connection>,
+    connection: Connection,
     /// Packets for a daemon that does not read fast enough.
     untold: VecDeque<Vec<u8>>,
     running: HashMap<u64, Running>,
@@ -256,7 +255,7 @@ impl Server {
                     self.say(&format!(
                         "The daemon is gone ({error}); waiting for current clients to finish"
                     ));
-                    let _ = epoll::delete(&self.epoll, &*self.connection);
+                    let _ = epoll::delete(&self.epoll, &self.connection);
                     self.stopping = true;
                     return;
                 }
@@ -446,7 +445,7 @@ impl Server {
             let mut flags = EventFlags::IN;
             flags.set(EventFlags::OUT, waits);
             let data = EventData::new_u64(DAEMON);
-            let _ = epoll::modify(&self.epoll, &*self.connection, data, flags);
+            let _ = epoll::modify(&self.epoll, &self.connection, data, flags);
         }
     }
 }

@@ -4,11 +4,11 @@
 //! speak with the test over standard input and output, a line at a time.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
+use tests::program::{finish, hear, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -87,24 +87,7 @@ fn main() {
         "use" => use_offered(),
         other => panic!("no task {other:?}"),
     };
-    match result {
-        Ok(()) => println!("ok"),
-        Err(code) => {
-            println!("error {code}");
-            std::process::exit(1);
-        }
-    }
-}
-
-fn say(text: &str) {
-    println!("{text}");
-    std::io::stdout().flush().expect("somebody listens");
-}
-
-fn hear() -> String {
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).expect("text");
-    line.trim().to_owned()
+    finish(result);
 }
 
 fn hex(bytes: &[u8; 64]) -> String {

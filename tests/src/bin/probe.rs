@@ -3,11 +3,11 @@
 //! It knows nothing of OpenMPS. Tests start it as a client, some of them to kill it.
 
 use std::ffi::c_void;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
+use tests::program::{finish, hear, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -46,18 +46,7 @@ fn main() {
         "in-capture" => in_capture(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
-    match result {
-        Ok(()) => println!("ok"),
-        Err(code) => {
-            println!("error {code}");
-            std::process::exit(1);
-        }
-    }
-}
-
-fn say(text: &str) {
-    println!("{text}");
-    std::io::stdout().flush().expect("somebody listens");
+    finish(result);
 }
 
 fn sequence(driver: &Driver, at: Address, count: u64, factor: u64, round: u64) -> Result<(), Code> {
@@ -245,8 +234,7 @@ fn relay(rounds: u64) -> Result<(), Code> {
     );
     for round in 1..=rounds {
         driver.launch(wait, 1, 1, spinning, &[flag, round])?;
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("a line");
+        hear();
         driver.launch(set, 1, 1, other, &[flag, round])?;
         driver.synchronize()?;
         say(&format!("round {round}"));
