@@ -12,8 +12,8 @@
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
-//! * Modules of machine code alone, and linked ones, print into this process' output (`output`), and have
-//!   no `__managed__` variables (`rewrite`).
+//! * Modules of machine code alone print into this process' output (`output`), and have no `__managed__`
+//!   variables (`rewrite`).
 //! * Memory that a device was let reach on another stays within its reach.
 //! * A part of a device cannot be reserved: who has no percentage uses all multiprocessors.
 //!

@@ -57,7 +57,8 @@ pub struct Managed {
 pub struct Rewritten {
     /// The new text.
     pub text: String,
-    /// The variables whose memory the caller provides.
+    /// The variables of this module whose memory the caller provides. Those of other modules that it names
+    /// are theirs.
     pub managed: Vec<Managed>,
     /// Which of the redirects the module declares and was given.
     pub redirected: Vec<bool>,
@@ -112,34 +113,33 @@ pub fn rewrite(
 ) -> Result<Rewritten, Error> {
     let module = crate::parse(source)?;
     let mut managed = Vec::new();
+    let mut names = HashMap::new();
     for variable in module.variables.iter().filter(|variable| variable.managed) {
         let Initializer { bytes, relocations } = &variable.init;
-        let refusal = match () {
-            () if !relocations.is_empty() => Some("a managed variable that begins with addresses"),
-            () if matches!(variable.linkage, Linkage::Extern | Linkage::Common) => {
-                Some("a managed variable of another module")
-            }
-            () => None,
+        let linkage = match variable.linkage {
+            Linkage::Extern => ".extern",
+            Linkage::Weak | Linkage::Common => ".weak",
+            Linkage::Internal | Linkage::Visible => ".visible",
         };
-        if let Some(what) = refusal {
+        if !relocations.is_empty() {
+            let what = "a managed variable that begins with addresses";
             return Err(refused(variable.line, what, variable.name));
         }
-        managed.push(Managed {
-            name: variable.name.to_owned(),
-            pointer: format!("{}$openmps", variable.name),
-            size: variable.size,
-            align: variable.align,
-            init: bytes.clone(),
-        });
+        let pointer = format!("{}$openmps", variable.name);
+        if variable.linkage != Linkage::Extern {
+            managed.push(Managed {
+                name: variable.name.to_owned(),
+                pointer: pointer.clone(),
+                size: variable.size,
+                align: variable.align,
+                init: bytes.clone(),
+            });
+        }
+        names.insert(variable.name, Pointer { pointer, linkage });
     }
     let mut rewriter = Rewriter {
         words: words(source),
-        names: managed
-            .iter()
-            .enumerate()
-            .map(|(index, variable)| (variable.name.clone(), index))
-            .collect(),
-        managed: &managed,
+        names,
         prelude,
         redirects,
         redirected: vec![false; redirects.len()],
@@ -187,11 +187,17 @@ fn words(source: &str) -> Vec<Word<'_>> {
     }
 }
 
+/// What a managed variable leaves behind.
+#[derive(Clone, Debug)]
+struct Pointer {
+    pointer: String,
+    linkage: &'static str,
+}
+
 struct Rewriter<'src, 'a> {
     words: Vec<Word<'src>>,
-    /// Indices into `managed`.
-    names: HashMap<String, usize>,
-    managed: &'a [Managed],
+    /// The managed variables.
+    names: HashMap<&'src str, Pointer>,
     prelude: &'a str,
     redirects: &'a [Redirect<'a>],
     redirected: Vec<bool>,
@@ -206,9 +212,9 @@ impl<'src> Rewriter<'src, '_> {
     }
 
     /// The managed variable that a token names.
-    fn managed_at(&self, at: usize) -> Option<usize> {
+    fn managed_at(&self, at: usize) -> Option<&Pointer> {
         match self.token(at) {
-            Token::Word(name) => self.names.get(name).copied(),
+            Token::Word(name) => self.names.get(name),
             _ => None,
         }
     }
@@ -314,13 +320,9 @@ impl<'src> Rewriter<'src, '_> {
     /// Nothing declared here may have a managed variable's name.
     fn check_names(&self, range: Range<usize>) -> Result<(), Error> {
         for at in range {
-            if let Some(index) = self.managed_at(at) {
-                let name = &self.managed[index].name;
-                return Err(refused(
-                    self.line(at),
-                    "another use of a managed variable's name",
-                    name,
-                ));
+            if let Some(Pointer { pointer, .. }) = self.managed_at(at) {
+                let what = "another use of a managed variable's name";
+                return Err(refused(self.line(at), what, pointer));
             }
         }
         Ok(())
@@ -361,17 +363,16 @@ impl<'src> Rewriter<'src, '_> {
             return self.check_names(range);
         }
         let mut named = range.clone().filter_map(|at| self.managed_at(at));
-        let (Some(index), None) = (named.next(), named.next()) else {
+        let (Some(Pointer { pointer, linkage }), None) = (named.next(), named.next()) else {
             return Err(refused(
                 self.line(range.start),
                 "several managed variables in one declaration",
                 "",
             ));
         };
+        let declaration = format!("{linkage} .global .align 8 .b64 {pointer};");
         let span = self.span(&range);
-        let pointer = &self.managed[index].pointer;
-        self.edits
-            .replace(span, format!(".visible .global .align 8 .b64 {pointer};"));
+        self.edits.replace(span, declaration);
         Ok(())
     }
 
@@ -428,14 +429,13 @@ impl<'src> Rewriter<'src, '_> {
                 Token::BracketClose => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            let Some(index) = self.managed_at(at) else {
+            let Some(Pointer { pointer, .. }) = self.managed_at(at) else {
                 at += 1;
                 continue;
             };
             let mut end = at + 1;
             let register = format!("%openmps{count}");
             count += 1;
-            let pointer = &self.managed[index].pointer;
             let _ = write!(
                 before,
                 ".reg .b64 {register}; ld.global.b64 {register}, [{pointer}]; "

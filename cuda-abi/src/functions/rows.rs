@@ -445,7 +445,7 @@ macro_rules! for_each_function {
                     name: cstr());
             /// Gives address and size of a managed variable of a library.
             call 86 since 12000 capture allowed survives none
-                partial "each context has variables of its own, managed ones too; on NVIDIA GPUs images of machine code alone, and linked ones, with managed variables are refused" =>
+                partial "each context has variables of its own, managed ones too; on NVIDIA GPUs images of machine code alone with managed variables are refused" =>
                 fn cuLibraryGetManaged(
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());

@@ -52,6 +52,24 @@ fn a_managed_variable_leaves_a_pointer() {
 }
 
 #[test]
+fn variables_of_other_modules_are_theirs() {
+    let rewritten = written(
+        ".extern .global .attribute(.managed) .align 4 .u32 theirs;\n\
+         .weak .global .attribute(.managed) .u32 anyones = 4;\n\
+         .func f() {\n.reg .b32 %r1;\nld.global.u32 %r1, [theirs];\nret; }\n",
+    );
+    let names: Vec<&str> = rewritten.managed.iter().map(|it| &it.name[..]).collect();
+    assert_eq!(names, ["anyones"]);
+    for part in [
+        ".extern .global .align 8 .b64 theirs$openmps;",
+        ".weak .global .align 8 .b64 anyones$openmps;",
+        "ld.global.b64 %openmps0, [theirs$openmps];",
+    ] {
+        assert!(rewritten.text.contains(part), "{}", rewritten.text);
+    }
+}
+
+#[test]
 fn each_use_loads_the_address() {
     let load = |number: usize, name: &str| {
         format!(".reg .b64 %openmps{number}; ld.global.b64 %openmps{number}, [{name}$openmps]; ")
@@ -127,7 +145,6 @@ fn what_cannot_be_rewritten_is_refused_with_its_line() {
         refused(".global .u32 g;\n.global .attribute(.managed) .u64 m = g;"),
         5
     );
-    assert_eq!(refused(".extern .global .attribute(.managed) .u64 m;"), 4);
     assert_eq!(
         refused(&format!(
             "{managed}.func f() {{\n.reg .b64 %rd1;\nmov.u64 %rd1, m+4*2;\nret; }}"
@@ -194,14 +211,13 @@ fn damage_never_panics() {
         let _ = rewrite(&source[..end], "", &[]);
         let mut rewriter = Rewriter {
             words: words(&source[..end]),
-            names: HashMap::from([("counter".into(), 0)]),
-            managed: &[Managed {
-                name: "counter".into(),
-                pointer: "counter$openmps".into(),
-                size: 4,
-                align: 4,
-                init: Vec::new(),
-            }],
+            names: HashMap::from([(
+                "counter",
+                Pointer {
+                    pointer: "counter$openmps".into(),
+                    linkage: ".visible",
+                },
+            )]),
             prelude: "",
             redirects: &[],
             redirected: Vec::new(),
