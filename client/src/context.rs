@@ -12,7 +12,7 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{
     CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo,
 };
-use cuda_abi::types::{CUcontext, CUdevice, CUlimit};
+use cuda_abi::types::{CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
 use crate::handle::{Key, Kind};
 use crate::session::{Device, Session, session};
@@ -31,12 +31,33 @@ const HEAP_LIMIT: usize = CUlimit::MALLOC_HEAP_SIZE.0 as usize;
 /// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
 pub(crate) const API_VERSION: u32 = 3020;
 
+/// The active thread percentage for the next context, where each context has its own: then the
+/// environment is read whenever one is made.
+fn percentage_now() -> Result<Option<f32>, CUresult> {
+    if !percentage_for_each() {
+        return Ok(None);
+    }
+    let Some(text) = std::env::var_os("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") else {
+        return Ok(None);
+    };
+    let read = cuda_abi::limits::percentage(&text.to_string_lossy());
+    read.map(Some).map_err(|_| CUresult::ERROR_INVALID_VALUE)
+}
+
+/// Whether each context has a percentage of its own.
+pub(crate) fn percentage_for_each() -> bool {
+    std::env::var_os("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING")
+        .is_some_and(|value| !value.is_empty() && value != "0")
+}
+
 /// One context.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     /// The ordinal of its device.
     device: AtomicI32,
     flags: AtomicU32,
+    /// The multiprocessors that it is to have, or 0 for all that are granted to the client.
+    multiprocessors: AtomicU32,
     primary: AtomicBool,
     /// Whether the server has it. Written with `users` locked.
     made: AtomicBool,
@@ -104,6 +125,7 @@ impl Context {
     fn fill(&self, device: CUdevice, flags: u32) {
         self.device.store(device, Ordering::Relaxed);
         self.flags.store(flags, Ordering::Relaxed);
+        self.multiprocessors.store(0, Ordering::Relaxed);
         self.primary.store(false, Ordering::Relaxed);
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
@@ -136,6 +158,11 @@ impl Context {
     /// Whether the server has it.
     pub(crate) fn is_made(&self) -> bool {
         self.made.load(Ordering::Acquire)
+    }
+
+    /// The multiprocessors that it was made with, or 0 for all that are granted to the client.
+    pub(crate) fn multiprocessors(&self) -> &AtomicU32 {
+        &self.multiprocessors
     }
 
     /// The flags that it was made with, or that its making will take.
@@ -186,12 +213,14 @@ impl Current {
         if self.context.is_made() {
             return Ok(());
         }
-        let device = self.device()?.number;
+        let granted = self.device()?;
+        let share = self.share(granted)?;
+        let device = granted.number;
         self.session.post(&ContextCreate {
             context: self.slot(),
             device,
             flags: self.context.flags.load(Ordering::Relaxed),
-            share: 0,
+            share,
         })?;
         if self.session.check_fault(self.slot()).is_err() {
             // The slot's last tenant died of a fault. The server has forgotten it once it has come
@@ -208,6 +237,31 @@ impl Current {
             self.tell_limit(CUlimit::PRINTF_FIFO_SIZE, fifo)?;
         }
         Ok(())
+    }
+
+    /// The part of what is granted to the client that it is to have, in millionths; 0 for all.
+    fn share(&self, device: &Device) -> Result<u32, CUresult> {
+        let granted = device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT);
+        let Some(granted) = u32::try_from(granted).ok().filter(|granted| *granted > 0) else {
+            // The device is partitioned, and no partition is this client's.
+            return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+        };
+        let place = &self.context.multiprocessors;
+        if let Some(percentage) = percentage_now()? {
+            let part = f64::from(granted) * f64::from(percentage) / 100.0;
+            // A percentage such as 33.3 is no exact number.
+            let part = ((part + 1e-4) as u32).max(1);
+            let own = place.load(Ordering::Relaxed);
+            if self.context.is_primary() || own == 0 || own > part {
+                place.store(part, Ordering::Relaxed);
+            }
+        }
+        let asked = u64::from(place.load(Ordering::Relaxed));
+        if asked >= u64::from(granted) {
+            place.store(0, Ordering::Relaxed);
+            return Ok(0);
+        }
+        Ok((asked * 1_000_000).div_ceil(u64::from(granted)) as u32)
     }
 
     /// Tells the server of a limit.
@@ -402,11 +456,19 @@ impl Session {
         &'static self,
         ordinal: CUdevice,
         flags: u32,
+        multiprocessors: u32,
     ) -> Result<Current, CUresult> {
         self.device(ordinal)?;
         let table = &self.contexts.table;
         let key = table
-            .insert(|_, _| true, |_, context| context.fill(ordinal, flags))
+            .insert(
+                |_, _| true,
+                |_, context| {
+                    context.fill(ordinal, flags);
+                    let place = &context.multiprocessors;
+                    place.store(multiprocessors, Ordering::Relaxed);
+                },
+            )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let current = self.context(key.handle(Kind::Context))?;
         let mut users = current.context.users();

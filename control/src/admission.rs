@@ -6,14 +6,17 @@ use std::os::unix::fs::MetadataExt;
 use cuda_abi::CUresult;
 use engine::arena::EXTENT;
 use serde_json::json;
-use transport::handshake::{Admit, Hello, Packet, Purpose, negotiate};
+use transport::handshake::{Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate};
 use transport::session::SessionMemory;
-use transport::socket::{Connection, Peer, SocketError};
+use transport::socket::{Connection, SocketError};
 
 use crate::daemon::Daemon;
 use crate::events::of_client;
+use crate::groups::NotTold;
 use crate::placement::{Who, executor_for};
 use crate::registry::{Client, ServerId, State, Waiting};
+use crate::settings::limits_of;
+use crate::users::Queued;
 
 /// Clients that may wait for one server.
 const MAX_WAITING: usize = 4096;
@@ -49,7 +52,7 @@ impl Daemon {
     }
 
     /// A client has come.
-    pub(crate) fn client(&mut self, connection: Connection, hello: Hello) {
+    pub(crate) fn client(&mut self, connection: Connection, hello: Hello, via: Option<u32>) {
         let peer = match connection.peer() {
             Ok(peer) => peer,
             Err(error) => {
@@ -61,23 +64,38 @@ impl Daemon {
             let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
             return self.refuse_with(&connection, Some(peer.pid), code, "the daemon is quitting");
         }
-        if self.in_the_way_of(peer.uid).is_some() {
-            return self.queue(connection, peer, hello);
+        let group = self.group_of(&peer, via);
+        let uid = peer.uid;
+        let client = Queued {
+            connection,
+            peer,
+            hello,
+            group,
+        };
+        if self.in_the_way_of(uid).is_some() {
+            return self.queue(client);
         }
-        self.admit_client(connection, peer, hello);
+        self.admit_client(client);
     }
 
     /// A client's turn has come.
-    pub(crate) fn admit_client(&mut self, connection: Connection, peer: Peer, hello: Hello) {
+    pub(crate) fn admit_client(&mut self, client: Queued) {
+        let Queued {
+            connection,
+            peer,
+            hello,
+            group,
+        } = client;
         let (pid, uid) = (peer.pid, peer.uid);
         let Purpose::Client(wishes) = &hello.purpose else {
             return;
         };
         let session = self.number();
+        let named = group.and_then(|number| self.groups.by_number.get(&number));
         let key = executor_for(
             Who {
                 uid,
-                group: None,
+                group: named.map(|group| &*group.name),
                 session,
             },
             self.isolation,
@@ -118,6 +136,8 @@ impl Daemon {
             peer,
             hello,
             fields,
+            group,
+            partition: None,
         });
         self.log(&format!(
             "NEW CLIENT {pid} from user {uid}: {}",
@@ -152,7 +172,7 @@ impl Daemon {
     }
 
     /// Hands a client to its server. Gives it back if that has to wait.
-    fn admit(&mut self, id: ServerId, waiting: Waiting) -> Option<Waiting> {
+    fn admit(&mut self, id: ServerId, mut waiting: Waiting) -> Option<Waiting> {
         let pid = waiting.peer.pid;
         let memory = match SessionMemory::create(EXTENT) {
             Ok(memory) => memory,
@@ -173,6 +193,25 @@ impl Daemon {
                 return None;
             }
         };
+        // Not before there are devices.
+        if let Purpose::Client(wishes) = &waiting.hello.purpose {
+            waiting.partition = self.partition_of(pid, wishes);
+        }
+        let groups = [waiting.group, waiting.partition];
+        for number in groups
+            .into_iter()
+            .flatten()
+            .filter(|number| *number != NO_PARTITION)
+        {
+            match self.tell_group(id, number) {
+                Ok(()) => {}
+                Err(NotTold::Later) => return Some(waiting),
+                Err(NotTold::Never(code, why)) => {
+                    self.refuse_with(&waiting.connection, Some(pid), code, &why);
+                    return None;
+                }
+            }
+        }
         let namespace = namespace_of(pid);
         let admit = Packet::Admit(Admit {
             session: waiting.session,
@@ -184,6 +223,10 @@ impl Daemon {
             fingerprint: waiting.hello.fingerprint,
             features: waiting.hello.features,
             client: waiting.fields.clone(),
+            member: Membership {
+                group: waiting.group,
+                partition: waiting.partition,
+            },
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [
@@ -198,6 +241,7 @@ impl Daemon {
         match server.connection.try_send(&admit.encode(), &fds) {
             Ok(()) => {
                 server.last_serial += 1;
+                let limits = limits_of(&waiting.fields, &server.devices);
                 let client = Client {
                     pid,
                     uid: waiting.peer.uid,
@@ -205,10 +249,17 @@ impl Daemon {
                     program: waiting.fields.program,
                     namespace,
                     attached: false,
+                    group: waiting.group,
+                    partition: waiting.partition,
+                    limits,
                 };
                 let about = of_client(server, &client);
                 server.clients.insert(waiting.session, client);
-                self.event("client.connected", about, json!({}));
+                let group = waiting
+                    .group
+                    .and_then(|number| self.groups.by_number.get(&number));
+                let group = group.map(|group| &group.name);
+                self.event("client.connected", about, json!({ "group": group }));
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),

@@ -30,6 +30,8 @@ pub struct Options {
     pub ready_devices: bool,
     /// `--isolation`: how far apart clients are kept.
     pub isolation: Option<Isolation>,
+    /// `-S`: clients have contexts in static partitions only.
+    pub static_partitions: bool,
 }
 
 /// The long options, to find the one that was meant.
@@ -90,9 +92,7 @@ pub fn parse(arguments: &[String]) -> Action {
                 }
             }
             "-S" | "--static-partitioning" => {
-                return Action::Refused(format!(
-                    "{argument}: static partitioning is not built yet"
-                ));
+                options.static_partitions = true;
             }
             _ if argument.starts_with('-') => {
                 let nearest = OPTIONS
@@ -149,6 +149,15 @@ mod tests {
             assert_eq!(parse_words(&format!("-f {multiuser}")), daemon(true, true));
             assert_eq!(parse_words(&format!("{multiuser} -d")), daemon(false, true));
         }
+        for partitioning in ["-S", "--static-partitioning"] {
+            assert_eq!(
+                parse_words(&format!("-d {partitioning}")),
+                Action::Daemon(Options {
+                    static_partitions: true,
+                    ..Options::default()
+                })
+            );
+        }
         assert_eq!(parse_words("-h"), Action::Help);
         assert_eq!(parse_words("-v"), Action::Version);
         assert_eq!(parse_words(""), Action::Lines);
@@ -178,7 +187,6 @@ mod tests {
                 "Unrecognized option --multi-user-server; did you mean --multiuser-server?".into()
             )
         );
-        assert!(matches!(parse_words("-d -S"), Action::Refused(_)));
         assert!(matches!(
             parse_words("-d --isolation=x"),
             Action::Refused(_)

@@ -5,10 +5,13 @@
 //! no tool that is known depends on the 0, and scripts under `set -e` want to know. Two failures in
 //! name only keep it: an empty line, with which here-documents end, and `ps` where no server runs.
 
+mod changes;
 mod clients;
 mod devices;
+mod groups;
 mod limits;
 mod line;
+mod partitions;
 mod servers;
 
 use std::fmt::Display;
@@ -18,6 +21,8 @@ use serde_json::{Value, json};
 use crate::daemon::{Daemon, Until};
 use crate::registry::{Server, ServerId};
 
+pub use changes::{changed_client, changed_group, refused_change};
+pub use groups::settled;
 pub use line::{Arguments, Line, LineError, parse};
 
 /// Who gave a command, by the kernel's word.
@@ -27,10 +32,12 @@ pub struct Caller {
     pub uid: u32,
     /// Its process id as seen from here, or 0.
     pub pid: i32,
+    /// The group to whose socket it came.
+    pub group: Option<u32>,
 }
 
 /// What a command comes to.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     /// What it prints.
     pub text: String,
@@ -324,18 +331,46 @@ pub const COMMANDS: &[Command] = &[
         ..PLAIN
     },
     Command {
+        name: "group",
+        usage: "list | show <name> | remove <name> | add <name> [--memory <device>=<size>,...] \
+                [--percentage <percentage>] [--reserved] [--cgroup <path>]",
+        what: "groups of clients that share a budget of memory and a part of the compute",
+        flags: &["--reserved"],
+        values: &["--memory", "--percentage", "--cgroup"],
+        words: 2,
+        run: groups::group, // which says itself who may
+        ..PLAIN
+    },
+    Command {
+        name: "limit",
+        usage: "show|set --client <PID>|--group <name> [--memory <device>=<size>|none,...] \
+                [--percentage <percentage>] [--reserved|--no-reserved] [--priority 0|1]",
+        what: "show what a running client or a group may have, or change it at once",
+        flags: &["--reserved", "--no-reserved"],
+        values: &[
+            "--client",
+            "--group",
+            "--memory",
+            "--percentage",
+            "--priority",
+        ],
+        words: 1,
+        run: changes::limit, // as above
+        ..PLAIN
+    },
+    Command {
         name: "lspart",
-        what: "list static partitions; not built",
-        run: |_, _, _| no_partitions(),
+        what: "list the static partitions of a daemon with -S",
+        run: partitions::lspart,
         ..PLAIN
     },
     Command {
         name: "sm_partition",
         usage: "add <device> <chunks> | rm <device> <partition>",
-        what: "make or remove a static partition; not built",
+        what: "make or remove a static partition, which clients name in CUDA_MPS_SM_PARTITION",
         words: 3,
         changes: true,
-        run: |_, _, _| no_partitions(),
+        run: partitions::sm_partition,
         ..PLAIN
     },
     Command {
@@ -361,12 +396,8 @@ pub fn run(daemon: &mut Daemon, caller: Caller, line: &str) -> Answer {
         }
     };
     let command = parsed.command;
-    let mut answer = if command.changes && !daemon.is_owner(caller.uid) {
-        Answer::refusal(format_args!(
-            "{} is for root and user {} only",
-            command.name,
-            rustix::process::geteuid().as_raw()
-        ))
+    let mut answer = if command.changes && !daemon.may_change(caller) {
+        not_allowed(caller, command.name)
     } else {
         (command.run)(daemon, caller, &parsed.arguments)
     };
@@ -406,12 +437,17 @@ fn help(arguments: &Arguments<'_>) -> Answer {
     }
 }
 
-/// A partition that is only written down would promise multiprocessors that nobody else gets, and not
-/// keep that.
-fn no_partitions() -> Answer {
-    Answer::refusal(
-        "static partitioning is not built: multiprocessors are shared by active thread percentages",
-    )
+/// What is said to who may not do what changes things.
+fn not_allowed(caller: Caller, what: &str) -> Answer {
+    if caller.group.is_some() {
+        return Answer::refusal(format_args!(
+            "{what} is for root, and not through a group's socket"
+        ));
+    }
+    Answer::refusal(format_args!(
+        "{what} is for root and user {} only",
+        rustix::process::geteuid().as_raw()
+    ))
 }
 
 /// What every command says of a server that is not there, or that the caller may not see.
@@ -425,7 +461,7 @@ fn server(daemon: &Daemon, caller: Caller, argument: Option<&str>) -> Result<Ser
     text.parse()
         .ok()
         .and_then(|pid| daemon.registry.by_pid(pid))
-        .filter(|id| daemon.sees(caller.uid, *id))
+        .filter(|id| daemon.sees(caller, *id))
         .ok_or_else(|| not_found(text))
 }
 

@@ -7,7 +7,9 @@ use transport::handshake::{Packet, Purpose, Unreadable};
 use transport::socket::Connection;
 
 use crate::commands::{self, Caller};
-use crate::daemon::{Daemon, Source};
+use crate::daemon::Daemon;
+use crate::groups::Kind;
+use crate::source::Source;
 
 /// How long a connection may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,20 +24,33 @@ const AT_A_TIME: usize = 64;
 #[derive(Debug)]
 pub struct HalfOpen {
     connection: Connection,
+    /// The group to whose socket it came.
+    group: Option<u32>,
     /// When it is given up.
     pub deadline: Instant,
 }
 
 impl Daemon {
-    /// Takes those who connect, to the socket for all or to the owner's.
-    pub(crate) fn accept(&mut self, privileged: bool) {
+    /// Takes those who connect: to the socket for all, to the owner's, or to a group's.
+    pub(crate) fn accept(&mut self, source: Source) {
+        let group = match source {
+            Source::Group(number) => Some(number),
+            _ => None,
+        };
         for _ in 0..AT_A_TIME {
-            let listener = match (privileged, &self.instance.privileged) {
-                (true, Some(privileged)) => privileged,
+            let of_group = group.map(|number| self.groups.by_number.get(&number));
+            let listener = match (of_group, source, &self.instance.privileged) {
+                (Some(Some(group)), _, _) => match &group.kind {
+                    Kind::Named { listener, .. } => listener,
+                    Kind::Partition(_) => return,
+                },
+                // Removed since.
+                (Some(None), _, _) => return,
+                (None, Source::Privileged, Some(privileged)) => privileged,
                 _ => &self.instance.listener,
             };
             match listener.try_accept() {
-                Ok(Some(connection)) => self.accepted(connection),
+                Ok(Some(connection)) => self.accepted(connection, group),
                 Ok(None) => return,
                 Err(error) => {
                     // Most likely no descriptor is left. A silent connection's helps; or time does.
@@ -49,7 +64,7 @@ impl Daemon {
         }
     }
 
-    fn accepted(&mut self, connection: Connection) {
+    fn accepted(&mut self, connection: Connection, group: Option<u32>) {
         self.log("Accepting connection...");
         if self.half_open.len() >= MAX_HALF_OPEN {
             self.half_open.pop_first();
@@ -63,6 +78,7 @@ impl Daemon {
             number,
             HalfOpen {
                 connection,
+                group,
                 deadline: Instant::now() + PATIENCE,
             },
         );
@@ -89,7 +105,10 @@ impl Daemon {
             Ok(Some((bytes, _))) => Some(Packet::decode(&bytes)),
             Err(_) => None,
         };
-        let Some(HalfOpen { connection, .. }) = self.half_open.remove(&number) else {
+        let Some(HalfOpen {
+            connection, group, ..
+        }) = self.half_open.remove(&number)
+        else {
             return;
         };
         self.forget(&connection);
@@ -97,8 +116,8 @@ impl Daemon {
             // It ended: a tool that looked whether somebody listens.
             None => {}
             Some(Ok(Packet::Hello(hello))) => match &hello.purpose {
-                Purpose::Client(_) => self.client(connection, hello),
-                Purpose::Command { line } => self.command(connection, line),
+                Purpose::Client(_) => self.client(connection, hello, group),
+                Purpose::Command { line } => self.command(connection, line, group),
             },
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, &versions.to_string());
@@ -112,7 +131,7 @@ impl Daemon {
         }
     }
 
-    fn command(&mut self, connection: Connection, line: &str) {
+    fn command(&mut self, connection: Connection, line: &str, group: Option<u32>) {
         let peer = match connection.peer() {
             Ok(peer) => peer,
             Err(error) => {
@@ -125,6 +144,7 @@ impl Daemon {
         let caller = Caller {
             uid: peer.uid,
             pid: peer.pid,
+            group,
         };
         let answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {

@@ -15,14 +15,17 @@ use transport::socket::Connection;
 
 use crate::BINARY_VERSION;
 use crate::arguments::Options;
+use crate::changes::Change;
 use crate::commands::{self, Answer, Caller};
 use crate::connections::HalfOpen;
 use crate::directories::text_variable;
+use crate::groups::Groups;
 use crate::instance::Instance;
 use crate::log::Role;
 use crate::placement::{Isolation, Key};
 use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
+use crate::source::Source;
 use crate::users::Queued;
 
 /// How long a server that was told to end at once may take before it is killed.
@@ -40,56 +43,6 @@ const ENDED_WITHIN: Duration = Duration::from_secs(10);
 /// Commands that may wait for something at a time.
 const MAX_PENDING_ANSWERS: usize = 1024;
 
-/// What a descriptor is for. Kept in the kernel's event as its number with the kind in the low bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// Somebody connects.
-    Listener,
-    /// A signal came.
-    Signals,
-    /// A connection that has not said yet what it is for.
-    HalfOpen(u64),
-    /// A server says something.
-    Server(ServerId),
-    /// A server's process ended.
-    Process(ServerId),
-    /// Somebody connects to the socket for the owner.
-    Privileged,
-    /// Somebody wrote to the log's FIFO.
-    LogPipe,
-    /// A child ended, and perhaps not one of ours.
-    Children,
-}
-
-impl Source {
-    const fn encode(self) -> u64 {
-        match self {
-            Self::Listener => 0,
-            Self::Signals => 1,
-            Self::HalfOpen(id) => id << 3 | 2,
-            Self::Server(id) => id << 3 | 3,
-            Self::Process(id) => id << 3 | 4,
-            Self::Privileged => 5,
-            Self::LogPipe => 6,
-            Self::Children => 7,
-        }
-    }
-
-    const fn decode(word: u64) -> Self {
-        let id = word >> 3;
-        match word & 7 {
-            0 => Self::Listener,
-            1 => Self::Signals,
-            2 => Self::HalfOpen(id),
-            3 => Self::Server(id),
-            4 => Self::Process(id),
-            5 => Self::Privileged,
-            6 => Self::LogPipe,
-            _ => Self::Children,
-        }
-    }
-}
-
 /// What an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
@@ -101,6 +54,8 @@ pub enum Until {
     Ended(u64),
     /// All servers are gone, and the daemon is about to go.
     AllGone,
+    /// Those concerned have said whether a change of limits holds.
+    Changed(u64),
 }
 
 #[derive(Debug)]
@@ -119,6 +74,14 @@ struct Pending {
 pub struct Daemon {
     pub(crate) instance: Instance,
     pub(crate) registry: Registry,
+    /// Groups of clients.
+    pub(crate) groups: Groups,
+    /// Whether clients have contexts in static partitions only.
+    pub(crate) static_partitions: bool,
+    /// The number of the last one.
+    pub(crate) last_partition: u32,
+    /// Changes of limits that servers have not answered.
+    pub(crate) changes: BTreeMap<u64, Change>,
     /// For later servers.
     pub(crate) defaults: Settings,
     /// For clients that ask for none.
@@ -180,6 +143,10 @@ impl Daemon {
         let daemon = Self {
             instance,
             registry: Registry::default(),
+            groups: Groups::default(),
+            static_partitions: options.static_partitions,
+            last_partition: 0,
+            changes: BTreeMap::new(),
             defaults,
             default_priority,
             isolation,
@@ -220,6 +187,7 @@ impl Daemon {
         ));
         daemon.say_how_it_serves(options);
         let mut daemon = daemon;
+        daemon.load_groups()?;
         if options.ready_devices
             && let Err(error) = daemon.start_for_user(rustix::process::geteuid().as_raw())
         {
@@ -264,6 +232,7 @@ impl Daemon {
                 "log_directory": directories.log.display().to_string(),
                 "multiuser": self.multiuser,
                 "isolation": self.isolation.name(),
+                "static_partitions": self.static_partitions,
                 "foreground": options.foreground,
                 "descriptors": descriptors,
             }),
@@ -299,8 +268,10 @@ impl Daemon {
             for event in &events {
                 let data = event.data;
                 match Source::decode(data.u64()) {
-                    Source::Listener => self.accept(false),
-                    Source::Privileged => self.accept(true),
+                    source @ (Source::Listener | Source::Privileged | Source::Group(_)) => {
+                        self.accept(source);
+                    }
+                    Source::Orphan(slot) => self.former_server_ended(slot),
                     Source::LogPipe => self.instance.pass_on_lines(),
                     Source::Children => self.reap(),
                     Source::Signals => self.signalled(),
@@ -352,9 +323,11 @@ impl Daemon {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Whether a user may change things.
-    pub(crate) fn is_owner(&self, uid: u32) -> bool {
-        uid == 0 || uid == rustix::process::geteuid().as_raw()
+    /// Whether a caller may change things. Nobody may through a group's socket: that is what a
+    /// container has, whose root can be the machine's.
+    pub(crate) fn may_change(&self, caller: Caller) -> bool {
+        let owner = rustix::process::geteuid().as_raw();
+        caller.group.is_none() && (caller.uid == 0 || caller.uid == owner)
     }
 
     pub(crate) const fn is_quitting(&self) -> bool {
@@ -420,7 +393,7 @@ impl Daemon {
     ) {
         match answer.until.take() {
             Some(until) if self.pending.len() < MAX_PENDING_ANSWERS => {
-                let deadline = matches!(until, Until::Ended(_));
+                let deadline = matches!(until, Until::Ended(_) | Until::Changed(_));
                 self.pending.push(Pending {
                     connection,
                     until,
@@ -450,6 +423,18 @@ impl Daemon {
                 }
                 _ => send_answer(&pending.connection, &pending.answer),
             }
+        }
+    }
+
+    /// Gives an answer in place of one that waits for this.
+    pub(crate) fn answer_with(&mut self, until: Until, answer: &Answer) {
+        let waiting = |pending: &mut Pending| pending.until == until;
+        for mut pending in self.pending.extract_if(.., waiting).collect::<Vec<_>>() {
+            pending.answer = Answer {
+                as_json: pending.answer.as_json,
+                ..answer.clone()
+            };
+            send_answer(&pending.connection, &pending.answer);
         }
     }
 
@@ -556,27 +541,6 @@ pub fn send_answer(connection: &Connection, answer: &Answer) {
     for packet in transport::handshake::command_output(answer.exit, &answer.output()) {
         if connection.try_send(&packet.encode(), &[]).is_err() {
             return;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sources_come_back_from_their_words() {
-        for source in [
-            Source::Listener,
-            Source::Signals,
-            Source::HalfOpen(7),
-            Source::Server(1 << 40),
-            Source::Process(0),
-            Source::Privileged,
-            Source::LogPipe,
-            Source::Children,
-        ] {
-            assert_eq!(Source::decode(source.encode()), source);
         }
     }
 }

@@ -80,6 +80,24 @@ impl Directories {
         self.pipe.join("log")
     }
 
+    /// The directory of a group: with it alone, a client is one of the group.
+    #[must_use]
+    pub fn group(&self, name: &str) -> PathBuf {
+        self.groups().join(name)
+    }
+
+    /// The directories of groups.
+    #[must_use]
+    pub fn groups(&self) -> PathBuf {
+        self.pipe.join("groups")
+    }
+
+    /// What a daemon keeps of groups for the next one.
+    #[must_use]
+    pub fn group_state(&self) -> PathBuf {
+        self.pipe.join("group_state")
+    }
+
     /// The structured log.
     #[must_use]
     pub fn events(&self) -> PathBuf {

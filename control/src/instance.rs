@@ -160,7 +160,11 @@ fn open_log(directories: &Directories, path: &Path, echo: bool) -> Result<Log, S
     })
 }
 
-fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
+/// Makes a socket in place of whatever has its name.
+///
+/// # Errors
+/// In words, with the path.
+pub fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
             return Err(format!(
@@ -175,7 +179,7 @@ fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
 
 /// Makes something that is to have a mode whatever the umask says. A mode that is set afterwards, by
 /// name, could meet a link that the directory's owner put there meanwhile.
-fn with_mode<T>(mode: u32, make: impl FnOnce() -> T) -> T {
+pub fn with_mode<T>(mode: u32, make: impl FnOnce() -> T) -> T {
     // The umask is the process's, and tests have threads.
     static UMASK: Mutex<()> = Mutex::new(());
     let _one = UMASK.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,9 +4,11 @@
 //! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
 //!
 //! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names;
-//! * `daemon`: the event loop; `connections`: those who have not said what they want;
+//! * `daemon`: the event loop, `source`: what it waits for; `connections`: those who have not said what they want;
 //!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
 //!   `registry`: what is known of both;
+//! * `groups`: clients that share limits, `group_files`: what is kept of them, `former`: what a killed
+//!   daemon left; `partitions`: static ones; `changes`: of limits, while clients run;
 //! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
 //! * `log`: control.log and server.log; `events`: the structured log; `notify`: service managers;
 //! * `ask`: the other end of a command; `prompt`: commands from a terminal; `server_process`: what a
@@ -16,20 +18,26 @@
 mod admission;
 mod arguments;
 mod ask;
+mod changes;
 mod commands;
 mod connections;
 mod daemon;
 pub mod directories;
 mod events;
+mod former;
+mod group_files;
+mod groups;
 mod instance;
 pub mod log;
 pub mod notify;
+mod partitions;
 pub mod placement;
 mod prompt;
 mod registry;
 pub mod server_process;
 mod servers;
 mod settings;
+mod source;
 mod start;
 mod users;
 
@@ -111,6 +119,7 @@ fn usage() -> String {
          \x20 -f, --forground            be the daemon, in the foreground\n\
          \x20 -M, --multiuser-server     serve several users at once, each by a server of its own\n\
          \x20 -q, --ready-devices        start a server at once, so that device_query answers at once\n\
+         \x20 -S, --static-partitioning  clients run in static partitions only, made by sm_partition\n\
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
          \n\
          Commands (each takes --json too):\n{}",

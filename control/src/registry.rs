@@ -44,6 +44,23 @@ pub struct Waiting {
     pub hello: Hello,
     /// Its wishes, narrowed to what it gets.
     pub fields: ClientFields,
+    /// Its group.
+    pub group: Option<u32>,
+    /// Its static partition, or that it has none where it needs one.
+    pub partition: Option<u32>,
+}
+
+/// What a client may have, by the daemon's word.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientLimits {
+    /// Active thread percentage.
+    pub percentage: f32,
+    /// Whether that is kept free for it.
+    pub reserved: bool,
+    /// 0 normal, 1 below normal.
+    pub priority: u32,
+    /// Bytes of devices, by ordinal, where there is a limit.
+    pub memory: BTreeMap<u32, u64>,
 }
 
 /// A client that a server has.
@@ -61,6 +78,12 @@ pub struct Client {
     pub namespace: u64,
     /// Whether the server has welcomed it.
     pub attached: bool,
+    /// Its group.
+    pub group: Option<u32>,
+    /// Its static partition, or that it has none where it needs one.
+    pub partition: Option<u32>,
+    /// What it may have.
+    pub limits: ClientLimits,
 }
 
 /// A server.
@@ -90,6 +113,8 @@ pub struct Server {
     pub clients: BTreeMap<u64, Client>,
     /// The serial number of its last client.
     pub last_serial: u64,
+    /// Its slot in the ledgers of groups, if one was left.
+    pub slot: Option<u32>,
 }
 
 impl Server {

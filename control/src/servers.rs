@@ -10,13 +10,14 @@ use serde_json::json;
 use transport::handshake::{Ending, Packet};
 use transport::socket::SocketError;
 
-use crate::daemon::{Daemon, Source, Until};
+use crate::daemon::{Daemon, Until};
 use crate::events::{of_client, of_server};
 use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
 use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
 use crate::settings::{Settings, as_given};
+use crate::source::Source;
 
 /// Starts of a server in a row that may fail before its clients are refused.
 const MAX_ATTEMPTS: u32 = 6;
@@ -89,6 +90,7 @@ impl Daemon {
             json!({ "server": pid, "uid": uid }),
             json!({}),
         );
+        let slot = self.groups.take_slot();
         self.registry.servers.insert(
             id,
             Server {
@@ -104,6 +106,7 @@ impl Daemon {
                 waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
                 last_serial: 0,
+                slot,
             },
         );
         Ok(id)
@@ -188,6 +191,7 @@ impl Daemon {
                 self.attempts.remove(&key);
                 self.log(&format!("NEW SERVER {pid}: Ready"));
                 self.say_what_holds(id);
+                self.tell_reserved(id);
                 self.came_to_pass(|until| until == Until::Ready(id), None);
             }
             Packet::Attached { session } => {
@@ -201,8 +205,15 @@ impl Daemon {
                     self.event("client.gone", about, json!({ "how": ending(how) }));
                 }
                 self.came_to_pass(|until| until == Until::Ended(session), None);
+                self.changes_end(id, Some(session));
                 self.serve_next_user();
             }
+            Packet::Changed {
+                request,
+                code,
+                text,
+                used,
+            } => self.changed(id, request, code, &text, used),
             Packet::Fault {
                 session,
                 code,
@@ -319,6 +330,8 @@ impl Daemon {
         };
         self.forget(&server.connection);
         self.forget(&server.pidfd);
+        self.server_left_groups(id, server.slot);
+        self.changes_end(id, None);
         let pid = server.pid();
         if !ended.success() {
             if server.state != State::Stopping {

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use cuda_abi::limits::{self, LimitError};
-use transport::handshake::ClientFields;
+use transport::handshake::{ClientFields, ListedDevice};
+
+use crate::registry::ClientLimits;
 
 /// Limits: the daemon's defaults for later servers, or one server's for its later clients.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,6 +105,40 @@ impl Settings {
             priority: Some(priority.to_string()),
             ..client.clone()
         })
+    }
+}
+
+/// The device that a limit names: by its ordinal, or by a UUID that begins so.
+#[must_use]
+pub fn device_named(devices: &[ListedDevice], name: &str) -> Option<u32> {
+    if let Ok(ordinal) = name.parse::<u32>() {
+        return ((ordinal as usize) < devices.len()).then_some(ordinal);
+    }
+    let name = name.to_ascii_lowercase();
+    let begins = |device: &ListedDevice| device.uuid.to_ascii_lowercase().starts_with(&name);
+    let mut found = (0..).zip(devices).filter(|(_, device)| begins(device));
+    let (ordinal, _) = found.next()?;
+    found.next().is_none().then_some(ordinal)
+}
+
+/// What a client that was handed to a server may have. What the server cannot read it refuses.
+#[must_use]
+pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimits {
+    let mut memory = BTreeMap::new();
+    let text = fields.memory_limit.as_deref().unwrap_or("");
+    for limit in limits::memory_limits(text).unwrap_or_default() {
+        if let Some(device) = device_named(devices, &limit.device) {
+            let bytes = memory.entry(device).or_insert(u64::MAX);
+            *bytes = limit.bytes.min(*bytes);
+        }
+    }
+    let percentage = fields.percentage.as_deref().map(limits::percentage);
+    let priority = fields.priority.as_deref().map(limits::priority);
+    ClientLimits {
+        percentage: percentage.and_then(Result::ok).unwrap_or(100.0),
+        reserved: false,
+        priority: priority.and_then(Result::ok).unwrap_or(0),
+        memory,
     }
 }
 

@@ -89,6 +89,9 @@ fn start_background(options: Options) -> Result<(), String> {
     if options.ready_devices {
         command.arg("-q");
     }
+    if options.static_partitions {
+        command.arg("-S");
+    }
     if let Some(isolation) = options.isolation {
         command.arg(format!("--isolation={}", isolation.name()));
     }

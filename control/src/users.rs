@@ -21,32 +21,50 @@ const MAX_QUEUED: usize = 4096;
 /// And those of one user.
 const MAX_QUEUED_OF_USER: usize = 1024;
 
-/// A client that waits for another user's to leave.
+/// A client that has come, and waits if it must for another user's to leave.
 #[derive(Debug)]
 pub struct Queued {
-    connection: Connection,
-    peer: Peer,
-    hello: Hello,
+    /// Its connection.
+    pub connection: Connection,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it said.
+    pub hello: Hello,
+    /// Its group.
+    pub group: Option<u32>,
 }
 
 impl Daemon {
     /// Whether a user may see a server: its own, the one for all, or any for whoever may change
     /// things.
-    pub(crate) fn sees(&self, uid: u32, id: ServerId) -> bool {
+    pub(crate) fn sees(&self, caller: Caller, id: ServerId) -> bool {
         let Some(server) = self.registry.servers.get(&id) else {
             return false;
         };
-        self.is_owner(uid) || server.key == Key::Shared || server.uid == uid
+        if caller.group.is_some() {
+            let mut clients = server.clients.values();
+            return clients.any(|client| client.group == caller.group);
+        }
+        self.may_change(caller) || server.key == Key::Shared || server.uid == caller.uid
     }
 
     /// The clients of a server that a user may see, in order of connection.
-    pub(crate) fn clients_seen_by(&self, uid: u32, id: ServerId) -> Vec<&Client> {
+    pub(crate) fn clients_seen_by(&self, caller: Caller, id: ServerId) -> Vec<&Client> {
         let Some(server) = self.registry.servers.get(&id) else {
             return Vec::new();
         };
         let mut clients = server.clients_in_order();
-        clients.retain(|client| self.is_owner(uid) || client.uid == uid);
+        clients.retain(|client| self.sees_client(caller, client));
         clients
+    }
+
+    /// Whether a client is for a caller to see: one's own user's, or one's own group's for whoever
+    /// came through its socket, or any for whoever may change things.
+    pub(crate) fn sees_client(&self, caller: Caller, client: &Client) -> bool {
+        match caller.group {
+            Some(group) => client.group == Some(group),
+            None => self.may_change(caller) || client.uid == caller.uid,
+        }
     }
 
     /// A server for which a user has to wait, because it is another's.
@@ -75,7 +93,8 @@ impl Daemon {
     }
 
     /// Lets a client wait for another user's to leave.
-    pub(crate) fn queue(&mut self, connection: Connection, peer: Peer, hello: Hello) {
+    pub(crate) fn queue(&mut self, queued: Queued) {
+        let Queued { peer, hello, .. } = &queued;
         let of_user = |queued: &Queued| queued.peer.uid == peer.uid;
         let is_full = |all: &std::collections::VecDeque<Queued>| {
             all.len() >= MAX_QUEUED
@@ -86,7 +105,8 @@ impl Daemon {
         }
         if is_full(&self.queued) {
             let code = cuda_abi::CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
-            return self.refuse_with(&connection, Some(peer.pid), code, "too many clients wait");
+            let pid = Some(peer.pid);
+            return self.refuse_with(&queued.connection, pid, code, "too many clients wait");
         }
         let text = "another user's programs have the device; a daemon with -M serves all at once";
         self.log(&format!(
@@ -100,13 +120,9 @@ impl Daemon {
         );
         if hello.features & FEATURE_QUEUED != 0 {
             let packet = Packet::Queued { text: text.into() };
-            let _ = connection.try_send(&packet.encode(), &[]);
+            let _ = queued.connection.try_send(&packet.encode(), &[]);
         }
-        self.queued.push_back(Queued {
-            connection,
-            peer,
-            hello,
-        });
+        self.queued.push_back(queued);
         self.serve_next_user();
     }
 
@@ -149,7 +165,7 @@ impl Daemon {
         self.queued = later.into();
         for queued in now {
             if !queued.connection.is_closed() {
-                self.admit_client(queued.connection, queued.peer, queued.hello);
+                self.admit_client(queued);
             }
         }
     }

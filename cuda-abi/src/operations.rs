@@ -97,7 +97,7 @@ macro_rules! for_each_operation {
                 call 98 1 physical_import(PhysicalImport { handle: u64, token: [u64; 4] }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
             }
             engine {
-                /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part of the device that it is to have at most, in millionths, rounded up; 0 for the client's own, which it never exceeds.
+                /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part that it is to have at most, in millionths, rounded up: from a client, of the multiprocessors that it was told of; to an engine, of the device. 0 for the client's own, which it never exceeds.
                 create 32 2 context_create(ContextCreate { context: u32, device: u32, flags: u32, share: u32 }) -> NoReply {} replayed;
                 /// Ends a context and all that was made in it.
                 post 33 1 context_destroy(ContextDestroy { context: u32 }) -> NoReply {} replayed;

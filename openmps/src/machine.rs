@@ -99,7 +99,12 @@ fn of_daemon() -> Option<Vec<Gpu>> {
     if servers()?.is_empty() {
         return None;
     }
-    let blocks: Vec<Block> = serde_json::from_str(&ask("device_query --json")?).ok()?;
+    listed(&ask("device_query --json")?)
+}
+
+/// The devices in the daemon's answer to `device_query --json`.
+pub fn listed(text: &str) -> Option<Vec<Gpu>> {
+    let blocks: Vec<Block> = serde_json::from_str(text).ok()?;
     let devices = blocks.into_iter().next()?.devices;
     Some(
         devices

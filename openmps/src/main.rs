@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod embedded;
 mod engines;
+mod kubernetes;
 mod logs;
 mod machine;
 mod private_daemon;
@@ -42,6 +43,18 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// Groups of clients that share a budget of memory and a part of the compute
+    #[command(after_help = GROUP_HELP)]
+    Group {
+        #[command(flatten)]
+        words: Words,
+    },
+    /// What a running client or a group may have, shown or changed at once
+    #[command(after_help = LIMIT_HELP)]
+    Limit {
+        #[command(flatten)]
+        words: Words,
+    },
     /// Says what is wrong with this machine's set-up, and how to mend it
     Doctor(doctor::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
@@ -57,6 +70,8 @@ enum Command {
     Cdi(cdi::Arguments),
     /// Serves a Cloudpods host in place of yunion-mps-daemon
     Cloudpods(cloudpods::Arguments),
+    /// Shares of GPUs as resources of a Kubernetes node
+    Kubernetes(kubernetes::Arguments),
     /// What the Compose images run
     Compose(compose::Arguments),
     /// The server that owns the devices; started by the daemon
@@ -68,6 +83,36 @@ enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+/// What is passed on to the daemon, which knows what it means.
+#[derive(Debug, clap::Args)]
+struct Words {
+    /// What to do, and with what
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "WORD"
+    )]
+    words: Vec<String>,
+}
+
+const GROUP_HELP: &str = "\
+  openmps group add NAME [--memory 0=2G,1=512M] [--percentage 25] [--reserved] [--cgroup PATH]
+  openmps group list
+  openmps group show NAME
+  openmps group remove NAME
+
+A program is of a group when CUDA_MPS_PIPE_DIRECTORY is the directory that `add` prints (a container
+is given that directory alone), or when it runs in the cgroup. Each takes --json.";
+
+const LIMIT_HELP: &str = "\
+  openmps limit show --client PID | --group NAME
+  openmps limit set  --client PID | --group NAME [--memory 0=1G|0=none] [--percentage 50]
+                     [--reserved | --no-reserved] [--priority 0|1]
+
+A client whose process id cannot be seen is named as SERVER/ID, which `openmps control ps` shows. Each
+takes --json.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -91,11 +136,14 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Control { arguments } => return control(arguments),
+        Command::Group { words } => return command("group", words.words),
+        Command::Limit { words } => return command("limit", words.words),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),
         Command::Cdi(arguments) => cdi::run(&arguments),
         Command::Cloudpods(arguments) => cloudpods::run(&arguments),
+        Command::Kubernetes(arguments) => kubernetes::run(&arguments),
         Command::Compose(arguments) => compose::run(&arguments),
         Command::Server => return engines::serve(),
         Command::Completion { shell } => {
@@ -108,6 +156,21 @@ fn main() -> ExitCode {
         eprintln!("openmps: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Has the daemon carry out a command of its own.
+fn command(name: &str, words: Vec<String>) -> ExitCode {
+    // The daemon's words are parted by white space.
+    if let Some(word) = words.iter().find(|word| word.contains(char::is_whitespace)) {
+        eprintln!("openmps: {word:?} has white space within, which no name or path here may");
+        return ExitCode::FAILURE;
+    }
+    control(
+        std::iter::once(name.to_owned())
+            .chain(words)
+            .map(OsString::from)
+            .collect(),
+    )
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {

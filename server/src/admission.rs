@@ -8,17 +8,18 @@ use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
 use cuda_abi::limits;
 use engine::arena::{Arena, EXTENT};
 use engine::{Attachment, Engine, Owner, Region, Share, Window};
-use transport::handshake::{Admit, ClientFields, Packet, Welcome};
+use transport::handshake::{Admit, ClientFields, Membership, NO_PARTITION, Packet, Welcome};
 use transport::memory::{Mapping, Sealed};
 use transport::session::{Consumer, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
 use crate::commons::Commons;
+use crate::groups::{Group, Groups, limits_of};
 use crate::log::Named;
 use crate::memory::{Allowance, Memory};
 use crate::news::Board;
 use crate::observer::{Ender, Shared};
-use crate::session::{Parts, Session};
+use crate::session::{Partition, Parts, Session};
 use crate::sharing::Sharing;
 
 /// Why a client gets no session.
@@ -48,6 +49,8 @@ pub struct Host {
     pub news: Board,
     /// What clients share.
     pub sharing: Arc<Sharing>,
+    /// What clients may have together.
+    pub groups: Groups,
 }
 
 /// The addresses of this process that clients' memory lies at.
@@ -94,6 +97,8 @@ fn region(mapping: &Arc<Mapping>) -> Region {
 struct Limits {
     share: Share,
     memory: Vec<u64>,
+    /// The part of each device's multiprocessors that the client is told of, in percent.
+    told: Vec<f32>,
 }
 
 impl Limits {
@@ -111,60 +116,121 @@ impl Limits {
             Some(text) => limits::priority(text).map_err(|error| refuse(&error))?,
             None => 0,
         };
-        let mut memory: Vec<u64> = devices
-            .iter()
-            .map(|device| device.total_memory.min(EXTENT))
-            .collect();
         let text = fields.memory_limit.as_deref().unwrap_or("");
-        for limit in limits::memory_limits(text).map_err(|error| refuse(&error))? {
-            let device = find(devices, &limit.device).ok_or_else(|| {
-                refuse(&format_args!(
-                    "memory limit for device {}, which there is not or more than one",
-                    limit.device
-                ))
-            })?;
-            memory[device] = memory[device].min(limit.bytes);
-        }
         Ok(Self {
+            told: vec![percentage; devices.len()],
             share: Share {
                 percentage,
                 priority,
                 reserved: false,
             },
-            memory,
+            memory: limits_of(devices, text).map_err(|error| refuse(&error))?,
         })
     }
 }
 
-/// The device with an ordinal, or a UUID that begins so.
-fn find(devices: &[DeviceFacts], name: &str) -> Option<usize> {
-    if let Ok(ordinal) = name.parse::<usize>() {
-        return (ordinal < devices.len()).then_some(ordinal);
+/// What a client shares with others.
+#[derive(Debug)]
+struct Company {
+    /// By whose limits on memory it is bound.
+    group: Option<Arc<Group>>,
+    /// Where it may have contexts.
+    partition: Partition,
+    /// By which group's compute it is bound.
+    compute: Option<u32>,
+}
+
+impl Company {
+    /// Finds a client's company, and narrows its limits by it.
+    fn find(groups: &Groups, member: Membership, limits: &mut Limits) -> Result<Self, Refusal> {
+        let known = |number: Option<u32>| match number {
+            None => Ok(None),
+            Some(number) => {
+                let unknown = "the client's group is not known here";
+                let code = CUresult::ERROR_MPS_CONNECTION_FAILED;
+                let group = groups.find(number);
+                let group = group.ok_or_else(|| Refusal::new(code, unknown))?;
+                match group.wrong() {
+                    Some((code, text)) => Err(Refusal::new(code, text)),
+                    None => Ok(Some(group)),
+                }
+            }
+        };
+        let group = known(member.group)?;
+        let nowhere = member.partition == Some(NO_PARTITION);
+        let partition = known(member.partition.filter(|_| !nowhere))?;
+        if nowhere {
+            limits.told.fill(0.0);
+        }
+        // In a partition nothing else divides its compute.
+        let bound = partition.as_ref().or(group.as_ref());
+        let compute = bound.and_then(|group| group.compute());
+        if let Some(compute) = compute {
+            let percentage = compute.share.percentage;
+            for (device, told) in (0..).zip(&mut limits.told) {
+                match compute.device {
+                    None => *told = told.min(percentage),
+                    Some(on) if on == device => *told = percentage,
+                    Some(_) => *told = 0.0,
+                }
+            }
+            if partition.is_some() {
+                limits.share.percentage = 100.0;
+            } else if compute.each {
+                limits.share.percentage = limits.share.percentage.min(percentage);
+            }
+        }
+        Ok(Self {
+            partition: match (&partition, compute) {
+                _ if nowhere => Partition::Nowhere,
+                (Some(_), Some(compute)) => Partition::On(compute.device),
+                _ => Partition::Everywhere,
+            },
+            compute: match (bound, compute) {
+                (Some(bound), Some(compute)) if !compute.each => Some(bound.number()),
+                _ => None,
+            },
+            group,
+        })
     }
-    let mut found = (0..devices.len()).filter(|&index| {
-        let uuid = crate::run::uuid(&devices[index].uuid);
-        uuid.to_ascii_lowercase()
-            .starts_with(&name.to_ascii_lowercase())
-    });
-    found.next().filter(|_| found.next().is_none())
 }
 
 /// What the client is told of the devices.
-fn facts(engine: &dyn Engine, windows: &[Window], limits: &Limits) -> Vec<DeviceFacts> {
+fn facts(
+    engine: &dyn Engine,
+    windows: &[Window],
+    limits: &Limits,
+    group: Option<&Group>,
+) -> Vec<DeviceFacts> {
     let mut facts = engine.devices().to_vec();
-    let each = facts.iter_mut().zip(windows).zip(&limits.memory);
-    for (ordinal, ((device, window), memory)) in each.enumerate() {
+    for (ordinal, (device, window)) in facts.iter_mut().zip(windows).enumerate() {
         device.window = window.base;
         device.window_bytes = window.bytes;
-        device.total_memory = *memory;
+        let limit = group.map_or(u64::MAX, |group| group.limit(ordinal as u32));
+        let limit = limit.min(limits.memory[ordinal]).min(EXTENT);
+        device.total_memory = device.total_memory.min(limit);
         if let Some(count) = device.attributes.get_mut(MULTIPROCESSOR_COUNT as usize) {
             let all = (*count).max(0).cast_unsigned();
             let granularity = engine.granularity(ordinal);
-            let granted = granularity.granted(all, limits.share.percentage);
+            // None at all where it can have no context.
+            let granted = match limits.told[ordinal] {
+                0.0 => 0,
+                part => granularity.granted(all, part),
+            };
             *count = granted.cast_signed();
         }
     }
     facts
+}
+
+/// Of each device's multiprocessors, how many a client was told of, and how many there are.
+fn granted(devices: &[DeviceFacts], told: &[DeviceFacts]) -> Vec<(u32, u32)> {
+    let count = |device: &DeviceFacts| {
+        let count = device.attribute(MULTIPROCESSOR_COUNT).unwrap_or(0);
+        count.max(0).cast_unsigned()
+    };
+    let each = told.iter().zip(devices);
+    each.map(|(told, all)| (count(told), count(all))).collect()
 }
 
 /// A session with what it takes to run it. Fields go in order: the engine's client before the
@@ -195,7 +261,8 @@ pub fn admit(
         Refusal::new(CUresult::ERROR_MPS_MAX_CLIENTS_REACHED, error)
     };
     let devices = host.engine.devices();
-    let limits = Limits::read(&admit.client, devices)?;
+    let mut limits = Limits::read(&admit.client, devices)?;
+    let company = Company::find(&host.groups, admit.member, &mut limits)?;
     let memory = SessionMemory::from_fds(memory, EXTENT).map_err(|error| full(&error))?;
     let extents = Extents::take(devices.len() + 1)
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
@@ -222,12 +289,12 @@ pub fn admit(
             host: region(&pinned),
             staging: region(&staging),
             share: limits.share,
-            group: None,
+            group: company.compute,
             observer: shared.clone(),
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;
 
-    let told = facts(&*host.engine, windows, &limits);
+    let told = facts(&*host.engine, windows, &limits, company.group.as_deref());
     let welcome = Packet::Welcome(Welcome {
         version: admit.version,
         session: admit.session,
@@ -245,23 +312,30 @@ pub fn admit(
     // If the client is gone already, that is noticed as for any other.
     let _ = connection.try_send(&welcome.encode(), &fds);
 
-    let allowances: Vec<Allowance> = windows
-        .iter()
-        .zip(&limits.memory)
-        .map(|(&window, &limit)| Allowance { window, limit })
+    let each = windows.iter().zip(&limits.memory).zip(devices);
+    let allowances: Vec<Allowance> = each
+        .map(|((&window, &limit), device)| Allowance {
+            window,
+            limit,
+            most: device.total_memory.min(EXTENT),
+        })
         .collect();
     let pinned_allowance = Allowance {
         window: *window,
         limit: window.bytes,
+        most: window.bytes,
     };
     Ok(Admitted {
         session: Session::new(Parts {
             client,
             shared,
-            memory: Memory::new(&allowances, pinned_allowance),
+            memory: Memory::new(&allowances, pinned_allowance, company.group),
             staging: staging.clone(),
+            granted: granted(devices, &told),
             devices: told,
             name,
+            share: limits.share,
+            partition: company.partition,
             commons: Commons::new(host.sharing.clone(), admit.uid),
         }),
         consumer,
@@ -321,7 +395,6 @@ mod tests {
         let limits = read("33.3", "0=2G,0=1G,GPU-0202=512M,1=3G").unwrap();
         assert_eq!(limits.memory, [1 << 30, 512 << 20]);
         assert_eq!(limits.share.percentage, 33.3);
-        assert_eq!(read("100", "0=100G").unwrap().memory[0], 8 << 30);
     }
 
     #[test]
@@ -346,7 +419,9 @@ mod tests {
             bytes: EXTENT,
         }; 2];
         for (percentage, count) in [("100", 132), ("33", 43), ("1", 1), ("0.1", 1)] {
-            let told = facts(&Some132, &windows, &read(percentage, "0=1G").unwrap());
+            let limits = read(percentage, "0=1G,1=100G").unwrap();
+            let told = facts(&Some132, &windows, &limits, None);
+            assert_eq!(told[1].total_memory, 8 << 30);
             assert_eq!(told[0].attribute(MULTIPROCESSOR_COUNT), Some(count));
             assert_eq!(told[0].total_memory, 1 << 30);
             assert_eq!(told[0].window, 1 << 40);

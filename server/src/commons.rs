@@ -5,7 +5,7 @@
 //! what others offer is found by tokens (`sharing`). Knows nothing of rings.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
@@ -15,7 +15,7 @@ use cuda_abi::operations::{
 use engine::Window;
 use engine::arena::GRANULE;
 
-use crate::memory::Block;
+use crate::memory::{Block, Memory};
 use crate::observer::Shared;
 use crate::progress::{Progress, shared_event};
 use crate::session::{Committer, Session};
@@ -405,6 +405,7 @@ impl Session {
             device,
             bytes,
             held,
+            kept: OnceLock::new(),
         };
         self.commons.physical.insert(
             handle,
@@ -435,10 +436,27 @@ impl Session {
         }
         let gone = commons.physical.remove(&handle).ok_or(WRONG)?;
         if gone.charged {
-            let PhysicalMemory { device, bytes, .. } = *gone.memory;
-            self.memory.uncharge(device, bytes);
+            gone.memory.leave(&mut self.memory);
         }
         Ok(())
+    }
+
+    /// What others still use of this client's memory counts for its group until they have left it.
+    pub(crate) fn leave_to_others(&mut self) {
+        for (address, export) in &self.commons.exports {
+            if let Some((device, bytes)) = self.memory.device_block(*address) {
+                export.block.keep(self.memory.part_with(device, bytes));
+            }
+        }
+        for (block, shared) in &self.commons.lingering {
+            let kept = self.memory.part_with(shared.device, block.bytes());
+            shared.keep(kept);
+        }
+        for physical in self.commons.physical.values() {
+            if physical.charged {
+                physical.memory.leave(&mut self.memory);
+            }
+        }
     }
 
     /// Takes physical memory of another client.
@@ -512,6 +530,15 @@ impl Session {
         };
         self.client
             .physical_access(at, request.device, request.access != 0)
+    }
+}
+
+impl PhysicalMemory {
+    /// Its allocator counts it no more; its group does, as long as somebody has it.
+    fn leave(&self, memory: &mut Memory) {
+        if let Some(kept) = memory.part_with(self.device, self.bytes) {
+            let _ = self.kept.set(kept);
+        }
     }
 }
 

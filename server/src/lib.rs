@@ -7,6 +7,7 @@
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
 //! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
+//! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
 //! * `admission`: from the daemon's packet to a session; `run`: the main thread.
@@ -14,7 +15,9 @@
 
 mod admission;
 mod arrays;
+mod changes;
 mod commons;
+mod groups;
 mod heap;
 mod images;
 mod log;

@@ -3,15 +3,18 @@
 //! Addresses come from the client's own windows, one a device and one for page-locked host memory;
 //! an address that is not the start of one of its blocks reaches nothing. Quotas are counted in what
 //! blocks take, from the call that makes a block until its memory is free again, which for a posted
-//! free is when all work taken before it has finished.
+//! free is when all work taken before it has finished. What counts against a device counts against
+//! the client's group as well.
 //!
 //! Knows neither streams nor records; how blocks lie is `heap`'s.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use engine::Window;
 
+use crate::groups::{Group, Kept};
 use crate::heap::{Backing, Heap};
 
 /// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
@@ -46,9 +49,17 @@ struct Pool {
     used: u64,
     /// Bytes that may count.
     limit: u64,
+    /// Bytes that any limit can be at most.
+    most: u64,
 }
 
 impl Block {
+    /// What it takes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Its first address.
     #[must_use]
     pub const fn start(&self) -> u64 {
@@ -63,6 +74,8 @@ pub struct Allowance {
     pub window: Window,
     /// The bytes.
     pub limit: u64,
+    /// The bytes that any limit can be at most.
+    pub most: u64,
 }
 
 /// The memory of one client.
@@ -72,6 +85,8 @@ pub struct Memory {
     host: Pool,
     /// By address.
     blocks: BTreeMap<u64, Block>,
+    /// What all of it but page-locked memory counts against too.
+    group: Option<Arc<Group>>,
 }
 
 impl Pool {
@@ -79,7 +94,18 @@ impl Pool {
         Self {
             heap: Heap::new(allowance.window),
             used: 0,
-            limit: allowance.limit,
+            limit: allowance.limit.min(allowance.most),
+            most: allowance.most,
+        }
+    }
+}
+
+impl Place {
+    /// The device whose quota it counts against.
+    const fn device(self) -> Option<u32> {
+        match self {
+            Self::Device(device) | Self::Managed(device) => Some(device),
+            Self::Host => None,
         }
     }
 }
@@ -87,12 +113,66 @@ impl Pool {
 impl Memory {
     /// The memory of a new client.
     #[must_use]
-    pub fn new(devices: &[Allowance], host: Allowance) -> Self {
+    pub fn new(devices: &[Allowance], host: Allowance, group: Option<Arc<Group>>) -> Self {
         Self {
             devices: devices.iter().copied().map(Pool::new).collect(),
             host: Pool::new(host),
             blocks: BTreeMap::new(),
+            group,
         }
+    }
+
+    /// Counts bytes against the quota of a place, and the group's.
+    fn take(&mut self, place: Place, bytes: u64) -> Result<(), CUresult> {
+        let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if bytes > quota.limit.saturating_sub(quota.used) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if let (Some(group), Some(device)) = (&self.group, place.device())
+            && !group.take(device, bytes)
+        {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        quota.used += bytes;
+        Ok(())
+    }
+
+    /// Counts bytes back.
+    fn give(&mut self, place: Place, bytes: u64) {
+        let Some(quota) = self.quota(place) else {
+            return;
+        };
+        let bytes = bytes.min(quota.used);
+        quota.used -= bytes;
+        if let (Some(group), Some(device)) = (&self.group, place.device()) {
+            group.give(device, bytes);
+        }
+    }
+
+    /// Sets the quota of a device. What is taken beyond it stays; more is not to be had before less
+    /// is taken.
+    pub fn set_limit(&mut self, device: u32, limit: u64) {
+        if let Some(quota) = self.quota(Place::Device(device)) {
+            quota.limit = limit.min(quota.most);
+        }
+    }
+
+    /// Bytes of each device that count against its quota.
+    #[must_use]
+    pub fn used(&self) -> Vec<u64> {
+        self.devices.iter().map(|pool| pool.used).collect()
+    }
+
+    /// Takes bytes of a device from the client's count, but not from its group's, which has them
+    /// until what this gives is dropped.
+    #[must_use]
+    pub fn part_with(&mut self, device: u32, bytes: u64) -> Option<Kept> {
+        let quota = self.quota(Place::Device(device))?;
+        let bytes = bytes.min(quota.used);
+        quota.used -= bytes;
+        let group = self.group.clone()?;
+        Some(Kept::new(group, device, bytes))
     }
 
     /// The quota against which blocks of a place count.
@@ -135,12 +215,10 @@ impl Memory {
             .ok_or(nowhere)?
             .rounded(bytes)
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let quota = self.quota(place).ok_or(nowhere)?;
-        if bytes > quota.limit.saturating_sub(quota.used) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        let start = self.heap(place).ok_or(nowhere)?.allocate(bytes, backing)?;
-        self.quota(place).ok_or(nowhere)?.used += bytes;
+        self.take(place, bytes)?;
+        let heap = self.heap(place).ok_or(nowhere)?;
+        let made = heap.allocate(bytes, backing);
+        let start = made.inspect_err(|_| self.give(place, bytes))?;
         self.blocks.insert(
             start,
             Block {
@@ -214,20 +292,12 @@ impl Memory {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.
     pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
-        let quota = self.quota(Place::Device(device));
-        let quota = quota.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        if bytes > quota.limit.saturating_sub(quota.used) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        quota.used += bytes;
-        Ok(())
+        self.take(Place::Device(device), bytes)
     }
 
     /// Counts bytes of [`Memory::charge`] back.
     pub fn uncharge(&mut self, device: u32, bytes: u64) {
-        if let Some(quota) = self.quota(Place::Device(device)) {
-            quota.used = quota.used.saturating_sub(bytes);
-        }
+        self.give(Place::Device(device), bytes);
     }
 
     /// Frees a block's memory, which nothing uses any more.
@@ -235,21 +305,21 @@ impl Memory {
         if let Some(heap) = self.heap(block.place) {
             heap.release(block.start, block.bytes, backing);
         }
-        if let Some(quota) = self.quota(block.place) {
-            quota.used -= block.bytes;
-        }
+        self.give(block.place, block.bytes);
     }
 
-    /// Free and total bytes of a device as the client is told: its quota as total, and of it what is
-    /// left and what the device still has. `vacant` is what nobody has taken of the device.
+    /// Free and total bytes of a device as the client is told: its quota or its group's, whichever is
+    /// lower, as total, and of it what is left and what the device still has. `vacant` is what nobody has taken of the device.
     #[must_use]
     pub fn info(&self, device: u32, vacant: u64) -> Option<(u64, u64)> {
         let pool = self.devices.get(device as usize)?;
-        let left = pool.limit.saturating_sub(pool.used);
-        Some((
-            left.min(vacant.saturating_add(pool.heap.unused())),
-            pool.limit,
-        ))
+        let mut left = pool.limit.saturating_sub(pool.used);
+        let mut total = pool.limit;
+        if let Some(group) = &self.group {
+            left = left.min(group.left(device));
+            total = total.min(group.limit(device));
+        }
+        Some((left.min(vacant.saturating_add(pool.heap.unused())), total))
     }
 
     /// Whether [`Memory::trim`] has something to give back.
@@ -263,6 +333,16 @@ impl Memory {
         self.host.heap.trim(backing);
         for pool in &mut self.devices {
             pool.heap.trim(backing);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(group) = &self.group {
+            for (device, pool) in (0..).zip(&self.devices) {
+                group.give(device, pool.used);
+            }
         }
     }
 }
@@ -289,10 +369,12 @@ mod tests {
         let allowance = |index, limit| Allowance {
             window: window(index),
             limit,
+            most: 1 << 30,
         };
         Memory::new(
             &[allowance(0, limit), allowance(1, 1 << 30)],
             allowance(2, 1 << 30),
+            None,
         )
     }
 

@@ -26,6 +26,17 @@ pub enum News {
         /// What happened, for the log.
         text: String,
     },
+    /// A change of what a client may have was made, or was not.
+    Changed {
+        /// Which.
+        request: u64,
+        /// Why nothing has changed, if so.
+        code: CUresult,
+        /// The same in words.
+        text: String,
+        /// Bytes of each device that the client has taken.
+        used: Vec<u64>,
+    },
 }
 
 /// News that the main thread has not heard yet.

@@ -2,13 +2,13 @@
 //!
 //! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, CONTEXT_SLOTS};
 use engine::{Observer, Window};
-use transport::handshake::Ending;
+use transport::handshake::{Change, Ending};
 use transport::session::Publisher;
 
 use crate::admission::Host;
@@ -17,10 +17,13 @@ use crate::log::Named;
 use crate::news::News;
 use crate::progress::Progress;
 
-/// Says to a session that it is over, from any thread.
+/// Says to a session that it is over, or what is to change, from any thread.
 #[derive(Debug, Default)]
 pub struct Ender {
     how: OnceLock<Ending>,
+    changes: Mutex<Vec<Change>>,
+    /// Whether there are any.
+    changed: AtomicBool,
     bell: OnceLock<Arc<Publisher>>,
 }
 
@@ -28,6 +31,30 @@ impl Ender {
     /// Ends the session, unless it ends already.
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);
+        self.wake();
+    }
+
+    /// Has the session make a change.
+    pub fn change(&self, change: Change) {
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        changes.push(change);
+        drop(changes);
+        self.changed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// The changes that are to be made.
+    #[must_use]
+    pub fn take_changes(&self) -> Vec<Change> {
+        if !self.changed.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.changed.store(false, Ordering::SeqCst);
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *changes)
+    }
+
+    fn wake(&self) {
         // Paired with `wake_with`: one of the two sees what the other wrote.
         fence(Ordering::SeqCst);
         if let Some(bell) = self.bell.get() {
@@ -41,10 +68,11 @@ impl Ender {
         self.how.get().copied()
     }
 
-    /// From now on [`Ender::end`] wakes the session; the caller then looks at [`Ender::ending`].
+    /// From now on [`Ender::end`] and [`Ender::change`] wake the session; the caller then looks at
+    /// [`Ender::ending`] and [`Ender::take_changes`].
     pub fn wake_with(&self, bell: Arc<Publisher>) {
         let _ = self.bell.set(bell);
-        // Paired with `end`.
+        // Paired with `wake`.
         fence(Ordering::SeqCst);
     }
 }
@@ -103,6 +131,11 @@ impl Shared {
     #[must_use]
     pub const fn session(&self) -> u64 {
         self.session
+    }
+
+    /// Tells the main thread something.
+    pub fn tell(&self, news: News) {
+        self.host.news.tell(news);
     }
 
     /// Has the session look at what it holds back.

@@ -25,7 +25,7 @@ use transport::ring::Record;
 
 use crate::memory::{Block, Place};
 use crate::progress::gate;
-use crate::session::{Action, Committer, Item, Session};
+use crate::session::{Action, Committer, Item, Partition, Session};
 
 impl Session {
     /// The device of a context that is alive and not about to end.
@@ -34,6 +34,14 @@ impl Session {
         device
             .filter(|_| self.ending_contexts & (1 << context) == 0)
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// The part of its device that a new context is to have at most, of the part that the client
+    /// asked for of what it was told of.
+    fn share_of_device(&self, request: &ContextCreate) -> u32 {
+        let (told, all) = self.granted[request.device as usize];
+        let share = u64::from(request.share.min(1_000_000)) * u64::from(told);
+        share.div_ceil(u64::from(all.max(1))) as u32
     }
 
     /// Defers an action, or does it now.
@@ -404,11 +412,20 @@ impl Operations for Session {
         self.shared.revive(context);
         // Noted even if the engine fails, so that the client can end it and try again.
         self.contexts[context as usize] = Some(request.device);
-        let result = self
-            .devices
-            .get(request.device as usize)
-            .ok_or(CUresult::ERROR_INVALID_DEVICE)
-            .and_then(|_| self.client.context_create(request, data));
+        let allowed = match self.partition {
+            Partition::Everywhere | Partition::On(None) => true,
+            Partition::On(Some(device)) => device == request.device,
+            Partition::Nowhere => false,
+        };
+        let result = match self.devices.get(request.device as usize) {
+            None => Err(CUresult::ERROR_INVALID_DEVICE),
+            Some(_) if !allowed => Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION),
+            Some(_) => {
+                let share = self.share_of_device(request);
+                let request = ContextCreate { share, ..*request };
+                self.client.context_create(&request, data)
+            }
+        };
         if let Err(code) = result {
             engine::Observer::fault(&*self.shared, context, code, "the context was not made");
             return Err(code);

@@ -15,14 +15,15 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::{
     DeviceFacts, MULTIPROCESSOR_COUNT, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID,
 };
-use engine::Engine;
+use engine::{Engine, Granularity};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{Admit, Ending, ListedDevice, Packet};
+use transport::handshake::{self, Admit, Ending, ListedDevice, Packet};
 use transport::socket::{Connection, SocketError};
 
 use crate::admission::{Host, admit};
+use crate::groups::Groups;
 use crate::log::{Log, Named};
 use crate::news::{Board, News};
 use crate::observer::Ender;
@@ -52,7 +53,7 @@ pub fn uuid(bytes: &[u8; 16]) -> String {
     text
 }
 
-/// What the daemon's lists show of a device.
+/// What the daemon's lists show of a device, but for the chunks that its engine gives out.
 #[must_use]
 pub fn listed(device: &DeviceFacts) -> ListedDevice {
     let number = |attribute| {
@@ -68,7 +69,13 @@ pub fn listed(device: &DeviceFacts) -> ListedDevice {
         pci: [PCI_DOMAIN_ID, PCI_BUS_ID, PCI_DEVICE_ID].map(number),
         total_memory: device.total_memory,
         multiprocessors: number(MULTIPROCESSOR_COUNT),
+        chunk: 0,
     }
+}
+
+/// The multiprocessors that a static partition is made of.
+fn chunk(granularity: Granularity) -> u32 {
+    granularity.least.max(granularity.step).max(1)
 }
 
 /// Events, by the number in the kernel's event.
@@ -121,10 +128,15 @@ pub fn run(
         false,
         "CUDA MPS Server for Linux/Unix. Binary version: 13000",
     );
-    let devices = engine.devices().iter();
+    let devices = engine.devices().iter().enumerate();
     let ready = Packet::Ready {
         pid: getpid().as_raw_pid(),
-        devices: devices.map(listed).collect(),
+        devices: devices
+            .map(|(ordinal, device)| ListedDevice {
+                chunk: chunk(engine.granularity(ordinal)),
+                ..listed(device)
+            })
+            .collect(),
     };
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
@@ -134,6 +146,7 @@ pub fn run(
                 engine,
                 news: Board::new()?,
                 sharing: Arc::default(),
+                groups: Groups::default(),
             }),
             log: log.clone(),
             contexts: Arc::default(),
@@ -241,6 +254,20 @@ impl Server {
                             running.ender.end(Ending::Terminated);
                         }
                     }
+                    Ok(Packet::Group(group)) => self.group(&group, fds),
+                    Ok(Packet::GroupGone { group }) => {
+                        let host = &self.sessions.host;
+                        host.groups.gone(&*host.engine, group);
+                    }
+                    Ok(Packet::Change(change)) => match self.running.get(&change.session) {
+                        Some(running) => running.ender.change(change),
+                        None => self.tell(&Packet::Changed {
+                            request: change.request,
+                            code: CUresult::ERROR_INVALID_VALUE.0,
+                            text: "the client is gone".into(),
+                            used: Vec::new(),
+                        }),
+                    },
                     Ok(_) => self.say("The daemon said something out of place"),
                     Err(error) => self.say(&format!(
                         "The daemon said something that was not understood: {error}"
@@ -265,6 +292,31 @@ impl Server {
 
     fn say(&self, text: &str) {
         self.sessions.log.line(false, text);
+    }
+
+    /// The daemon has told of a group of clients.
+    fn group(&mut self, group: &handshake::Group, fds: Vec<OwnedFd>) {
+        let host = &self.sessions.host;
+        let told = match fds.into_iter().next() {
+            Some(ledger) => host.groups.told(&*host.engine, group, ledger),
+            None => Err((CUresult::ERROR_INVALID_VALUE, "no ledger came".to_owned())),
+        };
+        let (code, text) = told.err().unwrap_or_default();
+        if code != CUresult::SUCCESS {
+            self.say(&format!("Group {}: {text}", group.name));
+        } else if let Some(group) = host.groups.find(group.group)
+            && group.compute().is_some_and(|compute| compute.each)
+        {
+            self.say(
+                "The device cannot hold a group to one part: each of its clients is held to it",
+            );
+        }
+        self.tell(&Packet::Changed {
+            request: group.request,
+            code: code.0,
+            text,
+            used: Vec::new(),
+        });
     }
 
     fn shut_down(&mut self, force: bool, grace: u32) {
@@ -403,6 +455,17 @@ impl Server {
                     });
                     self.look_after_engine();
                 }
+                News::Changed {
+                    request,
+                    code,
+                    text,
+                    used,
+                } => self.tell(&Packet::Changed {
+                    request,
+                    code: code.0,
+                    text,
+                    used,
+                }),
             }
         }
     }

@@ -15,7 +15,7 @@ use cuda_abi::operations::{
     StreamWait, TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
-use engine::{Client, Observer, Window};
+use engine::{Client, Observer, Share, Window};
 use transport::handshake::Ending;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
@@ -124,6 +124,10 @@ pub struct Session {
     pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
+    pub(crate) share: Share,
+    pub(crate) partition: Partition,
+    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
+    pub(crate) granted: Vec<(u32, u32)>,
     /// The device of each context.
     pub(crate) contexts: Vec<Option<u32>>,
     /// Contexts whose end is deferred, as bits.
@@ -163,6 +167,23 @@ pub struct Parts {
     pub name: Named,
     /// What it shares with others.
     pub commons: Commons,
+    /// Its part of the devices' time.
+    pub share: Share,
+    /// Where it may have contexts.
+    pub partition: Partition,
+    /// Of each device's multiprocessors, how many the client was told of, and how many there are.
+    pub granted: Vec<(u32, u32)>,
+}
+
+/// Where a client may have contexts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Partition {
+    /// On every device.
+    Everywhere,
+    /// On the device that its static partition is of, if it is of one.
+    On(Option<u32>),
+    /// Nowhere: devices are partitioned, and it has no partition.
+    Nowhere,
 }
 
 /// For records that belong to no stream.
@@ -185,6 +206,9 @@ impl Session {
             arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
+            share: parts.share,
+            partition: parts.partition,
+            granted: parts.granted,
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
             ending_contexts: 0,
             name: parts.name,
@@ -228,6 +252,7 @@ impl Session {
             if let Some(how) = ender.ending() {
                 return Ok(how);
             }
+            self.make_changes(ender);
             if self.client.assist() {
                 continue;
             }
@@ -526,6 +551,12 @@ impl Session {
             )),
             std::cmp::Ordering::Greater => {}
         }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.leave_to_others();
     }
 }
 

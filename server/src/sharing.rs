@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Read;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use cuda_abi::CUresult;
 use engine::{Held, Window};
 
+use crate::groups::Kept;
 use crate::observer::Shared;
 use crate::progress::shared_event;
 
@@ -108,6 +109,8 @@ pub struct SharedBlock {
     pub held: Held,
     owner: Arc<Shared>,
     users: Mutex<Users>,
+    /// What it counts for its owner's group when the owner does not count it any more.
+    kept: OnceLock<Kept>,
 }
 
 #[derive(Debug, Default)]
@@ -132,6 +135,14 @@ impl SharedBlock {
             held,
             owner,
             users: Mutex::default(),
+            kept: OnceLock::new(),
+        }
+    }
+
+    /// Its owner ends, and with it its own count.
+    pub fn keep(&self, kept: Option<Kept>) {
+        if let Some(kept) = kept {
+            let _ = self.kept.set(kept);
         }
     }
 
@@ -198,6 +209,8 @@ pub struct PhysicalMemory {
     pub bytes: u64,
     /// The memory.
     pub held: Held,
+    /// What it counts for its allocator's group when the allocator does not count it any more.
+    pub kept: OnceLock<Kept>,
 }
 
 /// An event that several clients record and wait for.

@@ -126,6 +126,9 @@ pub struct ClientFields {
     pub priority: Option<String>,
     /// Reserved for what distinguishes several sessions of one process; 0.
     pub context: u32,
+    /// CUDA_MPS_SM_PARTITION, as it stands in the environment. Travels in a Hello alone: in an Admit
+    /// it is a number, see [`Membership`].
+    pub partition: Option<String>,
 }
 
 /// What somebody who connects to the daemon wants.
@@ -195,6 +198,60 @@ pub struct Admit {
     pub features: u64,
     /// What it says of itself.
     pub client: ClientFields,
+    /// Whose budget and compute it shares.
+    pub member: Membership,
+}
+
+/// Instead of a partition's number: devices are partitioned, and the client has no partition.
+pub const NO_PARTITION: u32 = u32::MAX;
+
+/// What a client shares with others, by the numbers of [`Packet::Group`]s that came before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Its group, by whose limits on memory and compute it is bound.
+    pub group: Option<u32>,
+    /// Its static partition, by whose compute it is bound instead, or [`NO_PARTITION`].
+    pub partition: Option<u32>,
+}
+
+/// A group of clients, as a server is told of it, or told again when its limits change. With it comes
+/// the descriptor of its [`crate::ledger::Ledger`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The number by which clients are said to be in it.
+    pub group: u32,
+    /// The server's slot in the ledger.
+    pub slot: u32,
+    /// The number that [`Packet::Changed`] gives back.
+    pub request: u64,
+    /// Its name, for logs.
+    pub name: String,
+    /// What its clients together may take of each device, as CUDA_MPS_PINNED_DEVICE_MEM_LIMIT is
+    /// written. A device without limit has none for the group.
+    pub memory: String,
+    /// What its clients together get of each device's compute, if that is limited.
+    pub percentage: Option<String>,
+    /// Whether that is kept free for them.
+    pub reserved: bool,
+    /// The device that the percentage is for; `None` for all.
+    pub device: Option<u32>,
+}
+
+/// A change of what a client may have, at once. What is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The number that [`Packet::Changed`] gives back.
+    pub request: u64,
+    /// The client's session.
+    pub session: u64,
+    /// Bytes that it may have of devices, by ordinal; `u64::MAX` is no limit.
+    pub memory: Vec<(u32, u64)>,
+    /// Its active thread percentage.
+    pub percentage: Option<String>,
+    /// Whether that is kept free for it.
+    pub reserved: Option<bool>,
+    /// CUDA_MPS_CLIENT_PRIORITY
+    pub priority: Option<u32>,
 }
 
 /// How a session ended.
@@ -244,6 +301,8 @@ pub struct ListedDevice {
     pub total_memory: u64,
     /// Its multiprocessors.
     pub multiprocessors: u32,
+    /// The multiprocessors that a static partition is made of, or 0 where that is not known.
+    pub chunk: u32,
 }
 
 /// Any packet.
@@ -321,6 +380,27 @@ pub enum Packet {
     Lost {
         /// The CUresult that the device gave.
         code: u32,
+    },
+    /// Daemon to server: a group of clients, or its new limits.
+    Group(Group),
+    /// Daemon to server: a group is no more. It has no clients.
+    GroupGone {
+        /// Its number.
+        group: u32,
+    },
+    /// Daemon to server: other limits for a client.
+    Change(Change),
+    /// Server to daemon: what came of a [`Packet::Group`] or [`Packet::Change`].
+    Changed {
+        /// The number that came with it.
+        request: u64,
+        /// 0, or the CUresult for which nothing has changed.
+        code: u32,
+        /// Why, in words.
+        text: String,
+        /// Bytes of each device that the client has taken; of a group, which its ledger tells,
+        /// nothing.
+        used: Vec<u64>,
     },
 }
 

@@ -8,6 +8,7 @@
 //! * [`doorbell`]: bounded spinning, then sleeping, and waking only those who said that they sleep;
 //! * [`ring`]: many threads post records, one takes them;
 //! * [`session`]: both ends of a client's four memfds put together;
+//! * [`ledger`]: what a group of clients has taken, counted by several servers;
 //! * [`socket`] and [`handshake`]: how the two find each other.
 //!
 //! Nothing that a peer wrote is trusted: it is copied out once, then checked, then used.
@@ -31,6 +32,8 @@ compile_error!("the records' form is the memory of a little-endian machine");
 
 pub mod doorbell;
 pub mod handshake;
+#[cfg(not(loom))]
+pub mod ledger;
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(not(loom))]

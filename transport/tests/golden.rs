@@ -13,8 +13,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use transport::handshake::{
-    Admit, ClientFields, Ending, Hello, ListedDevice, Packet, Purpose, VERSION, Version, Welcome,
-    fingerprint,
+    Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, Packet, Purpose,
+    VERSION, Version, Welcome, fingerprint,
 };
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Publisher, ServerEnd, SessionMemory};
@@ -121,6 +121,22 @@ fn client() -> ClientFields {
         memory_limit: None,
         priority: Some("1".into()),
         context: 5,
+        partition: None,
+    }
+}
+
+fn admit() -> Admit {
+    Admit {
+        session: 0x1122,
+        pid: 77,
+        uid: 1000,
+        gid: 1001,
+        namespace: 4_026_531_836,
+        version: VERSION,
+        fingerprint: 2,
+        features: 3,
+        client: client(),
+        member: Membership::default(),
     }
 }
 
@@ -172,20 +188,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 text: "no server".into(),
             },
         ),
-        (
-            "admit",
-            Packet::Admit(Admit {
-                session: 0x1122,
-                pid: 77,
-                uid: 1000,
-                gid: 1001,
-                namespace: 4_026_531_836,
-                version: VERSION,
-                fingerprint: 2,
-                features: 3,
-                client: client(),
-            }),
-        ),
+        ("admit", Packet::Admit(admit())),
         (
             "shutdown",
             Packet::Shutdown {
@@ -204,6 +207,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                         pci: [0, 6, 7],
                         total_memory: 1 << 34,
                         multiprocessors: 132,
+                        chunk: 0,
                     },
                     ListedDevice::default(),
                 ],
@@ -233,6 +237,81 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 text: "another user".into(),
             },
         ),
+        (
+            "group",
+            Packet::Group(Group {
+                group: 3,
+                slot: 4,
+                request: 0x0506,
+                name: "tenant".into(),
+                memory: "0=2G".into(),
+                percentage: Some("25".into()),
+                reserved: true,
+                device: Some(1),
+            }),
+        ),
+        ("group-gone", Packet::GroupGone { group: 3 }),
+        (
+            "change",
+            Packet::Change(Change {
+                request: 7,
+                session: 8,
+                memory: vec![(0, 1 << 30), (1, u64::MAX)],
+                percentage: Some("33.3".into()),
+                reserved: Some(false),
+                priority: Some(1),
+            }),
+        ),
+        (
+            "changed",
+            Packet::Changed {
+                request: 7,
+                code: 801,
+                text: "not on this device".into(),
+                used: vec![4096, 0],
+            },
+        ),
+    ]
+}
+
+/// Fields that were added behind others: without them a packet is as it was.
+fn with_later_fields() -> Vec<(&'static str, Packet)> {
+    vec![
+        (
+            "hello-partition",
+            Packet::Hello(Hello {
+                version: VERSION,
+                fingerprint: 1,
+                features: 0,
+                purpose: Purpose::Client(ClientFields {
+                    partition: Some("GPU-1/2".into()),
+                    ..client()
+                }),
+            }),
+        ),
+        (
+            "ready-chunks",
+            Packet::Ready {
+                pid: 1,
+                devices: vec![
+                    ListedDevice {
+                        chunk: 8,
+                        ..ListedDevice::default()
+                    };
+                    2
+                ],
+            },
+        ),
+        (
+            "admit-member",
+            Packet::Admit(Admit {
+                member: Membership {
+                    group: Some(3),
+                    partition: Some(9),
+                },
+                ..admit()
+            }),
+        ),
     ]
 }
 
@@ -251,6 +330,16 @@ fn packets_are_the_released_bytes() {
                 Packet::decode(&bytes[..end]).is_err(),
                 "{name} of {end} bytes"
             );
+        }
+    }
+    for (name, packet) in with_later_fields() {
+        let bytes = packet.encode();
+        let _ = writeln!(text, "{name} {}", hex(&bytes));
+        assert_eq!(Packet::decode(&bytes).as_ref(), Ok(&packet));
+        let longer = [&bytes[..], &[1, 2, 3]].concat();
+        assert_eq!(Packet::decode(&longer).as_ref(), Ok(&packet));
+        for end in 0..bytes.len() {
+            assert_ne!(Packet::decode(&bytes[..end]).as_ref(), Ok(&packet));
         }
     }
     compare("packets.txt", &text);

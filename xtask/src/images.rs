@@ -45,7 +45,7 @@ pub fn images(arguments: &Arguments) -> Result<()> {
 /// Makes the images; gives their archives, the daemon's first.
 pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
     let mut command = cargo();
-    command.args(["build", "--package", "openmps"]);
+    command.args(["build", "--package", "openmps", "--features", "kubernetes"]);
     if !debug {
         command.arg("--release");
     }
@@ -94,7 +94,7 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
                 "OPENMPS_CONNECT_TIMEOUT=30",
             ],
             "Entrypoint": ["nbody"],
-            "Cmd": ["-benchmark", "-numbodies=14336", "-i=100"],
+            "Cmd": ["-benchmark", "-numbodies=14336"],
         }),
     )?;
     Ok([daemon, client])
@@ -102,10 +102,11 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
 
 /// The files of an image.
 #[derive(Debug)]
-struct Tree(PathBuf);
+pub struct Tree(PathBuf);
 
 impl Tree {
-    fn new(name: &str) -> Result<Self> {
+    /// An empty one, in place of a former one of this name.
+    pub fn new(name: &str) -> Result<Self> {
         let tree = root().join("target/images").join(name);
         if tree.exists() {
             fs::remove_dir_all(&tree)?;
@@ -122,7 +123,7 @@ impl Tree {
     }
 
     /// A program of ours, and the libraries that it loads.
-    fn program(&self, file: &Path, name: &str) -> Result<()> {
+    pub fn program(&self, file: &Path, name: &str) -> Result<()> {
         let place = self.0.join("usr/bin").join(name);
         fs::copy(file, &place).with_context(|| file.display().to_string())?;
         // Debugging information is most of a development build; where there is no strip, it stays.
@@ -140,7 +141,7 @@ impl Tree {
     }
 
     /// What the loader would load for a file: copied to the same places.
-    fn loaded_by(&self, file: &Path) -> Result<()> {
+    pub fn loaded_by(&self, file: &Path) -> Result<()> {
         let output = Command::new("ldd").arg(file).output().context("ldd")?;
         ensure!(
             output.status.success(),
@@ -157,7 +158,7 @@ impl Tree {
     }
 
     /// Packs the files as the archive of an image.
-    fn pack(&self, tag: &str, config: &Value) -> Result<PathBuf> {
+    pub fn pack(&self, tag: &str, config: &Value) -> Result<PathBuf> {
         let work = self.0.with_extension("archive");
         if work.exists() {
             fs::remove_dir_all(&work)?;

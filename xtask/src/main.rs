@@ -6,7 +6,9 @@ mod coverage;
 mod daemon;
 mod fuzz;
 mod images;
+mod kubernetes;
 mod mpi;
+mod platforms;
 mod python;
 mod runtimes;
 mod shell;
@@ -30,6 +32,15 @@ enum Task {
         /// Run the CUDA programs with runtimes of other releases too, from 11.8 to 13.5
         #[arg(long)]
         all_toolkits: bool,
+        /// Run what `platforms` runs too
+        #[arg(long)]
+        platforms: bool,
+    },
+    /// Runs real containers: Docker Compose, podman, CDI, and Cloudpods' daemon
+    Platforms {
+        /// Only tests whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
     },
     /// What CI runs: formatting, clippy and cargo-deny, then `test`
     Ci,
@@ -58,13 +69,19 @@ enum Task {
     },
     /// Makes the container images in target/images, from scratch
     Images(images::Arguments),
+    /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
+    Kubernetes,
     /// Writes docs/coverage.md from the table
     Coverage,
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
-        Task::Test { all_toolkits } => ci::test(all_toolkits),
+        Task::Test {
+            all_toolkits,
+            platforms,
+        } => ci::test(all_toolkits, platforms),
+        Task::Platforms { filter } => platforms::platforms(&filter),
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
@@ -73,6 +90,7 @@ fn main() -> Result<()> {
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
+        Task::Kubernetes => kubernetes::kubernetes(),
         Task::Coverage => coverage::write(),
     }
 }

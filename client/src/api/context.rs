@@ -73,10 +73,15 @@ pub(crate) fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: u32) -> Out
 }
 
 pub(crate) fn cuCtxCreate(ctx: Out<CUcontext>, flags: u32, device: CUdevice) -> Outcome {
+    create(ctx, 0, flags, device)
+}
+
+fn create(ctx: Out<CUcontext>, multiprocessors: u32, flags: u32, device: CUdevice) -> Outcome {
     let session = session()?;
     ctx.required()?;
     check_flags(flags)?;
-    let handle = session.create_context(device, flags)?.handle();
+    let made = session.create_context(device, flags, multiprocessors)?;
+    let handle = made.handle();
     context::push(handle)?;
     ctx.set(CUcontext::from_bits(handle))
 }
@@ -87,15 +92,25 @@ pub(crate) fn cuCtxCreate_v2(ctx: Out<CUcontext>, flags: u32, device: CUdevice) 
 
 pub(crate) fn cuCtxCreate_v3(
     ctx: Out<CUcontext>,
-    _params: List<CUexecAffinityParam>,
+    params: List<CUexecAffinityParam>,
     num_params: i32,
     flags: u32,
     device: CUdevice,
 ) -> Outcome {
-    if num_params != 0 {
-        return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
+    create(ctx, affinity(&params, num_params)?, flags, device)
+}
+
+/// The multiprocessors that a context asks for, or 0.
+fn affinity(params: &List<CUexecAffinityParam>, count: i32) -> Result<u32, CUresult> {
+    // There is one type, so more than one parameter is one too many.
+    match params.get(u32::try_from(count.min(2)).map_err(|_| CUresult::ERROR_INVALID_VALUE)?)?[..] {
+        [] => Ok(0),
+        [one] if one.r#type != CUexecAffinityType::SM_COUNT => {
+            Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY)
+        }
+        [one] if one.smCount > 0 => Ok(one.smCount),
+        _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
-    cuCtxCreate(ctx, flags, device)
 }
 
 pub(crate) fn cuCtxCreate_v4(
@@ -109,9 +124,10 @@ pub(crate) fn cuCtxCreate_v4(
         if !params.cigParams.is_null() {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        if params.numExecAffinityParams != 0 {
-            return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
-        }
+        // SAFETY: the caller of cuCtxCreate_v4 gives as many parameters there as it says beside it.
+        let list = unsafe { List::new(params.execAffinityParams.cast_const()) };
+        let multiprocessors = affinity(&list, params.numExecAffinityParams)?;
+        return create(ctx, multiprocessors, flags, device);
     }
     cuCtxCreate(ctx, flags, device)
 }
@@ -256,7 +272,8 @@ pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
     current.set_limit(limit, value as u64)
 }
 
-/// The multiprocessors that the client's percentage grants, as under MPS.
+/// The multiprocessors that the client's percentage grants, or as many of them as the context was made
+/// with, as under MPS.
 pub(crate) fn cuCtxGetExecAffinity(
     exec_affinity: Out<CUexecAffinityParam>,
     kind: CUexecAffinityType,
@@ -269,9 +286,11 @@ pub(crate) fn cuCtxGetExecAffinity(
     let granted = current
         .device()?
         .attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT);
+    let granted = granted.max(0).cast_unsigned();
+    let own = current.context.multiprocessors().load(Ordering::Relaxed);
     exec_affinity.set(CUexecAffinityParam {
         r#type: kind,
-        smCount: granted.max(0).cast_unsigned(),
+        smCount: if own == 0 { granted } else { own.min(granted) },
     })
 }
 

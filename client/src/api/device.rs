@@ -45,15 +45,14 @@ pub(crate) fn cuDeviceTotalMem_v2(bytes: Out<usize>, ordinal: CUdevice) -> Outco
     bytes.set(device(ordinal)?.facts.total_memory as usize)
 }
 
-/// A context cannot ask for a count of multiprocessors of its own: its client's percentage says it.
+/// A context can ask for a count of multiprocessors of its own, as under MPS.
 pub(crate) fn cuDeviceGetExecAffinitySupport(
     value: Out<i32>,
-    _kind: CUexecAffinityType,
+    kind: CUexecAffinityType,
     ordinal: CUdevice,
 ) -> Outcome {
     device(ordinal)?;
-    // No context can be made with one, of whatever type.
-    value.set(0)
+    value.set(i32::from(kind == CUexecAffinityType::SM_COUNT))
 }
 
 pub(crate) fn cuDeviceGetAttribute(

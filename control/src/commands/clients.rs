@@ -19,7 +19,7 @@ pub(super) fn get_client_list(
     };
     let mut text = String::new();
     let mut list = Vec::new();
-    for client in daemon.clients_seen_by(caller.uid, id) {
+    for client in daemon.clients_seen_by(caller, id) {
         let _ = writeln!(text, "{}", client.pid);
         list.push(json!({
             "pid": client.pid,
@@ -50,7 +50,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         .registry
         .servers
         .iter()
-        .filter(|(id, _)| daemon.sees(caller.uid, **id))
+        .filter(|(id, _)| daemon.sees(caller, **id))
         .collect();
     if servers.is_empty() {
         // Exits 0: nothing is wrong where nobody has come yet.
@@ -69,7 +69,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         if only.is_some_and(|only| only != *id) {
             continue;
         }
-        for client in daemon.clients_seen_by(caller.uid, *id) {
+        for client in daemon.clients_seen_by(caller, *id) {
             if text.is_empty() {
                 row(
                     &mut text,

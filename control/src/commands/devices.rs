@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use transport::handshake::ListedDevice;
 
 use super::{Answer, Arguments, Caller, server};
-use crate::daemon::{Daemon, Until};
+use crate::daemon::Daemon;
 use crate::log::Role;
 use crate::registry::State;
 
@@ -51,10 +51,10 @@ pub(super) fn get_device_client_list(
     let mut text = String::new();
     let mut list = Vec::new();
     for (id, server) in &daemon.registry.servers {
-        if only.is_some_and(|only| only != *id) || !daemon.sees(caller.uid, *id) {
+        if only.is_some_and(|only| only != *id) || !daemon.sees(caller, *id) {
             continue;
         }
-        let clients = daemon.clients_seen_by(caller.uid, *id);
+        let clients = daemon.clients_seen_by(caller, *id);
         if clients.is_empty() {
             continue;
         }
@@ -116,28 +116,15 @@ pub(super) fn device_query(
         },
         None => None,
     };
-    if daemon.devices.is_empty() {
-        let starting = daemon
-            .registry
-            .servers
-            .iter()
-            .find(|(_, server)| server.state == State::Initializing)
-            .map(|(&id, _)| id);
-        let id = match starting {
-            Some(id) => Ok(id),
-            None => daemon.start_for_user(caller.uid),
-        };
-        return match id {
-            Ok(id) => Answer::again_after(Until::Ready(id)),
-            Err(error) => Answer::refusal(error),
-        };
+    if let Some(first) = super::partitions::devices_first(daemon, caller) {
+        return first;
     }
     let mut blocks: Vec<(Option<u32>, &[ListedDevice])> = Vec::new();
     if only.is_none() {
         blocks.push((None, &daemon.devices));
     }
     for (id, server) in &daemon.registry.servers {
-        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller.uid, *id);
+        let shown = only.is_none_or(|only| only == *id) && daemon.sees(caller, *id);
         if shown && server.state != State::Initializing {
             blocks.push((Some(server.pid()), &server.devices));
             daemon.instance.server_log.line_of(

@@ -20,7 +20,7 @@ pub(super) fn start_server(
     let Some(uid) = uid else {
         return Answer::refusal("A user id (UID) is required to start a new server");
     };
-    if uid != caller.uid && !daemon.is_owner(caller.uid) {
+    if uid != caller.uid && !daemon.may_change(caller) {
         return Answer::refusal("start_server for another user is for root only");
     }
     if let Some(other) = daemon.in_the_way_of(uid) {
@@ -69,7 +69,7 @@ pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments
     let mut text = String::new();
     let mut list = Vec::new();
     for (id, server) in &daemon.registry.servers {
-        if !daemon.sees(caller.uid, *id) {
+        if !daemon.sees(caller, *id) {
             continue;
         }
         let _ = writeln!(text, "{}", server.pid());

@@ -106,7 +106,7 @@ fn wrong_arguments_are_named() {
         ),
         ("set_default_device_pinned_mem_limit zero 1G", "zero"),
         ("set_default_client_priority", "must be 0 or 1"),
-        ("sm_partition add GPU-1 2", "not built"),
+        ("sm_partition add GPU-1 2", "-S"),
         ("help nothing", "Unknown command \"nothing\""),
     ] {
         let output = rig.control(&[], Some(line));

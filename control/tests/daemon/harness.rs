@@ -148,6 +148,18 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// What a command prints, and its exit status.
+    pub fn said(&self, line: &str) -> (String, i32) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let output = self.control(&words, None);
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text, output.status.code().unwrap())
+    }
+
+    pub fn json(&self, line: &str) -> serde_json::Value {
+        serde_json::from_str(&self.said(&format!("{line} --json")).0).unwrap()
+    }
+
     pub fn daemon_pid(&self) -> i32 {
         let text = std::fs::read_to_string(self.pipe().join("nvidia-cuda-mps-control.pid"));
         text.unwrap().parse().unwrap()
@@ -192,7 +204,13 @@ impl Held {
 
     /// Has it do a little work; gives the error, or 0.
     pub fn work(&mut self) -> String {
-        self.stdin.as_mut().unwrap().write_all(b"work\n").unwrap();
+        self.ask("work")
+    }
+
+    /// Has it do something, and gives what it says.
+    pub fn ask(&mut self, line: &str) -> String {
+        let stdin = self.stdin.as_mut().unwrap();
+        stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
         self.line()
     }
 }
@@ -208,8 +226,14 @@ impl Rig {
     /// A client process, of another user if one is named (for which this must be root). It says
     /// `ready` when it has its session and a context, or why it has none.
     pub fn hold_as(&self, uid: Option<u32>, arguments: &[&str]) -> Held {
+        self.hold_in(self.pipe(), uid, arguments)
+    }
+
+    /// As [`Rig::hold_as`], by another pipe directory.
+    pub fn hold_in(&self, pipe: PathBuf, uid: Option<u32>, arguments: &[&str]) -> Held {
         let mut command = self.command(arguments);
         command
+            .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
             .arg0("lim")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
@@ -255,9 +279,17 @@ pub fn hold(arguments: &[String]) -> ExitCode {
         while lines.next().is_some() {}
     }
     let pipe = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap();
+    let partition = match arguments {
+        [what, partition] if what == "partition" => Some(partition.clone()),
+        _ => None,
+    };
+    let fields = ClientFields {
+        partition: partition.clone().filter(|partition| !partition.is_empty()),
+        ..named("lim")
+    };
     let client = Connection::connect(PathBuf::from(pipe).join("control"))
         .map_err(|error| (0, error.to_string()))
-        .and_then(|connection| attach(&connection, named("lim")));
+        .and_then(|connection| attach(&connection, fields));
     let client = match client {
         Ok(client) => client,
         Err((code, text)) => {
@@ -265,14 +297,21 @@ pub fn hold(arguments: &[String]) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    client.work();
-    println!("ready");
+    if partition.is_some() {
+        say_what_it_got(&client);
+    } else {
+        client.work();
+        println!("ready");
+    }
     if arguments.iter().any(|argument| argument == "late") {
         std::thread::sleep(Duration::from_secs(600));
     }
     let mut sequence = 1;
     while let Some(Ok(line)) = lines.next() {
-        assert_eq!(line, "work");
+        if line != "work" {
+            println!("{}", crate::groups::carry_out(&client, &line));
+            continue;
+        }
         sequence += 1;
         let worked = client
             .end
@@ -284,6 +323,24 @@ pub fn hold(arguments: &[String]) -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Makes a context, and says whether it is one, and how many multiprocessors there are.
+fn say_what_it_got(client: &Client) {
+    let facts = cuda_abi::facts::DeviceFacts::decode_all(&client.welcome.facts).unwrap();
+    let count = facts[0]
+        .attribute(cuda_abi::facts::MULTIPROCESSOR_COUNT)
+        .unwrap();
+    client
+        .end
+        .post(0, 0, &ContextCreate::default(), &[])
+        .unwrap();
+    let info = cuda_abi::operations::MemInfo { device: 0 };
+    client.end.call(&info, &[]).unwrap();
+    match client.end.fault(0).0 {
+        0 => println!("ready {count}"),
+        code => println!("fault {code} {count}"),
+    }
 }
 
 pub fn named(program: &str) -> ClientFields {

@@ -8,8 +8,10 @@ mod commands;
 #[allow(dead_code, reason = "the server's tests use more of it")]
 mod fake;
 mod figures;
+mod groups;
 mod harness;
 mod logs;
+mod partitions;
 mod service;
 mod tests;
 mod transcript;
@@ -56,7 +58,9 @@ fn main() -> ExitCode {
             let tests = [
                 tests::TESTS,
                 commands::TESTS,
+                groups::TESTS,
                 logs::TESTS,
+                partitions::TESTS,
                 service::TESTS,
                 transcript::TESTS,
                 users::TESTS,

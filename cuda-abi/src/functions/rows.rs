@@ -241,13 +241,13 @@ macro_rules! for_each_function {
                 fn cuCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 11.4.
             create 33 since 11040 capture prohibited survives replayed
-                partial "execution affinity is refused" =>
+                partial "an execution affinity is not rounded to what the device can grant" =>
                 fn cuCtxCreate_v3(
                     ctx: new(CUcontext), params_array: list(CUexecAffinityParam, num_params),
                     num_params: len(i32, params_array), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 12.5.
             create 34 since 12050 capture prohibited survives replayed
-                partial "execution affinity and graphics parameters are refused" =>
+                partial "graphics parameters are refused; an execution affinity is not rounded to what the device can grant" =>
                 fn cuCtxCreate_v4(
                     ctx: new(CUcontext), ctx_create_params: struct_in(CUctxCreateParams),
                     flags: val(u32), device: val(CUdevice));

@@ -30,13 +30,18 @@ fn all(path: &Path) -> BTreeMap<String, u32> {
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
+/// What a device is called in the file: by its number, since its UUID is another in each container.
+fn key(gpu: &Gpu) -> String {
+    gpu.index.to_string()
+}
+
 /// The mode of a device.
 pub fn get(gpu: &Gpu) -> ComputeMode {
     if gpu.name != SOFTWARE {
         return of_nvidia(gpu).unwrap_or_default();
     }
     let modes = all(&file());
-    let number = modes.get(&gpu.uuid).copied().unwrap_or_default();
+    let number = modes.get(&key(gpu)).copied().unwrap_or_default();
     ComputeMode::numbered(number).unwrap_or_default()
 }
 
@@ -58,8 +63,8 @@ pub fn set(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
     let mut modes = all(&path);
     match mode {
-        ComputeMode::Default => modes.remove(&gpu.uuid),
-        _ => modes.insert(gpu.uuid.clone(), mode.number()),
+        ComputeMode::Default => modes.remove(&key(gpu)),
+        _ => modes.insert(key(gpu), mode.number()),
     };
     let new = path.with_extension("new");
     let written =

@@ -8,7 +8,7 @@ use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Variable};
 use cuda_abi::facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use cuda_abi::operations::*;
-use engine::{Attachment, Client, Engine, Observer, Window};
+use engine::{Attachment, Client, Engine, GroupShare, Observer, Window};
 
 /// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
 /// one that makes the engine panic, one that its device does not survive.
@@ -30,6 +30,7 @@ pub struct World {
     committed: AtomicU64,
     arrays: AtomicU64,
     room: u64,
+    groups: Mutex<HashMap<u32, GroupShare>>,
     /// 0, or what its device died of.
     lost: AtomicU32,
     work: Mutex<Work>,
@@ -141,6 +142,23 @@ fn tell(done: Vec<Queued>) {
 }
 
 impl Engine for FakeEngine {
+    fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        let mut groups = self.shared.groups.lock().unwrap_or_else(|p| p.into_inner());
+        let others = groups.iter().filter(|(other, _)| **other != group);
+        let others: f32 = others
+            .filter(|(_, share)| share.reserved)
+            .map(|(_, share)| share.percentage)
+            .sum();
+        match share {
+            Some(share) if share.reserved && others + share.percentage > 100.01 => {
+                return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
+            }
+            Some(share) => groups.insert(group, share),
+            None => groups.remove(&group),
+        };
+        Ok(())
+    }
+
     fn devices(&self) -> &[DeviceFacts] {
         &self.devices
     }

@@ -20,7 +20,9 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{ContextCreate, Launch, StreamCreate};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{Admit, ClientFields, Ending, Packet, VERSION, Welcome, fingerprint};
+use transport::handshake::{
+    Admit, ClientFields, Ending, Membership, Packet, VERSION, Welcome, fingerprint,
+};
 use transport::session::{ClientEnd, SessionMemory};
 use transport::socket::{Connection, SocketError, poll};
 
@@ -61,6 +63,8 @@ pub struct Rig {
     pub server: Option<JoinHandle<()>>,
     sessions: AtomicU64,
     pids: AtomicI32,
+    /// What the next clients belong to.
+    pub member: Mutex<Membership>,
 }
 
 impl Rig {
@@ -79,6 +83,7 @@ impl Rig {
             server: Some(server),
             sessions: AtomicU64::new(0),
             pids: AtomicI32::new(1_000_000),
+            member: Mutex::default(),
         };
         assert!(matches!(rig.hear(), Packet::Ready { .. }));
         rig
@@ -122,6 +127,7 @@ impl Rig {
             fingerprint: fingerprint(),
             features: 0,
             client: fields,
+            member: *self.member.lock().unwrap(),
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

@@ -2,8 +2,8 @@
 //! trusted: a reader takes from the bytes that are left, and ends when they do.
 
 use super::{
-    Admit, ClientFields, Ending, Hello, ListedDevice, Packet, Purpose, Unreadable, VERSION,
-    Version, Welcome, negotiate,
+    Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, Packet, Purpose,
+    Unreadable, VERSION, Version, Welcome, negotiate,
 };
 
 /// "OMPS", as bytes.
@@ -27,6 +27,10 @@ impl Packet {
             Self::Lost { .. } => 11,
             Self::Terminate { .. } => 12,
             Self::Queued { .. } => 13,
+            Self::Group(_) => 14,
+            Self::GroupGone { .. } => 15,
+            Self::Change(_) => 16,
+            Self::Changed { .. } => 17,
         }
     }
 
@@ -54,6 +58,10 @@ impl Packet {
                     Purpose::Client(client) => {
                         out.u8(0);
                         out.client(client);
+                        // A later field: who has none says nothing, as before there was one.
+                        if let Some(partition) = &client.partition {
+                            out.optional(Some(partition));
+                        }
                     }
                     Purpose::Command { line } => {
                         out.u8(1);
@@ -87,6 +95,11 @@ impl Packet {
                 out.u64(admit.fingerprint);
                 out.u64(admit.features);
                 out.client(&admit.client);
+                // As above.
+                if admit.member != Membership::default() {
+                    out.optional_u32(admit.member.group);
+                    out.optional_u32(admit.member.partition);
+                }
             }
             Self::Shutdown { force, grace } => {
                 out.u8(u8::from(*force));
@@ -101,6 +114,10 @@ impl Packet {
                     device.pci.iter().for_each(|part| out.u32(*part));
                     out.u64(device.total_memory);
                     out.u32(device.multiprocessors);
+                }
+                // As above.
+                if devices.iter().any(|device| device.chunk != 0) {
+                    devices.iter().for_each(|device| out.u32(device.chunk));
                 }
             }
             Self::Attached { session } => out.u64(*session),
@@ -120,6 +137,41 @@ impl Packet {
             Self::Lost { code } => out.u32(*code),
             Self::Terminate { session } => out.u64(*session),
             Self::Queued { text } => out.text(text),
+            Self::Group(group) => {
+                out.u32(group.group);
+                out.u32(group.slot);
+                out.u64(group.request);
+                out.text(&group.name);
+                out.text(&group.memory);
+                out.optional(group.percentage.as_deref());
+                out.u8(u8::from(group.reserved));
+                out.optional_u32(group.device);
+            }
+            Self::GroupGone { group } => out.u32(*group),
+            Self::Change(change) => {
+                out.u64(change.request);
+                out.u64(change.session);
+                out.u32(change.memory.len() as u32);
+                for (device, bytes) in &change.memory {
+                    out.u32(*device);
+                    out.u64(*bytes);
+                }
+                out.optional(change.percentage.as_deref());
+                out.optional_u32(change.reserved.map(u32::from));
+                out.optional_u32(change.priority);
+            }
+            Self::Changed {
+                request,
+                code,
+                text,
+                used,
+            } => {
+                out.u64(*request);
+                out.u32(*code);
+                out.text(text);
+                out.u32(used.len() as u32);
+                used.iter().for_each(|bytes| out.u64(*bytes));
+            }
         }
         out.0
     }
@@ -145,7 +197,13 @@ impl Packet {
                 fingerprint: from.u64()?,
                 features: from.u64()?,
                 purpose: match from.u8()? {
-                    0 => Purpose::Client(from.client()?),
+                    0 => {
+                        let client = from.client()?;
+                        Purpose::Client(ClientFields {
+                            partition: from.optional().ok().flatten(),
+                            ..client
+                        })
+                    }
                     1 => Purpose::Command { line: from.text()? },
                     _ => return Err(Unreadable::Damaged),
                 },
@@ -177,6 +235,7 @@ impl Packet {
                 fingerprint: from.u64()?,
                 features: from.u64()?,
                 client: from.client()?,
+                member: from.membership().unwrap_or_default(),
             }),
             6 => Self::Shutdown {
                 force: from.bool()?,
@@ -193,7 +252,11 @@ impl Packet {
                         pci: [from.u32()?, from.u32()?, from.u32()?],
                         total_memory: from.u64()?,
                         multiprocessors: from.u32()?,
+                        chunk: 0,
                     });
+                }
+                for device in &mut devices {
+                    device.chunk = from.u32().unwrap_or(0);
                 }
                 Self::Ready { pid, devices }
             }
@@ -216,6 +279,43 @@ impl Packet {
                 session: from.u64()?,
             },
             13 => Self::Queued { text: from.text()? },
+            14 => Self::Group(Group {
+                group: from.u32()?,
+                slot: from.u32()?,
+                request: from.u64()?,
+                name: from.text()?,
+                memory: from.text()?,
+                percentage: from.optional()?,
+                reserved: from.bool()?,
+                device: from.optional_u32()?,
+            }),
+            15 => Self::GroupGone { group: from.u32()? },
+            16 => Self::Change(Change {
+                request: from.u64()?,
+                session: from.u64()?,
+                memory: {
+                    let mut memory = Vec::new();
+                    for _ in 0..from.u32()? {
+                        memory.push((from.u32()?, from.u64()?));
+                    }
+                    memory
+                },
+                percentage: from.optional()?,
+                reserved: from.optional_u32()?.map(|reserved| reserved != 0),
+                priority: from.optional_u32()?,
+            }),
+            17 => Self::Changed {
+                request: from.u64()?,
+                code: from.u32()?,
+                text: from.text()?,
+                used: {
+                    let mut used = Vec::new();
+                    for _ in 0..from.u32()? {
+                        used.push(from.u64()?);
+                    }
+                    used
+                },
+            },
             other => return Err(Unreadable::Kind(other)),
         })
     }
@@ -252,6 +352,12 @@ impl Writer {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
             self.text(value);
+        }
+    }
+    fn optional_u32(&mut self, value: Option<u32>) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            self.u32(value);
         }
     }
     fn client(&mut self, value: &ClientFields) {
@@ -313,6 +419,19 @@ impl<'a> Reader<'a> {
             Ok(None)
         }
     }
+    fn optional_u32(&mut self) -> Result<Option<u32>, Unreadable> {
+        if self.bool()? {
+            self.u32().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+    fn membership(&mut self) -> Result<Membership, Unreadable> {
+        Ok(Membership {
+            group: self.optional_u32()?,
+            partition: self.optional_u32()?,
+        })
+    }
     fn client(&mut self) -> Result<ClientFields, Unreadable> {
         Ok(ClientFields {
             program: self.text()?,
@@ -320,6 +439,7 @@ impl<'a> Reader<'a> {
             memory_limit: self.optional()?,
             priority: self.optional()?,
             context: self.u32()?,
+            partition: None,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Devices, contexts, and what is not built.
 
+use crate::params::List;
 use cuda_abi::functions::Function;
 use cuda_abi::types::*;
 
@@ -57,10 +58,46 @@ fn the_multiprocessors_that_are_granted_are_told_of_each_context() {
     );
     let mut supported = 1;
     cuDeviceGetExecAffinitySupport(out(&mut supported), kind, 0).unwrap();
-    assert_eq!(supported, 0, "contexts do not ask for a count of their own");
+    assert_eq!(supported, 1);
+    cuDeviceGetExecAffinitySupport(out(&mut supported), CUexecAffinityType(7), 0).unwrap();
+    assert_eq!(supported, 0);
     assert_eq!(
         cuDeviceGetExecAffinitySupport(out(&mut supported), kind, 9),
         Err(CUresult::ERROR_INVALID_DEVICE)
+    );
+}
+
+#[test]
+fn a_context_has_as_many_multiprocessors_as_it_asked_for_and_is_granted() {
+    context(0);
+    let kind = CUexecAffinityType::SM_COUNT;
+    let mut granted = 0;
+    let attribute = CUdevice_attribute::MULTIPROCESSOR_COUNT;
+    cuDeviceGetAttribute(out(&mut granted), attribute, 0).unwrap();
+    let granted = granted.cast_unsigned();
+    let make = |kind, count, params: i32| {
+        let asked = [CUexecAffinityParam {
+            r#type: kind,
+            smCount: count,
+        }];
+        let mut made = CUcontext::NULL;
+        // SAFETY: there is one parameter; beyond it nothing is read, as there is one type.
+        let list = unsafe { List::new(asked.as_ptr()) };
+        cuCtxCreate_v3(out(&mut made), list, params, 0, 0)?;
+        let mut affinity = CUexecAffinityParam::default();
+        cuCtxGetExecAffinity(out(&mut affinity), kind)?;
+        cuCtxDestroy(made)?;
+        Ok(affinity.smCount)
+    };
+    assert_eq!(make(kind, 1, 1), Ok(1));
+    assert_eq!(make(kind, granted, 1), Ok(granted));
+    assert_eq!(make(kind, granted + 7, 1), Ok(granted), "only narrows");
+    assert_eq!(make(kind, 0, 0), Ok(granted));
+    assert_eq!(make(kind, 0, 1), Err(CUresult::ERROR_INVALID_VALUE));
+    assert_eq!(make(kind, 1, -1), Err(CUresult::ERROR_INVALID_VALUE));
+    assert_eq!(
+        make(CUexecAffinityType(7), 1, 1),
+        Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY)
     );
 }
 

@@ -1,0 +1,295 @@
+//! `limit`: what a running client or a group may have, shown or changed at once.
+
+use std::fmt::Write;
+
+use cuda_abi::limits;
+use serde_json::{Value, json};
+use transport::handshake::{self, ListedDevice};
+
+use super::{Answer, Arguments, Caller, not_allowed};
+use crate::daemon::Daemon;
+use crate::group_files::GroupLimits;
+use crate::registry::{Client, ServerId};
+use crate::settings::{as_given, device_named};
+
+/// What a command says memory is to be: for each device named, a size or no limit.
+pub(super) type Sizes = Vec<(String, Option<String>)>;
+
+pub(super) fn limit(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>) -> Answer {
+    let set = match arguments.word(0) {
+        Some("set") => true,
+        Some("show") => false,
+        _ => return Answer::refusal("limit takes set or show, and --client or --group"),
+    };
+    if set && !daemon.may_change(caller) {
+        return not_allowed(caller, "limit set");
+    }
+    match (arguments.value("--client"), arguments.value("--group")) {
+        (Some(client), None) => of_client(daemon, caller, client, set, arguments),
+        (None, Some(group)) => of_group(daemon, caller, group, set, arguments),
+        _ => Answer::refusal("limit takes one of --client <PID> and --group <name>"),
+    }
+}
+
+/// The values of all `--memory` of a line.
+pub(super) fn sizes(arguments: &Arguments<'_>) -> Result<Sizes, String> {
+    let mut sizes = Vec::new();
+    let texts = arguments.values.iter();
+    for (_, text) in texts.filter(|(name, _)| *name == "--memory") {
+        for entry in text.split(',') {
+            let wrong = || limits::LimitError::Entry(entry.to_owned()).to_string();
+            let (device, size) = entry.split_once('=').ok_or_else(wrong)?;
+            if !limits::is_device(device) {
+                return Err(wrong());
+            }
+            let size = match size {
+                "none" => None,
+                _ => {
+                    limits::size_in_bytes(size).map_err(|error| error.to_string())?;
+                    Some(size.to_owned())
+                }
+            };
+            sizes.push((device.to_owned(), size));
+        }
+    }
+    Ok(sizes)
+}
+
+/// Whether a line says that compute is reserved, or that it is not.
+fn reserved(arguments: &Arguments<'_>) -> Result<Option<bool>, String> {
+    match (arguments.has("--reserved"), arguments.has("--no-reserved")) {
+        (true, true) => Err("--reserved and --no-reserved are each other's opposite".into()),
+        (true, false) => Ok(Some(true)),
+        (false, true) => Ok(Some(false)),
+        (false, false) => Ok(None),
+    }
+}
+
+/// Puts limits of a group in place of others, or beside them.
+///
+/// # Errors
+/// In words.
+pub(super) fn put_sizes(
+    limits: &mut GroupLimits,
+    sizes: Sizes,
+    devices: &[ListedDevice],
+) -> Result<(), String> {
+    for (name, size) in sizes {
+        let device = device_named(devices, &name);
+        // Before a server has run nobody knows which devices there are; it will see to it.
+        if !devices.is_empty() && device.is_none() {
+            return Err(no_device(&name));
+        }
+        limits.memory.retain(|other, _| {
+            *other != name && (device.is_none() || device_named(devices, other) != device)
+        });
+        if let Some(size) = size {
+            limits.memory.insert(name, size);
+        }
+    }
+    Ok(())
+}
+
+fn no_device(name: &str) -> String {
+    format!("memory limit for device {name}, which there is not or more than one")
+}
+
+fn of_group(
+    daemon: &mut Daemon,
+    caller: Caller,
+    name: &str,
+    set: bool,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let number = daemon.groups.named(name);
+    let number = number.filter(|&number| super::groups::sees(daemon, caller, number));
+    let group = number.and_then(|number| Some((number, daemon.groups.by_number.get(&number)?)));
+    let Some((number, group)) = group else {
+        return Answer::refusal(format_args!("Group {name} not found"));
+    };
+    if !set {
+        return changed_group(daemon, number);
+    }
+    let mut limits = group.limits.clone();
+    let change = || -> Result<GroupLimits, String> {
+        if arguments.value("--priority").is_some() {
+            return Err("a group has no priority; its clients have".into());
+        }
+        put_sizes(&mut limits, sizes(arguments)?, &daemon.devices)?;
+        match arguments.value("--percentage") {
+            Some("none") => limits.percentage = None,
+            Some(text) => {
+                let percentage = limits::percentage(text).map_err(|error| error.to_string())?;
+                limits.percentage = Some(percentage);
+            }
+            None => {}
+        }
+        limits.reserved = reserved(arguments)?.unwrap_or(limits.reserved);
+        if limits.percentage.is_none() && limits.reserved {
+            return Err("what is reserved is a percentage: --percentage says how much".into());
+        }
+        Ok(limits)
+    };
+    match change() {
+        Ok(limits) => daemon.change_group(number, limits),
+        Err(why) => Answer::refusal(why),
+    }
+}
+
+/// The client that a text names: its process id, or its server's and its number there, as `ps` has
+/// them.
+fn client(daemon: &Daemon, caller: Caller, text: &str) -> Option<(ServerId, u64)> {
+    let (server, wanted) = match text.split_once('/') {
+        Some((server, serial)) => (
+            Some(server.parse::<u32>().ok()?),
+            serial.parse::<u64>().ok()?,
+        ),
+        None => (None, text.parse().ok().filter(|pid| *pid != 0)?),
+    };
+    let is_wanted = |client: &Client| match server {
+        Some(_) => client.serial == wanted,
+        None => u64::try_from(client.pid) == Ok(wanted),
+    };
+    let servers = daemon.registry.servers.iter();
+    servers
+        .filter(|(_, one)| server.is_none_or(|pid| one.pid() == pid))
+        .flat_map(|(&id, one)| {
+            one.clients
+                .iter()
+                .map(move |(&session, client)| (id, session, client))
+        })
+        .filter(|(_, _, client)| daemon.sees_client(caller, client) && is_wanted(client))
+        .map(|(id, session, _)| (id, session))
+        .last()
+}
+
+fn of_client(
+    daemon: &mut Daemon,
+    caller: Caller,
+    text: &str,
+    set: bool,
+    arguments: &Arguments<'_>,
+) -> Answer {
+    let found = client(daemon, caller, text).and_then(|(id, session)| {
+        let server = daemon.registry.servers.get(&id)?;
+        Some((id, session, server, server.clients.get(&session)?))
+    });
+    let Some((id, session, server, client)) = found else {
+        return Answer::refusal(format_args!("Client {text} not found"));
+    };
+    let mut change = handshake::Change {
+        session,
+        ..handshake::Change::default()
+    };
+    if !set {
+        return daemon.change_client(id, None, change);
+    }
+    let mut now = client.limits.clone();
+    let mut read = || -> Result<(), String> {
+        for (name, size) in sizes(arguments)? {
+            let device = device_named(&server.devices, &name).ok_or_else(|| no_device(&name))?;
+            let bytes = match size.as_deref().map(limits::size_in_bytes) {
+                Some(Ok(bytes)) => {
+                    now.memory.insert(device, bytes);
+                    bytes
+                }
+                _ => {
+                    now.memory.remove(&device);
+                    u64::MAX
+                }
+            };
+            change.memory.push((device, bytes));
+        }
+        if let Some(text) = arguments.value("--percentage") {
+            now.percentage = limits::percentage(text).map_err(|error| error.to_string())?;
+            change.percentage = Some(now.percentage.to_string());
+        }
+        if let Some(text) = arguments.value("--priority") {
+            now.priority = limits::priority(text).map_err(|error| error.to_string())?;
+            change.priority = Some(now.priority);
+        }
+        change.reserved = reserved(arguments)?;
+        now.reserved = change.reserved.unwrap_or(now.reserved);
+        Ok(())
+    };
+    match read() {
+        Ok(()) => daemon.change_client(id, Some(now), change),
+        Err(why) => Answer::refusal(why),
+    }
+}
+
+/// Says that a change does not hold.
+pub fn refused_change(why: &str) -> Answer {
+    Answer::refusal(format_args!("nothing has changed: {why}"))
+}
+
+/// A line and a value for what may be had of a device and what is.
+pub(super) fn memory_line(text: &mut String, device: &str, limit: Option<u64>, used: u64) -> Value {
+    let over = limit.is_some_and(|limit| used > limit);
+    let _ = match limit {
+        Some(limit) => write!(text, "  device {device}: {used} of {limit} bytes in use"),
+        None => write!(text, "  device {device}: {used} bytes in use, no limit"),
+    };
+    let _ = writeln!(
+        text,
+        "{}",
+        if over {
+            "; allocations fail until less is"
+        } else {
+            ""
+        }
+    );
+    json!({ "device": device, "limit": limit, "used": used, "over": over })
+}
+
+/// What a client has, after a change or when it was asked for.
+pub fn changed_client(daemon: &Daemon, id: ServerId, session: u64, used: &[u64]) -> Answer {
+    let server = daemon.registry.servers.get(&id);
+    let client = server.and_then(|server| Some((server, server.clients.get(&session)?)));
+    let Some((server, client)) = client else {
+        return Answer::refusal("the client is gone");
+    };
+    let limits = &client.limits;
+    let mut text = format!(
+        "Client {} ({}) of server {}\n  compute: {:.1} %{}, priority {}\n",
+        client.pid,
+        client.program,
+        server.pid(),
+        limits.percentage,
+        if limits.reserved { ", reserved" } else { "" },
+        limits.priority
+    );
+    let each = (0..).zip(used);
+    let memory: Vec<Value> = each
+        .map(|(device, &used)| {
+            let limit = limits.memory.get(&device).copied();
+            memory_line(&mut text, &device.to_string(), limit, used)
+        })
+        .collect();
+    let group = client
+        .group
+        .and_then(|number| daemon.groups.by_number.get(&number));
+    if let Some(group) = group {
+        let _ = writeln!(text, "  and what group {} has together", group.name);
+    }
+    let value = json!({
+        "client": client.pid,
+        "server": server.pid(),
+        "id": client.serial,
+        "command": client.program,
+        "percentage": as_given(limits.percentage),
+        "reserved": limits.reserved,
+        "priority": limits.priority,
+        "memory": memory,
+        "group": group.map(|group| &group.name),
+    });
+    Answer::text(text).with_value(value)
+}
+
+/// What a group has, after a change or when it was asked for.
+pub fn changed_group(daemon: &Daemon, number: u32) -> Answer {
+    match daemon.groups.by_number.get(&number) {
+        Some(group) => super::groups::shown(daemon, number, group),
+        None => Answer::refusal("the group is gone"),
+    }
+}

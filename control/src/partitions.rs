@@ -1,0 +1,182 @@
+//! Static partitions: parts of a device's multiprocessors that are one partition's clients' alone,
+//! whether these use them or not. They are made before the clients that name them.
+//!
+//! A partition is a group with a reserved part of one device and no budget. It is made of chunks, the
+//! smallest part that the device's engine gives out.
+
+use std::collections::BTreeSet;
+
+use transport::handshake::{ClientFields, ListedDevice, NO_PARTITION};
+use transport::ledger::Ledger;
+
+use crate::daemon::Daemon;
+use crate::group_files::GroupLimits;
+use crate::groups::{Group, Kind, ledger_name};
+use crate::settings::device_named;
+
+/// A static partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// The device's ordinal.
+    pub device: u32,
+    /// Its number among the device's, from 1, never used again.
+    pub id: u32,
+    /// What it is made of.
+    pub chunks: u32,
+    /// Its multiprocessors.
+    pub multiprocessors: u32,
+}
+
+/// The chunks that a device has, and the multiprocessors of each.
+#[must_use]
+pub fn chunks(device: &ListedDevice) -> (u32, u32) {
+    let chunk = device.chunk.max(1);
+    (device.multiprocessors / chunk, chunk)
+}
+
+/// What a device's partitions leave.
+#[must_use]
+pub fn free_chunks(device: &ListedDevice, partitions: &[&Partition]) -> u32 {
+    let used: u32 = partitions.iter().map(|one| one.chunks).sum();
+    chunks(device).0.saturating_sub(used)
+}
+
+impl Daemon {
+    /// The partitions of a device, with their groups' numbers.
+    pub(crate) fn partitions_of(&self, device: u32) -> Vec<(u32, &Partition)> {
+        let groups = self.groups.by_number.iter();
+        groups
+            .filter_map(|(&number, group)| match &group.kind {
+                Kind::Partition(partition) => Some((number, partition)),
+                Kind::Named { .. } => None,
+            })
+            .filter(|(_, partition)| partition.device == device)
+            .collect()
+    }
+
+    /// Makes a partition, which holds when the servers that run have agreed to it.
+    ///
+    /// # Errors
+    /// When the device has not as many chunks left.
+    pub(crate) fn add_partition(&mut self, device: u32, count: u32) -> Result<u32, ()> {
+        let listed = self.devices.get(device as usize).ok_or(())?;
+        let here: Vec<&Partition> = self
+            .partitions_of(device)
+            .into_iter()
+            .map(|(_, one)| one)
+            .collect();
+        if count == 0 || count > free_chunks(listed, &here) {
+            return Err(());
+        }
+        let (_, chunk) = chunks(listed);
+        let multiprocessors = count * chunk;
+        let percentage = multiprocessors as f32 * 100.0 / listed.multiprocessors as f32;
+        let (percentage, uuid) = (percentage.min(100.0), listed.uuid.clone());
+        self.last_partition += 1;
+        let id = self.last_partition;
+        let name = format!("{uuid}/{id}");
+        let ledger = Ledger::create(&ledger_name(&format!("partition-{id}"))).map_err(|_| ())?;
+        let number = self.groups.number();
+        self.groups.by_number.insert(
+            number,
+            Group {
+                name,
+                kind: Kind::Partition(Partition {
+                    device,
+                    id,
+                    chunks: count,
+                    multiprocessors,
+                }),
+                limits: GroupLimits {
+                    percentage: Some(percentage),
+                    reserved: true,
+                    ..GroupLimits::default()
+                },
+                ledger,
+                told: BTreeSet::new(),
+            },
+        );
+        Ok(number)
+    }
+
+    /// The partition that a text names, `<UUID or the beginning of one>/<id>`.
+    pub(crate) fn partition_named(&self, text: &str) -> Option<u32> {
+        let (device, id) = text.split_once('/')?;
+        let id: u32 = id.parse().ok()?;
+        let device = device_named(&self.devices, device)?;
+        let partitions = self.partitions_of(device).into_iter();
+        partitions
+            .filter(|(_, partition)| partition.id == id)
+            .map(|(number, _)| number)
+            .next()
+    }
+
+    /// The partition that a client is to have its contexts in, by its own word. Where devices are
+    /// partitioned and it names none, it can have no context.
+    pub(crate) fn partition_of(&self, pid: i32, wishes: &ClientFields) -> Option<u32> {
+        let named = wishes.partition.as_deref();
+        if !self.static_partitions {
+            if let Some(text) = named {
+                self.log(&format!(
+                    "Client {pid} asks for partition {text}; devices are partitioned only by a daemon \
+                     with -S"
+                ));
+            }
+            return None;
+        }
+        let found = named.and_then(|text| self.partition_named(text));
+        if found.is_none() {
+            self.log(&format!(
+                "Client {pid} {}: its contexts will be refused with error 915",
+                named.map_or_else(
+                    || "names no partition in CUDA_MPS_SM_PARTITION".to_owned(),
+                    |text| format!("names partition {text}, which there is not")
+                )
+            ));
+        }
+        Some(found.unwrap_or(NO_PARTITION))
+    }
+
+    /// Tells a server that has become ready of what is kept free for whoever may come.
+    pub(crate) fn tell_reserved(&mut self, id: crate::registry::ServerId) {
+        let groups = self.groups.by_number.iter();
+        let reserved: Vec<u32> = groups
+            .filter(|(_, group)| group.limits.reserved)
+            .map(|(&number, _)| number)
+            .collect();
+        for number in reserved {
+            if let Err(error) = self.send_group(id, number, 0) {
+                self.log(&format!("Group {number} is not kept free: {error}"));
+            } else {
+                self.keep_group(number);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_as_the_engine_gives_them_out() {
+        let device = |multiprocessors, chunk| ListedDevice {
+            multiprocessors,
+            chunk,
+            ..ListedDevice::default()
+        };
+        assert_eq!(chunks(&device(132, 8)), (16, 8));
+        assert_eq!(chunks(&device(3, 1)), (3, 1));
+        assert_eq!(chunks(&device(3, 0)), (3, 1));
+        let partition = |chunks| Partition {
+            device: 0,
+            id: 1,
+            chunks,
+            multiprocessors: chunks * 8,
+        };
+        assert_eq!(
+            free_chunks(&device(132, 8), &[&partition(4), &partition(5)]),
+            7
+        );
+    }
+}

@@ -1,0 +1,195 @@
+//! `openmps kubernetes plugin`: the plugin of `platform`, with this node's daemon behind it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use control::Directories;
+use platform::gpus::Gpu;
+use platform::kubernetes::allocations::{Groups, Limits};
+use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
+use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
+use platform::kubernetes::sharing::Config;
+use serde::Deserialize;
+
+use crate::cdi::LIBRARY;
+use crate::{embedded, machine};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Whose resources are offered
+    #[arg(long, value_enum, env = "OPENMPS_KUBERNETES_MODE")]
+    mode: Word,
+    /// In what memory is counted: GiB or MiB
+    #[arg(long, value_name = "UNIT", default_value = "GiB")]
+    memory_unit: MemoryUnit,
+    /// With --mode=nvidia: the device plugin's file, with `sharing.mps`
+    #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
+    config: Option<PathBuf>,
+    /// On which GPU of several a container's share is put
+    #[arg(long, value_enum, default_value = "binpack")]
+    placement: Place,
+    /// Answer with CDI devices instead of variables and mounts, and write them down here; for kubelets
+    /// from 1.28 on
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "/var/run/cdi")]
+    cdi: Option<PathBuf>,
+    /// The kubelet's folder for the sockets of plugins
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/var/lib/kubelet/device-plugins"
+    )]
+    sockets: PathBuf,
+    /// The kubelet's socket that says which pod has what
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        default_value = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    )]
+    pod_resources: PathBuf,
+    /// Where allocations are written down, for the plugin that comes after this one
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/var/lib/openmps/allocations.json"
+    )]
+    state: PathBuf,
+    /// The folder on the host in which containers find the client library; it is put there
+    #[arg(long, value_name = "DIR", default_value = LIBRARY)]
+    library_directory: PathBuf,
+    /// Seconds between looks at the daemon's health
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    probe_interval: u64,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Word {
+    /// aliyun.com/gpu-mem, as gpushare and ACK
+    Aliyun,
+    /// nvidia.com/gpu in replicas, as NVIDIA's plugin with sharing.mps
+    Nvidia,
+    /// openmps.org/gpu-memory and openmps.org/gpu-share
+    Openmps,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Place {
+    /// On the fullest that has room
+    Binpack,
+    /// On the emptiest
+    Spread,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
+    let unit = arguments.memory_unit;
+    let mode = match (arguments.mode, &arguments.config) {
+        (Word::Nvidia, Some(file)) => Mode::Nvidia(Config::read(file)?.sharing),
+        (Word::Nvidia, None) => bail!(
+            "--mode=nvidia needs --config: the device plugin's file, with `sharing.mps.resources`"
+        ),
+        (_, Some(_)) => bail!("--config is for --mode=nvidia"),
+        (Word::Aliyun, None) => Mode::Aliyun { unit },
+        (Word::Openmps, None) => Mode::Openmps { unit },
+    };
+    let library = std::path::absolute(&arguments.library_directory)?;
+    embedded::client_library_for_all(&library)?;
+    let settings = Settings {
+        mode,
+        placement: match arguments.placement {
+            Place::Binpack => Placement::Binpack,
+            Place::Spread => Placement::Spread,
+        },
+        strategy: arguments
+            .cdi
+            .clone()
+            .map_or(Strategy::Mounts, Strategy::Cdi),
+        sockets: arguments.sockets.clone(),
+        pod_resources: arguments.pod_resources.clone(),
+        state: arguments.state.clone(),
+        library,
+        probe_interval: Duration::from_secs(arguments.probe_interval),
+        say: |text| eprintln!("openmps: {text}"),
+    };
+    let (stopper, stop) = plugin::stop();
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGQUIT,
+    ])?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            if signals.forever().next().is_some() {
+                stopper.stop();
+            }
+        })
+        .context("cannot wait for signals")?;
+    plugin::run(settings, Daemon(directories), stop)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This node's daemon.
+#[derive(Clone, Debug)]
+struct Daemon(Directories);
+
+impl Daemon {
+    fn ask(&self, command: &str) -> Result<String, String> {
+        match control::ask(&self.0.control_socket(), command) {
+            Ok((text, 0)) => Ok(text),
+            Ok((text, _)) => Err(text.trim_end().to_owned()),
+            Err(error) => Err(format!("{}: {error}", self.0.pipe.display())),
+        }
+    }
+}
+
+/// Limits as commands take them.
+fn options(limits: &Limits) -> String {
+    let memory = limits.memory.iter();
+    let memory: Vec<String> = memory.map(|(gpu, size)| format!("{gpu}={size}")).collect();
+    let mut text = format!("--memory {}", memory.join(","));
+    if let Some(percentage) = limits.percentage {
+        text.push_str(&format!(" --percentage {percentage}"));
+    }
+    text
+}
+
+impl Groups for Daemon {
+    fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
+        let path = self.ask(&format!("group add {name} {}", options(limits)))?;
+        Ok(PathBuf::from(path.trim_end()))
+    }
+
+    fn change(&mut self, name: &str, limits: &Limits) -> Result<(), String> {
+        let command = format!("limit set --group {name} {}", options(limits));
+        self.ask(&command).map(drop)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), String> {
+        self.ask(&format!("group remove {name}")).map(drop)
+    }
+
+    fn names(&mut self) -> Result<BTreeSet<String>, String> {
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        let text = self.ask("group list --json")?;
+        let all: Vec<Named> = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        Ok(all.into_iter().map(|group| group.name).collect())
+    }
+}
+
+impl Node for Daemon {
+    fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
+        let text = self.ask("device_query --json")?;
+        machine::listed(&text)
+            .ok_or_else(|| "no server has said yet which devices there are".into())
+    }
+
+    fn probe(&mut self) -> Result<(), String> {
+        self.ask("get_default_active_thread_percentage").map(drop)
+    }
+}

@@ -1,0 +1,23 @@
+//! Kubernetes: GPUs' shares as resources of a node.
+//!
+//! * `resources`: what a node offers in each of the three modes, and what a container gets for what it
+//!   was given;
+//! * `sharing`: the device plugin's file of NVIDIA's form;
+//! * `allocations`: which container allocation has which group of the daemon's, across restarts;
+//! * `pods`: pods and nodes as the API writes them; `inspect`: who has how much, as a table;
+//! * with the feature `kubernetes`, `plugin`: the conversation with the kubelet, `proto`: its messages,
+//!   `authority`: what kubelets before 1.26 need.
+//!
+//! The daemon is asked through [`allocations::Groups`] alone.
+
+pub mod allocations;
+#[cfg(feature = "kubernetes")]
+mod authority;
+pub mod inspect;
+#[cfg(feature = "kubernetes")]
+pub mod plugin;
+pub mod pods;
+#[cfg(feature = "kubernetes")]
+pub mod proto;
+pub mod resources;
+pub mod sharing;

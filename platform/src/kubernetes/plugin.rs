@@ -1,0 +1,449 @@
+//! The device plugin: for each resource a socket that the kubelet dials, made known to it and made
+//! known again whenever the kubelet has been started anew.
+//!
+//! Clients are of the daemon's. Nothing here is between them, so this can be ended and started while
+//! they run.
+
+mod service;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::UnixListenerStream;
+
+use super::allocations::{Allocations, FORGET_AFTER, Groups};
+use super::authority::Mended;
+use super::proto;
+use super::resources::{Mode, Placement, Resource, ResourceError};
+use crate::gpus::Gpu;
+use service::Service;
+
+/// Between looks at the sockets, and at what is not there yet.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Between looks at who still has devices.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// How long the daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The name of a kubelet's own socket.
+const KUBELET: &str = "kubelet.sock";
+
+/// The daemon of this node, as the plugin needs it.
+pub trait Node: Groups + Clone + Sync + 'static {
+    /// The devices.
+    ///
+    /// # Errors
+    /// In words, also while the daemon is not there.
+    fn gpus(&mut self) -> Result<Vec<Gpu>, String>;
+
+    /// Whether the daemon answers.
+    ///
+    /// # Errors
+    /// In words, when it does not.
+    fn probe(&mut self) -> Result<(), String>;
+}
+
+/// How containers are told what they get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// Variables and mounts, which every kubelet knows.
+    Mounts,
+    /// A CDI device each, in specifications in this folder: for kubelets from 1.28 on.
+    Cdi(PathBuf),
+}
+
+/// What a plugin is told.
+#[derive(Debug)]
+pub struct Settings {
+    /// Whose resources it offers.
+    pub mode: Mode,
+    /// On which GPU of several a share is put.
+    pub placement: Placement,
+    /// How containers are told.
+    pub strategy: Strategy,
+    /// The kubelet's folder for plugins' sockets.
+    pub sockets: PathBuf,
+    /// The kubelet's socket that says which pod has what.
+    pub pod_resources: PathBuf,
+    /// Where allocations are written down.
+    pub state: PathBuf,
+    /// The host's folder with the client library.
+    pub library: PathBuf,
+    /// Between looks at the daemon's health.
+    pub probe_interval: Duration,
+    /// What is told to whoever watches.
+    pub say: fn(&str),
+}
+
+/// Why a plugin cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// There is nothing to offer.
+    #[error(transparent)]
+    Resource(#[from] ResourceError),
+    /// What was written down cannot be used.
+    #[error("{0}")]
+    State(String),
+    /// A socket cannot be made.
+    #[error("cannot listen on {path}: {error}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// No runtime.
+    #[error("cannot start: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// Ends a plugin.
+#[derive(Debug)]
+pub struct Stopper(watch::Sender<bool>);
+
+/// What a plugin watches for its end.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Receiver<bool>);
+
+/// A pair of them.
+#[must_use]
+pub fn stop() -> (Stopper, Stop) {
+    let (sender, receiver) = watch::channel(false);
+    (Stopper(sender), Stop(receiver))
+}
+
+impl Stopper {
+    /// Ends it.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+impl Stop {
+    /// Waits for the end.
+    async fn wait(&mut self) {
+        // Whoever could stop us being gone is an end as well.
+        self.0.wait_for(|stop| *stop).await.ok();
+    }
+
+    /// Waits a while; whether it is the end.
+    async fn within(&mut self, while_: Duration) -> bool {
+        tokio::time::timeout(while_, self.wait()).await.is_ok()
+    }
+}
+
+/// What all resources have together.
+#[derive(Debug)]
+struct Shared<N> {
+    settings: Settings,
+    gpus: Vec<Gpu>,
+    /// NUMA nodes of the GPUs.
+    numa: Vec<Option<i64>>,
+    resources: Vec<Resource>,
+    allocations: Mutex<Allocations<N>>,
+}
+
+impl<N: Node> Shared<N> {
+    /// Does something with the allocations, where waiting holds up nobody.
+    async fn with<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self, &mut Allocations<N>) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let shared = Arc::clone(self);
+        let done = tokio::task::spawn_blocking(move || {
+            // A poisoned list is whole: it is written down before and after each step.
+            let mut all = shared
+                .allocations
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            work(&shared, &mut all)
+        });
+        done.await.map_err(|error| error.to_string())?
+    }
+
+    fn say(&self, text: &str) {
+        (self.settings.say)(text);
+    }
+}
+
+/// Serves until it is stopped.
+///
+/// # Errors
+/// When it cannot begin; what goes wrong later is said and tried again.
+pub fn run<N: Node>(settings: Settings, node: N, stop: Stop) -> Result<(), PluginError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(PluginError::Runtime)?;
+    let done = runtime.block_on(serve(settings, node, stop));
+    // Whoever asks a daemon that hangs is not waited for.
+    runtime.shutdown_background();
+    done
+}
+
+async fn serve<N: Node>(settings: Settings, node: N, mut stop: Stop) -> Result<(), PluginError> {
+    let Some(gpus) = gpus(&settings, &node, &mut stop).await else {
+        return Ok(());
+    };
+    let resources = settings.mode.resources(&gpus)?;
+    for resource in &resources {
+        (settings.say)(&format!(
+            "{} of {}: {} devices of {} GPUs",
+            resource.name,
+            settings.mode.word(),
+            resource.devices.len(),
+            gpus.len()
+        ));
+    }
+    let prefix = prefix(settings.mode.word());
+    let allocations =
+        Allocations::open(node.clone(), &settings.state, &prefix).map_err(PluginError::State)?;
+    let shared = Arc::new(Shared {
+        numa: gpus.iter().map(numa).collect(),
+        gpus,
+        resources,
+        allocations: Mutex::new(allocations),
+        settings,
+    });
+    if let Err(error) = shared.with(|_, all| all.reconcile()).await {
+        shared.say(&format!("groups of the daemon: {error}"));
+    }
+    let (healthy, health) = watch::channel(true);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(watch_health(Arc::clone(&shared), node, healthy));
+    tasks.spawn(watch_pods(Arc::clone(&shared)));
+    for number in 0..shared.resources.len() {
+        tasks.spawn(offer(Arc::clone(&shared), number, health.clone()));
+    }
+    let ended = tokio::select! {
+        () = stop.wait() => Ok(()),
+        Some(ended) = tasks.join_next() => ended.unwrap_or(Ok(())),
+    };
+    for resource in &shared.resources {
+        std::fs::remove_file(shared.settings.sockets.join(&resource.socket)).ok();
+    }
+    ended
+}
+
+/// The GPUs, as soon as the daemon says which there are.
+async fn gpus<N: Node>(settings: &Settings, node: &N, stop: &mut Stop) -> Option<Vec<Gpu>> {
+    let mut said = String::new();
+    loop {
+        let mut node = node.clone();
+        let asked = tokio::task::spawn_blocking(move || node.gpus()).await;
+        match asked.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(gpus) => return Some(gpus),
+            Err(error) if error != said => {
+                (settings.say)(&format!("waiting for the daemon: {error}"));
+                said = error;
+            }
+            Err(_) => {}
+        }
+        if stop.within(LOOK).await {
+            return None;
+        }
+    }
+}
+
+/// The NUMA node that a GPU is near to, where the kernel says so.
+fn numa(gpu: &Gpu) -> Option<i64> {
+    let file = format!("/sys/bus/pci/devices/{}/numa_node", gpu.pci.kernel());
+    let number: i64 = std::fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    (number >= 0).then_some(number)
+}
+
+/// Tells the kubelet when the daemon stops answering, and when it answers again.
+async fn watch_health<N: Node>(
+    shared: Arc<Shared<N>>,
+    node: N,
+    healthy: watch::Sender<bool>,
+) -> Result<(), PluginError> {
+    loop {
+        tokio::time::sleep(shared.settings.probe_interval).await;
+        let mut node = node.clone();
+        let mut asked = tokio::task::spawn_blocking(move || node.probe());
+        let now = match tokio::time::timeout(PATIENCE, &mut asked).await {
+            Ok(answer) => answer.unwrap_or_else(|error| Err(error.to_string())),
+            Err(_) => {
+                // One that hangs is not asked again before it answers.
+                shared.say("the daemon does not answer in time");
+                healthy.send_replace(false);
+                asked.await.unwrap_or_else(|error| Err(error.to_string()))
+            }
+        };
+        let before = *healthy.borrow();
+        match (&now, before) {
+            (Err(error), true) => shared.say(&format!("the daemon does not answer: {error}")),
+            (Ok(()), false) => {
+                // Another daemon may know nothing of those that are running.
+                if let Err(error) = shared.with(|_, all| all.reconcile()).await {
+                    shared.say(&format!("groups of the daemon: {error}"));
+                    continue;
+                }
+                shared.say("the daemon answers again");
+            }
+            _ => continue,
+        }
+        healthy.send_replace(now.is_ok());
+    }
+}
+
+/// Forgets allocations that no pod has any more.
+async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        // A kubelet that does not say is one that is being started.
+        let Ok(pods) = pods(&shared.settings.pod_resources).await else {
+            continue;
+        };
+        let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for pod in pods.pod_resources {
+            for devices in pod.containers.into_iter().flat_map(|one| one.devices) {
+                let ids = held.entry(devices.resource_name).or_default();
+                ids.extend(devices.device_ids);
+            }
+        }
+        let swept = shared.with(move |shared, all| {
+            all.sweep(&held, Instant::now(), FORGET_AFTER)?;
+            if let Strategy::Cdi(folder) = &shared.settings.strategy {
+                remove_specifications(folder, shared.settings.mode.word(), &all.groups());
+            }
+            Ok(())
+        });
+        if let Err(error) = swept.await {
+            shared.say(&error);
+        }
+    }
+}
+
+/// Removes specifications of groups that are gone.
+fn remove_specifications(folder: &Path, word: &str, groups: &BTreeSet<String>) {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let group = name.to_str().and_then(|name| {
+            let group = name.strip_prefix("openmps-")?.strip_suffix(".json")?;
+            group.starts_with(&prefix(word)).then_some(group)
+        });
+        if group.is_some_and(|group| !groups.contains(group)) {
+            std::fs::remove_file(entry.path()).ok();
+        }
+    }
+}
+
+/// What the names of a mode's groups begin with.
+fn prefix(word: &str) -> String {
+    format!("k8s-{word}-")
+}
+
+async fn pods(socket: &Path) -> Result<proto::ListPodResourcesResponse, tonic::Status> {
+    let mut kubelet = proto::connect(socket).await?;
+    proto::call(&mut kubelet, proto::method::LIST_PODS, proto::Empty {}).await
+}
+
+/// What tells a file from a later one of the same name.
+fn identity(path: &Path) -> Option<(u64, u64, i64, i64)> {
+    let facts = std::fs::symlink_metadata(path).ok()?;
+    Some((facts.dev(), facts.ino(), facts.ctime(), facts.ctime_nsec()))
+}
+
+/// Offers a resource: serves its socket and makes it known, again after each start of the kubelet,
+/// which removes all sockets of its folder.
+async fn offer<N: Node>(
+    shared: Arc<Shared<N>>,
+    number: usize,
+    health: watch::Receiver<bool>,
+) -> Result<(), PluginError> {
+    let Some(resource) = shared.resources.get(number) else {
+        return Ok(());
+    };
+    let folder = &shared.settings.sockets;
+    let (socket, kubelet) = (folder.join(&resource.socket), folder.join(KUBELET));
+    loop {
+        let mut said = false;
+        while identity(&kubelet).is_none() {
+            if !said {
+                shared.say(&format!("waiting for the kubelet: {}", kubelet.display()));
+                said = true;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        std::fs::remove_file(&socket).ok();
+        let failed = |error| PluginError::Socket {
+            path: socket.clone(),
+            error,
+        };
+        let listener = match UnixListener::bind(&socket) {
+            Ok(listener) => UnixListenerStream::new(listener),
+            // The kubelet is making its folder again.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let ours = identity(&socket);
+        let service = Service::new(Arc::clone(&shared), number, health.clone());
+        let server = tonic::transport::Server::builder().serve_with_incoming(
+            tower::service_fn(move |request| service.clone().answer(request)),
+            listener.map(|stream| stream.map(Mended::new)),
+        );
+        let known = async {
+            loop {
+                let registered_with = identity(&kubelet);
+                if let Err(error) = register(&kubelet, resource, shared.pre_start()).await {
+                    shared.say(&format!("{}: {}", resource.name, error.message()));
+                } else {
+                    shared.say(&format!("{}: known to the kubelet", resource.name));
+                    while identity(&kubelet) == registered_with && identity(&socket) == ours {
+                        tokio::time::sleep(LOOK).await;
+                    }
+                }
+                if identity(&socket) != ours || identity(&kubelet).is_none() {
+                    return;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::select! {
+            () = known => shared.say(&format!("{}: the kubelet was started anew", resource.name)),
+            ended = server => if let Err(error) = ended {
+                shared.say(&format!("{}: {error}", resource.name));
+            },
+        }
+    }
+}
+
+impl<N> Shared<N> {
+    /// Whether containers' starts matter: where two resources come together.
+    fn pre_start(&self) -> bool {
+        self.resources.len() > 1
+    }
+}
+
+async fn register(
+    kubelet: &Path,
+    resource: &Resource,
+    pre_start_required: bool,
+) -> Result<(), tonic::Status> {
+    let mut peer = proto::connect(kubelet).await?;
+    let request = proto::RegisterRequest {
+        version: proto::VERSION.to_owned(),
+        endpoint: resource.socket.clone(),
+        resource_name: resource.name.clone(),
+        options: Some(proto::DevicePluginOptions {
+            pre_start_required,
+            get_preferred_allocation_available: true,
+        }),
+    };
+    let _: proto::Empty = proto::call(&mut peer, proto::method::REGISTER, request).await?;
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! What a plugin answers to the kubelet.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::WatchStream;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::server::Grpc;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+use super::{Node, Shared, Strategy, pods};
+use crate::cdi::{self, Spec};
+use crate::kubernetes::allocations::Limits;
+use crate::kubernetes::proto::{self, method};
+use crate::kubernetes::resources::{Grant, Kind, Resource, environment, mounts};
+
+/// The service of one resource.
+#[derive(Debug)]
+pub struct Service<N> {
+    shared: Arc<Shared<N>>,
+    /// Which resource.
+    number: usize,
+    health: watch::Receiver<bool>,
+}
+
+impl<N> Clone for Service<N> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            number: self.number,
+            health: self.health.clone(),
+        }
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> Status {
+    Status::failed_precondition(error.to_string())
+}
+
+impl<N: Node> Service<N> {
+    /// The service of a resource.
+    pub fn new(shared: Arc<Shared<N>>, number: usize, health: watch::Receiver<bool>) -> Self {
+        Self {
+            shared,
+            number,
+            health,
+        }
+    }
+
+    /// Answers a request.
+    pub async fn answer(
+        self,
+        request: http::Request<Body>,
+    ) -> Result<http::Response<Body>, Infallible> {
+        /// Hands a message to a function, and its answer back.
+        macro_rules! unary {
+            ($asked:ty, $answer:ty, $method:ident) => {{
+                let mut grpc = Grpc::new(ProstCodec::<$answer, $asked>::default());
+                let answered = service_fn(move |request: Request<$asked>| {
+                    let service = self.clone();
+                    async move {
+                        let answer = service.clone().$method(request.into_inner()).await;
+                        if let Err(status) = &answer {
+                            service.shared.say(status.message());
+                        }
+                        answer.map(Response::new)
+                    }
+                });
+                Ok(grpc.unary(answered, request).await)
+            }};
+        }
+        match request.uri().path() {
+            method::OPTIONS => unary!(proto::Empty, proto::DevicePluginOptions, options),
+            method::PREFERRED => unary!(
+                proto::PreferredAllocationRequest,
+                proto::PreferredAllocationResponse,
+                preferred
+            ),
+            method::ALLOCATE => {
+                unary!(proto::AllocateRequest, proto::AllocateResponse, allocate)
+            }
+            method::PRE_START => {
+                unary!(proto::PreStartContainerRequest, proto::Empty, pre_start)
+            }
+            method::LIST_AND_WATCH => {
+                let mut grpc = Grpc::new(ProstCodec::<_, proto::Empty>::default());
+                let listed = service_fn(move |_: Request<proto::Empty>| {
+                    let service = self.clone();
+                    let lists = WatchStream::new(service.health.clone());
+                    let lists = lists.map(move |healthy| service.list(healthy));
+                    async move { Ok::<_, Status>(Response::new(lists)) }
+                });
+                Ok(grpc.server_streaming(listed, request).await)
+            }
+            other => Ok(Status::unimplemented(format!("no method {other}")).into_http()),
+        }
+    }
+
+    fn resource(&self) -> Result<&Resource, Status> {
+        let resource = self.shared.resources.get(self.number);
+        resource.ok_or_else(|| refused("no such resource"))
+    }
+
+    async fn options(self, _: proto::Empty) -> Result<proto::DevicePluginOptions, Status> {
+        Ok(proto::DevicePluginOptions {
+            pre_start_required: self.shared.pre_start(),
+            get_preferred_allocation_available: true,
+        })
+    }
+
+    /// All devices, as healthy as the daemon.
+    fn list(&self, healthy: bool) -> Result<proto::ListAndWatchResponse, Status> {
+        let health = if healthy {
+            proto::HEALTHY
+        } else {
+            proto::UNHEALTHY
+        };
+        let devices = self.resource()?.devices.iter().map(|device| {
+            let near = device.gpu.and_then(|gpu| *self.shared.numa.get(gpu)?);
+            proto::Device {
+                id: device.id.clone(),
+                health: health.to_owned(),
+                topology: near.map(|id| proto::TopologyInfo {
+                    nodes: vec![proto::NumaNode { id }],
+                }),
+            }
+        });
+        Ok(proto::ListAndWatchResponse {
+            devices: devices.collect(),
+        })
+    }
+
+    async fn preferred(
+        self,
+        request: proto::PreferredAllocationRequest,
+    ) -> Result<proto::PreferredAllocationResponse, Status> {
+        let resource = self.resource()?;
+        let placement = self.shared.settings.placement;
+        let each = request.container_requests.iter().map(|container| {
+            let size = usize::try_from(container.allocation_size).unwrap_or(0);
+            proto::DeviceIds {
+                device_ids: resource.preferred(
+                    &container.available_device_ids,
+                    &container.must_include_device_ids,
+                    size,
+                    placement,
+                ),
+            }
+        });
+        Ok(proto::PreferredAllocationResponse {
+            container_responses: each.collect(),
+        })
+    }
+
+    async fn allocate(
+        self,
+        request: proto::AllocateRequest,
+    ) -> Result<proto::AllocateResponse, Status> {
+        let resource = self.resource()?;
+        let each = request.container_requests.iter();
+        let grants: Vec<Grant> = each
+            .map(|container| resource.grant(&container.device_ids, &self.shared.gpus))
+            .collect::<Result<_, _>>()
+            .map_err(refused)?;
+        let of_pod: usize = grants.iter().map(|grant| grant.units).sum();
+        let mut answer = proto::AllocateResponse::default();
+        for (container, grant) in request.container_requests.into_iter().zip(grants) {
+            let given = self.give(container.device_ids, grant, of_pod).await;
+            answer.container_responses.push(given.map_err(refused)?);
+        }
+        Ok(answer)
+    }
+
+    /// Gives a container what it was granted.
+    async fn give(
+        &self,
+        ids: Vec<String>,
+        grant: Grant,
+        of_pod: usize,
+    ) -> Result<proto::ContainerAllocateResponse, String> {
+        let settings = &self.shared.settings;
+        let mut envs = environment(&settings.mode, &grant, &self.shared.gpus);
+        if let Some(units) = envs.get_mut("ALIYUN_COM_GPU_MEM_POD") {
+            *units = of_pod.to_string();
+        }
+        if grant.gpus.is_empty() {
+            // A share alone is a variable; the container's memory brings the rest.
+            return Ok(proto::ContainerAllocateResponse {
+                envs,
+                ..proto::ContainerAllocateResponse::default()
+            });
+        }
+        let limits = Limits {
+            memory: grant.memory(&self.shared.gpus),
+            percentage: grant.percentage,
+        };
+        let name = self
+            .resource()
+            .map_err(|status| status.message().to_owned())?
+            .name
+            .clone();
+        let given = self
+            .shared
+            .with(move |_, all| all.give(&name, &ids, limits));
+        let (folder, group) = given.await?;
+        let mounts = mounts(&settings.mode, &folder, &settings.library);
+        match &settings.strategy {
+            Strategy::Mounts => Ok(proto::ContainerAllocateResponse {
+                envs,
+                mounts: mounts
+                    .map(|(host_path, container_path)| proto::Mount {
+                        container_path,
+                        host_path,
+                        read_only: true,
+                    })
+                    .into(),
+                ..proto::ContainerAllocateResponse::default()
+            }),
+            Strategy::Cdi(folder) => {
+                let env = envs.iter().map(|(name, value)| format!("{name}={value}"));
+                let spec = Spec::of_one(&group, env.collect(), &mounts);
+                let spec = spec.map_err(|error| error.to_string())?;
+                self.write(folder, &group, &spec.json())?;
+                Ok(proto::ContainerAllocateResponse {
+                    cdi_devices: vec![proto::CdiDevice {
+                        name: format!("{}={group}", cdi::KIND),
+                    }],
+                    ..proto::ContainerAllocateResponse::default()
+                })
+            }
+        }
+    }
+
+    /// Writes a specification, so that there is always a whole one.
+    fn write(&self, folder: &Path, group: &str, text: &str) -> Result<(), String> {
+        let path = |group: &str, ending| folder.join(format!("openmps-{group}.{ending}"));
+        let write = || -> std::io::Result<()> {
+            std::fs::create_dir_all(folder)?;
+            std::fs::write(path(group, "new"), text)?;
+            std::fs::rename(path(group, "new"), path(group, "json"))
+        };
+        write().map_err(|error| format!("cannot write {}: {error}", path(group, "json").display()))
+    }
+
+    /// A container is about to be started: by now the kubelet says which devices it has of both
+    /// resources, and its group gets its part of the compute.
+    async fn pre_start(
+        self,
+        request: proto::PreStartContainerRequest,
+    ) -> Result<proto::Empty, Status> {
+        if !self.shared.pre_start() {
+            return Ok(proto::Empty {});
+        }
+        let pods = pods(&self.shared.settings.pod_resources).await?;
+        let resource = self.resource()?;
+        let containers = pods.pod_resources.iter().flat_map(|pod| &pod.containers);
+        let of = |container: &proto::ContainerResources, name: &str| -> BTreeSet<String> {
+            let devices = container.devices.iter();
+            devices
+                .filter(|devices| devices.resource_name == name)
+                .flat_map(|devices| devices.device_ids.iter().cloned())
+                .collect()
+        };
+        let asked = request.device_ids.first();
+        let found = containers
+            .filter(|container| asked.is_some_and(|id| of(container, &resource.name).contains(id)))
+            .last();
+        let container = found.ok_or_else(|| {
+            refused("the kubelet names no container with these devices; it will ask again")
+        })?;
+        let mut memory = None;
+        let mut percentage = None;
+        for resource in &self.shared.resources {
+            let devices = of(container, &resource.name);
+            match resource.kind {
+                _ if devices.is_empty() => {}
+                Kind::Share => percentage = Some(u32::try_from(devices.len()).unwrap_or(100)),
+                _ => memory = Some((resource.name.clone(), devices)),
+            }
+        }
+        let Some((name, devices)) = memory else {
+            return Err(refused(format!(
+                "container {} asks for a share of a GPU and for none of its memory: ask for \
+                 openmps.org/gpu-memory too",
+                container.name
+            )));
+        };
+        let percentage = percentage.map(|part| part.min(100));
+        let set = self
+            .shared
+            .with(move |_, all| all.set_percentage(&name, &devices, percentage));
+        set.await.map_err(refused)?;
+        Ok(proto::Empty {})
+    }
+}

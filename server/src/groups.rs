@@ -1,0 +1,310 @@
+//! Groups of clients, as this server knows them: what the clients of one may take of the devices
+//! together, and what came of asking the engine for their compute.
+//!
+//! What is taken is counted in a ledger that other servers with clients of the group have too, so a
+//! limit holds whoever they run as. The numbers of groups are the daemon's. Static partitions are
+//! groups without a budget. Knows neither sessions nor blocks.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cuda_abi::facts::DeviceFacts;
+use cuda_abi::{CUresult, limits};
+use engine::{Engine, GroupShare};
+use transport::handshake;
+use transport::ledger::Ledger;
+
+/// No limit.
+const UNLIMITED: u64 = u64::MAX;
+
+/// A group's part of the devices' compute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Compute {
+    /// Of which device; `None` for all.
+    pub device: Option<u32>,
+    /// The part.
+    pub share: GroupShare,
+    /// The engine cannot hold the clients to it together, so each of them is held to it.
+    pub each: bool,
+}
+
+/// A group of clients.
+#[derive(Debug)]
+pub struct Group {
+    number: u32,
+    slot: u32,
+    ledger: Ledger,
+    /// Bytes of each device.
+    limits: Vec<AtomicU64>,
+    compute: Mutex<Option<Compute>>,
+    /// Why it takes no clients: what it was given cannot hold.
+    wrong: Mutex<Option<Wrong>>,
+    /// One client at a time asks the ledger, as that wants it.
+    taking: Mutex<()>,
+}
+
+/// Why a group's limits do not hold.
+pub type Wrong = (CUresult, String);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    /// The number by which the engine knows it.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Takes bytes of a device. Says whether they are within the limit.
+    #[must_use]
+    pub fn take(&self, device: u32, bytes: u64) -> bool {
+        let _one = lock(&self.taking);
+        self.ledger
+            .take(self.slot, device, bytes, self.limit(device))
+    }
+
+    /// Gives them back.
+    pub fn give(&self, device: u32, bytes: u64) {
+        if bytes > 0 {
+            self.ledger.give(self.slot, device, bytes);
+        }
+    }
+
+    /// Bytes of a device that its clients together may take.
+    #[must_use]
+    pub fn limit(&self, device: u32) -> u64 {
+        let limit = self.limits.get(device as usize);
+        limit.map_or(0, |limit| limit.load(Ordering::Relaxed))
+    }
+
+    /// Bytes of a device that are left of the limit.
+    #[must_use]
+    pub fn left(&self, device: u32) -> u64 {
+        self.limit(device).saturating_sub(self.ledger.used(device))
+    }
+
+    /// Its part of the compute, if that is limited.
+    #[must_use]
+    pub fn compute(&self) -> Option<Compute> {
+        *lock(&self.compute)
+    }
+
+    /// Why it takes no clients.
+    #[must_use]
+    pub fn wrong(&self) -> Option<Wrong> {
+        lock(&self.wrong).clone()
+    }
+}
+
+/// Memory that counts for a group as long as this is kept.
+#[derive(Debug)]
+pub struct Kept {
+    group: Arc<Group>,
+    device: u32,
+    bytes: u64,
+}
+
+impl Kept {
+    /// Keeps what was taken.
+    #[must_use]
+    pub const fn new(group: Arc<Group>, device: u32, bytes: u64) -> Self {
+        Self {
+            group,
+            device,
+            bytes,
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.group.give(self.device, self.bytes);
+    }
+}
+
+/// All groups that the daemon has told of.
+#[derive(Debug, Default)]
+pub struct Groups(Mutex<HashMap<u32, Arc<Group>>>);
+
+impl Groups {
+    /// The group with a number.
+    #[must_use]
+    pub fn find(&self, number: u32) -> Option<Arc<Group>> {
+        lock(&self.0).get(&number).cloned()
+    }
+
+    /// The daemon has told of a group, or of its new limits.
+    ///
+    /// # Errors
+    /// When they cannot hold. A new group then takes no clients; the limits of one that was known
+    /// before stay as they were.
+    pub fn told(
+        &self,
+        engine: &dyn Engine,
+        packet: &handshake::Group,
+        ledger: OwnedFd,
+    ) -> Result<(), Wrong> {
+        let mut groups = lock(&self.0);
+        let group = match groups.get(&packet.group) {
+            Some(group) => group.clone(),
+            None => {
+                let ledger = Ledger::from_fd(ledger)
+                    .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
+                let each = engine.devices().iter();
+                let group = Arc::new(Group {
+                    number: packet.group,
+                    slot: packet.slot,
+                    ledger,
+                    limits: each.map(|_| AtomicU64::new(0)).collect(),
+                    compute: Mutex::default(),
+                    wrong: Mutex::new(Some((
+                        CUresult::ERROR_MPS_CONNECTION_FAILED,
+                        "its limits were never set".to_owned(),
+                    ))),
+                    taking: Mutex::default(),
+                });
+                groups.insert(packet.group, group.clone());
+                group
+            }
+        };
+        let set = group.set(engine, packet, Arc::strong_count(&group) > 2);
+        let mut wrong = lock(&group.wrong);
+        match &set {
+            Ok(()) => *wrong = None,
+            // One that has worked goes on as it is.
+            Err(why) if wrong.is_some() => *wrong = Some(why.clone()),
+            Err(_) => {}
+        }
+        set
+    }
+
+    /// The daemon says that a group is no more.
+    pub fn gone(&self, engine: &dyn Engine, number: u32) {
+        if let Some(group) = lock(&self.0).remove(&number)
+            && lock(&group.compute).is_some_and(|compute| !compute.each)
+        {
+            let _ = engine.set_group(number, None);
+        }
+    }
+}
+
+impl Group {
+    fn set(
+        &self,
+        engine: &dyn Engine,
+        packet: &handshake::Group,
+        has_clients: bool,
+    ) -> Result<(), Wrong> {
+        let refuse = |error: &dyn std::fmt::Display| {
+            (CUresult::ERROR_MPS_CONNECTION_FAILED, error.to_string())
+        };
+        let memory = limits_of(engine.devices(), &packet.memory).map_err(|text| refuse(&text))?;
+        let wanted = match &packet.percentage {
+            Some(text) => Some(Compute {
+                device: packet.device,
+                share: GroupShare {
+                    percentage: limits::percentage(text).map_err(|error| refuse(&error))?,
+                    reserved: packet.reserved,
+                },
+                each: false,
+            }),
+            None => None,
+        };
+        self.set_compute(engine, wanted, has_clients)?;
+        for (limit, bytes) in self.limits.iter().zip(memory) {
+            limit.store(bytes, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn set_compute(
+        &self,
+        engine: &dyn Engine,
+        wanted: Option<Compute>,
+        has_clients: bool,
+    ) -> Result<(), Wrong> {
+        let mut compute = lock(&self.compute);
+        let as_it_is = match (*compute, wanted) {
+            (Some(is), Some(wanted)) => is.share == wanted.share && is.device == wanted.device,
+            (None, None) => true,
+            _ => false,
+        };
+        if as_it_is {
+            return Ok(());
+        }
+        // What each client was held to when it came stays with it.
+        let frozen = has_clients && compute.is_some_and(|compute| compute.each);
+        let set = if frozen {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        } else {
+            engine.set_group(self.number, wanted.map(|wanted| wanted.share))
+        };
+        match set {
+            Ok(()) => *compute = wanted,
+            Err(CUresult::ERROR_NOT_SUPPORTED) if !has_clients => match wanted {
+                Some(wanted) if wanted.share.reserved => {
+                    return Err((
+                        CUresult::ERROR_NOT_SUPPORTED,
+                        "this device's compute cannot be reserved".to_owned(),
+                    ));
+                }
+                // Held to it each by itself is more than asked, but together they are not held.
+                _ => {
+                    *compute = wanted.map(|wanted| Compute {
+                        each: true,
+                        ..wanted
+                    })
+                }
+            },
+            Err(code) => {
+                let text = match code {
+                    CUresult::ERROR_NOT_SUPPORTED => {
+                        "this device's compute cannot be divided anew while clients run".to_owned()
+                    }
+                    CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION => {
+                        "more would be reserved than the device has".to_owned()
+                    }
+                    _ => format!("the device refuses it with error {}", code.0),
+                };
+                return Err((code, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The limit of each device, by a text as CUDA_MPS_PINNED_DEVICE_MEM_LIMIT has it; the lowest of
+/// several for one device.
+///
+/// # Errors
+/// When it does not parse, or names no device, in words.
+pub fn limits_of(devices: &[DeviceFacts], text: &str) -> Result<Vec<u64>, String> {
+    let mut memory = vec![UNLIMITED; devices.len()];
+    for limit in limits::memory_limits(text).map_err(|error| error.to_string())? {
+        let device = find(devices, &limit.device).ok_or_else(|| {
+            format!(
+                "memory limit for device {}, which there is not or more than one",
+                limit.device
+            )
+        })?;
+        memory[device] = memory[device].min(limit.bytes);
+    }
+    Ok(memory)
+}
+
+/// The device with an ordinal, or a UUID that begins so.
+fn find(devices: &[DeviceFacts], name: &str) -> Option<usize> {
+    if let Ok(ordinal) = name.parse::<usize>() {
+        return (ordinal < devices.len()).then_some(ordinal);
+    }
+    let mut found = (0..devices.len()).filter(|&index| {
+        let uuid = crate::run::uuid(&devices[index].uuid);
+        uuid.to_ascii_lowercase()
+            .starts_with(&name.to_ascii_lowercase())
+    });
+    found.next().filter(|_| found.next().is_none())
+}

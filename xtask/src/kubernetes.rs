@@ -1,0 +1,448 @@
+//! `cargo xtask kubernetes`: a real kubelet, the manifests of `deploy/kubernetes`, and pods with shares of
+//! the software GPU. What the machine cannot do is said and skipped.
+
+mod cluster;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+
+use crate::images::{self, OPENMPS, Tree};
+use crate::shell::{cargo, root, run};
+use cluster::{Cluster, NODE, wait_for};
+
+/// The image of the pods.
+const SHARE: &str = "localhost/openmps-share";
+
+/// What Debian has of it.
+const PACKAGES: &[(&str, &str)] = &[
+    ("etcd", "etcd-server"),
+    ("containerd", "containerd"),
+    ("ctr", "containerd"),
+    ("runc", "runc"),
+    ("openssl", "openssl"),
+    ("ip", "iproute2"),
+];
+
+/// Labels of the node: of all three modes, one of which is deployed at a time.
+const LABELS: &str =
+    "ack.node.gpu.schedule=mps,nvidia.com/mps.capable=true,openmps.org/schedule=true";
+
+/// Runs everything that this machine can.
+pub fn kubernetes() -> Result<()> {
+    if let Some(why) = missing()? {
+        println!("kubernetes: SKIPPED: {why}");
+        return Ok(());
+    }
+    let archives = archives()?;
+    let cluster = Cluster::start(LABELS)?;
+    let mut test = Test { cluster };
+    let done = test.all(&archives);
+    if done.is_err() {
+        test.cluster.print_logs();
+        test.print_pods();
+    }
+    done
+}
+
+/// What stands in the way, after installing and building what can be.
+fn missing() -> Result<Option<String>> {
+    if !is_root()? {
+        return Ok(Some("a kubelet needs root".into()));
+    }
+    let is_there = |program: &str| {
+        let found = Command::new("sh")
+            .args(["-c", &format!("command -v {program}")])
+            .stdout(Stdio::null())
+            .status();
+        found.is_ok_and(|status| status.success())
+    };
+    let build = root().join("target/kubernetes/bin/kube-controller-manager");
+    let mut packages: Vec<&str> = PACKAGES
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if !PathBuf::from("/usr/lib/cni/bridge").exists() {
+        packages.push("containernetworking-plugins");
+    }
+    if !PathBuf::from("/bin/busybox").exists() {
+        packages.push("busybox-static");
+    }
+    if !build.exists() {
+        packages.extend(["golang-go", "dpkg-dev"]);
+    }
+    if !packages.is_empty() {
+        let mut install = Command::new("apt-get");
+        install.args(["install", "--yes", "--no-install-recommends"]);
+        if let Err(error) = run(install.args(&packages)) {
+            return Ok(Some(format!(
+                "{} cannot be installed: {error}",
+                packages.join(", ")
+            )));
+        }
+    }
+    if !build.exists() {
+        let mut script = Command::new("tests/platforms/kubernetes/build.sh");
+        if let Err(error) = run(script.arg("target/kubernetes")) {
+            return Ok(Some(format!("Kubernetes cannot be built here: {error}")));
+        }
+    }
+    Ok((!is_there("kubectl")).then(|| "there is no kubectl on this machine".into()))
+}
+
+fn is_root() -> Result<bool> {
+    let output = Command::new("id").arg("-u").output().context("id")?;
+    Ok(output.stdout.trim_ascii() == b"0")
+}
+
+/// The images: ours, one whose program takes its share, and the one that holds a pod.
+fn archives() -> Result<Vec<PathBuf>> {
+    let [openmps, _] = images::build(true)?;
+    run(cargo().args(["build", "--package", "tests", "--bin", "share"]))?;
+    let share = Tree::new("openmps-share")?;
+    share.program(&root().join("target/debug/share"), "share")?;
+    // The library comes by a mount; what it loads is the image's.
+    share.loaded_by(&root().join("target/embedded/release/libcuda.so"))?;
+    let share = share.pack(SHARE, &json!({"Entrypoint": ["/usr/bin/share"]}))?;
+    let pause = Tree::new("pause")?;
+    pause.program(&PathBuf::from("/bin/busybox"), "busybox")?;
+    let pause = pause.pack(
+        "localhost/pause",
+        &json!({"Cmd": ["/usr/bin/busybox", "sleep", "2147483647"]}),
+    )?;
+    Ok(vec![openmps, share, pause])
+}
+
+struct Test {
+    cluster: Cluster,
+}
+
+impl Test {
+    fn all(&mut self, archives: &[PathBuf]) -> Result<()> {
+        for archive in archives {
+            self.cluster.load(archive)?;
+        }
+        println!("kubernetes: --- aliyun.com/gpu-mem");
+        self.deploy("aliyun")?;
+        self.offers("aliyun.com/gpu-mem", "15")?;
+        self.aliyun()?;
+        self.restarts()?;
+        self.undeploy("aliyun")?;
+
+        println!("kubernetes: --- nvidia.com/gpu");
+        self.deploy("nvidia")?;
+        self.offers("nvidia.com/gpu", "10")?;
+        self.pod("replica", "1536", &json!({"nvidia.com/gpu": 1}))?;
+        self.ends_well("replica")?;
+        self.undeploy("nvidia")?;
+
+        println!("kubernetes: --- openmps.org/gpu-memory and openmps.org/gpu-share");
+        self.deploy("openmps")?;
+        self.offers("openmps.org/gpu-memory", "15")?;
+        self.offers("openmps.org/gpu-share", "100")?;
+        self.pod(
+            "both",
+            "3072",
+            &json!({"openmps.org/gpu-memory": 3, "openmps.org/gpu-share": 25}),
+        )?;
+        self.ends_well("both")?;
+        let group = self.control(&["group", "list"])?;
+        ensure!(
+            group.contains("25.0"),
+            "the group has no share of the compute: {group}"
+        );
+        self.undeploy("openmps")
+    }
+
+    /// Applies a manifest of ours, with the software GPU, and with its folders in the cluster's.
+    fn deploy(&self, mode: &str) -> Result<()> {
+        let file = root()
+            .join("deploy/kubernetes")
+            .join(format!("{mode}.yaml"));
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let folder = |name: &str| self.cluster.path(name).to_string_lossy().into_owned();
+        let state = folder("state");
+        let text = text
+            .replace("/run/openmps", &folder("pipe"))
+            .replace("/var/log/openmps", &folder("mps-log"))
+            .replace("/var/lib/openmps", &state)
+            .replace(
+                &format!("--mode={mode}"),
+                &format!(
+                    "--mode={mode}, --probe-interval=1, --state={state}/allocations.json, \
+                     --library-directory={state}/lib"
+                ),
+            )
+            .replace(
+                "{name: NVIDIA_DRIVER_CAPABILITIES, value: \"compute,utility\"}",
+                "{name: OPENMPS_ENGINE, value: soft}\n            \
+                 - {name: OPENMPS_SOFT_MEMORY, value: 15G}",
+            );
+        ensure!(
+            text.contains("value: soft"),
+            "the manifest is not what this test knows"
+        );
+        self.cluster.apply(&text)
+    }
+
+    /// Ends a mode's pods, and what it has written.
+    fn undeploy(&self, mode: &str) -> Result<()> {
+        let file = root()
+            .join("deploy/kubernetes")
+            .join(format!("{mode}.yaml"));
+        self.kubectl(&["delete", "pods", "--all", "--grace-period=1"])?;
+        self.kubectl(&["delete", "-f", &file.to_string_lossy()])?;
+        wait_for("the DaemonSets' pods are gone", || {
+            let list = self.kubectl(&["get", "pods", "-A", "-o", "name"])?;
+            Ok(list.trim().is_empty())
+        })
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster.kubectl(arguments)
+    }
+
+    /// Asks the daemon in its container's directory.
+    fn control(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(root().join("target/debug/openmps"))
+            .arg("control")
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.cluster.path("pipe"))
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(output.status.success(), "{arguments:?}: {text}");
+        Ok(text)
+    }
+
+    /// Waits until the node offers so many of a resource.
+    fn offers(&self, resource: &str, count: &str) -> Result<()> {
+        let path = resource.replace('.', "\\.");
+        let path = format!("jsonpath={{.status.allocatable.{path}}}");
+        wait_for(&format!("the node offers {count} of {resource}"), || {
+            Ok(self.kubectl(&["get", "node", NODE, "-o", &path])? == count)
+        })
+    }
+
+    /// Makes a pod whose program takes so many MiB.
+    fn pod(&self, name: &str, arguments: &str, limits: &serde_json::Value) -> Result<()> {
+        let arguments: Vec<&str> = arguments.split_whitespace().collect();
+        // Of a pod of this name in a former run.
+        for folder in Self::log_folders(name) {
+            fs::remove_dir_all(folder)?;
+        }
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "main", "image": format!("{SHARE}:latest"),
+                    "imagePullPolicy": "Never", "args": arguments,
+                    "env": [{"name": "OPENMPS_CONNECT_TIMEOUT", "value": "30"}],
+                    "securityContext": {"runAsUser": 1000},
+                    "resources": {"limits": limits}
+                }]
+            }
+        });
+        self.cluster.apply(&pod.to_string())
+    }
+
+    fn phase(&self, name: &str) -> Result<String> {
+        self.kubectl(&["get", "pod", name, "-o", "jsonpath={.status.phase}"])
+    }
+
+    fn log_folders(name: &str) -> Vec<PathBuf> {
+        let folders = fs::read_dir("/var/log/pods")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let prefix = format!("default_{name}_");
+        let of_pod = folders.filter(|one| one.file_name().to_string_lossy().starts_with(&prefix));
+        of_pod.map(|folder| folder.path()).collect()
+    }
+
+    fn log(&self, name: &str) -> String {
+        let mut text = String::new();
+        for folder in Self::log_folders(name) {
+            let file = folder.join("main/0.log");
+            text.push_str(&fs::read_to_string(file).unwrap_or_default());
+        }
+        text
+    }
+
+    /// Waits for a pod that takes all of its share, and no more, and ends.
+    fn ends_well(&self, name: &str) -> Result<()> {
+        wait_for(
+            &format!("pod {name} took its share, and no MiB more"),
+            || match self.phase(name)?.as_str() {
+                "Failed" => bail!("pod {name} failed:\n{}", self.log(name)),
+                phase => Ok(phase == "Succeeded"),
+            },
+        )?;
+        let log = self.log(name);
+        ensure!(log.contains(" ok\n"), "pod {name} did not say ok:\n{log}");
+        Ok(())
+    }
+
+    /// Waits for a pod that has taken its share and holds it.
+    fn holds(&self, name: &str) -> Result<()> {
+        wait_for(&format!("pod {name} holds its share"), || {
+            match self.phase(name)?.as_str() {
+                "Failed" => bail!("pod {name} failed:\n{}", self.log(name)),
+                _ => Ok(self.log(name).contains(" ok\n")),
+            }
+        })
+    }
+
+    /// Waits for an event that says why a pod is not run.
+    fn waits_for(&self, name: &str, why: &str) -> Result<()> {
+        wait_for(&format!("pod {name} waits: {why}"), || {
+            let selector = format!("involvedObject.name={name}");
+            let events = self.kubectl(&[
+                "get",
+                "events",
+                "--field-selector",
+                &selector,
+                "-o",
+                "jsonpath={.items[*].message}",
+            ])?;
+            Ok(events.contains(why) && self.phase(name)? == "Pending")
+        })
+    }
+
+    fn aliyun(&self) -> Result<()> {
+        let units = |count: u32| json!({"aliyun.com/gpu-mem": count});
+        self.pod("two", "2048", &units(2))?;
+        self.ends_well("two")?;
+        self.kubectl(&["delete", "pod", "two"])?;
+
+        // Two share the device, a third has no room until one is gone.
+        self.pod("first", "2048 hold", &units(2))?;
+        self.pod("second", "2048 hold", &units(2))?;
+        self.holds("first")?;
+        self.holds("second")?;
+        self.pod("third", "12288", &units(12))?;
+        self.waits_for("third", "Insufficient aliyun.com/gpu-mem")?;
+        self.kubectl(&["delete", "pod", "second"])?;
+        self.ends_well("third")?;
+        self.kubectl(&["delete", "pod", "third"])?;
+
+        let fraction = self.pod("fraction", "1", &json!({"aliyun.com/gpu-mem": "1500m"}));
+        let refused = fraction
+            .err()
+            .context("a fraction of a unit was taken")?
+            .to_string();
+        ensure!(refused.contains("must be an integer"), "{refused}");
+
+        self.pod(
+            "core",
+            "1024",
+            &json!({"aliyun.com/gpu-mem": 1, "aliyun.com/gpu-core.percentage": 30}),
+        )?;
+        self.waits_for("core", "Insufficient aliyun.com/gpu-core.percentage")?;
+        self.kubectl(&["delete", "pod", "core"])?;
+
+        let list = self.kubectl(&["get", "nodes,pods", "--all-namespaces", "-o", "json"])?;
+        let file = self.cluster.path("list.json");
+        fs::write(&file, list)?;
+        let output = Command::new(root().join("target/debug/openmps"))
+            .args(["kubernetes", "inspect", "--file"])
+            .arg(&file)
+            .output()?;
+        let table = String::from_utf8_lossy(&output.stdout);
+        println!("{table}");
+        ensure!(
+            table.contains("2/15 (13%)") && table.contains("GPU Memory(GiB)"),
+            "inspect does not show pod first"
+        );
+        Ok(())
+    }
+
+    /// Plugin, kubelet and daemon are started anew, while pod `first` runs.
+    fn restarts(&mut self) -> Result<()> {
+        let units = |count: u32| json!({"aliyun.com/gpu-mem": count});
+        let plugin = "app.kubernetes.io/component=device-plugin";
+        self.kubectl(&[
+            "delete",
+            "pods",
+            "-n",
+            "kube-system",
+            "-l",
+            plugin,
+            "--grace-period=1",
+        ])?;
+        self.offers("aliyun.com/gpu-mem", "15")?;
+        self.pod("after-plugin", "2048", &units(2))?;
+        self.ends_well("after-plugin")?;
+
+        self.cluster.kill_kubelet()?;
+        self.cluster.start_kubelet(LABELS)?;
+        let sockets = PathBuf::from(cluster::KUBELET).join("device-plugins");
+        wait_for("the plugin is there for the next kubelet", || {
+            Ok(sockets.join("aliyungpushare.sock").exists())
+        })?;
+        self.offers("aliyun.com/gpu-mem", "15")?;
+        self.pod("after-kubelet", "2048", &units(2))?;
+        self.ends_well("after-kubelet")?;
+
+        ensure!(
+            self.phase("first")? == "Running",
+            "pod first ended:\n{}",
+            self.log("first")
+        );
+        let restarts = "jsonpath={.status.containerStatuses[0].restartCount}";
+        let restarts = self.kubectl(&["get", "pod", "first", "-o", restarts])?;
+        ensure!(
+            restarts == "0",
+            "pod first was started {restarts} times anew"
+        );
+        println!("kubernetes: pod first ran through both");
+
+        // The daemon goes, and with it its clients; its devices are sick until the next one is there.
+        let daemon = "app.kubernetes.io/component=daemon";
+        self.kubectl(&[
+            "delete",
+            "pods",
+            "-n",
+            "kube-system",
+            "-l",
+            daemon,
+            "--wait=false",
+        ])?;
+        self.offers("aliyun.com/gpu-mem", "0")?;
+        self.offers("aliyun.com/gpu-mem", "15")?;
+        self.pod("after-daemon", "2048", &units(2))?;
+        self.ends_well("after-daemon")
+    }
+
+    fn print_pods(&self) {
+        for arguments in [
+            &["get", "pods", "-A", "-o", "wide"][..],
+            &["describe", "node", NODE],
+            &["get", "events", "-A"],
+        ] {
+            println!("{}", self.kubectl(arguments).unwrap_or_default());
+        }
+        let logs = fs::read_dir("/var/log/pods")
+            .into_iter()
+            .flatten()
+            .flatten();
+        for folder in logs {
+            for container in fs::read_dir(folder.path()).into_iter().flatten().flatten() {
+                for log in fs::read_dir(container.path())
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                {
+                    let text = fs::read_to_string(log.path()).unwrap_or_default();
+                    println!("--- {}\n{text}", log.path().display());
+                }
+            }
+        }
+    }
+}
