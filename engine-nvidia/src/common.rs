@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use cuda_abi::CUresult;
 use engine::{Observer, Share};
 
+use crate::cleared::Cleared;
 use crate::context::Context;
 use crate::groups::Groups;
 use crate::module::Module;
@@ -16,7 +17,6 @@ use crate::output::Output;
 use crate::poller::Waker;
 use crate::stream::Stream;
 use crate::sync::lock;
-use crate::window::Cleared;
 
 /// Kernels that are named when a device dies.
 const MOST_NAMED: usize = 8;

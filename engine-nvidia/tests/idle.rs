@@ -31,6 +31,6 @@ fn an_idle_engine_uses_no_processor() {
     std::thread::sleep(Duration::from_millis(20));
     let before = ticks();
     std::thread::sleep(Duration::from_millis(500));
-    // Other tests of this process have pollers too, and may be at work.
-    assert!(ticks() - before < 50, "{} ticks", ticks() - before);
+    let used = ticks() - before;
+    assert!(used < 5, "{used} ticks");
 }
