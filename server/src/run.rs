@@ -21,6 +21,7 @@ use transport::handshake::{self, Admit, Ending, ListedDevice, Packet};
 use transport::socket::{Connection, SocketError};
 
 use crate::admission::Host;
+use crate::gate::{Gate, Open};
 use crate::groups::Groups;
 use crate::log::Log;
 use crate::news::{Board, News};
@@ -102,6 +103,19 @@ pub fn run(
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
 ) -> Result<(), RunError> {
+    run_gated(connection, engine, log, Box::new(Open))
+}
+
+/// As [`run`], where somebody has to be asked before contexts are made.
+///
+/// # Errors
+/// As there.
+pub fn run_gated(
+    connection: Connection,
+    engine: Arc<dyn Engine>,
+    log: Arc<dyn Log>,
+    gate: Box<dyn Gate>,
+) -> Result<(), RunError> {
     raise_descriptor_limit();
     log.line(true, "Startup");
     for (ordinal, device) in engine.devices().iter().enumerate() {
@@ -136,6 +150,7 @@ pub fn run(
                 news: Board::new()?,
                 sharing: Arc::default(),
                 groups: Groups::default(),
+                gate,
             }),
             log: log.clone(),
             contexts: Arc::default(),
