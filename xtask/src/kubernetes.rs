@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::images::{self, OPENMPS, Tree};
+use crate::images::{self, Tree};
 use crate::shell::{cargo, root, run};
 use cluster::{Cluster, NODE, wait_for};
 

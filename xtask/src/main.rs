@@ -8,6 +8,7 @@ mod fuzz;
 mod images;
 mod kubernetes;
 mod mpi;
+mod package;
 mod python;
 mod runtimes;
 mod shell;
@@ -61,6 +62,8 @@ enum Task {
     Images(images::Arguments),
     /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
     Kubernetes,
+    /// Makes a .deb and a Python wheel in target/packages
+    Package(package::Arguments),
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -77,6 +80,7 @@ fn main() -> Result<()> {
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
         Task::Kubernetes => kubernetes::kubernetes(),
+        Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }
 }
