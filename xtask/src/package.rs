@@ -130,7 +130,7 @@ fn libc_of(file: &Path) -> Result<Version> {
 /// it is not, the program does without.
 fn newest(symbols: &str) -> Option<Version> {
     let strong = symbols.lines().filter(|line| line.contains("*UND*"));
-    let versions = strong.filter(|line| line.as_bytes().get(17) != Some(&b'w')).filter_map(|line| {
+    let versions = strong.filter(|line| line.as_bytes().get(18) != Some(&b'w')).filter_map(|line| {
         let (_, rest) = line.split_once("GLIBC_")?;
         let text = rest.split([')', ' ']).next()?;
         let mut parts = text.split('.').map(str::parse);
