@@ -104,7 +104,10 @@ fn a_job_is_a_group_and_the_last_one_ends_the_daemon() {
     program.wait().unwrap();
     node.run("epilog.sh", 7, Some("33"));
     assert!(!group.exists());
-    assert!(node.control(&["get_server_list"]).status.success(), "job 8 goes on");
+    assert!(
+        node.control(&["get_server_list"]).status.success(),
+        "job 8 goes on"
+    );
     node.run("epilog.sh", 8, Some("15"));
     assert!(!node.control(&["get_server_list"]).status.success());
     // An epilog that comes twice, and a job with the whole GPU.

@@ -12,6 +12,7 @@ mod package;
 mod python;
 mod runtimes;
 mod shell;
+mod slurm;
 mod toolkit;
 
 use anyhow::Result;
@@ -62,6 +63,8 @@ enum Task {
     Images(images::Arguments),
     /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
     Kubernetes,
+    /// Runs jobs with shares of a GPU under a real Slurm
+    Slurm,
     /// Makes a .deb and a Python wheel in target/packages
     Package(package::Arguments),
     /// Writes docs/coverage.md from the table
@@ -80,6 +83,7 @@ fn main() -> Result<()> {
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
         Task::Kubernetes => kubernetes::kubernetes(),
+        Task::Slurm => slurm::slurm(),
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }

@@ -42,7 +42,10 @@ struct Product {
 pub fn package(arguments: &Arguments) -> Result<()> {
     let product = build(arguments.debug)?;
     let library = libc_of(&product.library)?;
-    println!("package: libcuda.so.1 needs glibc {}.{}", library.0, library.1);
+    println!(
+        "package: libcuda.so.1 needs glibc {}.{}",
+        library.0, library.1
+    );
     ensure!(
         arguments.debug || library <= FLOOR,
         "libcuda.so.1 must do with glibc {}.{}",
@@ -55,7 +58,11 @@ pub fn package(arguments: &Arguments) -> Result<()> {
     let wheel = wheel(&product, &folder)?;
     try_wheel(&wheel)?;
     for made in [deb, wheel] {
-        println!("{}: {} MB", made.display(), fs::metadata(&made)?.len() / 1_000_000);
+        println!(
+            "{}: {} MB",
+            made.display(),
+            fs::metadata(&made)?.len() / 1_000_000
+        );
     }
     Ok(())
 }
@@ -74,7 +81,9 @@ fn build(debug: bool) -> Result<Product> {
             .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker()?);
     }
     run(&mut command)?;
-    let program = target.join(if debug { "debug" } else { "release" }).join("openmps");
+    let program = target
+        .join(if debug { "debug" } else { "release" })
+        .join("openmps");
     Ok(Product {
         libc: libc_of(&program)?,
         program,
@@ -121,7 +130,12 @@ fn libc_of(file: &Path) -> Result<Version> {
         .arg(file)
         .output()
         .context("objdump")?;
-    ensure!(output.status.success(), "objdump -T {}: {}", file.display(), output.status);
+    ensure!(
+        output.status.success(),
+        "objdump -T {}: {}",
+        file.display(),
+        output.status
+    );
     newest(&String::from_utf8_lossy(&output.stdout))
         .with_context(|| format!("{} names no version of glibc", file.display()))
 }
@@ -130,12 +144,14 @@ fn libc_of(file: &Path) -> Result<Version> {
 /// it is not, the program does without.
 fn newest(symbols: &str) -> Option<Version> {
     let strong = symbols.lines().filter(|line| line.contains("*UND*"));
-    let versions = strong.filter(|line| line.as_bytes().get(18) != Some(&b'w')).filter_map(|line| {
-        let (_, rest) = line.split_once("GLIBC_")?;
-        let text = rest.split([')', ' ']).next()?;
-        let mut parts = text.split('.').map(str::parse);
-        Some((parts.next()?.ok()?, parts.next()?.ok()?))
-    });
+    let versions = strong
+        .filter(|line| line.as_bytes().get(18) != Some(&b'w'))
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("GLIBC_")?;
+            let text = rest.split([')', ' ']).next()?;
+            let mut parts = text.split('.').map(str::parse);
+            Some((parts.next()?.ok()?, parts.next()?.ok()?))
+        });
     versions.max()
 }
 
@@ -159,21 +175,44 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     empty(&tree)?;
     put(&product.program, &tree.join("usr/bin/openmps"), 0o755)?;
     // Not in the loader's own folders: NVIDIA's driver has a file of that name there.
-    put(&product.library, &tree.join("usr/lib/openmps/libcuda.so.1"), 0o644)?;
+    put(
+        &product.library,
+        &tree.join("usr/lib/openmps/libcuda.so.1"),
+        0o644,
+    )?;
     symlink("libcuda.so.1", tree.join("usr/lib/openmps/libcuda.so"))?;
     // Under NVIDIA's names for who puts this folder on a wrapper's path.
     let names = tree.join("usr/lib/openmps/bin");
     fs::create_dir_all(&names)?;
-    for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-smi"] {
+    for name in [
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-smi",
+    ] {
         symlink("../../../bin/openmps", names.join(name))?;
     }
     let deploy = root().join("deploy");
     for (from, to) in [
-        ("systemd/openmps.service", "lib/systemd/system/openmps.service"),
-        ("systemd/openmps.socket", "lib/systemd/system/openmps.socket"),
-        ("systemd/openmps.tmpfiles", "usr/lib/tmpfiles.d/openmps.conf"),
-        ("systemd/user/openmps.service", "usr/lib/systemd/user/openmps.service"),
-        ("systemd/user/openmps.socket", "usr/lib/systemd/user/openmps.socket"),
+        (
+            "systemd/openmps.service",
+            "lib/systemd/system/openmps.service",
+        ),
+        (
+            "systemd/openmps.socket",
+            "lib/systemd/system/openmps.socket",
+        ),
+        (
+            "systemd/openmps.tmpfiles",
+            "usr/lib/tmpfiles.d/openmps.conf",
+        ),
+        (
+            "systemd/user/openmps.service",
+            "usr/lib/systemd/user/openmps.service",
+        ),
+        (
+            "systemd/user/openmps.socket",
+            "usr/lib/systemd/user/openmps.socket",
+        ),
     ] {
         put(&deploy.join(from), &tree.join(to), 0o644)?;
     }
@@ -191,15 +230,29 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
         ("zsh", "usr/share/zsh/vendor-completions/_openmps"),
         ("fish", "usr/share/fish/vendor_completions.d/openmps.fish"),
     ] {
-        let output = Command::new(&product.program).args(["completion", shell]).output()?;
-        ensure!(output.status.success(), "openmps completion {shell}: {}", output.status);
+        let output = Command::new(&product.program)
+            .args(["completion", shell])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "openmps completion {shell}: {}",
+            output.status
+        );
         let to = tree.join(to);
         fs::create_dir_all(to.parent().context("a file has a folder")?)?;
         fs::write(to, output.stdout)?;
     }
     let copyright = tree.join("usr/share/doc/openmps");
-    put(&root().join("LICENSE-MIT"), &copyright.join("copyright"), 0o644)?;
-    put(&root().join("CHANGELOG.md"), &copyright.join("CHANGELOG.md"), 0o644)?;
+    put(
+        &root().join("LICENSE-MIT"),
+        &copyright.join("copyright"),
+        0o644,
+    )?;
+    put(
+        &root().join("CHANGELOG.md"),
+        &copyright.join("CHANGELOG.md"),
+        0o644,
+    )?;
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control)?;
     fs::write(
@@ -219,7 +272,11 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
         ),
     )?;
     for name in ["postinst", "prerm"] {
-        put(&deploy.join("packages").join(name), &control.join(name), 0o755)?;
+        put(
+            &deploy.join("packages").join(name),
+            &control.join(name),
+            0o755,
+        )?;
     }
     let deb = folder.join(format!("openmps_{}_amd64.deb", product.version));
     run(Command::new("dpkg-deb")
@@ -234,10 +291,17 @@ fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("wheel");
     empty(&tree)?;
     let name = format!("openmps-{}", product.version);
-    put(&product.program, &tree.join(format!("{name}.data/scripts/openmps")), 0o755)?;
+    put(
+        &product.program,
+        &tree.join(format!("{name}.data/scripts/openmps")),
+        0o755,
+    )?;
     let facts = tree.join(format!("{name}.dist-info"));
     fs::create_dir_all(&facts)?;
-    let tag = format!("py3-none-manylinux_{}_{}_x86_64", product.libc.0, product.libc.1);
+    let tag = format!(
+        "py3-none-manylinux_{}_{}_x86_64",
+        product.libc.0, product.libc.1
+    );
     fs::write(
         facts.join("METADATA"),
         format!(
@@ -249,9 +313,7 @@ fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
     )?;
     fs::write(
         facts.join("WHEEL"),
-        format!(
-            "Wheel-Version: 1.0\nGenerator: xtask\nRoot-Is-Purelib: false\nTag: {tag}\n"
-        ),
+        format!("Wheel-Version: 1.0\nGenerator: xtask\nRoot-Is-Purelib: false\nTag: {tag}\n"),
     )?;
     let wheel = folder.join(format!("{name}-{tag}.whl"));
     run(Command::new("python3")

@@ -54,9 +54,9 @@ fn found(program: &OsStr) -> Option<PathBuf> {
 
 /// The loader that a program of 64 bits names.
 fn interpreter(path: &Path) -> Option<String> {
-    let mut file = File::open(path).ok().filter(|file| {
-        file.metadata().is_ok_and(|facts| facts.is_file())
-    })?;
+    let mut file = File::open(path)
+        .ok()
+        .filter(|file| file.metadata().is_ok_and(|facts| facts.is_file()))?;
     let mut header = [0; 64];
     file.read_exact(&mut header).ok()?;
     let number = |bytes: &[u8], at: usize, size: usize| -> Option<u64> {
@@ -112,7 +112,10 @@ mod tests {
         let file = folder.path().join("program");
         std::fs::write(&file, program("/lib/ld-musl-x86_64.so.1")).unwrap();
         let error = check(file.as_os_str()).unwrap_err().to_string();
-        assert!(error.contains("glibc") && error.contains("ld-musl-x86_64.so.1"), "{error}");
+        assert!(
+            error.contains("glibc") && error.contains("ld-musl-x86_64.so.1"),
+            "{error}"
+        );
         for fine in [
             program("/lib64/ld-linux-x86-64.so.2"),
             b"#!/bin/sh\n".to_vec(),
@@ -131,6 +134,9 @@ mod tests {
     fn this_programs_own_loader_is_found() {
         let loader = interpreter(Path::new("/proc/self/exe")).unwrap();
         assert!(loader.contains("ld-") && !is_musl(&loader), "{loader}");
-        assert_eq!(found(OsStr::new("sh")).and_then(|path| path.file_name().map(OsStr::to_owned)), Some("sh".into()));
+        assert_eq!(
+            found(OsStr::new("sh")).and_then(|path| path.file_name().map(OsStr::to_owned)),
+            Some("sh".into())
+        );
     }
 }
