@@ -340,7 +340,7 @@ mod tests {
         assert!(path.ends_with(&first));
         let (_, second) = all.give(NAME, &ids(&["c"]), limits("1024M")).unwrap();
         all.give(NAME, &ids(&["b", "d"]), limits("2048M")).unwrap();
-        let there = daemon.clone().names().unwrap();
+        let there = daemon.names().unwrap();
         assert!(
             !there.contains(&first) && there.contains(&second),
             "{there:?}"
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(daemon.0.lock().unwrap().len(), 2);
         all.sweep(&held, start + Duration::from_secs(61), patience)
             .unwrap();
-        assert_eq!(daemon.clone().names().unwrap(), BTreeSet::from([kept]));
+        assert_eq!(daemon.names().unwrap(), BTreeSet::from([kept]));
     }
 
     #[test]
