@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_group_ends_when_its_devices_are_given_again() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
         let mut all = open(&daemon, &folder);
         let (path, first) = all.give(NAME, &ids(&["a", "b"]), limits("2048M")).unwrap();
         assert!(path.ends_with(&first));
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_no_pod_has_for_long_is_forgotten() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
         let mut all = open(&daemon, &folder);
         all.give(NAME, &ids(&["a"]), limits("1M")).unwrap();
         let (_, kept) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
