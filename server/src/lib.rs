@@ -11,7 +11,7 @@
 //! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
-//! * `admission`: from the daemon's packet to a session; `run`: the main thread.
+//! * `admission`, `serve`: from the daemon's packet to a session and its end; `run`: the main thread.
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -32,6 +32,7 @@ mod operations;
 mod order;
 mod progress;
 mod run;
+mod serve;
 mod session;
 mod sharing;
 mod values;
