@@ -1,8 +1,9 @@
 //! One client's objects, by its own handles, and the operations on them.
 
+mod going;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
@@ -13,6 +14,7 @@ use cuda_abi::types::{CUfunction_attribute, CUlimit};
 use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
+use crate::common::Common;
 use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
@@ -21,16 +23,12 @@ use crate::launch::Launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::stream::{Common, Stream};
+use crate::stream::Stream;
 use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
 const MOST_OBJECTS: usize = 1 << 16;
-
-/// The least and the longest time between two looks at what a client that goes has running.
-const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// One client.
 #[derive(Debug)]
@@ -196,6 +194,7 @@ impl Client for NvidiaClient {
     }
 
     fn assist(&mut self) -> bool {
+        self.common.sign();
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();
@@ -244,14 +243,7 @@ impl Client for NvidiaClient {
 
     fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
         let on = self.context(context)?.device().number();
-        if device as usize >= self.shared.devices.len() || device as usize == on {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
-        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
-        if enabled {
-            self.memory.let_reach(device as usize, on)?;
-        }
-        Ok(())
+        self.memory.peer(device as usize, on, enabled)
     }
 
     fn context_create(
@@ -358,22 +350,14 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
-        if request.options & IMAGE_PART != 0 {
-            let checked = check_part(device, data);
-            return Ok(match checked {
-                Ok(()) => operations::ImageLoadReply::default(),
-                Err(refused) => {
-                    reply.extend_from_slice(refused.log.as_bytes());
-                    operations::ImageLoadReply {
-                        status: refused.code.0,
-                        descriptor: 0,
-                        log: refused.log.len() as u64,
-                    }
-                }
-            });
-        }
-        Ok(match self.shared.images.load(device, data) {
-            Ok(image) => {
+        let loaded = if request.options & IMAGE_PART != 0 {
+            check_part(device, data).map(|()| None)
+        } else {
+            self.shared.images.load(device, data).map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
                 reply.extend_from_slice(&descriptor);
                 self.images.insert(request.image, image);
@@ -437,11 +421,8 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let module = self
-            .modules
-            .remove(&request.module)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        self.forget(module);
+        let module = self.modules.remove(&request.module);
+        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
         Ok(())
     }
 
@@ -615,28 +596,5 @@ impl Client for NvidiaClient {
             .remove(&key)
             .map(drop)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-}
-
-impl Drop for NvidiaClient {
-    fn drop(&mut self) {
-        self.common.close();
-        for context in self.contexts.values() {
-            context.destroy();
-        }
-        for stream in self.streams.values().chain(&self.former) {
-            stream.clear();
-        }
-        // The GPU must be done with the client's memory before that goes. This is the session's own
-        // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
-        let mut pause = FIRST_LOOK;
-        while self.common.is_busy() {
-            if !self.common.poll(&mut self.scratch) {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LAST_LOOK);
-            }
-        }
-        self.memory.wait_for_looks();
-        self.shared.poller.remove(&self.common);
     }
 }

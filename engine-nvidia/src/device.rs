@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
@@ -37,6 +37,8 @@ pub(crate) struct Device {
     granularity: u64,
     /// Stream priorities: the least urgent (the greatest number) and the most.
     priorities: (i32, i32),
+    /// Streams that there are.
+    streams: AtomicUsize,
     gate: Gate,
     parts: Parts,
     /// Devices whose memory this one can reach, as bits.
@@ -88,6 +90,7 @@ impl Device {
             words: Words::default(),
             granularity,
             priorities,
+            streams: AtomicUsize::new(0),
             gate: Gate::default(),
             parts: Parts::new(driver, ordinal),
             reachable: reachable(driver, ordinal),
@@ -158,6 +161,20 @@ impl Device {
 
     pub(crate) fn words(&self) -> &Words {
         &self.words
+    }
+
+    /// Streams of all clients.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// There is one stream more, or less.
+    pub(crate) fn count_stream(&self, more: bool) {
+        if more {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// What operations of streams pass on their way to the driver.

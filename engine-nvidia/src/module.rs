@@ -6,11 +6,11 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
 use engine::{Observer, Window};
 
+use crate::common::Common;
 use crate::context::Context;
 use crate::image::{Image, Loaded, ManagedVariable, Placed};
 use crate::memory::Memory;
 use crate::output::{RING, Ring};
-use crate::stream::Common;
 use crate::sync::{Handle, lock};
 
 /// One module of a client.

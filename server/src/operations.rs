@@ -423,7 +423,9 @@ impl Operations for Session {
             Some(_) => {
                 let share = self.share_of_device(request);
                 let request = ContextCreate { share, ..*request };
-                self.client.context_create(&request, data)
+                self.shared
+                    .may_have_context(request.device)
+                    .and_then(|()| self.client.context_create(&request, data))
             }
         };
         if let Err(code) = result {

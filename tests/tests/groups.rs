@@ -134,3 +134,40 @@ fn programs_run_in_the_partition_that_they_name() {
     let output = daemon.control(&["sm_partition", "add", gpu, &too_many]);
     assert!(!output.status.success());
 }
+
+/// What `memories free` says under a daemon.
+fn free(daemon: &Daemon) -> (bool, String) {
+    let mut program = daemon.command(PROGRAM);
+    let output = program.arg("free").output().unwrap();
+    let both = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&both).into_owned(),
+    )
+}
+
+#[test]
+fn compute_modes_are_kept_to() {
+    let state = tempfile::tempdir().unwrap();
+    let directory = state.path().display().to_string();
+    let environment = [("OPENMPS_STATE_DIRECTORY", &*directory)];
+    let first = Daemon::start_as(&["--compute-mode=EXCLUSIVE_PROCESS"], &environment);
+    let mut holder = first.command(PROGRAM);
+    holder.args(["offer"]);
+    let mut holder = Talker::new(holder);
+    holder.hear();
+    holder.hear();
+    assert!(free(&first).0, "the same server's next client");
+    // Another daemon's server is another process.
+    let second = Daemon::start_with(&environment);
+    let (served, text) = free(&second);
+    assert!(!served && text.contains("46"), "{text}");
+    holder.end();
+    drop(first);
+    let (served, text) = free(&second);
+    assert!(served, "everybody's again: {text}");
+    drop(second);
+    let third = Daemon::start_as(&["--compute-mode=PROHIBITED"], &environment);
+    let (served, text) = free(&third);
+    assert!(!served && text.contains("46"), "{text}");
+}

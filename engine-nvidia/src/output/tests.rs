@@ -306,7 +306,7 @@ fn nothing_is_believed_of_a_ring() {
         printed | 24,
         printed | 272,
         printed | ((1 << 56) - 16),
-        4 << 56 | 16,
+        (4 << 56) | 16,
         u64::MAX,
     ] {
         assert_eq!(read(&ring(&[(0, header)])), [], "{header:#x}");

@@ -85,6 +85,7 @@ fn main() {
         "registered" => registered(),
         "offer" => offer(),
         "use" => use_offered(),
+        "meet" => meet(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
     finish(result);
@@ -467,4 +468,42 @@ fn use_offered() -> Result<(), Code> {
             }
         }
     }
+}
+
+/// Two such programs, of which one is "first", wait for each other's kernels in each round, in memory
+/// that each has from the other. The host is asked for nothing until all rounds are over.
+fn meet(role: &str) -> Result<(), Code> {
+    const ROUNDS: u64 = 8;
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let module = driver.module(KERNELS)?;
+    let (wait, set) = (
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
+    );
+    let flag = driver.alloc(4096)?;
+    let (mut handle, mut others) = ([0; 64], 0);
+    // SAFETY: out pointers lead to locals; addresses are this program's own, or one that it opened.
+    unsafe {
+        driver.fill_32(flag, 0, 1024)?;
+        ok((more.ipc_get)(&raw mut handle, flag))?;
+        say(&hex(&handle));
+        ok((more.ipc_open)(&raw mut others, bytes(&hear()), 1))?;
+    }
+    for round in 1..=ROUNDS {
+        // The second answers, so no flag goes on before it was seen.
+        let order = match role {
+            "first" => [(set, others), (wait, flag)],
+            _ => [(wait, flag), (set, others)],
+        };
+        for (kernel, at) in order {
+            driver.launch(kernel, 1, 1, NULL, &[at, round])?;
+        }
+    }
+    driver.synchronize()?;
+    let mut seen = [0];
+    driver.download(&mut seen, flag)?;
+    assert_eq!(seen, [ROUNDS]);
+    // SAFETY: the address was opened above.
+    ok(unsafe { (more.ipc_close)(others) })
 }
