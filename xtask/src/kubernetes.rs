@@ -422,6 +422,7 @@ impl Test {
             "--wait=false",
         ])?;
         self.offers("aliyun.com/gpu-mem", "0")?;
+        // The software GPU of another container is another GPU.
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-daemon", "2048", &units(2))?;
         self.ends_well("after-daemon")
