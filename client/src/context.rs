@@ -222,6 +222,15 @@ impl Current {
             flags: self.context.flags.load(Ordering::Relaxed),
             share,
         })?;
+        if granted.attribute(CUdevice_attribute::COMPUTE_MODE) != 0 {
+            // It may well be refused, which is known once the server has come past it.
+            self.session.call(&MemInfo { device })?;
+            if let Err(refused) = self.session.check_fault(self.slot()) {
+                let context = self.slot();
+                self.session.post(&ContextDestroy { context })?;
+                return Err(refused);
+            }
+        }
         if self.session.check_fault(self.slot()).is_err() {
             // The slot's last tenant died of a fault. The server has forgotten it once it has come
             // past the creation, which any reply shows.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{ModuleLoad, ModuleUnload};
@@ -13,7 +13,7 @@ use crate::handle::{Key, Kind};
 use crate::image::Image;
 use crate::memory::{Origin, Range};
 use crate::session::Session;
-use crate::slots::Slots;
+use crate::slots::{Held, Slots};
 
 /// Bytes of a reply that always travel in its slot; a longer one gets a place in staging.
 const SHORT_REPLY: usize = 2048;
@@ -42,30 +42,6 @@ pub(crate) struct Library {
     /// Its modules, by the handles of their contexts.
     modules: Mutex<HashMap<u64, u64>>,
     kernels: Mutex<HashMap<u32, Key>>,
-}
-
-/// A slot for a module or a library.
-#[derive(Debug)]
-pub(crate) struct Held<T>(RwLock<Option<Arc<T>>>);
-
-impl<T> Default for Held<T> {
-    fn default() -> Self {
-        Self(RwLock::new(None))
-    }
-}
-
-impl<T> Held<T> {
-    fn put(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
-        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut held, value)
-    }
-
-    fn get(&self) -> Option<Arc<T>> {
-        self.0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
 }
 
 /// All modules of the process.

@@ -14,6 +14,11 @@ use cuda_abi::CUresult;
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
+    /// NULL.
+    pub(crate) const fn null() -> Self {
+        Self(std::ptr::null_mut())
+    }
+
     /// # Safety
     /// NULL, or valid for a write of `T` during the call; for a read too where the parameter is an
     /// input.
@@ -91,6 +96,11 @@ impl<T: Copy> In<T> {
 pub(crate) struct List<T>(*const T);
 
 impl<T: Copy> List<T> {
+    /// NULL.
+    pub(crate) const fn null() -> Self {
+        Self(std::ptr::null())
+    }
+
     /// # Safety
     /// NULL, or valid for reads of as many `T` as the parameter that counts them says, during the
     /// call.

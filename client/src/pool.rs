@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{MemAlloc, MemFree};
@@ -19,7 +19,7 @@ use crate::context::Current;
 use crate::handle::{Key, Kind};
 use crate::memory::Range;
 use crate::session::{Device, Session};
-use crate::slots::Slots;
+use crate::slots::{Held, Slots};
 use crate::stream::Target;
 
 /// Blocks begin at multiples of this many bytes.
@@ -34,7 +34,7 @@ const MOST_WAITS: usize = 4096;
 /// All pools of the process.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    table: Slots<RwLock<Option<Arc<Pool>>>>,
+    table: Slots<Held<Pool>>,
     /// The pools that devices begin with, by ordinal.
     standard: Vec<u64>,
     /// Those that cuMemAllocAsync takes from.
@@ -178,7 +178,7 @@ impl Pool {
 impl Pools {
     /// The pools that devices begin with.
     pub(crate) fn new(devices: &[Device]) -> Self {
-        let table: Slots<RwLock<Option<Arc<Pool>>>> = Slots::new(0, u32::MAX);
+        let table: Slots<Held<Pool>> = Slots::new(0, u32::MAX);
         let standard: Vec<u64> = (0..devices.len())
             .map(|ordinal| {
                 let pool = Arc::new(Pool::new(ordinal as i32, Settings::default()));
@@ -197,7 +197,7 @@ impl Pools {
     /// The pool of a handle.
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<Pool>, CUresult> {
         Key::of(handle, Kind::Pool)
-            .and_then(|key| read(self.table.get(key)?))
+            .and_then(|key| self.table.get(key)?.get())
             .ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
@@ -248,7 +248,7 @@ impl Pools {
             && let Some(key) = Key::of(handle, Kind::Pool)
             && let Some(place) = self.table.remove(key)
         {
-            drop(write(place).take());
+            drop(place.put(None));
             self.table.release(key.index());
         }
     }
@@ -392,7 +392,7 @@ impl Pools {
     fn all(&self) -> Vec<Arc<Pool>> {
         self.table
             .live()
-            .filter_map(|(_, place)| read(place))
+            .filter_map(|(_, place)| place.get())
             .collect()
     }
 
@@ -480,16 +480,8 @@ impl Pools {
     }
 }
 
-fn read(place: &RwLock<Option<Arc<Pool>>>) -> Option<Arc<Pool>> {
-    place.read().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-fn write(place: &RwLock<Option<Arc<Pool>>>) -> std::sync::RwLockWriteGuard<'_, Option<Arc<Pool>>> {
-    place.write().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn insert(table: &Slots<RwLock<Option<Arc<Pool>>>>, pool: Arc<Pool>) -> Option<u64> {
-    let key = table.insert(|_, _| true, |_, place| *write(place) = Some(pool))?;
+fn insert(table: &Slots<Held<Pool>>, pool: Arc<Pool>) -> Option<u64> {
+    let key = table.insert(|_, _| true, |_, place| drop(place.put(Some(pool))))?;
     Some(key.handle(Kind::Pool))
 }
 

@@ -29,7 +29,7 @@ use crate::output::Output;
 use crate::pool::Pools;
 use crate::registered::Registered;
 use crate::staging::Staged;
-use crate::stream::{Stream, Streams};
+use crate::stream::Streams;
 use crate::virtual_memory::VirtualMemory;
 
 /// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
@@ -69,7 +69,7 @@ pub(crate) struct Session {
     /// Other processes' memory that is open, by address, and how often.
     imports: Mutex<BTreeMap<u64, u32>>,
     /// Set once any was; read without the lock by copies.
-    pub any_imports: AtomicBool,
+    any_imports: AtomicBool,
     /// Keeps the windows of device memory and the host window mapped.
     _mappings: Vec<Mapping>,
 }
@@ -206,7 +206,13 @@ impl Session {
         self.imports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether any other process's memory is open.
+    /// Adds other processes' memory that is open now to what [`Session::imports`] gave.
+    pub(crate) fn add_import(&self, imports: &mut BTreeMap<u64, u32>, address: u64) {
+        imports.insert(address, 1);
+        self.any_imports.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any other process's memory is open, or was.
     pub(crate) fn has_imports(&self) -> bool {
         self.any_imports.load(Ordering::Relaxed)
     }
@@ -281,27 +287,8 @@ impl Session {
         Ok(reply)
     }
 
-    /// Puts a request at the end of a stream, and gives its place there.
-    #[inline]
-    pub(crate) fn enqueue<R: Request>(
-        &self,
-        slot: u32,
-        stream: &Stream,
-        request: &R,
-        data: &[&[u8]],
-    ) -> Result<u64, CUresult> {
-        self.check_open()?;
-        stream.append(|sequence| {
-            self.link
-                .wait_for_depth(slot, sequence)
-                .map_err(|_| self.lost())?;
-            self.link
-                .post(slot, sequence, request, data)
-                .map_err(|_| self.lost())
-        })
-    }
-
     /// Waits until a stream may take one record more; whoever has it in hand does so.
+    #[inline]
     pub(crate) fn wait_for_depth(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
         self.link
             .wait_for_depth(slot, sequence)
@@ -309,6 +296,7 @@ impl Session {
     }
 
     /// Sends a request to its place in a stream that the caller has in hand.
+    #[inline]
     pub(crate) fn post_at<R: Request>(
         &self,
         slot: u32,

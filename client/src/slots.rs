@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use crate::handle::{Key, MAX_INDEX};
 
@@ -42,6 +42,32 @@ impl<T> std::fmt::Debug for Slots<T> {
         f.debug_struct("Slots")
             .field("limit", &self.limit)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a slot holds of an object that is in use for as long as anybody has it in hand.
+#[derive(Debug)]
+pub(crate) struct Held<T>(RwLock<Option<Arc<T>>>);
+
+impl<T> Default for Held<T> {
+    fn default() -> Self {
+        Self(RwLock::new(None))
+    }
+}
+
+impl<T> Held<T> {
+    /// Puts an object there, or none, and gives what was there.
+    pub(crate) fn put(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
+        let mut held = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut held, value)
+    }
+
+    /// What is there.
+    pub(crate) fn get(&self) -> Option<Arc<T>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Stream {
 /// A stream in hand: nobody else puts anything into it until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Appender<'a> {
-    _order: MutexGuard<'a, ()>,
+    order: MutexGuard<'a, ()>,
     session: &'static Session,
     slot: u32,
     context: u32,
@@ -85,37 +85,26 @@ impl<'a> Appender<'a> {
         self.stream
     }
 
-    fn next(&self) -> Result<u64, CUresult> {
-        self.session.check_open()?;
-        let sequence = self.stream.posted.load(Ordering::Relaxed) + 1;
-        self.session.wait_for_depth(self.slot, sequence)?;
-        Ok(sequence)
-    }
-
     /// Puts a request at the end of the stream.
     pub(crate) fn post<R: Request>(
         &mut self,
         request: &R,
         data: &[&[u8]],
     ) -> Result<u64, CUresult> {
-        let sequence = self.next()?;
-        self.session
-            .post_at(self.slot, sequence, request, data)
-            .map(|()| self.taken(sequence))
+        let (session, slot) = (self.session, self.slot);
+        self.stream
+            .append(&mut self.order, session, slot, |sequence| {
+                session.post_at(slot, sequence, request, data)
+            })
     }
 
     /// Puts a request at the end of the stream that was written down before.
     pub(crate) fn post_written(&mut self, written: &Written) -> Result<u64, CUresult> {
-        let sequence = self.next()?;
-        self.session
-            .post_written_at(self.slot, sequence, written)
-            .map(|()| self.taken(sequence))
-    }
-
-    fn taken(&self, sequence: u64) -> u64 {
-        // Release: as in `Stream::append`.
-        self.stream.posted.store(sequence, Ordering::Release);
-        sequence
+        let (session, slot) = (self.session, self.slot);
+        self.stream
+            .append(&mut self.order, session, slot, |sequence| {
+                session.post_written_at(slot, sequence, written)
+            })
     }
 }
 
@@ -169,14 +158,38 @@ impl Stream {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// Takes the next place for what `send` sends.
     #[inline]
-    pub(crate) fn append(
+    fn in_hand(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a request at the end of the stream, which is in that slot, and gives its place there.
+    #[inline]
+    fn post<R: Request>(
         &self,
+        session: &Session,
+        slot: u32,
+        request: &R,
+        data: &[&[u8]],
+    ) -> Result<u64, CUresult> {
+        self.append(&mut self.in_hand(), session, slot, |sequence| {
+            session.post_at(slot, sequence, request, data)
+        })
+    }
+
+    /// Takes the next place of the stream, which is in that slot and in the caller's hand, for what
+    /// `send` sends.
+    #[inline]
+    fn append(
+        &self,
+        _order: &mut MutexGuard<'_, ()>,
+        session: &Session,
+        slot: u32,
         send: impl FnOnce(u64) -> Result<(), CUresult>,
     ) -> Result<u64, CUresult> {
-        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        session.check_open()?;
         let sequence = self.posted.load(Ordering::Relaxed) + 1;
+        session.wait_for_depth(slot, sequence)?;
         send(sequence)?;
         // Release: whoever learns of this place finds the record in the ring before its own.
         self.posted.store(sequence, Ordering::Release);
@@ -298,7 +311,7 @@ impl Streams {
         if stream.special() & CAPTURED != 0 {
             session.graphs.captures.stream_ends(session, key, stream);
         }
-        let sent = session.enqueue(key.index(), stream, &StreamDestroy { reserved: 0 }, &[]);
+        let sent = stream.post(session, key.index(), &StreamDestroy { reserved: 0 }, &[]);
         self.table.release(key.index());
         sent.map(drop)
     }
@@ -446,11 +459,7 @@ impl Target {
     /// Takes the stream in hand, to put several things into it that nothing may come between.
     pub(crate) fn appender(&self) -> Appender<'_> {
         Appender {
-            _order: self
-                .stream
-                .order
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
+            order: self.stream.in_hand(),
             session: self.current.session,
             slot: self.slot,
             context: self.current.slot(),
@@ -497,9 +506,8 @@ impl Target {
         if self.stream.special() != 0 {
             return self.enqueue_specially(request, data, node);
         }
-        self.current
-            .session
-            .enqueue(self.slot, self.stream, request, data)
+        let session = self.current.session;
+        self.stream.post(session, self.slot, request, data)
     }
 
     #[cold]
@@ -515,7 +523,7 @@ impl Target {
             return Ok(0);
         }
         let session = self.current.session;
-        let sequence = session.enqueue(self.slot, self.stream, request, data)?;
+        let sequence = self.stream.post(session, self.slot, request, data)?;
         if self.stream.special() & PATIENT != 0 && R::OPCODE == Launch::OPCODE {
             self.wait(sequence)?;
         }

@@ -1,5 +1,6 @@
 //! The command line, with the spellings that NVIDIA's program takes.
 
+use crate::compute_mode;
 use crate::placement::Isolation;
 
 /// What the program is to do.
@@ -30,6 +31,8 @@ pub struct Options {
     pub ready_devices: bool,
     /// `--isolation`: how far apart clients are kept.
     pub isolation: Option<Isolation>,
+    /// `--compute-mode`: what devices are set to while the daemon runs.
+    pub compute_mode: Option<u32>,
     /// `-S`: clients have contexts in static partitions only.
     pub static_partitions: bool,
 }
@@ -44,6 +47,7 @@ const OPTIONS: &[&str] = &[
     "--ready-devices",
     "--isolation",
     "--static-partitioning",
+    "--compute-mode",
 ];
 
 /// How many letters have to be changed, put in or left out to make one word of the other.
@@ -89,6 +93,13 @@ pub fn parse(arguments: &[String]) -> Action {
                             Isolation::NAMES
                         ));
                     }
+                }
+            }
+            _ if argument.starts_with("--compute-mode=") => {
+                let name = argument.trim_start_matches("--compute-mode=");
+                match compute_mode::named(name) {
+                    Ok(mode) => options.compute_mode = Some(mode),
+                    Err(why) => return Action::Refused(why),
                 }
             }
             "-S" | "--static-partitioning" => {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -13,10 +13,10 @@ use serde_json::json;
 use transport::handshake::ListedDevice;
 use transport::socket::Connection;
 
-use crate::BINARY_VERSION;
 use crate::arguments::Options;
 use crate::changes::Change;
 use crate::commands::{self, Answer, Caller};
+use crate::compute_mode::{Changed, DeviceModes};
 use crate::connections::HalfOpen;
 use crate::directories::text_variable;
 use crate::groups::Groups;
@@ -27,6 +27,7 @@ use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
 use crate::source::Source;
 use crate::users::Queued;
+use crate::{BINARY_VERSION, Machine};
 
 /// How long a server that was told to end at once may take before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
@@ -93,7 +94,9 @@ pub struct Daemon {
     pub(crate) queued: VecDeque<Queued>,
     /// What the last server that became ready has.
     pub(crate) devices: Vec<ListedDevice>,
-    pub(crate) start_server: fn() -> Command,
+    pub(crate) machine: Machine,
+    /// Modes of devices that are to be given back, and with what.
+    pub(crate) modes: Option<(Changed, Box<dyn DeviceModes>)>,
     /// Starts of an executor's server in a row that came to nothing.
     pub(crate) attempts: HashMap<Key, u32>,
     /// Connections by number, and so in the order in which they came.
@@ -117,11 +120,7 @@ impl Daemon {
     ///
     /// # Errors
     /// One line that says what is wrong.
-    pub fn new(
-        instance: Instance,
-        options: Options,
-        start_server: fn() -> Command,
-    ) -> Result<Self, String> {
+    pub fn new(instance: Instance, options: Options, machine: Machine) -> Result<Self, String> {
         let (defaults, default_priority) = limits_in_environment()?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
@@ -153,7 +152,8 @@ impl Daemon {
             multiuser: options.multiuser,
             queued: VecDeque::new(),
             devices: Vec::new(),
-            start_server,
+            machine,
+            modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
             last_number: 0,
@@ -188,6 +188,7 @@ impl Daemon {
         daemon.say_how_it_serves(options);
         let mut daemon = daemon;
         daemon.load_groups()?;
+        daemon.set_modes(options.compute_mode)?;
         if options.ready_devices
             && let Err(error) = daemon.start_for_user(rustix::process::geteuid().as_raw())
         {
@@ -283,6 +284,7 @@ impl Daemon {
             self.pass_deadlines();
             self.look_after_logs();
         }
+        self.give_modes_back();
         self.log("Exit with status 0");
         let about = json!({ "daemon": std::process::id() });
         self.event("daemon.exited", about, json!({}));

@@ -166,7 +166,15 @@ pub fn save(directories: &Directories, kept: &Kept) -> Result<(), String> {
     let folder = directories.group_state();
     own_directory(&folder, 0o700)?;
     let path = folder.join(format!("{}.json", kept.name));
-    let new = folder.join(format!("{}.new", kept.name));
+    write_own(&path, &kept.to_json().to_string())
+}
+
+/// Writes a file that only this user can read, in place of what was there.
+///
+/// # Errors
+/// In words, with the path.
+pub fn write_own(path: &Path, text: &str) -> Result<(), String> {
+    let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -177,9 +185,9 @@ pub fn save(directories: &Directories, kept: &Kept) -> Result<(), String> {
             .create_new(true)
             .mode(0o600)
             .open(&new)?;
-        file.write_all(kept.to_json().to_string().as_bytes())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&new, &path)
+        std::fs::rename(&new, path)
     };
     write().map_err(|error| {
         let _ = std::fs::remove_file(&new);
@@ -240,6 +248,16 @@ fn unbelievable(path: &Path) -> String {
 }
 
 fn read(path: &Path) -> Result<Kept, String> {
+    let text = read_own(path)?;
+    text.and_then(|text| Kept::from_json(&serde_json::from_str(&text).ok()?))
+        .ok_or_else(|| unbelievable(path))
+}
+
+/// What is in a file that [`write_own`] wrote, if it is there.
+///
+/// # Errors
+/// In words, with the path, when somebody else could have written it.
+pub fn read_own(path: &Path) -> Result<Option<String>, String> {
     let mut text = String::new();
     let mut read = || -> std::io::Result<bool> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
@@ -252,11 +270,9 @@ fn read(path: &Path) -> Result<Kept, String> {
         Ok(true)
     };
     match read() {
-        Ok(true) => serde_json::from_str(&text)
-            .ok()
-            .and_then(|value| Kept::from_json(&value))
-            .ok_or_else(|| unbelievable(path)),
+        Ok(true) => Ok(Some(text)),
         Ok(false) => Err(unbelievable(path)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot read {}: {error}", path.display())),
     }
 }

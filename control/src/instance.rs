@@ -63,6 +63,14 @@ impl Instance {
                 socket.display()
             ));
         }
+        let log_pipe = directories.log_pipe();
+        if directories.log.starts_with(&log_pipe) {
+            return Err(format!(
+                "the log directory cannot be {}: {}; set CUDA_MPS_LOG_DIRECTORY to another directory",
+                directories.log.display(),
+                kept_for_fifo(&log_pipe)
+            ));
+        }
         make(&directories.pipe, "pipe")?;
         let lock = open_for_all(&directories.lock()).map_err(|error| {
             format!(
@@ -90,7 +98,7 @@ impl Instance {
             .filter(|path| path.as_os_str().len() <= PATH_MAX)
             .map(|path| bind(&path, 0o755))
             .transpose()?;
-        let log_pipe = fifo(&directories.log_pipe())?;
+        let log_pipe = fifo(&log_pipe)?;
         open_for_all(&directories.pid())
             .and_then(|mut file| {
                 file.set_len(0)?;
@@ -189,10 +197,22 @@ pub fn with_mode<T>(mode: u32, make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// Why nothing else may have the FIFO's name.
+fn kept_for_fifo(path: &Path) -> String {
+    format!(
+        "the pipe directory holds a FIFO of the daemon's, {}",
+        path.display()
+    )
+}
+
 /// Makes the FIFO that everybody may write to, and opens it so that it never ends.
 fn fifo(path: &Path) -> Result<File, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
     match std::fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::IsADirectory => {
+            let why = kept_for_fifo(path);
+            return Err(format!("{why}, and that is a directory now: remove it"));
+        }
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
         _ => {}
     }
@@ -246,6 +266,28 @@ mod tests {
             pipe: root.join("pipe"),
             log: root.join("log"),
         }
+    }
+
+    #[test]
+    fn the_log_directory_is_not_where_the_fifo_is() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("pipe");
+        for log in [pipe.join("log/"), pipe.join("log/more")] {
+            let pipe = pipe.clone();
+            let told = Instance::claim(Directories { pipe, log }, false).unwrap_err();
+            assert!(told.contains("CUDA_MPS_LOG_DIRECTORY"), "{told}");
+            assert!(told.contains("FIFO"), "{told}");
+        }
+        assert!(!pipe.exists(), "nothing was made");
+        std::fs::create_dir_all(pipe.join("log")).unwrap();
+        let told = Instance::claim(directories(root.path()), false).unwrap_err();
+        assert!(
+            told.contains("FIFO") && told.contains("directory"),
+            "{told}"
+        );
+        let log = pipe.join("logs");
+        std::fs::remove_dir(pipe.join("log")).unwrap();
+        Instance::claim(Directories { pipe, log }, false).unwrap();
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod arguments;
 mod ask;
 mod changes;
 mod commands;
+pub mod compute_mode;
 mod connections;
 mod daemon;
 pub mod directories;
@@ -55,14 +56,22 @@ use arguments::Action;
 /// The version of the driver API that is offered, as NVIDIA's programs print it.
 pub const BINARY_VERSION: u32 = 13000;
 
+/// What a daemon needs of the program that it is part of.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Gives the command that runs this program as a server, without arguments of its own: its name
+    /// will be [`server_process::SERVER_NAME`], and it is to call [`server_process::adopt`].
+    pub start_server: fn() -> Command,
+    /// Opens the devices' compute modes.
+    pub open_modes: compute_mode::OpenModes,
+}
+
 /// Does what the arguments (without the program's name) say: be the daemon, start one, or send it
 /// commands.
 ///
-/// `start_server` gives the command that runs this program as a server, without arguments of its
-/// own: its name will be [`server_process::SERVER_NAME`], and it is to call
-/// [`server_process::adopt`].
+/// `machine` is what a daemon needs of whoever has devices.
 #[must_use]
-pub fn main(arguments: &[String], start_server: fn() -> Command) -> ExitCode {
+pub fn main(arguments: &[String], machine: Machine) -> ExitCode {
     let socket = match Directories::from_environment() {
         Ok(directories) => directories.control_socket(),
         Err(line) => {
@@ -79,7 +88,7 @@ pub fn main(arguments: &[String], start_server: fn() -> Command) -> ExitCode {
             println!("OpenMPS control. Binary version: {BINARY_VERSION}");
             ExitCode::SUCCESS
         }
-        Action::Daemon(options) => start::daemon(options, start_server),
+        Action::Daemon(options) => start::daemon(options, machine),
         Action::Command(line) => ask::command(&socket, &line),
         Action::Lines if std::io::stdin().is_terminal() => prompt::run(&socket),
         Action::Lines => ask::lines(&socket),
@@ -120,6 +129,8 @@ fn usage() -> String {
          \x20 -M, --multiuser-server     serve several users at once, each by a server of its own\n\
          \x20 -q, --ready-devices        start a server at once, so that device_query answers at once\n\
          \x20 -S, --static-partitioning  clients run in static partitions only, made by sm_partition\n\
+         \x20 --compute-mode=<mode>      what devices are set to while the daemon runs, EXCLUSIVE_PROCESS\n\
+         \x20                            for example; they get back what they had\n\
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
          \n\
          Commands (each takes --json too):\n{}",

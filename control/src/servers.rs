@@ -61,8 +61,9 @@ impl Daemon {
         let id = self.number();
         let log = &self.instance.server_log;
         let failed = |error: &dyn std::fmt::Display| format!("cannot start a server: {error}");
-        let (mut child, connection) = server_process::start((self.start_server)(), uid, gid, log)
-            .map_err(|error| failed(&error))?;
+        let (mut child, connection) =
+            server_process::start((self.machine.start_server)(), uid, gid, log)
+                .map_err(|error| failed(&error))?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())
             .ok_or(rustix::io::Errno::SRCH)

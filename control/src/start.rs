@@ -10,6 +10,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use transport::socket::Connection;
 
+use crate::Machine;
 use crate::arguments::Options;
 use crate::daemon::Daemon;
 use crate::directories::Directories;
@@ -25,9 +26,9 @@ const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
 const READY: &[u8] = b"ready";
 
 /// Runs as the daemon, or starts it.
-pub fn daemon(options: Options, start_server: fn() -> Command) -> ExitCode {
+pub fn daemon(options: Options, machine: Machine) -> ExitCode {
     if options.foreground {
-        return match set_up(options, start_server) {
+        return match set_up(options, machine) {
             Ok(daemon) => {
                 crate::notify::tell("READY=1\nSTATUS=Serving");
                 daemon.run()
@@ -36,7 +37,7 @@ pub fn daemon(options: Options, start_server: fn() -> Command) -> ExitCode {
         };
     }
     if std::env::var_os(READY_VARIABLE).is_some() {
-        return background(options, start_server);
+        return background(options, machine);
     }
     match start_background(options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,12 +50,12 @@ fn fail(line: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn set_up(options: Options, start_server: fn() -> Command) -> Result<Daemon, String> {
+fn set_up(options: Options, machine: Machine) -> Result<Daemon, String> {
     let directories = Directories::from_environment()?;
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
     raise_descriptor_limit();
     let instance = Instance::claim(directories, options.foreground)?;
-    Daemon::new(instance, options, start_server)
+    Daemon::new(instance, options, machine)
 }
 
 /// Each client costs the daemon two descriptors while it connects, and a server up to seven: as many
@@ -89,6 +90,12 @@ fn start_background(options: Options) -> Result<(), String> {
     if options.ready_devices {
         command.arg("-q");
     }
+    if let Some(mode) = options.compute_mode {
+        command.arg(format!(
+            "--compute-mode={}",
+            crate::compute_mode::name(mode)
+        ));
+    }
     if options.static_partitions {
         command.arg("-S");
     }
@@ -112,14 +119,14 @@ fn start_background(options: Options) -> Result<(), String> {
 }
 
 /// The process that becomes the daemon.
-fn background(options: Options, start_server: fn() -> Command) -> ExitCode {
+fn background(options: Options, machine: Machine) -> ExitCode {
     let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() else {
         return ExitCode::FAILURE;
     };
     let parent = Connection::from_fd(stdin);
     let detached = rustix::process::setsid()
         .map_err(|error| format!("cannot detach from the terminal: {error}"))
-        .and_then(|_| set_up(options, start_server))
+        .and_then(|_| set_up(options, machine))
         .and_then(|daemon| {
             // Hold no directory busy.
             rustix::process::chdir("/").map_err(|error| format!("cannot leave for /: {error}"))?;

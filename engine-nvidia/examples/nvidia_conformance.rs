@@ -37,6 +37,7 @@ const NOT_PROMISED: &[(&str, &str)] = &[
     ),
     ("progress::dropping_a_client_ends_its_kernels", ENDLESS),
     ("progress::destroying_a_context_ends_its_kernels", ENDLESS),
+    ("shares::what_never_ends_keeps_nobody", ENDLESS),
     ("faults::an_illegal_address_ends_its_context_only", SHARED),
     ("faults::a_neighbour_is_out_of_reach", SHARED),
     (

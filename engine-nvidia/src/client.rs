@@ -1,17 +1,20 @@
 //! One client's objects, by its own handles, and the operations on them.
 
+mod going;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, STREAM_NON_BLOCKING, STREAM_SLOTS,
+    self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS,
 };
 use cuda_abi::textures::Spec;
-use cuda_abi::types::CUfunction_attribute;
-use engine::{Attachment, CUresult, Client, Held, Window};
+use cuda_abi::types::{CUfunction_attribute, CUlimit};
+use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
 use crate::array::{self, Array, Texture};
+use crate::common::Common;
 use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
@@ -20,16 +23,12 @@ use crate::launch::Launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
-use crate::stream::{Common, Stream};
+use crate::stream::Stream;
 use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
 const MOST_OBJECTS: usize = 1 << 16;
-
-/// The least and the longest time between two looks at what a client that goes has running.
-const FIRST_LOOK: Duration = Duration::from_micros(20);
-const LAST_LOOK: Duration = Duration::from_millis(1);
 
 /// One client.
 #[derive(Debug)]
@@ -67,8 +66,7 @@ impl NvidiaClient {
             host,
             staging,
             share,
-            // No group can be set.
-            group: _,
+            group,
             observer,
         } = attachment;
         if !(share.percentage > 0.0 && share.percentage <= 100.0) {
@@ -82,7 +80,7 @@ impl NvidiaClient {
         }
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
+        let common = Arc::new(Common::new(observer, waker, memory.cleared(), group, share));
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
@@ -191,7 +189,12 @@ impl Client for NvidiaClient {
             .map_or(0, |device| device.free_memory())
     }
 
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        self.common.set_share(share, &self.shared.groups)
+    }
+
     fn assist(&mut self) -> bool {
+        self.common.sign();
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();
@@ -240,14 +243,7 @@ impl Client for NvidiaClient {
 
     fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
         let on = self.context(context)?.device().number();
-        if device as usize >= self.shared.devices.len() || device as usize == on {
-            return Err(CUresult::ERROR_INVALID_DEVICE);
-        }
-        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
-        if enabled {
-            self.memory.let_reach(device as usize, on)?;
-        }
-        Ok(())
+        self.memory.peer(device as usize, on, enabled)
     }
 
     fn context_create(
@@ -266,10 +262,16 @@ impl Client for NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let observer = Arc::clone(&self.common.observer);
-        let context = Arc::new(Context::new(id, Arc::clone(device), observer));
+        let device = Arc::clone(device);
+        let context = Arc::new(Context::new(id, device, request.share, observer));
+        let groups = &self.shared.groups;
+        self.common.add_context(Arc::clone(&context), groups)?;
         // The legacy stream comes with its context.
-        self.add_stream(id, 0, Arc::clone(&context))?;
-        self.common.add_context(Arc::clone(&context));
+        let added = self.add_stream(id, 0, Arc::clone(&context));
+        if added.is_err() {
+            self.common.remove_context(&context);
+            return added;
+        }
         self.contexts.insert(id, context);
         Ok(())
     }
@@ -348,22 +350,14 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
-        if request.options & IMAGE_PART != 0 {
-            let checked = check_part(device, data);
-            return Ok(match checked {
-                Ok(()) => operations::ImageLoadReply::default(),
-                Err(refused) => {
-                    reply.extend_from_slice(refused.log.as_bytes());
-                    operations::ImageLoadReply {
-                        status: refused.code.0,
-                        descriptor: 0,
-                        log: refused.log.len() as u64,
-                    }
-                }
-            });
-        }
-        Ok(match self.shared.images.load(device, data) {
-            Ok(image) => {
+        let loaded = if request.options & IMAGE_PART != 0 {
+            check_part(device, data).map(|()| None)
+        } else {
+            self.shared.images.load(device, data).map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
                 reply.extend_from_slice(&descriptor);
                 self.images.insert(request.image, image);
@@ -410,8 +404,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = &*self.common.observer;
-        let module = Module::new(&context, Arc::clone(image), &mut self.memory, observer)?;
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());
@@ -427,11 +421,8 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let module = self
-            .modules
-            .remove(&request.module)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        self.forget(module);
+        let module = self.modules.remove(&request.module);
+        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
         Ok(())
     }
 
@@ -459,16 +450,20 @@ impl Client for NvidiaClient {
         &mut self,
         _request: &operations::OutputTake,
         _data: &[u8],
-        _reply: &mut Vec<u8>,
+        reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        // What kernels print the real driver writes to the server's own standard output.
+        let taken = self.common.output.take(OUTPUT_PIECE, reply);
         Ok(operations::OutputTakeReply {
-            sink: operations::OUTPUT_NONE,
+            sink: taken.unwrap_or(OUTPUT_NONE),
         })
     }
 
-    fn limit_set(&mut self, _request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
-        // The limits are those of the one context that all clients share.
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        self.context(request.context)?;
+        // The others are those of the one context that all clients share.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            self.common.output.set_limit(request.value);
+        }
         Ok(())
     }
 
@@ -601,28 +596,5 @@ impl Client for NvidiaClient {
             .remove(&key)
             .map(drop)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-}
-
-impl Drop for NvidiaClient {
-    fn drop(&mut self) {
-        self.common.close();
-        for context in self.contexts.values() {
-            context.destroy();
-        }
-        for stream in self.streams.values().chain(&self.former) {
-            stream.clear();
-        }
-        // The GPU must be done with the client's memory before that goes. This is the session's own
-        // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
-        let mut pause = FIRST_LOOK;
-        while self.common.is_busy() {
-            if !self.common.poll(&mut self.scratch) {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(LAST_LOOK);
-            }
-        }
-        self.memory.wait_for_looks();
-        self.shared.poller.remove(&self.common);
     }
 }

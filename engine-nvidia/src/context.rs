@@ -1,13 +1,18 @@
 //! A client's context: which device its work goes to, and whether it still takes any.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use engine::Observer;
 
 use crate::device::Device;
+use crate::driver::Driver;
 use crate::gate::Running;
+use crate::parts::Part;
+use crate::sync::lock;
 
 /// One context of a client. All contexts on a device share the driver's one.
 #[derive(Debug)]
@@ -17,6 +22,12 @@ pub(crate) struct Context {
     observer: Arc<dyn Observer>,
     /// What its streams have with the driver.
     running: Arc<Running>,
+    /// The part of the device that it asked for itself, in millionths; 0 if it did not.
+    share: u32,
+    /// The part of the device that its kernels stay in, if that is not all of it.
+    part: Mutex<Option<Arc<Part>>>,
+    /// Counts changes of the part.
+    epoch: AtomicU64,
     /// It was destroyed on request.
     destroyed: AtomicBool,
     /// 0, or what the client was told that its device died of.
@@ -24,9 +35,19 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(id: u32, device: Arc<Device>, observer: Arc<dyn Observer>) -> Self {
+    /// A context whose kernels have all of the device. `share` is as in
+    /// [`ContextCreate`](cuda_abi::operations::ContextCreate).
+    pub(crate) fn new(
+        id: u32,
+        device: Arc<Device>,
+        share: u32,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
         Self {
             id,
+            share,
+            part: Mutex::default(),
+            epoch: AtomicU64::new(0),
             running: device.gate().join(),
             device,
             observer,
@@ -41,6 +62,61 @@ impl Context {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// The per cent of the device that it asked for itself.
+    pub(crate) fn percentage(&self) -> f32 {
+        match self.share {
+            0 => 100.0,
+            share => share as f32 / 10_000.0,
+        }
+    }
+
+    /// From the next operation of each stream on that finds the stream empty, kernels stay in this part.
+    pub(crate) fn set_part(&self, part: Option<Arc<Part>>) {
+        let mut now = lock(&self.part);
+        let same = match (&*now, &part) {
+            (Some(now), Some(part)) => Arc::ptr_eq(now, part),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            *now = part;
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How often the part has changed: streams that were made before are to be made again.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Makes one of the driver's streams in the part, and says in which epoch.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn make_stream(
+        &self,
+        driver: &Driver,
+        priority: i32,
+    ) -> Result<(CUstream, u64), CUresult> {
+        let part = lock(&self.part);
+        let stream = match &*part {
+            Some(part) => part.stream(driver, priority)?,
+            None => {
+                let mut stream = CUstream::NULL;
+                // SAFETY: the pointer is to a local.
+                unsafe {
+                    driver.cuStreamCreateWithPriority(
+                        &raw mut stream,
+                        CU_STREAM_NON_BLOCKING,
+                        priority,
+                    )?;
+                }
+                stream
+            }
+        };
+        Ok((stream, self.epoch()))
     }
 
     /// Counts one more operation that goes to the driver, unless the device's gate is closed.

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
 use crate::gate::Gate;
+use crate::parts::Parts;
 use crate::physical;
 use crate::sync::Handle;
 use crate::words::Words;
@@ -36,7 +37,10 @@ pub(crate) struct Device {
     granularity: u64,
     /// Stream priorities: the least urgent (the greatest number) and the most.
     priorities: (i32, i32),
+    /// Streams that there are.
+    streams: AtomicUsize,
     gate: Gate,
+    parts: Parts,
     /// Devices whose memory this one can reach, as bits.
     reachable: u64,
     /// Those whose driver's own allocations, such as variables, it may reach by now.
@@ -86,7 +90,9 @@ impl Device {
             words: Words::default(),
             granularity,
             priorities,
+            streams: AtomicUsize::new(0),
             gate: Gate::default(),
+            parts: Parts::new(driver, ordinal),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
             dead: AtomicU32::new(0),
@@ -157,9 +163,28 @@ impl Device {
         &self.words
     }
 
+    /// Streams of all clients.
+    pub(crate) fn streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// There is one stream more, or less.
+    pub(crate) fn count_stream(&self, more: bool) {
+        if more {
+            self.streams.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.streams.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     /// What operations of streams pass on their way to the driver.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// How it is split among clients with a percentage.
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].

@@ -4,13 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{ABILITIES, COMPUTE_CAPABILITY_MAJOR, DeviceFacts, REACHES_PEERS};
-use engine::{Attachment, Client, Engine, Granularity};
+use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
+use engine::{Attachment, Client, Engine, Granularity, GroupShare};
 
 use crate::client::NvidiaClient;
 use crate::device::Device;
 use crate::driver::{Driver, OpenError};
 use crate::environment;
+use crate::groups::Groups;
 use crate::image::Images;
 use crate::locate;
 use crate::poller::Poller;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
+    pub(crate) groups: Groups,
     facts: Vec<DeviceFacts>,
 }
 
@@ -98,6 +100,7 @@ impl NvidiaEngine {
                 devices,
                 images: Images::default(),
                 poller,
+                groups: Groups::default(),
             }),
             driver,
         })
@@ -126,18 +129,26 @@ impl Engine for NvidiaEngine {
         devices.find_map(|device| device.check().err())
     }
 
-    /// As MPS rounds: to even numbers, and on compute capability 9 and up to 8 at least (measured on
-    /// an H200; a T4 grants 4 of its 40 for 10 %).
+    /// As the driver splits the device for green contexts: groups of eight on compute capability 9.
     fn granularity(&self, device: usize) -> Granularity {
-        let major = self
-            .shared
-            .facts
-            .get(device)
-            .and_then(|facts| facts.attribute(COMPUTE_CAPABILITY_MAJOR));
-        Granularity {
-            step: 2,
-            least: if major >= Some(9) { 8 } else { 2 },
+        let device = self.shared.devices.get(device);
+        match device.and_then(|device| device.parts().group()) {
+            Some(group) => Granularity {
+                step: group,
+                least: group,
+            },
+            None => Granularity::default(),
         }
+    }
+
+    fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        self.shared.groups.set(&self.shared.devices, group, share)?;
+        for client in self.shared.poller.clients() {
+            if client.group() == Some(group) {
+                client.refit(&self.shared.groups)?;
+            }
+        }
+        Ok(())
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {

@@ -9,13 +9,12 @@ use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
 use ptx::image::{ImageKind, classify};
-use ptx::rewrite::Managed;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::link;
 use crate::names;
-use crate::rewrite;
+use crate::rewrite::{self, Changes};
 use crate::sync::{Handle, lock};
 
 /// Zeroes behind an image: a NUL for PTX, and room for a reader that goes a little too far.
@@ -56,24 +55,30 @@ impl Images {
     /// # Errors
     /// Why the driver does not take it, with its log.
     pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
-        let one;
-        let bytes = if linked::is_linked(bytes) {
-            one = link::link(device, bytes)?;
-            &one[..]
-        } else {
-            bytes
+        let linked = match linked::is_linked(bytes) {
+            true => Some(link::link(device, bytes)?),
+            false => None,
         };
+        let bytes = linked.as_ref().map_or(bytes, |linked| &linked.code[..]);
         let padded: Arc<[u8]> = link::padded(bytes).into();
         if let Some(image) = lock(&self.known).get(&padded).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
-        let candidates = names::variables(bytes)?;
-        let rewritten = rewrite::rewritten(bytes, device.architecture());
-        let (text, managed) = match &rewritten {
-            Some(Ok(rewritten)) => (Some(rewritten.text.as_bytes()), &rewritten.managed[..]),
-            _ if classify(bytes) == Some(ImageKind::Ptx) => (Some(bytes), &[][..]),
-            _ => (None, &[][..]),
+        let names = names::variables(bytes)?;
+        let rewritten = match &linked {
+            Some(_) => None,
+            None => rewrite::rewritten(bytes, device.architecture()),
+        };
+        let mut changes = linked
+            .as_ref()
+            .map_or_else(Changes::default, |linked| linked.changes.clone());
+        let text = match &rewritten {
+            Some(Ok(rewritten)) => {
+                changes.add(rewritten);
+                Some(rewritten.text.as_bytes())
+            }
+            _ => (classify(bytes) == Some(ImageKind::Ptx)).then_some(bytes),
         };
         let code = text.map_or_else(
             || Arc::clone(&padded),
@@ -82,7 +87,7 @@ impl Images {
                 link::padded(compiled.as_deref().unwrap_or(text)).into()
             },
         );
-        let image = Image::new(device, code, &candidates, managed).map_err(|refused| {
+        let image = Image::new(device, code, names, &changes).map_err(|refused| {
             // Why what might have helped did not.
             match &rewritten {
                 Some(Err(why)) => Refused {
@@ -112,6 +117,8 @@ pub(crate) struct Image {
     kernels: Vec<CString>,
     /// The variables in the descriptor's order.
     variables: Vec<Placed>,
+    /// Its kernels print to a ring of the module's.
+    prints: bool,
     /// Modules of it, at most one a device. Without variables there is nothing in a module that its
     /// users could change under each other, and all have the same one: loading another would wait for
     /// all kernels. With variables there is the one here that was made to learn all this, until its
@@ -166,16 +173,16 @@ impl Image {
     fn new(
         device: &Arc<Device>,
         bytes: Arc<[u8]>,
-        candidates: &[String],
-        managed: &[Managed],
+        names: Vec<String>,
+        changes: &Changes,
     ) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
         let (kernels, kernel_names) = kernels(driver, loaded.module.0)?;
         let mut variables = Vec::new();
         let mut placed = Vec::new();
-        for name in candidates {
-            if let Some(managed) = managed.iter().find(|managed| managed.name == *name) {
+        for name in changes.variables(names) {
+            if let Some(managed) = changes.managed(&name) {
                 variables.push(Variable {
                     name: name.clone(),
                     bytes: managed.size,
@@ -224,6 +231,7 @@ impl Image {
             },
             kernels: kernel_names,
             variables: placed,
+            prints: changes.prints,
             loaded: Mutex::new(vec![Arc::new(loaded)]),
         })
     }
@@ -242,7 +250,12 @@ impl Image {
 
     /// Whether its users have one module.
     pub(crate) fn is_shared(&self) -> bool {
-        self.variables.is_empty()
+        self.variables.is_empty() && !self.prints
+    }
+
+    /// Whether its kernels print to a ring of the module's.
+    pub(crate) fn prints(&self) -> bool {
+        self.prints
     }
 
     /// A module of this image on a device, that nobody else uses but where all have the same.

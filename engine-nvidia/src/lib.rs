@@ -12,13 +12,18 @@
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is
 //!   decided by the daemon.
-//! * A client's percentage is not yet enforced.
+//! * Modules of machine code alone print into this process' output (`output`), and have no `__managed__`
+//!   variables (`rewrite`).
+//! * Memory that a device was let reach on another stays within its reach.
+//! * A part of a device cannot be reserved: who has no percentage uses all multiprocessors.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
 mod array;
+mod cleared;
 mod client;
 mod clock;
+mod common;
 mod context;
 mod copy;
 mod device;
@@ -28,6 +33,7 @@ mod environment;
 mod facts;
 mod gate;
 mod granules;
+mod groups;
 mod host;
 mod image;
 mod launch;
@@ -37,6 +43,9 @@ mod looks;
 mod memory;
 mod module;
 mod names;
+mod nvml;
+mod output;
+mod parts;
 mod physical;
 mod poller;
 mod rewrite;
@@ -50,3 +59,4 @@ pub use driver::OpenError;
 pub use engine::NvidiaEngine;
 pub use environment::{ENVIRONMENT, Unprepared, prepare_environment};
 pub use locate::CLIENT_MARK;
+pub use nvml::{DeviceMode, Nvml};

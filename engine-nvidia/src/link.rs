@@ -10,38 +10,66 @@ use cuda_abi::CUresult;
 use cuda_abi::linked::{self, Part};
 use cuda_abi::types::*;
 use ptx::image::fatbin;
+use ptx::rewrite::Rewritten;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::image::{Loaded, PADDING, Refused};
 use crate::names;
+use crate::rewrite::{Changes, rewritten_part};
 
 /// Bytes of the driver's log that are kept.
 const LOG: usize = 16 << 10;
 
-/// Links the parts of an image, and gives what comes of it.
+/// What comes of linking.
+pub(crate) struct Linked {
+    pub(crate) code: Vec<u8>,
+    pub(crate) changes: Changes,
+}
+
+/// Links the parts of an image, rewritten where that is due.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for damaged parts, and what the linker says, with its log.
-pub(crate) fn link(device: &Arc<Device>, image: &[u8]) -> Result<Vec<u8>, Refused> {
+pub(crate) fn link(device: &Arc<Device>, image: &[u8]) -> Result<Linked, Refused> {
     let (whole, parts): (Vec<_>, Vec<_>) = decode(image)?
         .into_iter()
         .partition(|part| part.kind == linked::ALREADY_LINKED);
-    for part in whole {
-        // A fatbin without entries is what stands where nothing was linked for machines.
-        let some = fatbin::entries(part.bytes).next().is_some();
-        if some && names::variables(part.bytes).is_ok() {
-            let bytes = padded(part.bytes);
-            if Loaded::new(device, &bytes).is_ok() {
-                return Ok(part.bytes.to_vec());
+    let architecture = device.architecture();
+    let rewritten: Vec<Option<Rewritten>> = parts
+        .iter()
+        .map(|part| rewritten_part(part.bytes, architecture)?.ok())
+        .collect();
+    if rewritten.iter().all(Option::is_none) {
+        for part in whole {
+            // A fatbin without entries is what stands where nothing was linked for machines.
+            let some = fatbin::entries(part.bytes).next().is_some();
+            if some && names::variables(part.bytes).is_ok() {
+                let bytes = padded(part.bytes);
+                if Loaded::new(device, &bytes).is_ok() {
+                    return Ok(Linked {
+                        code: part.bytes.to_vec(),
+                        changes: Changes::default(),
+                    });
+                }
             }
         }
     }
     let mut link = Link::new(device)?;
-    for part in &parts {
-        link.add(part)?;
+    let mut changes = Changes::default();
+    for (part, rewritten) in parts.iter().zip(&rewritten) {
+        match rewritten {
+            Some(rewritten) => {
+                link.add_one(CUjitInputType::PTX, part.name, rewritten.text.as_bytes())?;
+                changes.add(rewritten);
+            }
+            None => link.add(part)?,
+        }
     }
-    link.complete()
+    Ok(Linked {
+        code: link.complete()?,
+        changes,
+    })
 }
 
 /// Machine code for PTX text, which is compiled beside running kernels; a module that is loaded from text

@@ -31,11 +31,16 @@ pub(crate) const VARIABLE: &str = "OPENMPS_DRIVER";
 pub(crate) fn candidates() -> Vec<PathBuf> {
     match std::env::var_os(VARIABLE) {
         Some(path) => vec![PathBuf::from(path)],
-        None => DIRECTORIES
-            .iter()
-            .map(|directory| Path::new(directory).join("libcuda.so.1"))
-            .collect(),
+        None => beside("libcuda.so.1"),
     }
+}
+
+/// Absolute paths at which a library of the driver's may be, best first.
+pub(crate) fn beside(library: &str) -> Vec<PathBuf> {
+    let directories = DIRECTORIES.iter();
+    directories
+        .map(|directory| Path::new(directory).join(library))
+        .collect()
 }
 
 /// Whether a file carries the mark of our client library.

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 
+use crate::cleared::Cleared;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::sync::Handle;
-use crate::window::Cleared;
 use crate::words::{Word, has_come_to};
 
 /// How long a look that was asked for is waited for at once.

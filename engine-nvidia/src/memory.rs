@@ -7,9 +7,10 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::Space;
 use engine::{Owner, Region, Window};
 
+use crate::cleared::Cleared;
 use crate::device::Device;
 use crate::host::HostWindow;
-use crate::window::{Cleared, DeviceWindow, Physical, SharedBlock};
+use crate::window::{DeviceWindow, Physical, SharedBlock};
 
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,12 +204,27 @@ impl Memory {
         had(inside, Place::Device(device))
     }
 
+    /// See [`engine::Client::peer_access`]: of a context on the device of the number `on`.
+    ///
+    /// # Errors
+    /// As [`Memory::let_reach`], and CUDA_ERROR_INVALID_DEVICE for the same device.
+    pub(crate) fn peer(&mut self, device: usize, on: usize, enabled: bool) -> Result<(), CUresult> {
+        if device >= self.gpus.len() || device == on {
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        // Nothing is taken back: kernels that run would fault, and with them everybody's context.
+        if enabled {
+            self.let_reach(device, on)?;
+        }
+        Ok(())
+    }
+
     /// Lets a device reach what the client has on another, from now on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_PEER_ACCESS_UNSUPPORTED if the devices cannot, and the
     /// driver's status.
-    pub(crate) fn let_reach(&mut self, device: usize, on: usize) -> Result<(), CUresult> {
+    fn let_reach(&mut self, device: usize, on: usize) -> Result<(), CUresult> {
         let nowhere = CUresult::ERROR_INVALID_DEVICE;
         let other = self.gpus.get(on).ok_or(nowhere)?;
         let window = self.devices.get_mut(device).ok_or(nowhere)?;

@@ -6,9 +6,11 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
 use engine::{Observer, Window};
 
+use crate::common::Common;
 use crate::context::Context;
 use crate::image::{Image, Loaded, ManagedVariable, Placed};
 use crate::memory::Memory;
+use crate::output::{RING, Ring};
 use crate::sync::{Handle, lock};
 
 /// One module of a client.
@@ -24,6 +26,22 @@ pub(crate) struct Module {
     functions: Vec<OnceLock<Handle<CUfunction>>>,
     /// Where each variable is, in the descriptor's order.
     variables: Vec<Window>,
+    /// Where its kernels print to.
+    ring: Option<OwnRing>,
+}
+
+/// A module's ring, which counts among its client's.
+#[derive(Debug)]
+struct OwnRing {
+    ring: Ring,
+    bytes: usize,
+    common: Arc<Common>,
+}
+
+impl Drop for OwnRing {
+    fn drop(&mut self) {
+        self.common.output.ring_gone(self.bytes);
+    }
 }
 
 impl Module {
@@ -35,7 +53,7 @@ impl Module {
         context: &Arc<Context>,
         image: Arc<Image>,
         memory: &mut Memory,
-        observer: &dyn Observer,
+        common: &Arc<Common>,
     ) -> Result<Self, CUresult> {
         let loaded = image.instantiate(context.device())?;
         let shared = image.is_shared();
@@ -47,7 +65,7 @@ impl Module {
                     Window { base, bytes }
                 }
                 Placed::Managed(variable) => {
-                    let range = place(context, variable, memory, observer)?;
+                    let range = place(context, variable, memory, &*common.observer)?;
                     let (pointer, _) = loaded.variable(&variable.pointer)?;
                     let device = context.device().number();
                     memory.set(device, pointer, &range.base.to_le_bytes())?;
@@ -55,7 +73,13 @@ impl Module {
                 }
             });
         }
-        Ok(Self::of(context, image, loaded, shared, variables))
+        let ring = match image.prints() {
+            true => make_ring(context, &loaded, memory, common)?,
+            false => None,
+        };
+        let mut module = Self::of(context, image, loaded, shared, variables);
+        module.ring = ring;
+        Ok(module)
     }
 
     /// The same module, but that no other client has a part in it any more. It has no variables, as no
@@ -92,7 +116,13 @@ impl Module {
             shared,
             attributes: Mutex::default(),
             variables,
+            ring: None,
         }
+    }
+
+    /// Where its kernels print to.
+    pub(crate) fn ring(&self) -> Option<&Ring> {
+        self.ring.as_ref().map(|own| &own.ring)
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -181,6 +211,31 @@ impl Module {
         attributes.push((kernel, attribute, value));
         Ok(())
     }
+}
+
+/// Gives a module that prints its ring, if there is room for one: printing is no reason to fail.
+fn make_ring(
+    context: &Context,
+    loaded: &Loaded,
+    memory: &mut Memory,
+    common: &Arc<Common>,
+) -> Result<Option<OwnRing>, CUresult> {
+    let (variable, _) = loaded.variable(RING)?;
+    let Some(bytes) = common.output.ring_bytes() else {
+        return Ok(None);
+    };
+    let Ok(ring) = Ring::new(context.device(), bytes) else {
+        common.output.ring_gone(bytes);
+        return context.device().check().map(|()| None);
+    };
+    let own = OwnRing {
+        ring,
+        bytes,
+        common: Arc::clone(common),
+    };
+    let device = context.device().number();
+    memory.set(device, variable, &own.ring.address().to_le_bytes())?;
+    Ok(Some(own))
 }
 
 /// What addresses that an observer gives are aligned to at least.

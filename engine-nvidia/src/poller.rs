@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use crate::common::Common;
 use crate::device::Device;
-use crate::stream::Common;
 use crate::sync::lock;
 
 /// How long it spins after the last progress, where there are cores to spare.
@@ -108,6 +108,11 @@ impl Poller {
         lock(&self.state.clients).push(client);
     }
 
+    /// All clients.
+    pub(crate) fn clients(&self) -> Vec<Arc<Common>> {
+        lock(&self.state.clients).clone()
+    }
+
     pub(crate) fn remove(&self, client: &Arc<Common>) {
         lock(&self.state.clients).retain(|other| !Arc::ptr_eq(other, client));
     }
@@ -157,6 +162,12 @@ impl State {
             if !busy {
                 for device in &self.devices {
                     device.gate().sweep();
+                }
+                // Those who had work on a device that died have been told; it is the others' too.
+                if self.devices.iter().any(|device| device.check().is_err()) {
+                    for client in &clients {
+                        client.tell_faults(&[]);
+                    }
                 }
                 clients.clear();
                 self.waker.sleep(posts, None);

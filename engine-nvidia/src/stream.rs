@@ -1,144 +1,44 @@
 //! Streams: each one's operations in their order, and how far the GPU has come.
 //!
-//! After each operation the GPU writes the operation's ticket into the stream's completion word, which
-//! any thread may read. Only so many operations of a stream are with the driver at a time, because a
-//! launch into a full hardware queue waits, with the context's lock held; the others wait here, and
-//! follow when earlier ones complete.
+//! After an operation is *signed*, the GPU writes a ticket into the stream's completion word, which any
+//! thread may read. Signing costs about as much of the context's lock as a launch, so launches that come
+//! one after another are signed together: when there are [`BATCH`] of them, when nothing more comes for
+//! now ([`Common::sign`]), or after [`STALE`], whatever the client's thread does.
+//!
+//! Only so many operations of a stream are with the driver at a time, because a launch into a full
+//! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
+//! complete.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, STREAM_DEPTH};
-use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
-use engine::Observer;
+use cuda_abi::types::CUstream;
 
+use crate::common::{Common, Polled};
 use crate::context::Context;
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::poller::Waker;
 use crate::sync::{Handle, lock};
-use crate::window::Cleared;
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
 
-/// Operations of one stream that are with the driver at a time. Each takes two places of a hardware
-/// queue of about a thousand, which several streams share.
-const DEPTH: usize = 64;
+/// Places that the operations of one stream take in its hardware queue of about a thousand, which several
+/// streams share; and within which bounds.
+const PLACES: usize = 640;
+const LEAST_DEPTH: usize = 32;
+const MOST_DEPTH: usize = 256;
 
-/// Kernels that are named when a device dies.
-const MOST_NAMED: usize = 8;
+/// Hardware queues of a context, to which the driver deals out streams in turn.
+const QUEUES: usize = 32;
 
-/// Bytes that one client's waiting operations may take together.
-const WAITING_BYTES: usize = 256 << 20;
+/// Launches that are signed together at most.
+const BATCH: u32 = 32;
 
-/// What a client's streams have in common.
-#[derive(Debug)]
-pub(crate) struct Common {
-    pub(crate) observer: Arc<dyn Observer>,
-    waker: Arc<Waker>,
-    /// Everything that clears memory which the streams may touch.
-    cleared: Vec<Arc<Cleared>>,
-    /// The client is going: nothing is reported any more.
-    closed: AtomicBool,
-    /// Bytes of all operations that wait here.
-    waiting: AtomicUsize,
-    /// Streams that have work, other than those that somebody is looking at.
-    busy: Mutex<Vec<Arc<Stream>>>,
-    /// How many streams have work.
-    busy_count: AtomicUsize,
-    contexts: Mutex<Vec<Arc<Context>>>,
-}
-
-impl Common {
-    pub(crate) fn new(
-        observer: Arc<dyn Observer>,
-        waker: Arc<Waker>,
-        cleared: Vec<Arc<Cleared>>,
-    ) -> Self {
-        Self {
-            observer,
-            waker,
-            cleared,
-            closed: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            busy: Mutex::default(),
-            busy_count: AtomicUsize::new(0),
-            contexts: Mutex::default(),
-        }
-    }
-
-    /// Whether any stream has work.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy_count.load(Ordering::Acquire) != 0
-    }
-
-    /// Reports nothing from now on, and drops what waits.
-    pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn add_context(&self, context: Arc<Context>) {
-        lock(&self.contexts).push(context);
-    }
-
-    pub(crate) fn remove_context(&self, context: &Arc<Context>) {
-        lock(&self.contexts).retain(|other| !Arc::ptr_eq(other, context));
-    }
-
-    /// Tells the client of every device that has died. `streams` are those with work.
-    pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
-        if self.closed.load(Ordering::Acquire) {
-            return;
-        }
-        for context in &*lock(&self.contexts) {
-            let Err(code) = context.device().check() else {
-                continue;
-            };
-            let running: Vec<String> = streams
-                .iter()
-                .filter(|stream| Arc::ptr_eq(&stream.context, context))
-                .filter_map(|stream| stream.running())
-                .take(MOST_NAMED)
-                .collect();
-            let running = match &running[..] {
-                [] => "none".to_owned(),
-                names => names.join(", "),
-            };
-            context.fault(code, &running);
-        }
-    }
-
-    /// Looks how far the streams have come, reports it, and gives the driver what waits. Whether there
-    /// was any progress. `scratch` is empty, and stays so.
-    pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> bool {
-        if !self.is_busy() {
-            return false;
-        }
-        std::mem::swap(&mut *lock(&self.busy), scratch);
-        if scratch
-            .iter()
-            .any(|stream| stream.device().check().is_err())
-        {
-            self.tell_faults(scratch);
-        }
-        let mut progress = false;
-        scratch.retain(|stream| {
-            let polled = stream.poll();
-            progress |= polled.progress;
-            polled.busy
-        });
-        lock(&self.busy).append(scratch);
-        progress
-    }
-}
-
-/// What a look at a stream found.
-struct Polled {
-    progress: bool,
-    busy: bool,
-}
+/// How long an operation stays unsigned at most. Rather more than a client's thread takes for a record.
+const STALE: Duration = Duration::from_micros(20);
 
 /// One stream of a client.
 #[derive(Debug)]
@@ -146,19 +46,26 @@ pub(crate) struct Stream {
     slot: u32,
     context: Arc<Context>,
     common: Arc<Common>,
-    raw: Handle<CUstream>,
+    priority: i32,
     word: Word,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    raw: Handle<CUstream>,
+    /// Of the context, when `raw` was made.
+    epoch: u64,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
     /// Not yet with the driver, in order.
     pending: VecDeque<(u64, Work)>,
-    /// The last ticket given out.
+    /// The last ticket that was signed for.
     ticket: u32,
+    /// Operations since then, which the next ticket is for.
+    unsigned: u32,
+    /// When the first of them was issued.
+    unsigned_since: Instant,
     /// Up to where it waits for clearing, as in [`Common::cleared`].
     cleared: Vec<u64>,
     /// It is among the busy ones, or somebody is looking at it.
@@ -179,6 +86,15 @@ struct Issued {
     after: After,
 }
 
+impl Issued {
+    /// Takes what its kernel has printed, if it is one.
+    fn drain(&self, common: &Common) {
+        if let After::Keep { module, .. } = &self.after {
+            common.drain(module);
+        }
+    }
+}
+
 impl Stream {
     /// Makes a stream. `before` is the one that had the slot.
     ///
@@ -196,15 +112,16 @@ impl Stream {
         let word = Word::new(device)?;
         let (least, greatest) = device.priorities();
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
-        let mut raw = CUstream::NULL;
-        // SAFETY: the pointer is to a local.
-        device.confirm(unsafe {
-            driver.cuStreamCreateWithPriority(&raw mut raw, CU_STREAM_NON_BLOCKING, priority)
-        })?;
+        let (raw, epoch) = device.confirm(context.make_stream(driver, priority))?;
+        device.count_stream(true);
         let state = Mutex::new(State {
+            raw: Handle(raw),
+            epoch,
             issued: VecDeque::new(),
             pending: VecDeque::new(),
             ticket: word.load(),
+            unsigned: 0,
+            unsigned_since: Instant::now(),
             cleared: vec![0; common.cleared.len()],
             listed: false,
             ending: false,
@@ -215,7 +132,7 @@ impl Stream {
             slot,
             context,
             common,
-            raw: Handle(raw),
+            priority,
             word,
             state,
         }))
@@ -225,7 +142,7 @@ impl Stream {
         &self.context
     }
 
-    fn device(&self) -> &Arc<Device> {
+    pub(crate) fn device(&self) -> &Arc<Device> {
         self.context.device()
     }
 
@@ -235,7 +152,7 @@ impl Stream {
     }
 
     /// The kernel that the GPU is at, if it is at one.
-    fn running(&self) -> Option<String> {
+    pub(crate) fn running(&self) -> Option<String> {
         let word = self.word.load();
         let state = lock(&self.state);
         let mut unfinished = state
@@ -246,6 +163,13 @@ impl Stream {
             After::Keep { module, kernel } => module.kernel_name(*kernel).map(str::to_owned),
             _ => None,
         })
+    }
+
+    /// Takes what its kernels have printed.
+    pub(crate) fn drain(&self) {
+        for issued in &lock(&self.state).issued {
+            issued.drain(&self.common);
+        }
     }
 
     /// Whether it has no work.
@@ -275,37 +199,84 @@ impl Stream {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         state.ending = matches!(work, Work::Destroy);
-        if state.pending.is_empty()
-            && state.issued.len() < DEPTH
-            && state.before.is_none()
-            && self.context.pass_gate()
-        {
+        let unsigned = state.unsigned;
+        if state.pending.is_empty() && self.may_issue(&mut state) {
             self.issue(&mut state, sequence, work);
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
-            let bytes = work.kept();
-            let before = self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
-            let kept = if before.saturating_add(bytes) > WAITING_BYTES {
-                self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
-                let refused = Work::Refused(CUresult::ERROR_OUT_OF_MEMORY);
-                self.common
-                    .waiting
-                    .fetch_add(refused.kept(), Ordering::Relaxed);
-                refused
-            } else {
+            let work = if self.common.keep(work.kept()) {
                 work
+            } else {
+                Work::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             };
-            state.pending.push_back((sequence, kept));
+            state.pending.push_back((sequence, work));
+            // Who posts faster than the GPU works issues what follows too, and does not leave it to the
+            // poller, which has everybody's.
+            self.advance(&mut state);
         }
+        let to_sign = unsigned == 0 && state.unsigned > 0;
         let list = !std::mem::replace(&mut state.listed, true);
         drop(state);
-        if list {
-            self.common.busy_count.fetch_add(1, Ordering::AcqRel);
-            lock(&self.common.busy).push(Arc::clone(self));
+        if to_sign {
+            self.common.add_unsigned(self);
         }
-        self.common.waker.wake();
+        if list {
+            self.common.add_busy(Arc::clone(self));
+        }
+        self.common.wake();
         Ok(())
+    }
+
+    /// Whether one more operation may go to the driver now. If so, it has passed the gate.
+    fn may_issue(&self, state: &mut State) -> bool {
+        let depth = (PLACES / self.device().streams().div_ceil(QUEUES).max(1))
+            .clamp(LEAST_DEPTH, MOST_DEPTH);
+        state.issued.len() < depth
+            && state.before.is_none()
+            && self.is_current(state)
+            && self.context.pass_gate()
+    }
+
+    /// Signs what is not signed yet.
+    pub(crate) fn sign_now(&self) {
+        let mut state = lock(&self.state);
+        if state.unsigned > 0 {
+            let signed = self
+                .device()
+                .enter()
+                .and_then(|driver| self.sign(driver, &mut state));
+            // A device that has died tells by itself; anything else is tried again by the poller.
+            let _ = self.device().confirm(signed);
+        }
+    }
+
+    /// Whether the driver's stream is in the part that the context has now. If it is not and has nothing
+    /// to do, it is made again; if it has, what comes waits until then.
+    fn is_current(&self, state: &mut State) -> bool {
+        if state.epoch == self.context.epoch() {
+            return true;
+        }
+        if !state.issued.is_empty() {
+            return false;
+        }
+        let made = self
+            .device()
+            .enter()
+            .and_then(|driver| Ok((driver, self.context.make_stream(driver, self.priority)?)));
+        match self.device().confirm(made) {
+            Ok((driver, (raw, epoch))) => {
+                let old = std::mem::replace(&mut state.raw, Handle(raw));
+                state.epoch = epoch;
+                state.cleared.fill(0);
+                // SAFETY: made here or in `new`, and nothing is issued in it.
+                let _ = unsafe { driver.cuStreamDestroy_v2(old.0) };
+                true
+            }
+            // What is issued on a device that has died fails. Otherwise it is tried again: nothing is
+            // issued in a part that the client does not have any more.
+            Err(_) => self.device().check().is_err(),
+        }
     }
 
     /// Gives an operation that passed the gate to the driver; what comes of it is told in its turn.
@@ -316,8 +287,15 @@ impl Stream {
             .check()
             .and_then(|()| self.device().enter())
             .and_then(|driver| {
+                let alone = !matches!(work, Work::Launch(_));
                 let result = self.issue_work(driver, state, work);
-                self.sign(driver, state)?;
+                if state.unsigned == 0 {
+                    state.unsigned_since = Instant::now();
+                }
+                state.unsigned += 1;
+                if alone || state.unsigned >= BATCH {
+                    self.sign(driver, state)?;
+                }
                 Ok(result)
             })
             .flatten();
@@ -329,7 +307,7 @@ impl Stream {
         };
         state.issued.push_back(Issued {
             sequence,
-            ticket: state.ticket,
+            ticket: state.ticket.wrapping_add(u32::from(state.unsigned > 0)),
             result,
             after,
         });
@@ -342,9 +320,9 @@ impl Stream {
         work: Work,
     ) -> Result<After, CUresult> {
         for (cleared, seen) in self.common.cleared.iter().zip(&mut state.cleared) {
-            cleared.wait(driver, self.raw.0, seen)?;
+            cleared.wait(driver, state.raw.0, seen)?;
         }
-        work.issue(self.device(), driver, self.raw.0)
+        work.issue(self.device(), driver, state.raw.0)
     }
 
     /// Has the GPU write the next ticket once it has come this far, even where an operation was taken
@@ -353,14 +331,25 @@ impl Stream {
         let ticket = state.ticket.wrapping_add(1);
         // SAFETY: the word outlives the stream's work: it is kept by `self`, which is kept as long as
         // anything is issued.
-        unsafe { driver.cuStreamWriteValue32_v2(self.raw.0, self.word.address(), ticket, 0)? };
+        unsafe { driver.cuStreamWriteValue32_v2(state.raw.0, self.word.address(), ticket, 0)? };
         state.ticket = ticket;
+        state.unsigned = 0;
         Ok(())
     }
 
-    /// Reports what has completed and issues what waits.
-    fn poll(self: &Arc<Self>) -> Polled {
-        let mut state = lock(&self.state);
+    /// Reports what has completed, issues what waits, and signs what has been unsigned for long.
+    pub(crate) fn poll(self: &Arc<Self>) -> Polled {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Somebody is issuing, or looking.
+            Err(TryLockError::WouldBlock) => {
+                return Polled {
+                    progress: false,
+                    busy: true,
+                };
+            }
+        };
         let state = &mut *state;
         if let Some(before) = &state.before {
             if !before.is_idle() {
@@ -371,6 +360,25 @@ impl Stream {
             }
             state.before = None;
         }
+        // So that the ring of a kernel that runs long does not become full.
+        if let Some(front) = state.issued.front() {
+            front.drain(&self.common);
+        }
+        let progress = self.advance(state);
+        if state.unsigned > 0 && state.unsigned_since.elapsed() > STALE {
+            let signed = self
+                .device()
+                .enter()
+                .and_then(|driver| self.sign(driver, state));
+            let _ = self.device().confirm(signed);
+        }
+        let busy = !state.issued.is_empty() || !state.pending.is_empty();
+        state.listed = busy;
+        Polled { progress, busy }
+    }
+
+    /// Reports what has completed and issues what waits. Whether anything had completed.
+    fn advance(&self, state: &mut State) -> bool {
         let mut progress = false;
         loop {
             // In this order: a device that died later does not undo what had completed.
@@ -387,45 +395,38 @@ impl Stream {
                 let result = if come { issued.result } else { dead };
                 self.context.leave();
                 progress = true;
-                state.ended |= self.finish(issued.sequence, result, issued.after);
-            }
-            let room = DEPTH - state.issued.len().min(DEPTH);
-            let room = room.min(state.pending.len());
-            let mut gave = false;
-            for _ in 0..room {
-                if !self.context.pass_gate() {
-                    break;
+                if matches!(issued.after, After::Destroy) {
+                    self.destroy(state.raw);
+                    state.ended = true;
                 }
+                self.finish(issued.sequence, result, issued.after);
+            }
+            let mut gave = false;
+            while !state.pending.is_empty() && self.may_issue(state) {
                 let Some((sequence, work)) = state.pending.pop_front() else {
                     self.context.leave();
                     break;
                 };
                 gave = true;
-                self.common
-                    .waiting
-                    .fetch_sub(work.kept(), Ordering::Relaxed);
+                self.common.unkeep(work.kept());
                 self.issue(state, sequence, work);
             }
             // What failed at once is reported at once.
             if !gave {
-                break;
+                return progress;
             }
         }
-        let busy = !state.issued.is_empty() || !state.pending.is_empty();
-        if !busy {
-            state.listed = false;
-            self.common.busy_count.fetch_sub(1, Ordering::AcqRel);
-        }
-        Polled { progress, busy }
     }
 
-    /// Does what is due after an operation and reports it. Whether the stream has ended.
-    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) -> bool {
-        let open = !self.common.closed.load(Ordering::Acquire);
-        let mut ended = false;
+    /// Does what is due after an operation and reports it.
+    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) {
+        let open = self.common.is_open();
         match after {
-            After::Nothing => {}
-            After::Keep { module, .. } => drop(module),
+            After::Nothing | After::Destroy => {}
+            After::Keep { module, .. } => {
+                self.common.drain(&module);
+                drop(module);
+            }
             After::Time { event, raw } => {
                 let time = self
                     .device()
@@ -437,10 +438,6 @@ impl Stream {
                     self.common.observer.event_time(event, time);
                 }
             }
-            After::Destroy => {
-                self.destroy();
-                ended = true;
-            }
         }
         if open {
             let at = At {
@@ -449,22 +446,24 @@ impl Stream {
             };
             self.common.observer.completed(at, result);
         }
-        ended
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, raw: Handle<CUstream>) {
         if let Ok(driver) = self.device().enter() {
-            // SAFETY: made in `new`, destroyed once: `ended` says so; nothing is issued in it.
-            let _ = unsafe { driver.cuStreamDestroy_v2(self.raw.0) };
+            // SAFETY: made by the context, destroyed once: `ended` says so; nothing is issued in it.
+            let _ = unsafe { driver.cuStreamDestroy_v2(raw.0) };
         }
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let state = self.state.get_mut();
-        if !state.is_ok_and(|state| state.ended) {
-            self.destroy();
+        self.device().count_stream(false);
+        let state = lock(&self.state);
+        let (raw, ended) = (state.raw, state.ended);
+        drop(state);
+        if !ended {
+            self.destroy(raw);
         }
     }
 }

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
 use engine::{Owner, Window};
 
+use crate::cleared::Cleared;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::granules::{Granules, is_granular};
@@ -26,65 +26,6 @@ const LARGEST_ROUNDING: u64 = 64 << 20;
 
 /// Between two looks whether memory is cleared, where that must be waited for.
 const PAUSE: Duration = Duration::from_micros(50);
-
-/// How far the clearing of a window's memory has got, for streams to wait on.
-#[derive(Debug)]
-pub(crate) struct Cleared {
-    device: Arc<Device>,
-    event: Handle<CUevent>,
-    epoch: AtomicU64,
-}
-
-impl Cleared {
-    fn new(device: &Arc<Device>) -> Result<Self, CUresult> {
-        let mut event = CUevent::NULL;
-        // SAFETY: the pointer is to a local.
-        unsafe {
-            device
-                .enter()?
-                .cuEventCreate(&raw mut event, CU_EVENT_DISABLE_TIMING)?;
-        }
-        Ok(Self {
-            device: Arc::clone(device),
-            event: Handle(event),
-            epoch: AtomicU64::new(0),
-        })
-    }
-
-    /// Whether all clearing so far is over.
-    fn is_over(&self, driver: &Driver) -> bool {
-        // SAFETY: the event is ours and alive.
-        unsafe { driver.cuEventQuery(self.event.0) }.is_ok()
-    }
-
-    /// Makes a stream's later work wait for all clearing so far, unless it does since `seen`.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub(crate) fn wait(
-        &self,
-        driver: &Driver,
-        stream: CUstream,
-        seen: &mut u64,
-    ) -> Result<(), CUresult> {
-        let epoch = self.epoch.load(Ordering::Acquire);
-        if *seen != epoch {
-            // SAFETY: the event is ours and alive; the stream is the caller's.
-            unsafe { driver.cuStreamWaitEvent(stream, self.event.0, 0)? };
-            *seen = epoch;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Cleared {
-    fn drop(&mut self) {
-        if let Ok(driver) = self.device.enter() {
-            // SAFETY: ours, and nobody else has it; the driver frees it when nothing waits for it.
-            let _ = unsafe { driver.cuEventDestroy_v2(self.event.0) };
-        }
-    }
-}
 
 /// Memory of a client's that others use.
 #[derive(Debug)]
@@ -392,10 +333,7 @@ impl DeviceWindow {
 
     /// Lets the client's streams wait for what the clearing stream has to do by now.
     fn record_clearing(&self, driver: &Driver) -> Result<(), CUresult> {
-        // SAFETY: stream and event are ours.
-        unsafe { driver.cuEventRecord(self.cleared.event.0, self.clearing.0)? };
-        self.cleared.epoch.fetch_add(1, Ordering::Release);
-        Ok(())
+        self.cleared.record(driver, self.clearing.0)
     }
 
     /// Lets the client's streams wait for another window's clearing too.
@@ -406,8 +344,7 @@ impl DeviceWindow {
         let device = Arc::clone(&self.device);
         let driver = device.enter()?;
         let clearing = self.clearing_stream(driver)?;
-        // SAFETY: the event is kept by its `Cleared`; the stream is ours.
-        unsafe { driver.cuStreamWaitEvent(clearing, other.event.0, 0)? };
+        other.wait(driver, clearing, &mut 0)?;
         self.record_clearing(driver)
     }
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::{Copy, FunctionSet, Launch, ModuleUnload};
+use cuda_abi::operations::{
+    Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT, OutputTake,
+};
 use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
-use engine::{Engine, Window};
+use engine::{Engine, GroupShare, Share, Window};
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
@@ -452,29 +454,128 @@ fn clients_share_modules_that_hold_nothing() {
     assert_eq!(other.word(device), 5);
 }
 
+/// Of 1016 multiprocessors in groups of 127.
 #[test]
-fn an_idle_engine_uses_no_processor() {
+fn a_percentage_is_a_part_of_the_multiprocessors() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let share = |percentage| Share {
+        percentage,
+        ..Share::default()
+    };
+    let launch = |guest: &mut Guest, stream| {
+        let device = guest.windows[0].base;
+        let module = guest.module(PTX);
+        guest.launch(stream, module, 1, 1, &poke(device, 1));
+        assert_eq!(guest.wait(stream), Ok(()));
+        controls.part()
+    };
+    let mut whole = Guest::new(&engine);
+    whole.commit(0, GRANULE);
+    assert_eq!(launch(&mut whole, 0), 0);
+    let mut part = Guest::with_share(&engine, share(45.0));
+    part.context(0, 0);
+    part.commit(0, GRANULE);
+    assert_eq!(launch(&mut part, 0), 3 * 127);
+    // A change holds for streams that were there, once what they had is done.
+    part.stream(40);
+    assert_eq!(launch(&mut part, 40), 3 * 127);
+    part.client.set_share(share(10.0)).unwrap();
+    let smallest = (launch(&mut part, 40), launch(&mut part, 0));
+    assert_eq!(smallest, (127, 127));
+    controls.hold(true);
+    let device = part.windows[0].base;
+    part.write(40, device, &[1]);
+    part.client.set_share(share(100.0)).unwrap();
+    part.write(40, device, &[2]);
+    controls.hold(false);
+    assert_eq!(part.wait(40), Ok(()));
+    assert_eq!(launch(&mut part, 40), 0);
+    let reserved = Share {
+        reserved: true,
+        ..share(50.0)
+    };
+    let refused = part.client.set_share(reserved);
+    assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
+
+    // All of a group have its part together.
+    let together = |percentage| {
+        Some(GroupShare {
+            percentage,
+            reserved: false,
+        })
+    };
+    engine.set_group(7, together(60.0)).unwrap();
+    let mut first = Guest::in_group(&engine, share(100.0), Some(7));
+    let mut second = Guest::in_group(&engine, share(50.0), Some(7));
+    for guest in [&mut first, &mut second] {
+        guest.context(0, 0);
+        guest.commit(0, GRANULE);
+    }
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (4 * 127, 2 * 127));
+    engine.set_group(7, together(20.0)).unwrap();
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (127, 127));
+    engine.set_group(7, None).unwrap();
+    let both = (launch(&mut first, 0), launch(&mut second, 0));
+    assert_eq!(both, (0, 4 * 127));
+    assert_eq!(controls.stalls(), 0);
+}
+
+#[test]
+fn what_kernels_print_goes_to_their_client() {
     let fake = fake();
     let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, GRANULE);
-    guest.write(0, device, &[1]);
-    assert_eq!(guest.wait(0), Ok(()));
-    let ticks = || {
-        // The poller's user and system time, in ticks of the clock.
-        std::fs::read_dir("/proc/self/task")
-            .unwrap()
-            .filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).ok())
-            .filter(|stat| stat.contains("(nvidia-poller)"))
-            .map(|stat| {
-                let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
-                fields[12].parse::<u64>().unwrap() + fields[13].parse::<u64>().unwrap()
-            })
-            .sum::<u64>()
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.visible .global .b8 room[64];\n\
+        .extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n\
+        .visible .entry poke() { ret; }";
+    let (module, addresses) = guest.module_in(0, ptx);
+    let before = controls.counts()[2];
+    let (other, others) = guest.module_in(0, ptx);
+    assert_eq!(
+        controls.counts()[2],
+        before + 1,
+        "each module has its own ring"
+    );
+    let ring_of = |guest: &mut Guest, room: u64| {
+        // Where this driver has the variable with the ring's address.
+        let bytes = guest.download(room + 48, 8);
+        u64::from_le_bytes(bytes.try_into().unwrap())
     };
-    std::thread::sleep(Duration::from_millis(20));
-    let before = ticks();
-    std::thread::sleep(Duration::from_millis(500));
-    // Other tests of this process have pollers too, and may be at work.
-    assert!(ticks() - before < 50, "{} ticks", ticks() - before);
+    let ring = ring_of(&mut guest, addresses[0]);
+    assert_ne!(ring, ring_of(&mut guest, others[0]));
+    let take = |guest: &mut Guest| {
+        let mut text = Vec::new();
+        let request = OutputTake { reserved: 0 };
+        let reply = guest.client.output_take(&request, &[], &mut text).unwrap();
+        (reply.sink, String::from_utf8(text).unwrap())
+    };
+    // As a kernel of the module does it while it runs.
+    controls.hold(true);
+    guest.launch(0, module, 1, 1, &poke(device, 1));
+    // SAFETY: the ring is memory of this process; its first record is ours to write.
+    unsafe {
+        let record = (ring as *mut u64).add(8);
+        record.add(1).write_volatile(5);
+        record
+            .add(2)
+            .write_volatile(u64::from_le_bytes(*b"text\n\0\0\0"));
+        record.add(3).write_volatile(0);
+        record.write_volatile(2 << 56 | 32);
+    }
+    while take(&mut guest) != (OUTPUT_STDOUT, "text\n".into()) {
+        guest.client.assist();
+    }
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(take(&mut guest), (OUTPUT_NONE, String::new()));
+    for module in [module, other] {
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    }
 }

@@ -1,4 +1,4 @@
-//! One client's objects, by its own handles, and the operations on them.
+//! One client: what each operation does to its objects, which are in `objects` by its own handles.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -6,32 +6,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use cuda_abi::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE,
-    OUTPUT_PIECE, OUTPUT_STDERR, OUTPUT_STDOUT, STREAM_NON_BLOCKING, STREAM_SLOTS, Space,
-};
-use cuda_abi::textures::{Resource, Spec};
+use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Client, Granularity, Held, Share, Window};
+use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
-use crate::array::{self, Array};
+use self::objects::{Objects, granted};
 use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
-use crate::copy::{self, ArrayTransfer};
+use crate::copy;
 use crate::device::Shared;
-use crate::exec;
-use crate::grid::Grid;
-use crate::image;
 use crate::memory::{self, ClientMemory, Mapped};
-use crate::module::{Image, Module};
-use crate::services::Sink;
-use crate::stream::{Common, Operation, Stream};
+use crate::stream::{Common, Operation};
+
+mod images;
+mod objects;
+mod textures;
 
 /// How long [`Client::assist`] may take.
 const ASSIST: Duration = Duration::from_micros(100);
-
-/// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
-const MOST_OBJECTS: usize = 1 << 16;
 
 /// One client.
 #[derive(Debug)]
@@ -40,36 +32,6 @@ pub(crate) struct SoftClient {
     /// `None` only while it is being dropped.
     objects: Option<Objects>,
     mapped: Arc<Mapped>,
-}
-
-#[derive(Debug)]
-struct Objects {
-    common: Arc<Common>,
-    /// SMs that the client sees. Its share may change, but not what it was told.
-    sms: u64,
-    memory: ClientMemory,
-    contexts: HashMap<u32, Arc<Context>>,
-    streams: HashMap<u32, Arc<Stream>>,
-    images: HashMap<u64, Arc<Image>>,
-    modules: HashMap<u64, Arc<Module>>,
-    arrays: HashMap<u64, Arc<Array>>,
-    /// What kernels read of them, and whose those numbers are; `true` for surfaces.
-    textures: Arc<exec::Textures>,
-    texture_owners: HashMap<(u64, bool), TextureOwner>,
-}
-
-/// Whose a texture or surface is.
-#[derive(Clone, Copy, Debug)]
-struct TextureOwner {
-    context: u32,
-    /// The array that it is made of.
-    array: Option<u64>,
-}
-
-/// The SMs, of `all`, that a percentage grants.
-fn granted(all: usize, percentage: f32) -> u64 {
-    let all = u32::try_from(all).unwrap_or(u32::MAX);
-    Granularity::default().granted(all, percentage).into()
 }
 
 /// Whether a percentage is one.
@@ -127,81 +89,6 @@ impl SoftClient {
         self.objects
             .as_mut()
             .expect("invariant: only drop takes the objects out")
-    }
-}
-
-impl Objects {
-    fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
-        self.contexts
-            .get(&id)
-            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
-    }
-
-    fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
-        self.streams
-            .get(&slot)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-
-    fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
-        self.modules
-            .get(&handle)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-
-    /// Takes out all textures and surfaces of some owners.
-    fn remove_textures(&mut self, goes: impl Fn(&TextureOwner) -> bool) {
-        let textures = &self.textures;
-        self.texture_owners.retain(|&(object, surface), owner| {
-            let gone = goes(owner);
-            if gone {
-                remove_texture(textures, object, surface);
-            }
-            !gone
-        });
-    }
-
-    fn add_stream(
-        &mut self,
-        slot: u32,
-        priority: i32,
-        context: Arc<Context>,
-    ) -> Result<(), CUresult> {
-        if let Some(stream) = self.streams.get(&slot) {
-            return stream.renew(priority, context);
-        }
-        let common = Arc::clone(&self.common);
-        let stream = Stream::new(slot, priority, context, common);
-        self.streams.insert(slot, stream);
-        Ok(())
-    }
-
-    fn post(&self, at: At, operation: Operation<'_>) -> Result<(), CUresult> {
-        self.stream(at.stream)?.post(at.sequence, operation)
-    }
-
-    fn grid(
-        &self,
-        stream: &Stream,
-        request: &operations::Launch,
-        data: &[u8],
-    ) -> Result<Grid, CUresult> {
-        let (context, priority) = stream.place()?;
-        context.check()?;
-        Grid::new(
-            self.module(request.module)?,
-            &context,
-            (
-                self.memory
-                    .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
-                &self.textures,
-            ),
-            priority,
-            self.sms
-                .min(granted(self.common.scheduler.workers(), context.part)),
-            request,
-            data,
-        )
     }
 }
 
@@ -382,48 +269,7 @@ impl Client for SoftClient {
         reply: &mut Vec<u8>,
     ) -> Result<operations::ImageLoadReply, CUresult> {
         let shared = Arc::clone(&self.shared);
-        let objects = self.objects();
-        if objects.images.contains_key(&request.image) || objects.images.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
-        let options = exec::Options {
-            max_registers: Some(most).filter(|&most| most != 0),
-            ..exec::Options::default()
-        };
-        let loaded = if request.options & IMAGE_PART != 0 {
-            image::check_part(data).map(|()| None)
-        } else {
-            let image = shared.images.load(data, &options, image::compile);
-            image.map(Some)
-        };
-        Ok(match loaded {
-            Ok(None) => operations::ImageLoadReply::default(),
-            Ok(Some(image)) => {
-                let log = if request.options & IMAGE_VERBOSE != 0 {
-                    image::remarks(&image.module)
-                } else {
-                    String::new()
-                };
-                reply.extend_from_slice(&image.descriptor);
-                reply.extend_from_slice(log.as_bytes());
-                let descriptor = image.descriptor.len() as u64;
-                objects.images.insert(request.image, image);
-                operations::ImageLoadReply {
-                    status: CUresult::SUCCESS.0,
-                    descriptor,
-                    log: log.len() as u64,
-                }
-            }
-            Err(refused) => {
-                reply.extend_from_slice(refused.log.as_bytes());
-                operations::ImageLoadReply {
-                    status: refused.code.0,
-                    descriptor: 0,
-                    log: refused.log.len() as u64,
-                }
-            }
-        })
+        self.objects().load_image(&shared, request, data, reply)
     }
 
     fn image_unload(
@@ -444,25 +290,7 @@ impl Client for SoftClient {
         _data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::ModuleLoadReply, CUresult> {
-        let objects = self.objects();
-        let context = Arc::clone(objects.context(request.context)?);
-        context.check()?;
-        let image = objects
-            .images
-            .get(&request.image)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if objects.modules.contains_key(&request.module) || objects.modules.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let observer = Arc::clone(&objects.common.observer);
-        let allocate = |bytes, managed| observer.allocate(request.context, bytes, managed);
-        let module = Module::new(Arc::clone(image), context, &objects.memory, allocate)?;
-        for address in &*module.globals {
-            reply.extend(address.to_le_bytes());
-        }
-        let addresses = module.globals.len() as u64;
-        objects.modules.insert(request.module, Arc::new(module));
-        Ok(operations::ModuleLoadReply { addresses })
+        self.objects().load_module(request, reply)
     }
 
     fn module_unload(
@@ -493,24 +321,7 @@ impl Client for SoftClient {
         _data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::OutputTakeReply, CUresult> {
-        let contexts = &self.objects().contexts;
-        let mut slots: Vec<u32> = contexts.keys().copied().collect();
-        slots.sort_unstable();
-        for slot in slots {
-            let taken = contexts
-                .get(&slot)
-                .and_then(|context| context.services.take(OUTPUT_PIECE, reply));
-            if let Some((sink, _)) = taken {
-                // Whoever takes on finds out whether that was all.
-                return Ok(operations::OutputTakeReply {
-                    sink: match sink {
-                        Sink::Out => OUTPUT_STDOUT,
-                        Sink::Err => OUTPUT_STDERR,
-                    },
-                });
-            }
-        }
-        Ok(operations::OutputTakeReply { sink: OUTPUT_NONE })
+        self.objects().take_output(reply)
     }
 
     fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
@@ -580,20 +391,7 @@ impl Client for SoftClient {
         _reply: &mut Vec<u8>,
     ) -> Result<operations::ArrayCreateReply, CUresult> {
         let shared = Arc::clone(&self.shared);
-        let objects = self.objects();
-        let context = Arc::clone(objects.context(request.context)?);
-        context.check()?;
-        if objects.arrays.contains_key(&request.array) || objects.arrays.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let budget = shared
-            .budgets
-            .get(context.device as usize)
-            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        let array = Array::new(request, context, budget)?;
-        let bytes = array.shape.bytes();
-        objects.arrays.insert(request.array, Arc::new(array));
-        Ok(operations::ArrayCreateReply { bytes })
+        self.objects().make_array(&shared, request)
     }
 
     fn array_destroy(
@@ -601,12 +399,7 @@ impl Client for SoftClient {
         request: &operations::ArrayDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let objects = self.objects();
-        let array = objects.arrays.remove(&request.array);
-        array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        // Its memory is free from here on, so nothing may keep it; copies under way do until they end.
-        objects.remove_textures(|owner| owner.array == Some(request.array));
-        Ok(())
+        self.objects().end_array(request.array)
     }
 
     fn array_copy(
@@ -615,27 +408,7 @@ impl Client for SoftClient {
         request: &operations::ArrayCopy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let objects = self.objects();
-        let stream = objects.stream(at.stream)?;
-        let find = |space: u32, array: u64| match Space::from_number(space) {
-            Some(Space::Array) => objects
-                .arrays
-                .get(&array)
-                .map(|array| Some(Arc::clone(array)))
-                .ok_or(CUresult::ERROR_INVALID_HANDLE),
-            _ => Ok(None),
-        };
-        let sides = find(request.to_space, request.to)
-            .and_then(|to| Ok((to, find(request.from_space, request.from)?)));
-        let operation = match sides {
-            Ok((to, from)) => Operation::ArrayCopy(Box::new(ArrayTransfer {
-                request: *request,
-                to,
-                from,
-            })),
-            Err(code) => Operation::Refused(code),
-        };
-        stream.post(at.sequence, operation)
+        self.objects().copy_array(at, request)
     }
 
     fn texture_create(
@@ -644,37 +417,7 @@ impl Client for SoftClient {
         data: &[u8],
         _reply: &mut Vec<u8>,
     ) -> Result<operations::TextureCreateReply, CUresult> {
-        let spec = Spec::decode(data)?;
-        let objects = self.objects();
-        let context = Arc::clone(objects.context(request.context)?);
-        context.check()?;
-        if objects.texture_owners.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        let find = |array: u64| {
-            objects
-                .arrays
-                .get(&array)
-                .filter(|array| array.context.device == context.device)
-                .cloned()
-                .ok_or(CUresult::ERROR_INVALID_HANDLE)
-        };
-        let surface = request.surface != 0;
-        let object = if surface {
-            objects.textures.add_surface(array::surface(&spec, &find)?)
-        } else {
-            objects.textures.add_texture(array::texture(&spec, &find)?)
-        };
-        let array = match spec.resource {
-            Resource::Array(array) | Resource::Mipmapped(array) => Some(array),
-            Resource::Linear { .. } | Resource::Pitched { .. } => None,
-        };
-        let owner = TextureOwner {
-            context: request.context,
-            array,
-        };
-        objects.texture_owners.insert((object, surface), owner);
-        Ok(operations::TextureCreateReply { object })
+        self.objects().make_texture(request, data)
     }
 
     fn texture_destroy(
@@ -682,22 +425,8 @@ impl Client for SoftClient {
         request: &operations::TextureDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let objects = self.objects();
-        let surface = request.surface != 0;
-        objects.texture_owners.remove(&(request.object, surface));
-        if remove_texture(&objects.textures, request.object, surface) {
-            Ok(())
-        } else {
-            Err(CUresult::ERROR_INVALID_HANDLE)
-        }
-    }
-}
-
-fn remove_texture(textures: &exec::Textures, object: u64, surface: bool) -> bool {
-    if surface {
-        textures.remove_surface(object)
-    } else {
-        textures.remove_texture(object)
+        self.objects()
+            .end_texture(request.object, request.surface != 0)
     }
 }
 

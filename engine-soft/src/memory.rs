@@ -190,26 +190,20 @@ impl ClientMemory {
                 _backing: Arc::clone(&backing),
                 _ticket: mapped.ticket(),
             };
-            let own = table(window, Arc::new(owner));
             devices.push(DevicePart {
                 window,
-                space: Arc::new(exec::AddressSpace::new(vec![
-                    Arc::clone(&own),
-                    Arc::clone(&host_table),
-                ])),
-                table: own,
+                space: Arc::default(),
+                table: table(window, Arc::new(owner)),
                 backing,
                 budget: Arc::clone(budget),
             });
         }
-        let mut all: Vec<_> = devices.iter().map(|part| Arc::clone(&part.table)).collect();
-        all.push(Arc::clone(&host_table));
         let copies = Arc::new(CopySpace {
-            unified: exec::AddressSpace::new(all),
+            unified: exec::AddressSpace::default(),
             staging: staging.window,
             _staging: Arc::new(borrow(staging)),
         });
-        Ok(Self {
+        let mut memory = Self {
             devices,
             host: host.window,
             host_table,
@@ -217,10 +211,13 @@ impl ClientMemory {
             mapped,
             extras: Vec::new(),
             with_peers: HashMap::new(),
-        })
+        };
+        memory.renew_spaces();
+        Ok(memory)
     }
 
-    /// What kernels on a device may touch, whose context has these peers.
+    /// What kernels on a device may touch, whose context has these peers. The order of the windows
+    /// does not matter: a space sorts them.
     fn space(&self, device: u32, peers: u32) -> Arc<exec::AddressSpace> {
         let is_in = |number: usize| number == device as usize || peers >> number & 1 != 0;
         let mut windows = vec![Arc::clone(&self.host_table)];

@@ -19,6 +19,7 @@ use cuda_abi::operations::At;
 pub mod arena;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod format;
 
 /// A set of devices of one kind, with what it takes to run work on them.
 pub trait Engine: Send + Sync + Debug {

@@ -5,9 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use control::Directories;
-use platform::cdi::{DEFAULT_OUTPUT, KIND, Offer, Spec};
+use anyhow::{Context, Result, bail};
+use control::{AskError, Directories};
+use platform::cdi::{DEFAULT_OUTPUT, KIND, Offer, Spec, parts};
+use serde::Deserialize;
+
+use platform::gpus::Gpu;
 
 use crate::embedded;
 use crate::machine;
@@ -44,7 +47,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Command::Generate(arguments) = &arguments.command;
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let gpus = machine::gpus()?;
-    let groups = BTreeMap::new();
+    let groups = match arguments.replicas {
+        0 => BTreeMap::new(),
+        replicas => groups(&directories, &gpus, replicas)?,
+    };
     let library = std::path::absolute(&arguments.library_directory)?;
     let spec = Spec::new(&Offer {
         gpus: &gpus,
@@ -68,6 +74,57 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("  {KIND}={name}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the daemon says of a group that it made.
+#[derive(Debug, Deserialize)]
+struct Made {
+    directory: PathBuf,
+}
+
+/// The daemon's group for each part: who is given a group's directory is held to its limits, with all
+/// of its processes together, whatever variables it sets. Without a daemon there are none.
+fn groups(
+    directories: &Directories,
+    gpus: &[Gpu],
+    replicas: u32,
+) -> Result<BTreeMap<String, PathBuf>> {
+    let socket = directories.control_socket();
+    let mut groups = BTreeMap::new();
+    for part in parts(gpus, replicas)? {
+        let limits = format!(
+            "--memory {}={}M --percentage {}",
+            part.uuid, part.slice.mib, part.slice.percentage
+        );
+        let add = format!("group add {} {limits} --json", part.group);
+        let (mut text, mut status) = match control::ask(&socket, &add) {
+            Ok(answer) => answer,
+            Err(AskError::NoDaemon) => {
+                eprintln!(
+                    "openmps: no daemon answers on {}: parts are held to their limits by variables, \
+                     each process alone\n  -> start the daemon first, and its groups hold whole \
+                     containers to them",
+                    socket.display()
+                );
+                return Ok(BTreeMap::new());
+            }
+            Err(error) => return Err(error).with_context(|| socket.display().to_string()),
+        };
+        if status != 0 && text.contains("is there already") {
+            let set = format!("limit set --group {} {limits} --json", part.group);
+            (text, status) = control::ask(&socket, &set)?;
+            if status == 0 {
+                groups.insert(part.name, directories.pipe.join("groups").join(&part.group));
+                continue;
+            }
+        }
+        if status != 0 {
+            bail!("the daemon makes no group {}: {}", part.group, text.trim());
+        }
+        let made: Made = serde_json::from_str(&text).context("the daemon's answer")?;
+        groups.insert(part.name, made.directory);
+    }
+    Ok(groups)
 }
 
 /// Writes a file by renaming: engines read the folder at any time, and half a file is a wrong one.

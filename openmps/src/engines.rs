@@ -1,13 +1,17 @@
 //! Which engine a server drives, and how it is set up by the environment.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use control::compute_mode::{self, DeviceModes, SoftwareModes};
 use control::log::Role;
-use engine::Engine;
-use engine_nvidia::NvidiaEngine;
+use engine::{CUresult, Engine};
+use engine_nvidia::{NvidiaEngine, Nvml};
 use engine_soft::{Config, SoftEngine};
+use server::Gate;
 
 /// server.log, in the words of a server.
 #[derive(Debug)]
@@ -30,8 +34,10 @@ pub fn serve() -> ExitCode {
         }
     };
     let log = Arc::new(ServerLog(log));
-    let result = from_environment()
-        .and_then(|engine| Ok(server::run(daemon, engine, Arc::<ServerLog>::clone(&log))?));
+    let result = from_environment().and_then(|(engine, gate)| {
+        let log = Arc::<ServerLog>::clone(&log);
+        Ok(server::run_gated(daemon, engine, log, gate)?)
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -54,30 +60,96 @@ pub fn server_program() -> Command {
 /// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
 /// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
 /// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
-pub fn from_environment() -> Result<Arc<dyn Engine>> {
+pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
     match variable("OPENMPS_ENGINE").as_deref() {
-        Some("soft") => return soft_from_environment(),
+        Some("soft") => return soft_with_gate(),
         Some("nvidia") | None => {}
         Some(name) => {
             bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft` and `nvidia`")
         }
     }
     match NvidiaEngine::open() {
-        Ok(engine) => Ok(Arc::new(engine)),
+        // It keeps to the modes of its devices.
+        Ok(engine) => Ok((Arc::new(engine), Box::new(server::Open))),
         // A driver that is there and does not work is not passed over: whoever has a GPU wants it.
-        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => {
-            soft_from_environment()
-        }
+        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => soft_with_gate(),
         Err(error) => Err(error).context("cannot use the GPU"),
     }
 }
 
+/// Opens the compute modes of the devices that a server would have: NVIDIA's through their management
+/// library, the software GPU's in their file.
+pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
+    let asked = variable("OPENMPS_ENGINE");
+    if asked.as_deref() != Some("soft")
+        && let Some(nvml) = Nvml::open()?
+    {
+        return Ok(Some(Box::new(NvidiaModes(nvml))));
+    }
+    if asked.as_deref() == Some("nvidia") {
+        return Ok(None);
+    }
+    let count = soft_devices().map_err(|error| format!("{error:#}"))?;
+    Ok(Some(Box::new(SoftwareModes::new(count))))
+}
+
+/// NVIDIA's devices.
+#[derive(Debug)]
+struct NvidiaModes(Nvml);
+
+impl DeviceModes for NvidiaModes {
+    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+        let modes = self.0.modes()?.into_iter();
+        Ok(modes.map(|device| (device.uuid, device.mode)).collect())
+    }
+
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+        self.0.set(uuid, mode)
+    }
+}
+
+/// The compute modes of the software GPU's devices, as a server keeps to them.
+#[derive(Debug)]
+struct SoftwareGate {
+    modes: SoftwareModes,
+    /// Devices that are this process's alone.
+    taken: Mutex<BTreeMap<u32, File>>,
+}
+
+fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+    let gate = SoftwareGate {
+        modes: SoftwareModes::new(0),
+        taken: Mutex::default(),
+    };
+    Ok((soft_from_environment()?, Box::new(gate)))
+}
+
+impl Gate for SoftwareGate {
+    fn mode(&self, device: u32) -> u32 {
+        self.modes.get(device)
+    }
+
+    fn open(&self, device: u32) -> Result<(), CUresult> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.modes.get(device) {
+            compute_mode::PROHIBITED => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
+            compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(&device) => {
+                match self.modes.take(device) {
+                    Ok(Some(lock)) => {
+                        taken.insert(device, lock);
+                        Ok(())
+                    }
+                    // Another process has it, or it cannot be had by anybody.
+                    Ok(None) | Err(_) => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn soft_from_environment() -> Result<Arc<dyn Engine>> {
-    let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
-        text.parse()
-            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
-    })?;
-    let mut config = Config::with_devices(devices);
+    let mut config = Config::with_devices(soft_devices()?);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
         config.memory = bytes(&text)
             .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
@@ -90,6 +162,13 @@ fn soft_from_environment() -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(
         SoftEngine::new(&config).context("cannot set up the software GPU")?,
     ))
+}
+
+fn soft_devices() -> Result<u32> {
+    variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
+        text.parse()
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+    })
 }
 
 fn variable(name: &str) -> Option<String> {

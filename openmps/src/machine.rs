@@ -122,7 +122,7 @@ pub fn listed(text: &str) -> Option<Vec<Gpu>> {
 }
 
 fn of_engine() -> Result<Vec<Gpu>> {
-    let engine = engines::from_environment().context("cannot look at the devices")?;
+    let (engine, _) = engines::from_environment().context("cannot look at the devices")?;
     let devices = (0..).zip(engine.devices().iter().map(server::listed));
     Ok(devices
         .map(|(index, device)| {

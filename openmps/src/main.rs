@@ -174,7 +174,11 @@ fn command(name: &str, words: Vec<String>) -> ExitCode {
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {
-    control::main(&texts(&arguments), engines::server_program)
+    let machine = control::Machine {
+        start_server: engines::server_program,
+        open_modes: engines::open_modes,
+    };
+    control::main(&texts(&arguments), machine)
 }
 
 fn smi(arguments: Vec<OsString>) -> ExitCode {

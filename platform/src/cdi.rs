@@ -119,10 +119,41 @@ impl Mount {
     }
 }
 
-/// The name of a device's part.
-#[must_use]
-pub fn part_name(gpu: &Gpu, part: u32) -> String {
-    format!("{}::{part}", gpu.uuid)
+/// One of the equal parts of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What containers ask for: `<uuid>::<n>`.
+    pub name: String,
+    /// What the daemon's group for it is called. Short, since it is in a socket's path.
+    pub group: String,
+    /// The device.
+    pub uuid: String,
+    /// What it has.
+    pub slice: Slice,
+}
+
+/// All parts of all devices.
+///
+/// # Errors
+/// When a device cannot be divided so.
+pub fn parts(gpus: &[Gpu], replicas: u32) -> Result<Vec<Part>, CdiError> {
+    let mut parts = Vec::new();
+    for gpu in gpus {
+        let slice = Slice::of(gpu.mib(), replicas).ok_or(CdiError::Replicas {
+            replicas,
+            gpu: gpu.index,
+            mib: gpu.mib(),
+        })?;
+        let text = gpu.uuid.trim_start_matches("GPU-");
+        let first = text.split('-').next().unwrap_or(text);
+        parts.extend((0..replicas).map(|part| Part {
+            name: format!("{}::{part}", gpu.uuid),
+            group: format!("cdi-{first}-{part}"),
+            uuid: gpu.uuid.clone(),
+            slice,
+        }));
+    }
+    Ok(parts)
 }
 
 impl Spec {
@@ -154,26 +185,20 @@ impl Spec {
             if offer.replicas == 0 {
                 continue;
             }
-            let slice = Slice::of(gpu.mib(), offer.replicas).ok_or(CdiError::Replicas {
-                replicas: offer.replicas,
-                gpu: gpu.index,
-                mib: gpu.mib(),
-            })?;
-            for part in 0..offer.replicas {
-                let name = part_name(gpu, part);
+            for part in parts(std::slice::from_ref(gpu), offer.replicas)? {
                 let mut env = vec![visible(gpu)];
-                let pipe = match offer.groups.get(&name) {
+                let pipe = match offer.groups.get(&part.name) {
                     // The group's limits are the daemon's: nothing in the container can widen them.
                     Some(group) => group.as_path(),
                     None => {
-                        let Slice { mib, percentage } = slice;
-                        let uuid = &gpu.uuid;
+                        let Slice { mib, percentage } = part.slice;
+                        let uuid = &part.uuid;
                         env.push(format!("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={uuid}={mib}M"));
                         env.push(format!("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage}"));
                         offer.pipe
                     }
                 };
-                add(name, env, pipe)?;
+                add(part.name, env, pipe)?;
             }
         }
         add("all".into(), Vec::new(), offer.pipe)?;

@@ -13,6 +13,9 @@
 //!
 //! What the manual allows and no compiler writes is refused, with its line.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -54,7 +57,8 @@ pub struct Managed {
 pub struct Rewritten {
     /// The new text.
     pub text: String,
-    /// The variables whose memory the caller provides.
+    /// The variables of this module whose memory the caller provides. Those of other modules that it names
+    /// are theirs.
     pub managed: Vec<Managed>,
     /// Which of the redirects the module declares and was given.
     pub redirected: Vec<bool>,
@@ -97,42 +101,46 @@ impl Edits {
     }
 }
 
-/// Rewrites a text.
+/// Rewrites a text. `prelude` stands before the first definition of a redirect's, if there is one.
 ///
 /// # Errors
 /// A text that does not parse; a managed variable that is used or initialized in a way that cannot be
 /// rewritten.
-pub fn rewrite(source: &str, redirects: &[Redirect<'_>]) -> Result<Rewritten, Error> {
+pub fn rewrite(
+    source: &str,
+    prelude: &str,
+    redirects: &[Redirect<'_>],
+) -> Result<Rewritten, Error> {
     let module = crate::parse(source)?;
     let mut managed = Vec::new();
+    let mut names = HashMap::new();
     for variable in module.variables.iter().filter(|variable| variable.managed) {
         let Initializer { bytes, relocations } = &variable.init;
-        let refusal = match () {
-            () if !relocations.is_empty() => Some("a managed variable that begins with addresses"),
-            () if matches!(variable.linkage, Linkage::Extern | Linkage::Common) => {
-                Some("a managed variable of another module")
-            }
-            () => None,
+        let linkage = match variable.linkage {
+            Linkage::Extern => ".extern",
+            Linkage::Weak | Linkage::Common => ".weak",
+            Linkage::Internal | Linkage::Visible => ".visible",
         };
-        if let Some(what) = refusal {
+        if !relocations.is_empty() {
+            let what = "a managed variable that begins with addresses";
             return Err(refused(variable.line, what, variable.name));
         }
-        managed.push(Managed {
-            name: variable.name.to_owned(),
-            pointer: format!("{}$openmps", variable.name),
-            size: variable.size,
-            align: variable.align,
-            init: bytes.clone(),
-        });
+        let pointer = format!("{}$openmps", variable.name);
+        if variable.linkage != Linkage::Extern {
+            managed.push(Managed {
+                name: variable.name.to_owned(),
+                pointer: pointer.clone(),
+                size: variable.size,
+                align: variable.align,
+                init: bytes.clone(),
+            });
+        }
+        names.insert(variable.name, Pointer { pointer, linkage });
     }
     let mut rewriter = Rewriter {
         words: words(source),
-        names: managed
-            .iter()
-            .enumerate()
-            .map(|(index, variable)| (variable.name.clone(), index))
-            .collect(),
-        managed: &managed,
+        names,
+        prelude,
         redirects,
         redirected: vec![false; redirects.len()],
         defined: module
@@ -179,11 +187,18 @@ fn words(source: &str) -> Vec<Word<'_>> {
     }
 }
 
+/// What a managed variable leaves behind.
+#[derive(Clone, Debug)]
+struct Pointer {
+    pointer: String,
+    linkage: &'static str,
+}
+
 struct Rewriter<'src, 'a> {
     words: Vec<Word<'src>>,
-    /// Indices into `managed`.
-    names: HashMap<String, usize>,
-    managed: &'a [Managed],
+    /// The managed variables.
+    names: HashMap<&'src str, Pointer>,
+    prelude: &'a str,
     redirects: &'a [Redirect<'a>],
     redirected: Vec<bool>,
     /// Functions with bodies.
@@ -197,9 +212,9 @@ impl<'src> Rewriter<'src, '_> {
     }
 
     /// The managed variable that a token names.
-    fn managed_at(&self, at: usize) -> Option<usize> {
+    fn managed_at(&self, at: usize) -> Option<&Pointer> {
         match self.token(at) {
-            Token::Word(name) => self.names.get(name).copied(),
+            Token::Word(name) => self.names.get(name),
             _ => None,
         }
     }
@@ -305,13 +320,9 @@ impl<'src> Rewriter<'src, '_> {
     /// Nothing declared here may have a managed variable's name.
     fn check_names(&self, range: Range<usize>) -> Result<(), Error> {
         for at in range {
-            if let Some(index) = self.managed_at(at) {
-                let name = &self.managed[index].name;
-                return Err(refused(
-                    self.line(at),
-                    "another use of a managed variable's name",
-                    name,
-                ));
+            if let Some(Pointer { pointer, .. }) = self.managed_at(at) {
+                let what = "another use of a managed variable's name";
+                return Err(refused(self.line(at), what, pointer));
             }
         }
         Ok(())
@@ -327,9 +338,13 @@ impl<'src> Rewriter<'src, '_> {
             definition, keep, ..
         } = self.redirects[index];
         // What is declared twice is defined once.
-        let definition = match self.redirected[index] {
+        let prelude = match self.redirected.iter().any(|&is| is) {
             true => "",
-            false => definition,
+            false => self.prelude,
+        };
+        let definition = match self.redirected[index] {
+            true => String::new(),
+            false => format!("{prelude}{definition}"),
         };
         if keep {
             self.edits.insert(span.end, format!("\n{definition}"));
@@ -348,17 +363,16 @@ impl<'src> Rewriter<'src, '_> {
             return self.check_names(range);
         }
         let mut named = range.clone().filter_map(|at| self.managed_at(at));
-        let (Some(index), None) = (named.next(), named.next()) else {
+        let (Some(Pointer { pointer, linkage }), None) = (named.next(), named.next()) else {
             return Err(refused(
                 self.line(range.start),
                 "several managed variables in one declaration",
                 "",
             ));
         };
+        let declaration = format!("{linkage} .global .align 8 .b64 {pointer};");
         let span = self.span(&range);
-        let pointer = &self.managed[index].pointer;
-        self.edits
-            .replace(span, format!(".visible .global .align 8 .b64 {pointer};"));
+        self.edits.replace(span, declaration);
         Ok(())
     }
 
@@ -415,14 +429,13 @@ impl<'src> Rewriter<'src, '_> {
                 Token::BracketClose => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            let Some(index) = self.managed_at(at) else {
+            let Some(Pointer { pointer, .. }) = self.managed_at(at) else {
                 at += 1;
                 continue;
             };
             let mut end = at + 1;
             let register = format!("%openmps{count}");
             count += 1;
-            let pointer = &self.managed[index].pointer;
             let _ = write!(
                 before,
                 ".reg .b64 {register}; ld.global.b64 {register}, [{pointer}]; "
@@ -464,218 +477,6 @@ impl<'src> Rewriter<'src, '_> {
                 "arithmetic with a managed variable's address",
                 "",
             )),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: &str = ".version 7.8\n.target sm_75\n.address_size 64\n";
-
-    fn written(source: &str) -> Rewritten {
-        let rewritten = rewrite(&format!("{HEAD}{source}"), &[]).unwrap();
-        crate::parse(&rewritten.text).unwrap_or_else(|error| {
-            panic!("{error} in {}", rewritten.text);
-        });
-        rewritten
-    }
-
-    fn body(statement: &str) -> String {
-        let source = format!(
-            ".visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n\
-             .visible .global .attribute(.managed) .align 8 .b8 table[128];\n\
-             .visible .entry k(.param .u64 p) {{\n.reg .b32 %r<4>;\n.reg .b64 %rd<4>;\n.reg .pred %p1;\n{statement}\nret;\n}}\n"
-        );
-        let text = written(&source).text;
-        let start = text.find(".reg .pred %p1;\n").unwrap() + 16;
-        let end = text.rfind("\nret;").unwrap();
-        text[start..end].to_owned()
-    }
-
-    #[test]
-    fn a_managed_variable_leaves_a_pointer() {
-        let rewritten = written(
-            ".visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n\
-             .global .attribute(.managed) .align 16 .b8 table[6] = {1, 2};\n.global .u32 plain = 5;\n",
-        );
-        assert_eq!(
-            rewritten.text,
-            format!(
-                "{HEAD}.visible .global .align 8 .b64 counter$openmps;\n\
-                 .visible .global .align 8 .b64 table$openmps;\n.global .u32 plain = 5;\n"
-            )
-        );
-        let expected = |name: &str, size, align, init: &[u8]| Managed {
-            name: name.into(),
-            pointer: format!("{name}$openmps"),
-            size,
-            align,
-            init: init.into(),
-        };
-        assert_eq!(
-            rewritten.managed[0],
-            expected("counter", 4, 4, &[3, 0, 0, 0])
-        );
-        assert_eq!(rewritten.managed[1], expected("table", 6, 16, &[1, 2]));
-    }
-
-    #[test]
-    fn each_use_loads_the_address() {
-        let load = |number: usize, name: &str| {
-            format!(
-                ".reg .b64 %openmps{number}; ld.global.b64 %openmps{number}, [{name}$openmps]; "
-            )
-        };
-        let counter = load(0, "counter");
-        for (statement, expected) in [
-            (
-                "ld.global.u32 %r1, [counter];",
-                format!("{{ {counter}ld.global.u32 %r1, [%openmps0]; }}"),
-            ),
-            (
-                "$L: @!%p1 st.global.u32 [table+-4], %r1;",
-                format!(
-                    "$L: {{ {}@!%p1 st.global.u32 [%openmps0+-4], %r1; }}",
-                    load(0, "table")
-                ),
-            ),
-            (
-                "mov.u64 %rd1, counter;",
-                format!("{{ {counter}mov.u64 %rd1, %openmps0; }}"),
-            ),
-            (
-                "mov.u64 %rd1, table+12;",
-                format!(
-                    "{{ {}add.s64 %openmps0, %openmps0, 12; mov.u64 %rd1, %openmps0; }}",
-                    load(0, "table")
-                ),
-            ),
-            (
-                "{ .reg .b32 %t; atom.global.add.u32 %t, [counter], 1; }",
-                format!(
-                    "{{ .reg .b32 %t; {{ {counter}atom.global.add.u32 %t, [%openmps0], 1; }} }}"
-                ),
-            ),
-            (
-                "selp.b64 %rd1, counter, table, %p1;",
-                format!(
-                    "{{ {counter}{}selp.b64 %rd1, %openmps0, %openmps1, %p1; }}",
-                    load(1, "table")
-                ),
-            ),
-            (
-                "mov.b64 {%r1, %r2}, %rd1;",
-                "mov.b64 {%r1, %r2}, %rd1;".into(),
-            ),
-            (
-                "{ .reg .b64 %u; .loc 1 2 3, function_name $x, inlined_at 4 5 6\n mov.b64 {%r1, %r2}, %u; }",
-                "{ .reg .b64 %u; .loc 1 2 3, function_name $x, inlined_at 4 5 6\n mov.b64 {%r1, %r2}, %u; }"
-                    .into(),
-            ),
-        ] {
-            assert_eq!(body(statement), expected, "{statement}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_rewritten_is_refused_with_its_line() {
-        let refused = |source: &str| {
-            let error = rewrite(&format!("{HEAD}{source}"), &[]).unwrap_err();
-            assert!(
-                matches!(error.kind, ErrorKind::Unsupported(_)),
-                "{error}: {source}"
-            );
-            error.line
-        };
-        let managed = ".visible .global .attribute(.managed) .align 8 .u64 m;\n";
-        assert_eq!(
-            refused(&format!("{managed}.global .u64 p = m;")),
-            5,
-            "its address in another's first value"
-        );
-        assert_eq!(
-            refused(".global .u32 g;\n.global .attribute(.managed) .u64 m = g;"),
-            5
-        );
-        assert_eq!(refused(".extern .global .attribute(.managed) .u64 m;"), 4);
-        assert_eq!(
-            refused(&format!(
-                "{managed}.func f() {{\n.reg .b64 %rd1;\nmov.u64 %rd1, m+4*2;\nret; }}"
-            )),
-            7
-        );
-        assert_eq!(
-            refused(&format!("{managed}.func f() {{\n.local .b64 m;\nret; }}")),
-            6
-        );
-    }
-
-    const PRINTS: &str = ".extern .func (.param .b32 func_retval0) vprintf\n(\n.param .b64 a,\n.param .b64 b\n)\n;\n\
-        .visible .entry k() {\n.reg .b64 %rd<3>;\n{\n.param .b64 param0;\n.param .b64 param1;\n.param .b32 retval0;\n\
-        call.uni (retval0),\nvprintf,\n(\nparam0,\nparam1\n);\n}\nret;\n}\n";
-
-    #[test]
-    fn calls_are_redirected() {
-        let redirects = [
-            Redirect {
-                from: "vprintf",
-                to: "mine",
-                definition: ".func (.param .b32 r) mine(.param .b64 a, .param .b64 b) { ret; }",
-                keep: false,
-            },
-            Redirect {
-                from: "other",
-                to: "mine",
-                definition: "nonsense",
-                keep: false,
-            },
-        ];
-        let source = format!("{HEAD}{PRINTS}");
-        let rewritten = rewrite(&source, &redirects).unwrap();
-        assert_eq!(rewritten.redirected, [true, false]);
-        assert!(!rewritten.text.contains("vprintf"), "{}", rewritten.text);
-        assert!(rewritten.text.contains("(retval0),\nmine,\n("));
-        crate::parse(&rewritten.text).unwrap();
-        let kept = [Redirect {
-            keep: true,
-            ..redirects[0]
-        }];
-        let text = rewrite(&source, &kept).unwrap().text;
-        assert_eq!(text.matches("vprintf").count(), 1);
-        crate::parse(&text).unwrap();
-        // A module that brings its own keeps it.
-        let own = PRINTS
-            .replacen(")\n;\n", ")\n{ ret; }\n", 1)
-            .replace(".extern ", "");
-        let own = format!("{HEAD}{own}");
-        assert_eq!(rewrite(&own, &redirects).unwrap().text, own);
-    }
-
-    #[test]
-    fn damage_never_panics() {
-        let source = format!(
-            "{HEAD}.visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n{PRINTS}"
-        );
-        for end in 0..source.len() {
-            let _ = rewrite(&source[..end], &[]);
-            let mut rewriter = Rewriter {
-                words: words(&source[..end]),
-                names: HashMap::from([("counter".into(), 0)]),
-                managed: &[Managed {
-                    name: "counter".into(),
-                    pointer: "counter$openmps".into(),
-                    size: 4,
-                    align: 4,
-                    init: Vec::new(),
-                }],
-                redirects: &[],
-                redirected: Vec::new(),
-                defined: HashSet::new(),
-                edits: Edits::default(),
-            };
-            let _ = rewriter.module();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
+use cuda_abi::facts::{COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT};
 use cuda_abi::limits;
 use engine::arena::{Arena, EXTENT};
 use engine::{Attachment, Engine, Owner, Region, Share, Window};
@@ -14,6 +14,7 @@ use transport::session::{Consumer, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
 use crate::commons::Commons;
+use crate::gate::Gate;
 use crate::groups::{Group, Groups, limits_of};
 use crate::log::Named;
 use crate::memory::{Allowance, Memory};
@@ -51,6 +52,8 @@ pub struct Host {
     pub sharing: Arc<Sharing>,
     /// What clients may have together.
     pub groups: Groups,
+    /// Who may have contexts.
+    pub gate: Box<dyn Gate>,
 }
 
 /// The addresses of this process that clients' memory lies at.
@@ -201,6 +204,7 @@ fn facts(
     windows: &[Window],
     limits: &Limits,
     group: Option<&Group>,
+    gate: &dyn Gate,
 ) -> Vec<DeviceFacts> {
     let mut facts = engine.devices().to_vec();
     for (ordinal, (device, window)) in facts.iter_mut().zip(windows).enumerate() {
@@ -209,6 +213,12 @@ fn facts(
         let limit = group.map_or(u64::MAX, |group| group.limit(ordinal as u32));
         let limit = limit.min(limits.memory[ordinal]).min(EXTENT);
         device.total_memory = device.total_memory.min(limit);
+        let mode = gate.mode(ordinal as u32).cast_signed();
+        if mode != 0
+            && let Some(place) = device.attributes.get_mut(COMPUTE_MODE as usize)
+        {
+            *place = mode;
+        }
         if let Some(count) = device.attributes.get_mut(MULTIPROCESSOR_COUNT as usize) {
             let all = (*count).max(0).cast_unsigned();
             let granularity = engine.granularity(ordinal);
@@ -294,7 +304,13 @@ pub fn admit(
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;
 
-    let told = facts(&*host.engine, windows, &limits, company.group.as_deref());
+    let told = facts(
+        &*host.engine,
+        windows,
+        &limits,
+        company.group.as_deref(),
+        &*host.gate,
+    );
     let welcome = Packet::Welcome(Welcome {
         version: admit.version,
         session: admit.session,
@@ -420,7 +436,7 @@ mod tests {
         }; 2];
         for (percentage, count) in [("100", 132), ("33", 43), ("1", 1), ("0.1", 1)] {
             let limits = read(percentage, "0=1G,1=100G").unwrap();
-            let told = facts(&Some132, &windows, &limits, None);
+            let told = facts(&Some132, &windows, &limits, None, &crate::gate::Open);
             assert_eq!(told[1].total_memory, 8 << 30);
             assert_eq!(told[0].attribute(MULTIPROCESSOR_COUNT), Some(count));
             assert_eq!(told[0].total_memory, 1 << 30);

@@ -257,7 +257,7 @@ impl Group {
                     *compute = wanted.map(|wanted| Compute {
                         each: true,
                         ..wanted
-                    })
+                    });
                 }
             },
             Err(code) => {

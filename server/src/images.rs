@@ -1,4 +1,5 @@
-//! A client's images: put together from pieces, and what the engine said of each.
+//! A client's images: put together from pieces in its staging memory, and what the engine said of
+//! each.
 //!
 //! Everything counts against a bound, so that no client fills the server with images.
 
@@ -6,8 +7,13 @@ use std::collections::HashMap;
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
+use cuda_abi::operations::{
+    ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
+};
+use transport::session::REPLY_DATA;
 
 use crate::heap::ALIGNMENT;
+use crate::session::Session;
 
 /// Bytes that a client's images may have together.
 const MAX_BYTES: u64 = 1 << 30;
@@ -17,6 +23,9 @@ const MAX_IMAGES: usize = 1 << 16;
 
 /// Bytes that a module's variables may need beyond their sizes: for the engine's alignment.
 const SLACK: u64 = 64 << 10;
+
+/// Bytes of a compiler's log that go to the server's.
+const MOST_LOG: usize = 1000;
 
 /// Bytes that the variables of a module may need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,6 +195,92 @@ fn bytes_of_variables(descriptor: &Descriptor) -> Option<Needed> {
         *sum = sum.checked_add(bytes)?;
     }
     Some(needed)
+}
+
+impl Session {
+    /// Takes a piece of an image out of staging memory.
+    pub(crate) fn put_piece(&mut self, request: &ImagePut) -> Result<(), CUresult> {
+        let staging = &self.staging;
+        let length = staging.len() as u64;
+        let end = request.staging.checked_add(request.bytes);
+        if end.is_none_or(|end| end > length) {
+            self.broken = Some("an image's piece lies outside of staging memory".into());
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.images.put(
+            request.image,
+            request.total,
+            request.offset,
+            request.bytes,
+            &mut |into| staging.copy_out(request.staging as usize, into),
+        )
+    }
+
+    /// Gives an image to the engine, and notes what it says of it.
+    pub(crate) fn load_image(
+        &mut self,
+        request: &ImageLoad,
+        reply: &mut Vec<u8>,
+    ) -> Result<ImageLoadReply, CUresult> {
+        let bytes = self.images.take_bytes(request.image)?;
+        let fields = self
+            .client
+            .image_load(request, &bytes, reply)
+            .inspect_err(|_| {
+                self.images.remove(request.image);
+            })?;
+        if fields.status != 0 {
+            // A program often shows the code alone.
+            let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
+            let log = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
+            self.name.line(format_args!(
+                "an image was refused with error {}: {}",
+                fields.status,
+                log.trim_end().replace('\n', "; ")
+            ));
+        }
+        self.images
+            .loaded(request.image, reply.clone(), fields.descriptor);
+        self.place_reply(request.staging, request.capacity, reply);
+        Ok(fields)
+    }
+
+    /// Says again what the engine said of an image.
+    pub(crate) fn describe_image(
+        &self,
+        request: &ImageDescribe,
+    ) -> Result<ImageDescribeReply, CUresult> {
+        let said = self.images.said(request.image);
+        let said = said.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if !self.to_staging(request.staging, request.capacity, said) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(ImageDescribeReply {
+            bytes: said.len() as u64,
+        })
+    }
+
+    /// Copies bytes into the client's staging memory, if they lie in it.
+    fn to_staging(&self, at: u64, capacity: u64, bytes: &[u8]) -> bool {
+        let length = self.staging.len() as u64;
+        let fits = bytes.len() as u64 <= capacity
+            && at
+                .checked_add(bytes.len() as u64)
+                .is_some_and(|end| end <= length);
+        if fits {
+            self.staging.copy_in(at as usize, bytes);
+        }
+        fits
+    }
+
+    /// Sends a long reply by way of staging; a short one stays where it is. What fits nowhere is not
+    /// sent, and the client asks again.
+    pub(crate) fn place_reply(&self, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
+        if reply.len() > REPLY_DATA {
+            self.to_staging(staging, capacity, reply);
+            reply.clear();
+        }
+    }
 }
 
 #[cfg(test)]

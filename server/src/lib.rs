@@ -6,30 +6,36 @@
 //! * `progress`: how far each stream of a client is, written by the engine's threads;
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
+//! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
+//! * `gate`: who may have contexts on a device;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
-//! * `admission`: from the daemon's packet to a session; `run`: the main thread.
+//! * `admission`, `serve`: from the daemon's packet to a session and its end; `run`: the main thread.
 #![forbid(unsafe_code)]
 
 mod admission;
 mod arrays;
 mod changes;
 mod commons;
+mod gate;
 mod groups;
 mod heap;
 mod images;
 mod log;
 mod memory;
+mod modules;
 mod news;
 mod observer;
 mod operations;
 mod order;
 mod progress;
 mod run;
+mod serve;
 mod session;
 mod sharing;
 mod values;
 
+pub use gate::{Gate, Open};
 pub use log::{Log, NoLog};
-pub use run::{RunError, listed, run};
+pub use run::{RunError, listed, run, run_gated};

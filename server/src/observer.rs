@@ -133,6 +133,14 @@ impl Shared {
         self.session
     }
 
+    /// Whether a context may be made on a device.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE when its compute mode forbids it.
+    pub fn may_have_context(&self, device: u32) -> Result<(), CUresult> {
+        self.host.gate.open(device)
+    }
+
     /// Tells the main thread something.
     pub fn tell(&self, news: News) {
         self.host.news.tell(news);

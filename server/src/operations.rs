@@ -3,7 +3,6 @@
 //! Streams' operations come here when they may go to the engine. What concerns all of a client's
 //! work (frees, unloads, a context's end) is deferred until the work before it is complete.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_abi::operations::{
@@ -22,36 +21,11 @@ use cuda_abi::operations::{
     TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
-use engine::Window;
 use transport::ring::Record;
-use transport::session::REPLY_DATA;
 
-use crate::images::Needed;
 use crate::memory::{Block, Place};
-use crate::observer::Lent;
 use crate::progress::gate;
 use crate::session::{Action, Committer, Item, Partition, Session};
-
-/// Bytes of a compiler's log that go to the server's.
-const MOST_LOG: usize = 1000;
-
-/// Modules that a client may have.
-const MAX_MODULES: usize = 1 << 16;
-
-/// A client's modules.
-#[derive(Debug, Default)]
-pub struct Modules {
-    modules: HashMap<u64, Module>,
-    /// Functions that the client called and that are not built: each is logged once.
-    missed: std::collections::BTreeSet<u32>,
-}
-
-#[derive(Debug)]
-struct Module {
-    context: u32,
-    /// Where its variables are: on the device, and managed ones.
-    variables: Vec<u64>,
-}
 
 impl Session {
     /// The device of a context that is alive and not about to end.
@@ -111,28 +85,6 @@ impl Session {
         }
     }
 
-    /// Copies bytes into the client's staging memory, if they lie in it.
-    fn to_staging(&self, at: u64, capacity: u64, bytes: &[u8]) -> bool {
-        let length = self.staging.len() as u64;
-        let fits = bytes.len() as u64 <= capacity
-            && at
-                .checked_add(bytes.len() as u64)
-                .is_some_and(|end| end <= length);
-        if fits {
-            self.staging.copy_in(at as usize, bytes);
-        }
-        fits
-    }
-
-    /// Sends a long reply by way of staging; a short one stays where it is. What fits nowhere is not
-    /// sent, and the client asks again.
-    fn place_reply(&self, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
-        if reply.len() > REPLY_DATA {
-            self.to_staging(staging, capacity, reply);
-            reply.clear();
-        }
-    }
-
     /// Makes a stream whose slot is free.
     pub(crate) fn make_stream(&mut self, request: &StreamCreate) {
         // The client was promised that it can be made; that it could not is told when it is used.
@@ -144,52 +96,12 @@ impl Session {
         }
     }
 
-    /// Unloads a module that nothing uses any more.
-    pub(crate) fn unload(&mut self, module: u64) {
-        let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
-        if let Some(module) = self.modules.modules.remove(&module) {
-            self.release_variables(&module.variables);
-        }
-    }
-
-    fn release_variables(&mut self, blocks: &[u64]) {
-        for &address in blocks {
-            if let Some(block) = self.memory.remove(address, true) {
-                self.release_block(block);
-            }
-        }
-    }
-
-    /// Takes memory for the variables of a module.
-    fn take_variables(
-        &mut self,
-        device: u32,
-        context: u32,
-        needed: Needed,
-        blocks: &mut Vec<u64>,
-    ) -> Result<Lent, CUresult> {
-        let mut lent = Lent::NOTHING;
-        for (place, bytes, window) in [
-            (Place::Device(device), needed.device, &mut lent.device),
-            (Place::Managed(device), needed.managed, &mut lent.managed),
-        ] {
-            if bytes > 0 {
-                let base = self.allocate(place, context, bytes)?;
-                blocks.push(base);
-                *window = Window { base, bytes };
-            }
-        }
-        Ok(lent)
-    }
-
     /// Ends a context that nothing uses any more.
     pub(crate) fn end_context(&mut self, context: u32) {
         let _ = self
             .client
             .context_destroy(&ContextDestroy { context }, &[]);
-        self.modules
-            .modules
-            .retain(|_, module| module.context != context);
+        self.forget_modules(context);
         self.forget_arrays(context);
         for block in self.memory.remove_context(context) {
             self.release_block(block);
@@ -201,7 +113,13 @@ impl Session {
         self.ending_contexts &= !(1 << context);
     }
 
-    fn allocate(&mut self, place: Place, context: u32, bytes: u64) -> Result<u64, CUresult> {
+    /// Takes memory of the client's, at the cost of its quota.
+    pub(crate) fn allocate(
+        &mut self,
+        place: Place,
+        context: u32,
+        bytes: u64,
+    ) -> Result<u64, CUresult> {
         let mut committer = Committer(&mut *self.client);
         self.memory.allocate(place, context, bytes, &mut committer)
     }
@@ -212,7 +130,7 @@ impl Operations for Session {
         let number = request.function;
         // Only real functions are remembered, so there is a bound.
         if let Some(function) = u16::try_from(number).ok().and_then(Function::from_number)
-            && self.modules.missed.insert(number)
+            && self.missed.insert(number)
         {
             self.name.line(format_args!(
                 "{} is not built; it was answered with CUDA_ERROR_NOT_SUPPORTED",
@@ -223,20 +141,7 @@ impl Operations for Session {
     }
 
     fn image_put(&mut self, request: &ImagePut, _: &[u8]) -> Result<(), CUresult> {
-        let staging = &self.staging;
-        let length = staging.len() as u64;
-        let end = request.staging.checked_add(request.bytes);
-        if end.is_none_or(|end| end > length) {
-            self.broken = Some("an image's piece lies outside of staging memory".into());
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        self.images.put(
-            request.image,
-            request.total,
-            request.offset,
-            request.bytes,
-            &mut |into| staging.copy_out(request.staging as usize, into),
-        )
+        self.put_piece(request)
     }
 
     fn mem_alloc(
@@ -495,14 +400,7 @@ impl Operations for Session {
         _: &[u8],
         _: &mut Vec<u8>,
     ) -> Result<ImageDescribeReply, CUresult> {
-        let said = self.images.said(request.image);
-        let said = said.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if !self.to_staging(request.staging, request.capacity, said) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        Ok(ImageDescribeReply {
-            bytes: said.len() as u64,
-        })
+        self.describe_image(request)
     }
 
     fn context_create(&mut self, request: &ContextCreate, data: &[u8]) -> Result<(), CUresult> {
@@ -525,7 +423,9 @@ impl Operations for Session {
             Some(_) => {
                 let share = self.share_of_device(request);
                 let request = ContextCreate { share, ..*request };
-                self.client.context_create(&request, data)
+                self.shared
+                    .may_have_context(request.device)
+                    .and_then(|()| self.client.context_create(&request, data))
             }
         };
         if let Err(code) = result {
@@ -587,27 +487,7 @@ impl Operations for Session {
         _: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<ImageLoadReply, CUresult> {
-        let bytes = self.images.take_bytes(request.image)?;
-        let fields = self
-            .client
-            .image_load(request, &bytes, reply)
-            .inspect_err(|_| {
-                self.images.remove(request.image);
-            })?;
-        if fields.status != 0 {
-            // A program often shows the code alone.
-            let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
-            let log = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
-            self.name.line(format_args!(
-                "an image was refused with error {}: {}",
-                fields.status,
-                log.trim_end().replace('\n', "; ")
-            ));
-        }
-        self.images
-            .loaded(request.image, reply.clone(), fields.descriptor);
-        self.place_reply(request.staging, request.capacity, reply);
-        Ok(fields)
+        self.load_image(request, reply)
     }
 
     fn image_unload(&mut self, request: &ImageUnload, data: &[u8]) -> Result<(), CUresult> {
@@ -621,49 +501,16 @@ impl Operations for Session {
     fn module_load(
         &mut self,
         request: &ModuleLoad,
-        data: &[u8],
+        _: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<ModuleLoadReply, CUresult> {
-        let device = self.device_of(request.context)?;
-        let modules = &self.modules.modules;
-        if modules.len() >= MAX_MODULES || modules.contains_key(&request.module) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let needed = self.images.variables(request.image)?;
-        let mut variables = Vec::new();
-        let loaded = self
-            .take_variables(device, request.context, needed, &mut variables)
-            .and_then(|lent| {
-                self.shared.lend_variables(lent);
-                let loaded = self.client.module_load(request, data, reply);
-                self.shared.lend_variables(Lent::NOTHING);
-                loaded
-            });
-        match loaded {
-            Ok(fields) => {
-                self.modules.modules.insert(
-                    request.module,
-                    Module {
-                        context: request.context,
-                        variables,
-                    },
-                );
-                self.place_reply(request.staging, request.capacity, reply);
-                Ok(fields)
-            }
-            Err(code) => {
-                self.release_variables(&variables);
-                Err(code)
-            }
-        }
+        let fields = self.load_module(request, reply)?;
+        self.place_reply(request.staging, request.capacity, reply);
+        Ok(fields)
     }
 
     fn module_unload(&mut self, request: &ModuleUnload, _: &[u8]) -> Result<(), CUresult> {
-        if !self.modules.modules.contains_key(&request.module) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        self.defer(Action::Unload(request.module));
-        Ok(())
+        self.unload_later(request)
     }
 
     fn function_set(&mut self, request: &FunctionSet, data: &[u8]) -> Result<(), CUresult> {

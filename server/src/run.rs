@@ -5,9 +5,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -22,12 +20,13 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use transport::handshake::{self, Admit, Ending, ListedDevice, Packet};
 use transport::socket::{Connection, SocketError};
 
-use crate::admission::{Host, admit};
+use crate::admission::Host;
+use crate::gate::{Gate, Open};
 use crate::groups::Groups;
-use crate::log::{Log, Named};
+use crate::log::Log;
 use crate::news::{Board, News};
 use crate::observer::Ender;
-use crate::session::End;
+use crate::serve::Sessions;
 
 /// Why a server ended otherwise than it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -94,15 +93,6 @@ struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What sessions' threads and the main thread share.
-#[derive(Debug)]
-struct Sessions {
-    host: Arc<Host>,
-    log: Arc<dyn Log>,
-    /// Clients that have a context, and are not gone.
-    contexts: Arc<AtomicUsize>,
-}
-
 /// Serves the clients that the daemon hands over at the other end of `connection`, until it is told
 /// to end and they have left; without the daemon, until they have left.
 ///
@@ -112,6 +102,19 @@ pub fn run(
     connection: Connection,
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
+) -> Result<(), RunError> {
+    run_gated(connection, engine, log, Box::new(Open))
+}
+
+/// As [`run`], where somebody has to be asked before contexts are made.
+///
+/// # Errors
+/// As there.
+pub fn run_gated(
+    connection: Connection,
+    engine: Arc<dyn Engine>,
+    log: Arc<dyn Log>,
+    gate: Box<dyn Gate>,
 ) -> Result<(), RunError> {
     raise_descriptor_limit();
     log.line(true, "Startup");
@@ -138,7 +141,6 @@ pub fn run(
             })
             .collect(),
     };
-    let connection = Arc::new(connection);
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
@@ -148,6 +150,7 @@ pub fn run(
                 news: Board::new()?,
                 sharing: Arc::default(),
                 groups: Groups::default(),
+                gate,
             }),
             log: log.clone(),
             contexts: Arc::default(),
@@ -158,7 +161,7 @@ pub fn run(
         stopping: false,
         force_at: None,
     };
-    server.watch(&*server.connection, DAEMON, EventFlags::IN)?;
+    server.watch(&server.connection, DAEMON, EventFlags::IN)?;
     server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
@@ -189,7 +192,7 @@ fn process_inode(pidfd: std::os::fd::BorrowedFd<'_>) -> u64 {
 #[derive(Debug)]
 struct Server {
     epoll: OwnedFd,
-    connection: Arc<Connection>,
+    connection: Connection,
     /// Packets for a daemon that does not read fast enough.
     untold: VecDeque<Vec<u8>>,
     running: HashMap<u64, Running>,
@@ -283,7 +286,7 @@ impl Server {
                     self.say(&format!(
                         "The daemon is gone ({error}); waiting for current clients to finish"
                     ));
-                    let _ = epoll::delete(&self.epoll, &*self.connection);
+                    let _ = epoll::delete(&self.epoll, &self.connection);
                     self.stopping = true;
                     return;
                 }
@@ -509,99 +512,7 @@ impl Server {
             let mut flags = EventFlags::IN;
             flags.set(EventFlags::OUT, waits);
             let data = EventData::new_u64(DAEMON);
-            let _ = epoll::modify(&self.epoll, &*self.connection, data, flags);
+            let _ = epoll::modify(&self.epoll, &self.connection, data, flags);
         }
-    }
-}
-
-/// Whether a process has ended, or is about to: a process that exits closes its files some
-/// microseconds before its descriptor says so.
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    transport::socket::poll(&[pidfd.as_fd()], Some(Duration::from_millis(2)))
-        .is_ok_and(|ready| ready.first() == Some(&true))
-}
-
-impl Sessions {
-    /// A session, from the welcome to its end; on a thread of its own.
-    fn serve(
-        &self,
-        packet: &Admit,
-        pidfd: &OwnedFd,
-        connection: &Connection,
-        memory: Vec<OwnedFd>,
-        ender: &Ender,
-    ) -> Ending {
-        let name = Named::new(self.log.clone(), self.contexts.clone(), packet);
-        name.connected();
-        // A panic in a session ends that session. What it might have left half-done is the session's
-        // own and is dropped; the arena and the engine are only touched through their own locks.
-        let end = catch_unwind(AssertUnwindSafe(|| {
-            self.serve_until_end(packet, connection, memory, &name, ender)
-        }))
-        .unwrap_or_else(|panic| {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|text| (*text).to_owned())
-                .or_else(|| panic.downcast_ref::<String>().cloned());
-            End {
-                how: Ending::Failed,
-                reason: Some(format!(
-                    "the server failed in this session: {}",
-                    text.unwrap_or_default()
-                )),
-            }
-        });
-        // A process that ends closes its socket first, which is no other ending.
-        let how = match end.how {
-            Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,
-            how => how,
-        };
-        name.gone(how, end.reason.as_deref());
-        how
-    }
-
-    fn serve_until_end(
-        &self,
-        packet: &Admit,
-        connection: &Connection,
-        memory: Vec<OwnedFd>,
-        name: &Named,
-        ender: &Ender,
-    ) -> End {
-        let admitted = admit(&self.host, packet, connection, memory, name.clone(), ender);
-        let mut admitted = match admitted {
-            Ok(admitted) => admitted,
-            Err(refusal) => {
-                name.line(format_args!(
-                    "refused with error {}: {}",
-                    refusal.code.0, refusal.text
-                ));
-                let refused = Packet::Refused {
-                    code: refusal.code.0,
-                    text: refusal.text.clone(),
-                };
-                let _ = connection.try_send(&refused.encode(), &[]);
-                return End {
-                    how: Ending::Failed,
-                    reason: Some(refusal.text),
-                };
-            }
-        };
-        self.host.news.tell(News::Attached(packet.session));
-
-        // Whatever happens, a client that waits is told that nothing comes any more.
-        let _close = CloseOnEnd(admitted.session.shared.publisher.clone(), ender);
-        admitted.session.serve(&mut admitted.consumer, ender)
-    }
-}
-
-struct CloseOnEnd<'a>(Arc<transport::session::Publisher>, &'a Ender);
-
-impl Drop for CloseOnEnd<'_> {
-    fn drop(&mut self) {
-        self.0.close(match self.1.ending() {
-            Some(Ending::Terminated) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
-            _ => CUresult::ERROR_MPS_RPC_FAILURE,
-        });
     }
 }

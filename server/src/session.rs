@@ -4,7 +4,7 @@
 //! here is the loop that joins them. A session trusts nothing of its client, and no other session can
 //! tell that it is there.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
 use crate::memory::{Block, Memory};
+use crate::modules::Modules;
 use crate::observer::{Ender, Shared};
-use crate::operations::Modules;
 use crate::order::{Held, Order, Step, Verdict};
 use crate::progress::shared_event;
 use crate::values::Values;
@@ -133,6 +133,8 @@ pub struct Session {
     /// Contexts whose end is deferred, as bits.
     pub(crate) ending_contexts: u32,
     pub(crate) name: Named,
+    /// Functions that the client called and that are not built: each is logged once.
+    pub(crate) missed: BTreeSet<u32>,
     pub(crate) detached: bool,
     /// What broke a rule within an operation.
     pub(crate) broken: Option<String>,
@@ -210,6 +212,7 @@ impl Session {
             contexts: vec![None; cuda_abi::operations::CONTEXT_SLOTS as usize],
             ending_contexts: 0,
             name: parts.name,
+            missed: BTreeSet::new(),
             detached: false,
             broken: None,
             stalled: None,

@@ -53,11 +53,16 @@ impl Daemon {
 
     /// Starts a daemon with some environment.
     pub fn start_with(environment: &[(&str, &str)]) -> Self {
+        Self::start_as(&[], environment)
+    }
+
+    /// Starts a daemon with more arguments, and some environment.
+    pub fn start_as(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         let folder = tempfile::Builder::new()
             .prefix("mps")
             .tempdir()
             .expect("a folder in /tmp");
-        let child = spawn(&folder, environment);
+        let child = spawn(&folder, arguments, environment);
         let daemon = Self { folder, child };
         daemon.wait_until_it_answers();
         daemon
@@ -71,7 +76,7 @@ impl Daemon {
 
     /// Starts a daemon again in the same folder.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.folder, &[]);
+        self.child = spawn(&self.folder, &[], &[]);
         self.wait_until_it_answers();
     }
 
@@ -125,6 +130,14 @@ impl Daemon {
             .expect("the control command runs")
     }
 
+    /// What the daemon prints for a command, which it is to carry out.
+    pub fn told(&self, arguments: &[&str]) -> String {
+        let output = self.control(arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {text}");
+        text
+    }
+
     /// The process of the only server.
     pub fn server(&self) -> u32 {
         let output = self.control(&["get_server_list"]);
@@ -162,9 +175,10 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(folder: &TempDir, environment: &[(&str, &str)]) -> Child {
+fn spawn(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]) -> Child {
     Command::new(openmps())
         .args(["control", "-f"])
+        .args(arguments)
         .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
         .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
         .envs(environment.iter().copied())

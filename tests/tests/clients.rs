@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, Stdio};
 
 use tests::daemon::{Daemon, eventually, openmps, succeed};
 
@@ -74,10 +74,9 @@ fn streams_that_wait_for_each_other_finish_among_forty_programs() {
 }
 
 #[test]
-fn programs_that_wait_for_each_other_finish_among_fifty_others() {
-    const ROUNDS: usize = 8;
+fn programs_that_wait_for_each_other_in_device_memory_finish_among_two_hundred_others() {
     let daemon = Daemon::start();
-    let mut others: Vec<Child> = (0..50)
+    let mut others: Vec<Child> = (0..200)
         .map(|index| {
             // Half of them have kernels that never end, the others only memory.
             let task = if index % 2 == 0 { "forever" } else { "hold" };
@@ -92,23 +91,22 @@ fn programs_that_wait_for_each_other_finish_among_fifty_others() {
         output.read_line(&mut line).unwrap();
         assert!(!line.is_empty(), "it ended");
     }
-    let mut pair: Vec<(Child, BufReader<ChildStdout>)> = (0..2)
-        .map(|_| {
-            let mut probe = daemon.probe(&["relay", &ROUNDS.to_string()]);
-            probe.stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut child = probe.spawn().unwrap();
-            let output = BufReader::new(child.stdout.take().unwrap());
-            (child, output)
-        })
-        .collect();
-    for round in 1..=ROUNDS {
-        for (child, output) in &mut pair {
-            // What the one before it has said lets this one's kernel go.
-            child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-            let mut line = String::new();
-            output.read_line(&mut line).unwrap();
-            assert_eq!(line, format!("round {round}\n"));
-        }
+    let mut pair = ["first", "second"].map(|role| {
+        let mut command = daemon.command(env!("CARGO_BIN_EXE_memories"));
+        command.args(["meet", role]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        (child, output)
+    });
+    let handles = pair.each_mut().map(|(_, output)| {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line
+    });
+    for ((child, _), handle) in pair.iter_mut().zip(handles.iter().rev()) {
+        let input = child.stdin.as_mut().unwrap();
+        input.write_all(handle.as_bytes()).unwrap();
     }
     for (child, output) in &mut pair {
         let mut line = String::new();
@@ -116,6 +114,9 @@ fn programs_that_wait_for_each_other_finish_among_fifty_others() {
         assert_eq!(line, "ok\n");
         assert!(child.wait().unwrap().success());
     }
+    eventually("the others, and they alone, are there", || {
+        daemon.clients().len() == others.len()
+    });
     for other in &mut others {
         other.kill().unwrap();
         other.wait().unwrap();

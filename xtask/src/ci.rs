@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::shell::{cargo, root, run};
-use crate::{corpus, coverage, fuzz, mpi, python};
+use crate::{corpus, coverage, fuzz, mpi, platforms, python};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY_VERSION: &str = "0.20.2";
@@ -26,11 +26,12 @@ pub fn all() -> Result<()> {
         "warnings",
     ]))?;
     deny()?;
-    test(true)
+    test(true, true)
 }
 
-/// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too.
-pub fn test(all_toolkits: bool) -> Result<()> {
+/// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too, with
+/// `platforms` containers run too.
+pub fn test(all_toolkits: bool, with_platforms: bool) -> Result<()> {
     coverage::check()?;
     run(cargo().args([
         "build",
@@ -59,6 +60,10 @@ pub fn test(all_toolkits: bool) -> Result<()> {
         corpus::test(all_toolkits),
         mpi::mpi(),
         python::python(""),
+        match with_platforms {
+            true => platforms::platforms(""),
+            false => Ok(()),
+        },
         run(cargo().args(["test", "--workspace", "--no-fail-fast"])),
     ];
     results.into_iter().collect()

@@ -69,6 +69,11 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Where programs and containers find it.
+    pub fn pipe(&self) -> PathBuf {
+        self.folder.join("pipe")
+    }
+
     /// How many servers there are.
     pub fn servers(&self) -> Result<usize> {
         Ok(self.control("get_server_list")?.lines().count())

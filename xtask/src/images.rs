@@ -94,7 +94,7 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
                 "OPENMPS_CONNECT_TIMEOUT=30",
             ],
             "Entrypoint": ["nbody"],
-            "Cmd": ["-benchmark", "-numbodies=14336", "-i=100"],
+            "Cmd": ["-benchmark", "-numbodies=14336"],
         }),
     )?;
     Ok([daemon, client])

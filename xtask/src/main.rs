@@ -9,6 +9,7 @@ mod images;
 mod kubernetes;
 mod mpi;
 mod package;
+mod platforms;
 mod python;
 mod runtimes;
 mod shell;
@@ -33,6 +34,15 @@ enum Task {
         /// Run the CUDA programs with runtimes of other releases too, from 11.8 to 13.5
         #[arg(long)]
         all_toolkits: bool,
+        /// Run what `platforms` runs too
+        #[arg(long)]
+        platforms: bool,
+    },
+    /// Runs real containers: Docker Compose, podman, CDI, and Cloudpods' daemon
+    Platforms {
+        /// Only tests whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
     },
     /// What CI runs: formatting, clippy and cargo-deny, then `test`
     Ci,
@@ -73,7 +83,11 @@ enum Task {
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
-        Task::Test { all_toolkits } => ci::test(all_toolkits),
+        Task::Test {
+            all_toolkits,
+            platforms,
+        } => ci::test(all_toolkits, platforms),
+        Task::Platforms { filter } => platforms::platforms(&filter),
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),

@@ -6,7 +6,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use super::graph::{edges_from, many};
+use super::graph::edges_from;
 use crate::graph::capture::{self, BESIDE, CAPTURED, Info};
 use crate::params::{List, Out};
 use crate::session::session;
@@ -86,13 +86,8 @@ pub(crate) fn cuStreamGetCaptureInfo(
     out: Out<CUstreamCaptureStatus>,
     id: Out<u64>,
 ) -> Outcome {
-    let target = stream::target(stream)?;
-    out.required()?;
-    let info = info(&target)?;
-    if let Some(info) = &info {
-        id.set_if(info.id);
-    }
-    out.set(status(info.as_ref()))
+    let (graph, dependencies, count) = (Out::null(), Out::null(), Out::null());
+    cuStreamGetCaptureInfo_v2(stream, out, id, graph, dependencies, count)
 }
 
 pub(crate) fn cuStreamGetCaptureInfo_v2(
@@ -103,19 +98,8 @@ pub(crate) fn cuStreamGetCaptureInfo_v2(
     dependencies: Out<*const CUgraphNode>,
     num_dependencies: Out<usize>,
 ) -> Outcome {
-    let target = stream::target(stream)?;
-    out.required()?;
-    let info = info(&target)?;
-    if let Some(info) = &info {
-        if info.annotated && !dependencies.is_null() {
-            return Err(CUresult::ERROR_LOSSY_QUERY);
-        }
-        id.set_if(info.id);
-        graph.set_if(CUgraph::from_bits(info.graph));
-        dependencies.set_if(info.nodes);
-        num_dependencies.set_if(info.count);
-    }
-    out.set(status(info.as_ref()))
+    let (edges, count) = (Out::null(), num_dependencies);
+    cuStreamGetCaptureInfo_v3(stream, out, id, graph, dependencies, edges, count)
 }
 
 pub(crate) fn cuStreamGetCaptureInfo_v3(
@@ -149,10 +133,8 @@ pub(crate) fn cuStreamUpdateCaptureDependencies(
     num_dependencies: usize,
     flags: u32,
 ) -> Outcome {
-    let nodes = many(&dependencies, num_dependencies)?;
-    let plain = CUgraphEdgeData::default();
-    let front = nodes.iter().map(|node| (node.bits(), plain)).collect();
-    update(stream, front, flags)
+    let (plain, count) = (List::null(), num_dependencies);
+    cuStreamUpdateCaptureDependencies_v2(stream, dependencies, plain, count, flags)
 }
 
 pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
@@ -163,10 +145,6 @@ pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
     flags: u32,
 ) -> Outcome {
     let front = edges_from(&dependencies, &dependency_data, num_dependencies)?;
-    update(stream, front, flags)
-}
-
-fn update(stream: CUstream, front: Vec<crate::graph::From>, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);

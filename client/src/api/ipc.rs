@@ -1,7 +1,5 @@
 //! Memory and events shared between processes of one user under one server.
 
-use std::sync::atomic::Ordering;
-
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
     EventOpen, Expose, ExposeReply, Exposed, MemClose, MemImport, MemImportReply,
@@ -108,8 +106,7 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
         session.post(&MemClose { address })?;
         return Err(CUresult::ERROR_MAP_FAILED);
     }
-    imports.insert(address, 1);
-    session.any_imports.store(true, Ordering::Relaxed);
+    session.add_import(&mut imports, address);
     dptr.set(address)
 }
 

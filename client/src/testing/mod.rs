@@ -1,6 +1,6 @@
 //! A server for unit tests, in this very process: it runs what the library posts, on plain vectors.
 //!
-//! It knows images that are lists of lines (see [`server::describe`]), and a few kernels that it
+//! It knows images that are lists of lines (see [`server::image`]), and a few kernels that it
 //! carries out by name. It keeps streams apart, lets one wait for another, and does nothing of what a
 //! real server does to protect itself.
 
@@ -208,7 +208,7 @@ pub(crate) fn read(address: CUdeviceptr, count: usize) -> Vec<u8> {
     content
 }
 
-/// Loads a module, see [`server::describe`].
+/// Loads a module, see [`server::image`].
 pub(crate) fn load(image: &'static str) -> CUmodule {
     assert!(image.ends_with('\0'));
     let mut module = CUmodule::NULL;

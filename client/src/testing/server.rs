@@ -1,14 +1,15 @@
 //! The thread that takes a client's records and carries them out.
 
 mod arrays;
+mod image;
+mod memory;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cuda_abi::CUresult;
 use cuda_abi::arrays::Shape;
-use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
+use cuda_abi::descriptor::Descriptor;
 use cuda_abi::facts::DeviceFacts;
-use cuda_abi::linked;
 use cuda_abi::operations::*;
 use cuda_abi::textures::Spec;
 use transport::memory::Mapping;
@@ -52,61 +53,6 @@ struct Server<'a> {
     released: HashMap<u32, u64>,
     pending: HashMap<u32, VecDeque<Pending>>,
     time: u64,
-}
-
-/// Reads an image: lines `kernel NAME size size …`, `variable NAME bytes`, `fail LOG` and `pad`.
-///
-/// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
-pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
-    let mut descriptor = Descriptor::default();
-    if linked::is_linked(image) {
-        for part in linked::decode(image).map_err(|error| error.to_string())? {
-            let mut part = describe(part.bytes)?;
-            descriptor.kernels.append(&mut part.kernels);
-            descriptor.variables.append(&mut part.variables);
-        }
-        return Ok(descriptor);
-    }
-    let text = std::str::from_utf8(image).map_err(|error| error.to_string())?;
-    for line in text.trim_end_matches('\0').lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("kernel") => {
-                let name = words.next().ok_or("no name")?.to_owned();
-                let mut offset = 0_u32;
-                let mut params = Vec::new();
-                for size in words {
-                    let size = size.parse::<u32>().map_err(|error| error.to_string())?;
-                    offset = offset.next_multiple_of(size.min(8));
-                    params.push((offset, size));
-                    offset += size;
-                }
-                descriptor.kernels.push(Kernel {
-                    name,
-                    params,
-                    max_threads: 512,
-                    shared_bytes: 1024,
-                    registers: 32,
-                    ..Kernel::default()
-                });
-            }
-            Some("variable") => descriptor.variables.push(Variable {
-                name: words.next().ok_or("no name")?.to_owned(),
-                bytes: words
-                    .next()
-                    .and_then(|bytes| bytes.parse().ok())
-                    .ok_or("no size")?,
-                ..Variable::default()
-            }),
-            Some("fail") => return Err(words.collect::<Vec<_>>().join(" ")),
-            Some("pad") => descriptor.kernels.extend((0..4000).map(|index| Kernel {
-                name: format!("padding_{index}"),
-                ..Kernel::default()
-            })),
-            _ => {}
-        }
-    }
-    Ok(descriptor)
 }
 
 pub(super) fn run(
@@ -252,56 +198,6 @@ impl Server<'_> {
         self.contexts[&context] as usize
     }
 
-    fn take(&mut self, context: u32, bytes: u64) -> Result<u64, CUresult> {
-        let device = self.device_of(context);
-        let window = &self.facts[device];
-        if self.next[device] + bytes > window.window + MEMORY {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        let address = self.next[device];
-        self.next[device] = (address + bytes).next_multiple_of(256) + 256;
-        self.memory.insert(address, vec![0; bytes as usize]);
-        Ok(address)
-    }
-
-    fn bytes(&mut self, address: u64, count: u64) -> &mut [u8] {
-        let (base, content) = self
-            .memory
-            .range_mut(..=address)
-            .next_back()
-            .expect("an allocation");
-        let at = (address - base) as usize;
-        &mut content[at..at + count as usize]
-    }
-
-    fn is_host(&self, address: u64) -> bool {
-        (self.host..self.host + super::WINDOW).contains(&address)
-    }
-
-    fn load(&mut self, space: u32, address: u64, count: u64) -> Vec<u8> {
-        let mut row = vec![0; count as usize];
-        if space == Space::Staging as u32 {
-            self.staging.copy_out(address as usize, &mut row);
-        } else if self.is_host(address) {
-            // SAFETY: the client mapped its host window, in this very process.
-            unsafe { std::ptr::copy(address as *const u8, row.as_mut_ptr(), row.len()) };
-        } else {
-            row.copy_from_slice(self.bytes(address, count));
-        }
-        row
-    }
-
-    fn store(&mut self, space: u32, address: u64, row: &[u8]) {
-        if space == Space::Staging as u32 {
-            self.staging.copy_in(address as usize, row);
-        } else if self.is_host(address) {
-            // SAFETY: as above.
-            unsafe { std::ptr::copy(row.as_ptr(), address as *mut u8, row.len()) };
-        } else {
-            self.bytes(address, row.len() as u64).copy_from_slice(row);
-        }
-    }
-
     /// Puts a long reply where it fits.
     fn place(&self, data: Vec<u8>, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
         if data.len() <= REPLY_DATA {
@@ -312,7 +208,7 @@ impl Server<'_> {
     }
 
     fn description(&self, image: u64) -> (CUresult, Vec<u8>, Vec<u8>) {
-        match describe(&self.images[&image]) {
+        match image::describe(&self.images[&image]) {
             Ok(descriptor) => (
                 CUresult::SUCCESS,
                 descriptor.encode(),

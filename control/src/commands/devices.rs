@@ -8,7 +8,7 @@ use transport::handshake::ListedDevice;
 use super::{Answer, Arguments, Caller, server};
 use crate::daemon::Daemon;
 use crate::log::Role;
-use crate::registry::State;
+use crate::registry::{ServerId, State};
 
 /// The first three groups of a UUID, which is what lists of clients show.
 pub(super) fn short(uuid: &str) -> &str {
@@ -35,18 +35,25 @@ fn value(ordinal: usize, device: &ListedDevice) -> Value {
     })
 }
 
+/// The one server that is asked about, if the caller names one.
+fn only(
+    daemon: &Daemon,
+    caller: Caller,
+    arguments: &Arguments<'_>,
+) -> Result<Option<ServerId>, Answer> {
+    let name = arguments.word(0);
+    name.map(|_| server(daemon, caller, name)).transpose()
+}
+
 /// As NVIDIA's, but for the PCI address: its own prints 00:00.0 whatever the device.
 pub(super) fn get_device_client_list(
     daemon: &mut Daemon,
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    let only = match arguments.word(0) {
-        Some(_) => match server(daemon, caller, arguments.word(0)) {
-            Ok(id) => Some(id),
-            Err(refusal) => return refusal,
-        },
-        None => None,
+    let only = match only(daemon, caller, arguments) {
+        Ok(only) => only,
+        Err(refusal) => return refusal,
     };
     let mut text = String::new();
     let mut list = Vec::new();
@@ -109,12 +116,9 @@ pub(super) fn device_query(
     caller: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    let only = match arguments.word(0) {
-        Some(_) => match server(daemon, caller, arguments.word(0)) {
-            Ok(id) => Some(id),
-            Err(refusal) => return refusal,
-        },
-        None => None,
+    let only = match only(daemon, caller, arguments) {
+        Ok(only) => only,
+        Err(refusal) => return refusal,
     };
     if let Some(first) = super::partitions::devices_first(daemon, caller) {
         return first;

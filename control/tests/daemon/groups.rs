@@ -17,6 +17,8 @@ crate::harness::tests! {
     users_of_one_group_have_one_budget_between_their_servers
     what_cannot_be_a_group_is_refused
     state_that_somebody_else_wrote_keeps_the_daemon_from_starting
+    a_group_that_cannot_be_kept_is_none
+    a_groups_socket_bears_what_the_other_does
 }
 
 impl Rig {
@@ -389,4 +391,41 @@ fn state_that_somebody_else_wrote_keeps_the_daemon_from_starting() {
         text.contains("a.json") && text.lines().count() == 1,
         "{text}"
     );
+}
+
+fn a_group_that_cannot_be_kept_is_none() {
+    let rig = Rig::new();
+    // As on a disk that is full: nothing can be written there.
+    std::fs::write(rig.pipe().join("group_state"), "in the way").unwrap();
+    let (text, exit) = rig.said("group add a");
+    assert!(text.contains("group_state") && exit == 1, "{text}");
+    assert_eq!(rig.said("group list"), (String::new(), 0));
+    assert!(!rig.pipe().join("groups").exists());
+    std::fs::remove_file(rig.pipe().join("group_state")).unwrap();
+    assert_eq!(rig.said("group add a").1, 0);
+    // A limit holds even if it cannot be kept; the log says that the next daemon will not know.
+    std::fs::remove_dir_all(rig.pipe().join("group_state")).unwrap();
+    std::fs::write(rig.pipe().join("group_state"), "in the way").unwrap();
+    assert_eq!(rig.said("limit set --group a --memory 0=1G").1, 0);
+    assert!(rig.control_log().contains("Group a is not kept"));
+}
+
+fn a_groups_socket_bears_what_the_other_does() {
+    let rig = Rig::new();
+    rig.said("group add a");
+    let socket = rig.pipe().join("groups/a/control");
+    let connect = || transport::socket::Connection::connect(&socket).unwrap();
+    let silent: Vec<_> = (0..1000).map(|_| connect()).collect();
+    for bytes in [&b"x"[..], &[0xff; 60_000], b"OMPS\x01\x00\x01\x00\x00\x00"] {
+        let connection = connect();
+        connection.send(bytes, &[]).unwrap();
+        until("it is closed", || connection.is_closed());
+    }
+    assert_eq!(rig.hold_in_group("a").work(), "0");
+    assert_eq!(rig.ask("get_default_active_thread_percentage"), "100.0\n");
+    // Removed under them, and made again.
+    drop(silent);
+    until("it can be removed", || rig.said("group remove a").1 == 0);
+    assert_eq!(rig.said("group add a").1, 0);
+    assert_eq!(rig.hold_in_group("a").work(), "0");
 }

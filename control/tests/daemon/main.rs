@@ -11,6 +11,7 @@ mod figures;
 mod groups;
 mod harness;
 mod logs;
+mod modes;
 mod partitions;
 mod service;
 mod tests;
@@ -50,7 +51,11 @@ fn main() -> ExitCode {
     match name.rsplit('/').next() {
         Some("nvidia-cuda-mps-control") => {
             let arguments: Vec<String> = arguments.collect();
-            control::main(&arguments, control::this_program)
+            let machine = control::Machine {
+                start_server: control::this_program,
+                open_modes: modes::open,
+            };
+            control::main(&arguments, machine)
         }
         Some("nvidia-cuda-mps-server") => serve(),
         Some("lim") => harness::hold(&arguments.collect::<Vec<_>>()),
@@ -60,6 +65,7 @@ fn main() -> ExitCode {
                 commands::TESTS,
                 groups::TESTS,
                 logs::TESTS,
+                modes::TESTS,
                 partitions::TESTS,
                 service::TESTS,
                 transcript::TESTS,

@@ -10,6 +10,7 @@ crate::harness::tests! {
     one_server_for_all_is_asked_for_by_name
     who_gives_up_waiting_costs_nobody_a_server
     what_changes_things_is_for_root_and_the_owner
+    no_command_shows_or_touches_what_is_anothers
 }
 
 const ADA: u32 = 4242;
@@ -145,6 +146,58 @@ fn who_gives_up_waiting_costs_nobody_a_server() {
     drop(again);
 }
 
+fn no_command_shows_or_touches_what_is_anothers() {
+    let Some(rig) = users(&["-d", "-M"]) else {
+        return;
+    };
+    rig.said("group add theirs --memory 0=64M");
+    let _hers = ready(&rig, ADA);
+    let mut his = rig.hold_in(rig.pipe().join("groups/theirs"), Some(BOB), &[]);
+    assert_eq!(his.line(), "ready");
+    let (pid, server) = (his.pid().to_string(), rig.servers()[1].to_string());
+    let before = (rig.ask("ps"), rig.said("group list"), rig.servers());
+    let commands = rig.json("help");
+    let mut tried = 0;
+    for command in commands.as_array().unwrap() {
+        let name = command["name"].as_str().unwrap();
+        for words in [
+            vec![],
+            vec![&*server],
+            vec![&server, &pid],
+            vec![&server, "0", "1G"],
+            vec!["-p", &server],
+            vec!["-uid", "4343"],
+            vec!["show", "theirs"],
+            vec!["remove", "theirs"],
+            vec!["list"],
+            vec!["show", "--client", &pid],
+            vec!["set", "--client", &pid, "--priority", "1"],
+            vec!["set", "--group", "theirs", "--memory", "0=none"],
+            vec!["add", "GPU-3031", "1"],
+        ] {
+            let words = [vec![name], words].concat();
+            let (text, _) = ask_as(&rig, ADA, &words);
+            tried += 1;
+            // What she said herself may come back.
+            let text = text.replace(&format!("Server {server} not found"), "");
+            let text = text.replace(&format!("Client {pid} not found"), "");
+            let text = text.replace("Group theirs not found", "");
+            for secret in [&*pid, &server, "theirs"] {
+                let said = text.split(|c: char| !c.is_ascii_alphanumeric());
+                let shown = said.into_iter().any(|word| word == secret);
+                let echoed = words.contains(&secret) && text.contains("does not take");
+                assert!(!shown || echoed, "{words:?}: {text}");
+            }
+        }
+    }
+    assert!(tried > 300, "the table is read");
+    assert_eq!(
+        (rig.ask("ps"), rig.said("group list"), rig.servers()),
+        before
+    );
+    assert_eq!(his.work(), "0");
+}
+
 fn what_changes_things_is_for_root_and_the_owner() {
     let Some(rig) = users(&["-d", "-M"]) else {
         return;
@@ -162,6 +215,18 @@ fn what_changes_things_is_for_root_and_the_owner() {
         &["terminate_client", &server, &ada.pid().to_string()],
         &["start_server", "-uid", "4343"],
         &["quit"],
+        &["sm_partition", "add", "GPU-3031", "1"],
+        &["sm_partition", "rm", "GPU-3031", "1"],
+        &["group", "add", "mine"],
+        &["group", "remove", "mine"],
+        &[
+            "limit",
+            "set",
+            "--client",
+            &ada.pid().to_string(),
+            "--memory",
+            "0=none",
+        ],
     ] {
         let (text, exit) = ask_as(&rig, ADA, words);
         assert!(text.contains("for root"), "{words:?}: {text}");

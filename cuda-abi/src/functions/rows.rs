@@ -311,7 +311,7 @@ macro_rules! for_each_function {
                 fn cuCtxGetLimit(value: out(usize), limit: val(CUlimit));
             /// Asks for a limit of the current context.
             local 54 since 3010 capture allowed survives replayed
-                partial "kept and told; no engine is bound by it" =>
+                partial "kept and told; beside the sizes of the printf buffer and of the heap no engine is bound by them" =>
                 fn cuCtxSetLimit(limit: val(CUlimit), value: val(usize));
             /// Gives the cache preference of the current context.
             local 55 since 3020 capture allowed survives none =>
@@ -338,7 +338,8 @@ macro_rules! for_each_function {
             call 61 since 4000 capture prohibited survives replayed =>
                 fn cuCtxEnablePeerAccess(peer_context: val(CUcontext), flags: val(u32));
             /// Ends what cuCtxEnablePeerAccess allowed.
-            call 62 since 4000 capture prohibited survives replayed =>
+            call 62 since 4000 capture prohibited survives replayed
+                partial "on NVIDIA GPUs what was reached stays within reach" =>
                 fn cuCtxDisablePeerAccess(peer_context: val(CUcontext));
             /// Gives the multiprocessor share of the current context.
             local 63 since 11040 capture allowed survives none =>
@@ -444,7 +445,7 @@ macro_rules! for_each_function {
                     name: cstr());
             /// Gives address and size of a managed variable of a library.
             call 86 since 12000 capture allowed survives none
-                partial "each context has variables of its own, managed ones too" =>
+                partial "each context has variables of its own, managed ones too; on NVIDIA GPUs images of machine code alone with managed variables are refused" =>
                 fn cuLibraryGetManaged(
                     dptr: out(CUdeviceptr), bytes: out(usize), library: val(CUlibrary),
                     name: cstr());

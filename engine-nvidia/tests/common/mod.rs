@@ -105,6 +105,11 @@ impl Controls {
         self.count(5)
     }
 
+    /// The multiprocessors that the last launch was held to; 0 for all.
+    pub fn part(&self) -> i64 {
+        self.count(6)
+    }
+
     /// To what an attribute of a function was last set.
     pub fn attribute(&self, attribute: u32) -> i32 {
         // SAFETY: the function has this type in `driver.c`.

@@ -50,7 +50,7 @@ struct op {
     void (*call)(void *);
     void *data, *kept;
 };
-struct stream { struct op *first, **last; };
+struct stream { struct op *first, **last; long part; };
 struct event { double at; int recorded, passed; };
 static double now;
 
@@ -109,6 +109,9 @@ static void waits_for_all(void) {
     pthread_mutex_unlock(&big);
 }
 
+/* The multiprocessors of the stream of the last launch; 0 for all. */
+static long last_part;
+
 /* What tests turn. */
 void fake_hold(int on) {
     pthread_mutex_lock(&big);
@@ -126,6 +129,7 @@ long fake_count(int what) {
     case 3: return live_events;
     case 4: return (long)taken;
     case 5: return stalls;
+    case 6: return last_part;
     }
     return -1;
 }
@@ -155,6 +159,7 @@ R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
     if (f != 1 || p > 0 || p < -5) return INVALID_VALUE;
     *s = malloc(sizeof **s);
     (*s)->first = 0;
+    (*s)->part = 0;
     (*s)->last = &(*s)->first;
     pthread_mutex_lock(&big);
     for (int i = 0; i < 4096; i++)
@@ -163,6 +168,28 @@ R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
     pthread_mutex_unlock(&big);
     return sticky;
 }
+
+#ifdef GREEN
+/* A device of 1016 multiprocessors, as its attribute says, in groups of 127. */
+struct resource { unsigned kind; char padding[92]; unsigned count; char rest[44]; };
+R cuDeviceGetDevResource(int d, struct resource *r, unsigned kind) { r->kind = kind; r->count = 1016; return OK; }
+R cuDevSmResourceSplitByCount(struct resource *r, unsigned *n, struct resource *all, struct resource *rest, unsigned f, unsigned least) {
+    if (!r) return *n = 8, OK;
+    for (unsigned i = 0; i < *n; i++) r[i].kind = 1, r[i].count = 127;
+    return OK;
+}
+R cuDevResourceGenerateDesc(long **d, struct resource *r, unsigned n) {
+    *d = calloc(1, sizeof **d);
+    for (unsigned i = 0; i < n; i++) **d += r[i].count;
+    return OK;
+}
+R cuGreenCtxCreate(long **g, long *d, int device, unsigned f) { waits_for_all(); *g = d; return f == 1 ? OK : INVALID_VALUE; }
+R cuGreenCtxStreamCreate(struct stream **s, long *g, unsigned f, int p) {
+    R r = cuStreamCreateWithPriority(s, f, p);
+    (*s)->part = *g;
+    return r;
+}
+#endif
 R cuStreamCreate(struct stream **s, unsigned f) { return cuStreamCreateWithPriority(s, f, 0); }
 R cuStreamDestroy_v2(struct stream *s) {
     pthread_mutex_lock(&big);
@@ -388,6 +415,7 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     if (*(size_t *)extra[3] != 12) return INVALID_VALUE;
     memcpy(&to, block, 8);
     memcpy(&value, block + 8, 4);
+    last_part = s->part;
     return push(s, (struct op){.kind = 2, .to = to, .value = value});
 }
 #endif

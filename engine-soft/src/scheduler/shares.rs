@@ -126,13 +126,15 @@ impl Shares {
             part: None,
         };
         self.clients.insert(id, client);
-        if share.reserved || !self.is_plain() {
-            if let Err(code) = self.check() {
-                self.leave(id, now);
-                return Err(code);
-            }
-            self.arrange(now);
+        if !share.reserved {
+            self.place(id, now);
+            return Ok(account);
         }
+        if let Err(code) = self.check() {
+            self.leave(id, now);
+            return Err(code);
+        }
+        self.arrange(now);
         Ok(account)
     }
 
@@ -143,7 +145,7 @@ impl Shares {
             if let Some(part) = client.part {
                 self.tree.remove(part);
             }
-            if !self.is_plain() {
+            if client.share.reserved {
                 self.arrange(now);
             }
         }
@@ -342,11 +344,12 @@ impl Shares {
 
     /// Whether more is reserved than there is.
     fn check(&self) -> Result<(), CUresult> {
-        let is_too_much = |(&number, group): (&u32, &Group)| {
-            let most = f64::from(group.share.percentage) + INEXACT;
-            group.share.reserved && self.reserved_in(number) > most
+        let of_groups = self.reserved_of_groups();
+        let is_too_much = |(number, reserved): (&u32, &f64)| {
+            let share = self.groups[number].share;
+            share.reserved && *reserved > f64::from(share.percentage) + INEXACT
         };
-        if self.reserved() > 100.0 + INEXACT || self.groups.iter().any(is_too_much) {
+        if self.reserved() > 100.0 + INEXACT || of_groups.iter().any(is_too_much) {
             return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
         }
         Ok(())
@@ -370,13 +373,16 @@ impl Shares {
             .sum()
     }
 
-    /// Percent of the device that clients of a group have reserved for themselves.
-    fn reserved_in(&self, group: u32) -> f64 {
-        let clients = self.clients.values();
-        let clients = clients.filter(|client| client.share.reserved && client.group == Some(group));
-        clients
-            .map(|client| f64::from(client.share.percentage))
-            .sum()
+    /// Percent of the device that clients of each group have reserved for themselves, if any have.
+    fn reserved_of_groups(&self) -> BTreeMap<u32, f64> {
+        let mut reserved = BTreeMap::new();
+        for client in self.clients.values().filter(|client| client.share.reserved) {
+            let group = client.group;
+            if let Some(number) = group.filter(|number| self.groups.contains_key(number)) {
+                *reserved.entry(number).or_default() += f64::from(client.share.percentage);
+            }
+        }
+        reserved
     }
 
     /// Brings everybody to where their shares have them.
@@ -384,31 +390,40 @@ impl Shares {
         let reserved = self.reserved();
         let rest = (100.0 - reserved).max(LEAST_REST);
         self.set_part(REST, rest, reserved > 0.0, now);
+        let of_groups = self.reserved_of_groups();
         for (number, Group { share, node }) in self.groups.clone() {
-            let left = f64::from(share.percentage) - self.reserved_in(number);
+            let left = f64::from(share.percentage) - of_groups.get(&number).unwrap_or(&0.0);
             let parent = if share.reserved { ROOT } else { REST };
             self.tree.move_to(node, parent);
             self.set_part(node, left.max(LEAST_REST), share.reserved, now);
         }
-        for (id, client) in self.clients.clone() {
-            let Client { share, part, .. } = client;
-            let own = share
-                .reserved
-                .then(|| part.unwrap_or_else(|| self.tree.add(ROOT)));
-            if let Some(own) = own {
-                self.set_part(own, weight(share.percentage), true, now);
-            }
-            let group = self.group_of(&client).map(|group| group.node);
-            self.tree.move_to(id, own.or(group).unwrap_or(REST));
-            if own != part {
-                let moved = Client {
-                    part: own,
-                    ..client
-                };
-                self.clients.insert(id, moved);
-                if let Some(part) = part {
-                    self.tree.remove(part);
-                }
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.place(id, now);
+        }
+    }
+
+    /// Brings a client to where its share has it.
+    fn place(&mut self, id: usize, now: u64) {
+        let Some(client) = self.clients.get(&id).copied() else {
+            return;
+        };
+        let Client { share, part, .. } = client;
+        let own = share
+            .reserved
+            .then(|| part.unwrap_or_else(|| self.tree.add(ROOT)));
+        if let Some(own) = own {
+            self.set_part(own, weight(share.percentage), true, now);
+        }
+        let group = self.group_of(&client).map(|group| group.node);
+        self.tree.move_to(id, own.or(group).unwrap_or(REST));
+        if own != part {
+            let moved = Client {
+                part: own,
+                ..client
+            };
+            self.clients.insert(id, moved);
+            if let Some(part) = part {
+                self.tree.remove(part);
             }
         }
     }

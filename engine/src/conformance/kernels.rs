@@ -252,6 +252,29 @@ pub const MANAGED: &str = ptx! {
     "}"
 };
 
+/// Each thread prints `number 7`.
+pub const PRINT: &str = ptx! {
+    ".extern .func (.param .b32 result) vprintf(.param .b64 format, .param .b64 arguments);"
+    ".global .align 1 .b8 text[11] = {110, 117, 109, 98, 101, 114, 32, 37, 100, 10, 0};"
+    ".visible .entry print() {"
+    "  .local .align 8 .b8 frame[8];"
+    "  .reg .b32 %r<3>;"
+    "  .reg .b64 %rd<5>;"
+    "  mov.u64 %rd1, frame;"
+    "  mov.u32 %r1, 7;"
+    "  st.local.u32 [%rd1], %r1;"
+    "  cvta.local.u64 %rd2, %rd1;"
+    "  mov.u64 %rd3, text;"
+    "  cvta.global.u64 %rd4, %rd3;"
+    "  { .param .b64 a; .param .b64 b; .param .b32 c;"
+    "    st.param.b64 [a], %rd4;"
+    "    st.param.b64 [b], %rd2;"
+    "    call.uni (c), vprintf, (a, b);"
+    "    ld.param.b32 %r2, [c]; }"
+    "  ret;"
+    "}"
+};
+
 /// Variables without a first value, of [`LARGE_BYTES`] and of an odd size.
 pub const LARGE: &str = ptx! {
     ".visible .global .align 4 .b8 large[16777219];"

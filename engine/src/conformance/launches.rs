@@ -1,6 +1,9 @@
 //! Launches: what they do and what they may ask for.
 
-use cuda_abi::operations::{FunctionSet, LAUNCH_COOPERATIVE, Launch, ModuleUnload};
+use cuda_abi::operations::{
+    FunctionSet, LAUNCH_COOPERATIVE, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_PIECE,
+    OUTPUT_STDOUT, OutputTake,
+};
 use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
 
 use super::kernels;
@@ -349,4 +352,37 @@ pub fn a_cooperative_grid_meets_at_a_barrier(engine: &dyn Engine) {
     assert_eq!(guest.word(device), 4 * sms * rounds as u32);
     let too_large = guest.launch_result(0, &launch(sms * 1000), &data);
     assert_eq!(too_large, Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE));
+}
+
+/// What kernels print comes to their client, and to no other, when they are done.
+pub fn what_kernels_print_comes_to_their_client(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let mut other = Guest::new(engine);
+    let modules = [guest.module(kernels::PRINT), guest.module(kernels::PRINT)];
+    let idle = other.module(kernels::PRINT);
+    let printed = |guest: &mut Guest| {
+        let mut all = String::new();
+        loop {
+            let mut text = Vec::new();
+            let request = OutputTake { reserved: 0 };
+            let reply = guest.client.output_take(&request, &[], &mut text);
+            match reply.expect("text or none").sink {
+                OUTPUT_NONE => return all,
+                sink => assert_eq!(sink, OUTPUT_STDOUT),
+            }
+            assert!(text.len() <= OUTPUT_PIECE);
+            all += &String::from_utf8(text).expect("text");
+        }
+    };
+    for module in modules {
+        guest.launch(0, module, 3, 64, &[]);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert!(guest.told.wrote() > 0);
+        assert_eq!(printed(&mut guest), "number 7\n".repeat(192));
+    }
+    assert_eq!(other.told.wrote(), 0);
+    assert_eq!(printed(&mut other), "");
+    other.launch(0, idle, 1, 1, &[]);
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(printed(&mut other), "number 7\n");
 }

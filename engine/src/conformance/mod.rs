@@ -50,14 +50,14 @@ macro_rules! for_each_case {
             launches: saxpy every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
                 attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids
                 shared_memory_beyond_the_default_must_be_asked_for
-                a_cooperative_grid_meets_at_a_barrier;
+                a_cooperative_grid_meets_at_a_barrier what_kernels_print_comes_to_their_client;
             progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
                 destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
             shares: work_is_done_by_percentage groups_have_their_part_together
-                shares_that_make_no_sense_are_refused reserved_clients_make_progress
-                clients_of_groups_make_progress;
+                shares_that_make_no_sense_are_refused what_waits_goes_on
+                what_never_ends_keeps_nobody a_storm_of_shares_leaves_nothing;
             faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
                 a_trap_is_a_launch_failure a_misaligned_access_is_named
                 queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;

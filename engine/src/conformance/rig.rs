@@ -510,6 +510,11 @@ impl Told {
         lock(&self.state).times.get(&event).copied()
     }
 
+    /// How often it was told that there is text.
+    pub fn wrote(&self) -> u64 {
+        lock(&self.state).wrote
+    }
+
     /// The faults, in order.
     pub fn faults(&self) -> Vec<(u32, CUresult, String)> {
         lock(&self.state).faults.clone()

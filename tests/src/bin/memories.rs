@@ -4,11 +4,11 @@
 //! speak with the test over standard input and output, a line at a time.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
+use tests::program::{finish, hear, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -85,26 +85,10 @@ fn main() {
         "registered" => registered(),
         "offer" => offer(),
         "use" => use_offered(),
+        "meet" => meet(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
-    match result {
-        Ok(()) => println!("ok"),
-        Err(code) => {
-            println!("error {code}");
-            std::process::exit(1);
-        }
-    }
-}
-
-fn say(text: &str) {
-    println!("{text}");
-    std::io::stdout().flush().expect("somebody listens");
-}
-
-fn hear() -> String {
-    let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).expect("text");
-    line.trim().to_owned()
+    finish(result);
 }
 
 fn hex(bytes: &[u8; 64]) -> String {
@@ -484,4 +468,42 @@ fn use_offered() -> Result<(), Code> {
             }
         }
     }
+}
+
+/// Two such programs, of which one is "first", wait for each other's kernels in each round, in memory
+/// that each has from the other. The host is asked for nothing until all rounds are over.
+fn meet(role: &str) -> Result<(), Code> {
+    const ROUNDS: u64 = 8;
+    let driver = Driver::ready();
+    let more = Functions::open();
+    let module = driver.module(KERNELS)?;
+    let (wait, set) = (
+        driver.function(module, "wait_for")?,
+        driver.function(module, "set")?,
+    );
+    let flag = driver.alloc(4096)?;
+    let (mut handle, mut others) = ([0; 64], 0);
+    // SAFETY: out pointers lead to locals; addresses are this program's own, or one that it opened.
+    unsafe {
+        driver.fill_32(flag, 0, 1024)?;
+        ok((more.ipc_get)(&raw mut handle, flag))?;
+        say(&hex(&handle));
+        ok((more.ipc_open)(&raw mut others, bytes(&hear()), 1))?;
+    }
+    for round in 1..=ROUNDS {
+        // The second answers, so no flag goes on before it was seen.
+        let order = match role {
+            "first" => [(set, others), (wait, flag)],
+            _ => [(wait, flag), (set, others)],
+        };
+        for (kernel, at) in order {
+            driver.launch(kernel, 1, 1, NULL, &[at, round])?;
+        }
+    }
+    driver.synchronize()?;
+    let mut seen = [0];
+    driver.download(&mut seen, flag)?;
+    assert_eq!(seen, [ROUNDS]);
+    // SAFETY: the address was opened above.
+    ok(unsafe { (more.ipc_close)(others) })
 }

@@ -3,11 +3,11 @@
 //! It knows nothing of OpenMPS. Tests start it as a client, some of them to kill it.
 
 use std::ffi::c_void;
-use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
+use tests::program::{finish, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -34,7 +34,6 @@ fn main() {
         "forever" => forever(),
         "streams" => streams(number(1, 2)),
         "threads" => threads(),
-        "relay" => relay(number(1, 10)),
         "fork" => fork(),
         "fork-before" => fork_before(),
         "worker" => worker(),
@@ -46,18 +45,7 @@ fn main() {
         "in-capture" => in_capture(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
-    match result {
-        Ok(()) => println!("ok"),
-        Err(code) => {
-            println!("error {code}");
-            std::process::exit(1);
-        }
-    }
-}
-
-fn say(text: &str) {
-    println!("{text}");
-    std::io::stdout().flush().expect("somebody listens");
+    finish(result);
 }
 
 fn sequence(driver: &Driver, at: Address, count: u64, factor: u64, round: u64) -> Result<(), Code> {
@@ -225,33 +213,6 @@ fn threads() -> Result<(), Code> {
             .expect("no panic")
             .and(second.join().expect("no panic"))
     })
-}
-
-/// A kernel of each round spins until another one lets it go, which is launched when a line comes in; a
-/// line goes out when both are done. Two such programs, each fed by the other, wait for one another.
-fn relay(rounds: u64) -> Result<(), Code> {
-    let driver = Driver::ready();
-    let module = driver.module(KERNELS)?;
-    let (wait, set) = (
-        driver.function(module, "wait_for")?,
-        driver.function(module, "set")?,
-    );
-    let flag = driver.alloc(4096)?;
-    // SAFETY: an address of this program's own.
-    unsafe { driver.fill_32(flag, 0, 1024)? };
-    let (spinning, other) = (
-        driver.stream(CU_STREAM_NON_BLOCKING)?,
-        driver.stream(CU_STREAM_NON_BLOCKING)?,
-    );
-    for round in 1..=rounds {
-        driver.launch(wait, 1, 1, spinning, &[flag, round])?;
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("a line");
-        driver.launch(set, 1, 1, other, &[flag, round])?;
-        driver.synchronize()?;
-        say(&format!("round {round}"));
-    }
-    Ok(())
 }
 
 /// The child of a process that used CUDA has none; its parent goes on.

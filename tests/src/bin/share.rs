@@ -1,11 +1,11 @@
 //! What runs in a pod that has so many MiB of a GPU: it takes all of them, by two processes, and finds
 //! that the next one is refused. `share MIB` says `ok` and ends; `share MIB hold` keeps half of them.
 
-use std::io::Write;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Driver, Handle};
+use tests::program::say;
 
 /// CUDA_ERROR_OUT_OF_MEMORY
 const OUT_OF_MEMORY: u32 = 2;
@@ -83,9 +83,11 @@ fn all(driver: &Driver, limit: usize, holds: bool) {
             "one MiB more than the pod has"
         );
     }
-    println!("ok");
-    std::io::stdout().flush().expect("a log");
-    while holds {
+    say("ok");
+    if !holds {
+        return;
+    }
+    loop {
         // SAFETY: nothing is asked for.
         unsafe { driver.ctx_synchronize() }.expect("the device goes on");
         std::thread::sleep(Duration::from_millis(100));

@@ -33,7 +33,7 @@ fn graphs() -> Result<&'static Graphs, CUresult> {
 }
 
 /// A list whose length is a size_t.
-pub(super) fn many<T: Copy>(list: &List<T>, count: usize) -> Result<Vec<T>, CUresult> {
+fn many<T: Copy>(list: &List<T>, count: usize) -> Result<Vec<T>, CUresult> {
     list.get(u32::try_from(count).map_err(|_| CUresult::ERROR_INVALID_VALUE)?)
 }
 
@@ -43,19 +43,17 @@ pub(super) fn edges_from(
     data: &List<CUgraphEdgeData>,
     count: usize,
 ) -> Result<Vec<From>, CUresult> {
+    let nodes = many(nodes, count)?;
     let data = match data.pointer().is_null() {
-        true => vec![CUgraphEdgeData::default(); count.min(u32::MAX as usize)],
+        true => vec![CUgraphEdgeData::default(); nodes.len()],
         false => many(data, count)?,
     };
-    let nodes = many(nodes, count)?;
     Ok(nodes.iter().map(|node| node.bits()).zip(data).collect())
 }
 
 /// Nodes that edges without data come from.
 fn after(nodes: &List<CUgraphNode>, count: usize) -> Result<Vec<From>, CUresult> {
-    let plain = CUgraphEdgeData::default();
-    let nodes = many(nodes, count)?;
-    Ok(nodes.iter().map(|node| (node.bits(), plain)).collect())
+    edges_from(nodes, &List::null(), count)
 }
 
 /// Writes a list as CUDA does: how many there are if nothing else is asked, else as many as there is
@@ -274,20 +272,28 @@ pub(crate) fn cuGraphNodeGetDependentNodes_v2(
     neighbours(node, false, &dependent_nodes, data, &num_dependent_nodes)
 }
 
-/// The serial numbers of both ends of edges.
-fn ends(
+/// An edge: the serial numbers of both ends, and what it means if the program says that.
+type Edge = (u64, u64, Option<CUgraphEdgeData>);
+
+fn edges(
     graph: CUgraph,
     from: &List<CUgraphNode>,
     to: &List<CUgraphNode>,
+    data: &List<CUgraphEdgeData>,
     count: usize,
-) -> Result<Vec<(u64, u64)>, CUresult> {
+) -> Result<Vec<Edge>, CUresult> {
     let graphs = graphs()?;
     let serials = |list: &List<CUgraphNode>| -> Result<Vec<u64>, CUresult> {
         let nodes: Vec<u64> = many(list, count)?.iter().map(|node| node.bits()).collect();
         graphs.serials(graph.bits(), &nodes)
     };
     let (from, to) = (serials(from)?, serials(to)?);
-    Ok(from.into_iter().zip(to).collect())
+    let data = match data.pointer().is_null() {
+        true => vec![None; from.len()],
+        false => many(data, count)?.into_iter().map(Some).collect(),
+    };
+    let ends = from.into_iter().zip(to).zip(data);
+    Ok(ends.map(|((from, to), data)| (from, to, data)).collect())
 }
 
 pub(crate) fn cuGraphAddDependencies(
@@ -296,9 +302,7 @@ pub(crate) fn cuGraphAddDependencies(
     to: List<CUgraphNode>,
     num_dependencies: usize,
 ) -> Outcome {
-    // SAFETY: NULL is a list of default data.
-    let plain = unsafe { List::new(std::ptr::null()) };
-    cuGraphAddDependencies_v2(graph, from, to, plain, num_dependencies)
+    cuGraphAddDependencies_v2(graph, from, to, List::null(), num_dependencies)
 }
 
 pub(crate) fn cuGraphAddDependencies_v2(
@@ -309,12 +313,9 @@ pub(crate) fn cuGraphAddDependencies_v2(
     num_dependencies: usize,
 ) -> Outcome {
     let found = graphs()?.get(graph.bits())?;
-    let ends = ends(graph, &from, &to, num_dependencies)?;
-    let data = edges_from(&from, &edge_data, num_dependencies)?;
-    let edges: Vec<_> = ends
+    let edges: Vec<_> = edges(graph, &from, &to, &edge_data, num_dependencies)?
         .into_iter()
-        .zip(data)
-        .map(|((from, to), (_, data))| (from, to, data))
+        .map(|(from, to, data)| (from, to, data.unwrap_or_default()))
         .collect();
     let mut body = found.body();
     body.connect(&edges)
@@ -326,9 +327,7 @@ pub(crate) fn cuGraphRemoveDependencies(
     to: List<CUgraphNode>,
     num_dependencies: usize,
 ) -> Outcome {
-    // SAFETY: NULL says that nothing is asked of the edges' data.
-    let any = unsafe { List::new(std::ptr::null()) };
-    cuGraphRemoveDependencies_v2(graph, from, to, any, num_dependencies)
+    cuGraphRemoveDependencies_v2(graph, from, to, List::null(), num_dependencies)
 }
 
 pub(crate) fn cuGraphRemoveDependencies_v2(
@@ -339,19 +338,7 @@ pub(crate) fn cuGraphRemoveDependencies_v2(
     num_dependencies: usize,
 ) -> Outcome {
     let found = graphs()?.get(graph.bits())?;
-    let ends = ends(graph, &from, &to, num_dependencies)?;
-    let data = match edge_data.pointer().is_null() {
-        true => vec![None; ends.len()],
-        false => {
-            let data = many(&edge_data, num_dependencies)?;
-            data.into_iter().map(Some).collect()
-        }
-    };
-    let edges: Vec<_> = ends
-        .into_iter()
-        .zip(data)
-        .map(|((from, to), data)| (from, to, data))
-        .collect();
+    let edges = edges(graph, &from, &to, &edge_data, num_dependencies)?;
     let mut body = found.body();
     body.disconnect(&edges)
 }

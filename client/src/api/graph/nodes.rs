@@ -310,8 +310,7 @@ pub(crate) fn cuGraphAddNode(
     num_dependencies: usize,
     node_params: Out<CUgraphNodeParams>,
 ) -> Outcome {
-    // SAFETY: NULL is a list of default data.
-    let plain = unsafe { List::new(std::ptr::null()) };
+    let plain = List::null();
     cuGraphAddNode_v2(
         graph_node,
         graph,

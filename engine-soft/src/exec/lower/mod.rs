@@ -5,6 +5,7 @@
 
 mod arith;
 mod body;
+mod compare;
 mod control;
 mod memory;
 mod texture;

@@ -6,7 +6,6 @@ pub(crate) mod cold;
 pub(crate) mod control;
 pub(crate) mod convert;
 pub(crate) mod float;
-pub(crate) mod format;
 pub(crate) mod half;
 pub(crate) mod memory;
 pub(crate) mod pure;

@@ -1,7 +1,8 @@
 //! What device code asks of the system: `printf`, `assert`, `malloc`, `free`. The compiler calls functions
 //! of known names for them; here they are operations, lane by lane.
 
-use super::format::{self, Arguments, LONGEST};
+use engine::format::{self, Arguments, LONGEST};
+
 use crate::exec::launch::FaultKind;
 use crate::exec::machine::{Flow, Machine, Op};
 
@@ -112,10 +113,8 @@ pub(crate) unsafe fn assertion_failed(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let line = cx.argument(op, 2, lane, 4);
         let thread = cx.first_thread + lane as u32;
         let (tx, ty, tz) = (thread % x, thread / x % y, thread / (x * y));
-        let [bx, by, bz] = cx.block_index;
-        let text = format!(
-            "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{expression}` failed.\n"
-        );
+        let at = (&file[..], line as u32);
+        let text = format::assertion(&expression, at, &function, cx.block_index, [tx, ty, tz]);
         cx.launch.services.assertion_failed(text.into_bytes());
     }
     let lane = cx.mask.lowest().unwrap_or(0);

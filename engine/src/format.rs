@@ -9,14 +9,14 @@ use std::ffi::{CStr, c_char, c_int};
 /// The most bytes that one conversion is padded to, or shows digits of.
 const WIDEST: u32 = 4096;
 /// The most bytes of one call's text. What is longer ends there.
-pub(crate) const LONGEST: usize = 1 << 16;
+pub const LONGEST: usize = 1 << 16;
 
 unsafe extern "C" {
     fn snprintf(into: *mut c_char, len: usize, format: *const c_char, ...) -> c_int;
 }
 
 /// Where the arguments come from. `None`: they cannot be read.
-pub(crate) trait Arguments {
+pub trait Arguments {
     /// The next one, of 4 or 8 bytes.
     fn next(&mut self, bytes: usize) -> Option<u64>;
     /// The characters of a string at an address, at most `most`.
@@ -36,7 +36,8 @@ struct Spec {
 }
 
 /// Formats; gives the text and how many arguments were taken. `None` if an argument cannot be read.
-pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Option<(Vec<u8>, i32)> {
+#[must_use]
+pub fn format(text: &[u8], arguments: &mut dyn Arguments) -> Option<(Vec<u8>, i32)> {
     let mut out = Vec::new();
     let mut taken = 0;
     let mut rest = text;
@@ -85,6 +86,21 @@ pub(crate) fn format(text: &[u8], arguments: &mut dyn Arguments) -> Option<(Vec<
     }
     out.truncate(LONGEST);
     Some((out, taken))
+}
+
+/// The message of an `assert` of a kernel that failed, as CUDA has it.
+#[must_use]
+pub fn assertion(
+    expression: &str,
+    (file, line): (&str, u32),
+    function: &str,
+    block: [u32; 3],
+    thread: [u32; 3],
+) -> String {
+    let ([bx, by, bz], [tx, ty, tz]) = (block, thread);
+    format!(
+        "{file}:{line}: {function}: block: [{bx},{by},{bz}], thread: [{tx},{ty},{tz}] Assertion `{expression}` failed.\n"
+    )
 }
 
 /// Reads flags, width, precision and size.

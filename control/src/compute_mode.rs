@@ -1,0 +1,411 @@
+//! Compute modes: who may have contexts on a device.
+//!
+//! A daemon that is told to (`--compute-mode`, OPENMPS_COMPUTE_MODE) sets its devices' when it starts,
+//! so that nothing goes around it, and gives them back when it ends; what a daemon that was killed did
+//! not give back the next one does. The devices are behind [`DeviceModes`]: NVIDIA's are asked through
+//! NVML by whoever implements it; those of the software GPU have their modes in a file
+//! ([`SoftwareModes`]), where servers find them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags};
+
+use crate::daemon::Daemon;
+use crate::directories::{Directories, text_variable};
+
+/// CUcomputemode: everybody.
+pub const DEFAULT: u32 = 0;
+/// Nobody.
+pub const PROHIBITED: u32 = 2;
+/// One process.
+pub const EXCLUSIVE_PROCESS: u32 = 3;
+
+/// Modes with their names, as nvidia-smi takes them.
+const NAMES: [(&str, u32); 3] = [
+    ("DEFAULT", DEFAULT),
+    ("PROHIBITED", PROHIBITED),
+    ("EXCLUSIVE_PROCESS", EXCLUSIVE_PROCESS),
+];
+
+/// The mode with a name, however it is written.
+///
+/// # Errors
+/// Which names there are.
+pub fn named(text: &str) -> Result<u32, String> {
+    let plain = text.to_ascii_uppercase().replace('-', "_");
+    let found = NAMES.iter().find(|(name, _)| *name == plain);
+    found.map(|(_, mode)| *mode).ok_or_else(|| {
+        format!("compute mode {text}: it is one of DEFAULT, EXCLUSIVE_PROCESS and PROHIBITED")
+    })
+}
+
+/// The name of a mode.
+#[must_use]
+pub fn name(mode: u32) -> String {
+    let found = NAMES.iter().find(|(_, number)| *number == mode);
+    found.map_or_else(|| mode.to_string(), |(name, _)| (*name).to_owned())
+}
+
+/// Devices whose modes can be asked for and set.
+pub trait DeviceModes: std::fmt::Debug {
+    /// The UUID, or another name for good, and the mode of each device.
+    ///
+    /// # Errors
+    /// In words.
+    fn modes(&self) -> Result<Vec<(String, u32)>, String>;
+
+    /// Sets a device's.
+    ///
+    /// # Errors
+    /// In words.
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), String>;
+}
+
+/// How a daemon comes to its devices' modes; `None` where there are no devices.
+pub type OpenModes = fn() -> Result<Option<Box<dyn DeviceModes>>, String>;
+
+/// What a daemon changed, written down beside its sockets before it did.
+#[derive(Debug)]
+pub struct Changed {
+    path: PathBuf,
+    /// What devices had, by UUID.
+    before: BTreeMap<String, u32>,
+}
+
+impl Changed {
+    /// What a daemon that was killed did not give back.
+    ///
+    /// # Errors
+    /// When it cannot be read or believed, in words.
+    pub fn read(directories: &Directories) -> Result<Self, String> {
+        let path = directories.pipe.join("compute_modes.json");
+        let before = match crate::group_files::read_own(&path)? {
+            None => BTreeMap::new(),
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|error| format!("{} cannot be read: {error}", path.display()))?,
+        };
+        Ok(Self { path, before })
+    }
+
+    /// Whether there is something to give back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.before.is_empty()
+    }
+
+    /// Sets all devices to a mode. Gives lines for the log.
+    ///
+    /// # Errors
+    /// In words; then everything is as it was.
+    pub fn set_all(&mut self, devices: &dyn DeviceModes, mode: u32) -> Result<Vec<String>, String> {
+        let found = devices.modes()?;
+        let others = found.into_iter().filter(|(_, is)| *is != mode);
+        let others: Vec<(String, u32)> = others.collect();
+        self.before.extend(others.iter().cloned());
+        // First, so that whoever comes after a kill -9 knows.
+        self.keep()?;
+        let mut lines = Vec::new();
+        for (uuid, was) in others {
+            if let Err(error) = devices.set(&uuid, mode) {
+                self.give_back(devices);
+                return Err(format!(
+                    "device {uuid} cannot be set to {}: {error}",
+                    name(mode)
+                ));
+            }
+            lines.push(format!(
+                "Compute mode of device {uuid} set to {}; it was {}",
+                name(mode),
+                name(was)
+            ));
+        }
+        Ok(lines)
+    }
+
+    /// Gives all devices back what they had. Gives lines for the log. What fails is kept for the next
+    /// daemon.
+    pub fn give_back(&mut self, devices: &dyn DeviceModes) -> Vec<String> {
+        let mut lines = Vec::new();
+        self.before
+            .retain(|uuid, was| match devices.set(uuid, *was) {
+                Ok(()) => {
+                    let name = name(*was);
+                    lines.push(format!("Compute mode of device {uuid} set to {name} again"));
+                    false
+                }
+                Err(error) => {
+                    let name = name(*was);
+                    lines.push(format!(
+                        "Device {uuid} cannot be set to {name} again: {error}"
+                    ));
+                    true
+                }
+            });
+        if let Err(error) = self.keep() {
+            lines.push(error);
+        }
+        lines
+    }
+
+    fn keep(&self) -> Result<(), String> {
+        if self.before.is_empty() {
+            return match std::fs::remove_file(&self.path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    Err(format!("cannot remove {}: {error}", self.path.display()))
+                }
+                _ => Ok(()),
+            };
+        }
+        let text = serde_json::to_string(&self.before).map_err(|error| error.to_string())?;
+        crate::group_files::write_own(&self.path, &text)
+    }
+}
+
+impl Daemon {
+    /// Gives back what a daemon that was killed did not, and sets the devices' modes if that was asked
+    /// for.
+    ///
+    /// # Errors
+    /// In words; then nothing was set.
+    pub(crate) fn set_modes(&mut self, asked: Option<u32>) -> Result<(), String> {
+        let asked = match (asked, text_variable("OPENMPS_COMPUTE_MODE")?) {
+            (Some(mode), _) => Some(mode),
+            (None, Some(text)) => Some(named(&text)?),
+            (None, None) => None,
+        };
+        let mut changed = Changed::read(self.instance.directories())?;
+        if asked.is_none() && changed.is_empty() {
+            return Ok(());
+        }
+        let devices = match (self.machine.open_modes)() {
+            Ok(Some(devices)) => devices,
+            Ok(None) if asked.is_none() => return Ok(()),
+            Ok(None) => return Err("no device has a compute mode that could be set".into()),
+            Err(error) => return Err(format!("cannot set compute modes: {error}")),
+        };
+        let mut lines = changed.give_back(&*devices);
+        if let Some(mode) = asked {
+            lines.extend(changed.set_all(&*devices, mode)?);
+        }
+        for line in lines {
+            self.log(&line);
+        }
+        self.modes = Some((changed, devices));
+        Ok(())
+    }
+
+    /// Gives the devices back the modes that they had.
+    pub(crate) fn give_modes_back(&mut self) {
+        if let Some((mut changed, devices)) = self.modes.take() {
+            for line in changed.give_back(&*devices) {
+                self.log(&line);
+            }
+        }
+    }
+}
+
+/// The modes of the software GPU's devices: in a file, since these devices are wherever a server
+/// runs. `openmps smi` sets them, and a daemon that is told to.
+#[derive(Clone, Debug)]
+pub struct SoftwareModes {
+    directory: PathBuf,
+    /// How many devices there are.
+    count: u32,
+}
+
+impl SoftwareModes {
+    /// The modes of so many devices, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps. They are named by
+    /// their ordinals there, since their UUIDs are others in each container.
+    #[must_use]
+    pub fn new(count: u32) -> Self {
+        let directory = std::env::var_os("OPENMPS_STATE_DIRECTORY").filter(|it| !it.is_empty());
+        Self {
+            directory: directory.map_or_else(|| "/var/lib/openmps".into(), PathBuf::from),
+            count,
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.directory.join("compute-modes.json")
+    }
+
+    fn all(&self) -> BTreeMap<String, u32> {
+        let text = std::fs::read(self.file()).unwrap_or_default();
+        serde_json::from_slice(&text).unwrap_or_default()
+    }
+
+    /// A device's mode; DEFAULT where nobody has set one.
+    #[must_use]
+    pub fn get(&self, device: u32) -> u32 {
+        let all = self.all();
+        all.get(&device.to_string()).copied().unwrap_or(DEFAULT)
+    }
+
+    fn lock_file(&self, device: &str) -> PathBuf {
+        self.directory.join(format!("device-{device}.lock"))
+    }
+
+    /// Takes a device for this process alone, as a context in EXCLUSIVE_PROCESS does; `None` if
+    /// another process has it. It is given back when what this gives is dropped.
+    ///
+    /// # Errors
+    /// When the device's lock cannot be opened, in words.
+    pub fn take(&self, device: u32) -> Result<Option<File>, String> {
+        let path = self.lock_file(&device.to_string());
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(&path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+        Ok(locked.is_ok().then_some(file))
+    }
+}
+
+impl DeviceModes for SoftwareModes {
+    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+        let all = self.all();
+        let mode = |device: &str| all.get(device).copied().unwrap_or(DEFAULT);
+        let each = (0..self.count).map(|device| device.to_string());
+        Ok(each
+            .map(|device| {
+                let mode = mode(&device);
+                (device, mode)
+            })
+            .collect())
+    }
+
+    fn set(&self, device: &str, mode: u32) -> Result<(), String> {
+        let path = self.file();
+        let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        std::fs::create_dir_all(&self.directory).map_err(|error| failed(&self.directory, error))?;
+        let lock = self.lock_file(device);
+        // Whoever can read it can take the device, as with a card.
+        File::options()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .open(&lock)
+            .map_err(|error| failed(&lock, error))?;
+        let mut all = self.all();
+        match mode {
+            DEFAULT => all.remove(device),
+            _ => all.insert(device.to_owned(), mode),
+        };
+        let text = serde_json::to_string(&all).map_err(|error| error.to_string())?;
+        let new = path.with_extension("new");
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .map_err(|error| failed(&path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// Devices in this process, of which one may refuse.
+    #[derive(Debug)]
+    struct Cards(RefCell<BTreeMap<String, u32>>, Option<&'static str>);
+
+    impl Cards {
+        fn of(modes: &[(&str, u32)], stubborn: Option<&'static str>) -> Self {
+            let modes = modes.iter().map(|(uuid, mode)| ((*uuid).to_owned(), *mode));
+            Self(RefCell::new(modes.collect()), stubborn)
+        }
+    }
+
+    impl DeviceModes for Cards {
+        fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+            Ok(self.0.borrow().clone().into_iter().collect())
+        }
+        fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+            if self.1 == Some(uuid) {
+                return Err("no permission".into());
+            }
+            self.0.borrow_mut().insert(uuid.to_owned(), mode);
+            Ok(())
+        }
+    }
+
+    fn directories(root: &Path) -> Directories {
+        Directories {
+            pipe: root.to_owned(),
+            log: root.to_owned(),
+        }
+    }
+
+    #[test]
+    fn devices_get_back_what_they_had_even_from_the_next_daemon() {
+        let root = tempfile::tempdir().unwrap();
+        let directories = directories(root.path());
+        let cards = Cards::of(
+            &[("a", DEFAULT), ("b", EXCLUSIVE_PROCESS), ("c", PROHIBITED)],
+            None,
+        );
+        let mut changed = Changed::read(&directories).unwrap();
+        let lines = changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap();
+        assert_eq!(lines.len(), 2, "one had it already");
+        assert!(
+            cards
+                .0
+                .borrow()
+                .values()
+                .all(|mode| *mode == EXCLUSIVE_PROCESS)
+        );
+        // Killed; the next one finds what is to be done.
+        drop(changed);
+        let mut changed = Changed::read(&directories).unwrap();
+        assert!(!changed.is_empty());
+        assert_eq!(changed.give_back(&cards).len(), 2);
+        let modes: Vec<u32> = cards.0.borrow().values().copied().collect();
+        assert_eq!(modes, [DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED]);
+        assert!(Changed::read(&directories).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_set_leaves_all_as_they_were() {
+        let root = tempfile::tempdir().unwrap();
+        let cards = Cards::of(&[("a", DEFAULT), ("b", DEFAULT)], Some("b"));
+        let mut changed = Changed::read(&directories(root.path())).unwrap();
+        let error = changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap_err();
+        assert!(
+            error.contains('b') && error.contains("no permission"),
+            "{error}"
+        );
+        assert_eq!(cards.0.borrow()["a"], DEFAULT);
+    }
+
+    #[test]
+    fn a_software_device_is_one_process_es_alone_while_that_has_it() {
+        let root = tempfile::tempdir().unwrap();
+        let modes = SoftwareModes {
+            directory: root.path().join("state"),
+            count: 1,
+        };
+        assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
+        modes.set("0", EXCLUSIVE_PROCESS).unwrap();
+        assert_eq!(modes.get(0), EXCLUSIVE_PROCESS);
+        let taken = modes.take(0).unwrap();
+        assert!(taken.is_some() && modes.take(0).unwrap().is_none());
+        drop(taken);
+        assert!(modes.take(0).unwrap().is_some());
+        assert!(modes.take(1).is_err(), "nobody has set one");
+        modes.set("0", DEFAULT).unwrap();
+        assert_eq!(modes.get(0), DEFAULT);
+    }
+
+    #[test]
+    fn modes_have_the_names_that_nvidia_smi_takes() {
+        assert_eq!(named("EXCLUSIVE_PROCESS"), Ok(EXCLUSIVE_PROCESS));
+        assert_eq!(named("exclusive-process"), Ok(EXCLUSIVE_PROCESS));
+        assert!(named("mine").unwrap_err().contains("PROHIBITED"));
+        assert_eq!((name(2), name(9)), ("PROHIBITED".into(), "9".into()));
+    }
+}

@@ -1,0 +1,32 @@
+//! A client's end.
+
+use std::time::Duration;
+
+use super::NvidiaClient;
+
+/// The least and the longest time between two looks at what a client that goes has running.
+const FIRST_LOOK: Duration = Duration::from_micros(20);
+const LAST_LOOK: Duration = Duration::from_millis(1);
+
+impl Drop for NvidiaClient {
+    fn drop(&mut self) {
+        self.common.close();
+        for context in self.contexts.values() {
+            context.destroy();
+        }
+        for stream in self.streams.values().chain(&self.former) {
+            stream.clear();
+        }
+        // The GPU must be done with the client's memory before that goes. This is the session's own
+        // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
+        let mut pause = FIRST_LOOK;
+        while self.common.is_busy() {
+            if !self.common.poll(&mut self.scratch) {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(LAST_LOOK);
+            }
+        }
+        self.memory.wait_for_looks();
+        self.shared.poller.remove(&self.common);
+    }
+}

@@ -1,0 +1,250 @@
+//! What a client's streams have in common: who is told of them, which have work, and the parts of the
+//! devices that they are held to.
+//!
+//! Called by the client, by its streams and by the poller. Must not know what the operations are.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use cuda_abi::CUresult;
+use engine::{Observer, Share};
+
+use crate::cleared::Cleared;
+use crate::context::Context;
+use crate::groups::Groups;
+use crate::module::Module;
+use crate::output::Output;
+use crate::poller::Waker;
+use crate::stream::Stream;
+use crate::sync::lock;
+
+/// Kernels that are named when a device dies.
+const MOST_NAMED: usize = 8;
+
+/// Bytes that one client's waiting operations may take together.
+const WAITING_BYTES: usize = 256 << 20;
+
+/// What a client's streams have in common.
+#[derive(Debug)]
+pub(crate) struct Common {
+    pub(crate) observer: Arc<dyn Observer>,
+    /// What its kernels have printed.
+    pub(crate) output: Output,
+    waker: Arc<Waker>,
+    /// Everything that clears memory which the streams may touch.
+    pub(crate) cleared: Vec<Arc<Cleared>>,
+    /// The client is going: nothing is reported any more.
+    closed: AtomicBool,
+    /// Bytes of all operations that wait here.
+    waiting: AtomicUsize,
+    /// Streams with operations that were not signed when they came here. Streams keep this.
+    unsigned: Mutex<Vec<Weak<Stream>>>,
+    /// Streams that have work, other than those that somebody is looking at.
+    busy: Mutex<Vec<Arc<Stream>>>,
+    /// How many streams have work.
+    busy_count: AtomicUsize,
+    contexts: Mutex<Vec<Arc<Context>>>,
+    group: Option<u32>,
+    share: Mutex<Share>,
+}
+
+impl Common {
+    pub(crate) fn new(
+        observer: Arc<dyn Observer>,
+        waker: Arc<Waker>,
+        cleared: Vec<Arc<Cleared>>,
+        group: Option<u32>,
+        share: Share,
+    ) -> Self {
+        Self {
+            observer,
+            output: Output::default(),
+            waker,
+            cleared,
+            closed: AtomicBool::new(false),
+            waiting: AtomicUsize::new(0),
+            unsigned: Mutex::default(),
+            busy: Mutex::default(),
+            busy_count: AtomicUsize::new(0),
+            contexts: Mutex::default(),
+            group,
+            share: Mutex::new(share),
+        }
+    }
+
+    /// Whether any stream has work.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy_count.load(Ordering::Acquire) != 0
+    }
+
+    /// Reports nothing from now on, and drops what waits.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Takes what a module's kernels have printed, and tells the client.
+    pub(crate) fn drain(&self, module: &Module) {
+        if let Some(ring) = module.ring()
+            && self.output.drain(ring)
+            && !self.closed.load(Ordering::Acquire)
+        {
+            self.observer.wrote();
+        }
+    }
+
+    /// Adds a context, and gives it its part of its device.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then it was not added.
+    pub(crate) fn add_context(
+        &self,
+        context: Arc<Context>,
+        groups: &Groups,
+    ) -> Result<(), CUresult> {
+        let part = groups.fit(self.group, *lock(&self.share), &context)?;
+        context.set_part(part);
+        lock(&self.contexts).push(context);
+        Ok(())
+    }
+
+    pub(crate) fn group(&self) -> Option<u32> {
+        self.group
+    }
+
+    /// Changes the share.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then it is as it was.
+    pub(crate) fn set_share(&self, share: Share, groups: &Groups) -> Result<(), CUresult> {
+        let mut now = lock(&self.share);
+        let before = std::mem::replace(&mut *now, share);
+        drop(now);
+        self.refit(groups)
+            .inspect_err(|_| *lock(&self.share) = before)
+    }
+
+    /// Gives all contexts the parts that are due to them now.
+    ///
+    /// # Errors
+    /// See [`Groups::fit`]; then they have the parts that they had.
+    pub(crate) fn refit(&self, groups: &Groups) -> Result<(), CUresult> {
+        let share = *lock(&self.share);
+        let contexts = lock(&self.contexts).clone();
+        let parts = contexts
+            .iter()
+            .map(|context| groups.fit(self.group, share, context))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (context, part) in contexts.iter().zip(parts) {
+            context.set_part(part);
+        }
+        self.waker.wake();
+        Ok(())
+    }
+
+    pub(crate) fn remove_context(&self, context: &Arc<Context>) {
+        lock(&self.contexts).retain(|other| !Arc::ptr_eq(other, context));
+    }
+
+    /// A stream has work from now on.
+    pub(crate) fn add_busy(&self, stream: Arc<Stream>) {
+        self.busy_count.fetch_add(1, Ordering::AcqRel);
+        lock(&self.busy).push(stream);
+    }
+
+    /// Has the poller look.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Whether reports are still wanted.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    /// Takes room for an operation that waits; `false`, and nothing taken, if there is none.
+    pub(crate) fn keep(&self, bytes: usize) -> bool {
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) > WAITING_BYTES {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Gives the room back.
+    pub(crate) fn unkeep(&self, bytes: usize) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// A stream has an operation that is not signed.
+    pub(crate) fn add_unsigned(&self, stream: &Arc<Stream>) {
+        lock(&self.unsigned).push(Arc::downgrade(stream));
+    }
+
+    /// Signs what is not signed: nothing more comes for now.
+    pub(crate) fn sign(&self) {
+        let streams = std::mem::take(&mut *lock(&self.unsigned));
+        for stream in streams.iter().filter_map(Weak::upgrade) {
+            stream.sign_now();
+        }
+    }
+
+    /// Tells the client of every device that has died. `streams` are those with work.
+    pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        // What a device died of may have left a message.
+        for stream in streams {
+            stream.drain();
+        }
+        for context in &*lock(&self.contexts) {
+            let Err(code) = context.device().check() else {
+                continue;
+            };
+            let running: Vec<String> = streams
+                .iter()
+                .filter(|stream| Arc::ptr_eq(stream.context(), context))
+                .filter_map(|stream| stream.running())
+                .take(MOST_NAMED)
+                .collect();
+            let running = match &running[..] {
+                [] => "none".to_owned(),
+                names => names.join(", "),
+            };
+            context.fault(code, &running);
+        }
+    }
+
+    /// Looks how far the streams have come, reports it, and gives the driver what waits. Whether there
+    /// was any progress. `scratch` is empty, and stays so.
+    pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> bool {
+        if !self.is_busy() {
+            return false;
+        }
+        std::mem::swap(&mut *lock(&self.busy), scratch);
+        if scratch
+            .iter()
+            .any(|stream| stream.device().check().is_err())
+        {
+            self.tell_faults(scratch);
+        }
+        let mut progress = false;
+        scratch.retain(|stream| {
+            let polled = stream.poll();
+            progress |= polled.progress;
+            if !polled.busy {
+                self.busy_count.fetch_sub(1, Ordering::AcqRel);
+            }
+            polled.busy
+        });
+        lock(&self.busy).append(scratch);
+        progress
+    }
+}
+
+/// What a look at a stream found.
+pub(crate) struct Polled {
+    pub(crate) progress: bool,
+    pub(crate) busy: bool,
+}

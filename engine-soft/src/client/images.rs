@@ -1,0 +1,119 @@
+//! Images, modules made of them, and what their kernels print.
+
+use std::sync::Arc;
+
+use cuda_abi::operations::{
+    self, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE, OUTPUT_PIECE,
+    OUTPUT_STDERR, OUTPUT_STDOUT,
+};
+use engine::CUresult;
+
+use super::objects::{MOST_OBJECTS, Objects};
+use crate::device::Shared;
+use crate::module::Module;
+use crate::services::Sink;
+use crate::{exec, image};
+
+impl Objects {
+    /// See [`engine::Client::image_load`].
+    pub(super) fn load_image(
+        &mut self,
+        shared: &Shared,
+        request: &operations::ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ImageLoadReply, CUresult> {
+        if self.images.contains_key(&request.image) || self.images.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
+        let options = exec::Options {
+            max_registers: Some(most).filter(|&most| most != 0),
+            ..exec::Options::default()
+        };
+        let loaded = if request.options & IMAGE_PART != 0 {
+            image::check_part(data).map(|()| None)
+        } else {
+            let image = shared.images.load(data, &options, image::compile);
+            image.map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let log = if request.options & IMAGE_VERBOSE != 0 {
+                    image::remarks(&image.module)
+                } else {
+                    String::new()
+                };
+                reply.extend_from_slice(&image.descriptor);
+                reply.extend_from_slice(log.as_bytes());
+                let descriptor = image.descriptor.len() as u64;
+                self.images.insert(request.image, image);
+                operations::ImageLoadReply {
+                    status: CUresult::SUCCESS.0,
+                    descriptor,
+                    log: log.len() as u64,
+                }
+            }
+            Err(refused) => {
+                reply.extend_from_slice(refused.log.as_bytes());
+                operations::ImageLoadReply {
+                    status: refused.code.0,
+                    descriptor: 0,
+                    log: refused.log.len() as u64,
+                }
+            }
+        })
+    }
+
+    /// See [`engine::Client::module_load`].
+    pub(super) fn load_module(
+        &mut self,
+        request: &operations::ModuleLoad,
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ModuleLoadReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        let image = self
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let observer = Arc::clone(&self.common.observer);
+        let allocate = |bytes, managed| observer.allocate(request.context, bytes, managed);
+        let module = Module::new(Arc::clone(image), context, &self.memory, allocate)?;
+        for address in &*module.globals {
+            reply.extend(address.to_le_bytes());
+        }
+        let addresses = module.globals.len() as u64;
+        self.modules.insert(request.module, Arc::new(module));
+        Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    /// See [`engine::Client::output_take`].
+    pub(super) fn take_output(
+        &self,
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        let contexts = &self.contexts;
+        let mut slots: Vec<u32> = contexts.keys().copied().collect();
+        slots.sort_unstable();
+        for slot in slots {
+            let taken = contexts
+                .get(&slot)
+                .and_then(|context| context.services.take(OUTPUT_PIECE, reply));
+            if let Some((sink, _)) = taken {
+                // Whoever takes on finds out whether that was all.
+                return Ok(operations::OutputTakeReply {
+                    sink: match sink {
+                        Sink::Out => OUTPUT_STDOUT,
+                        Sink::Err => OUTPUT_STDERR,
+                    },
+                });
+            }
+        }
+        Ok(operations::OutputTakeReply { sink: OUTPUT_NONE })
+    }
+}

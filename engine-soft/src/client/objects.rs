@@ -1,0 +1,112 @@
+//! What a client has, by its own handles.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cuda_abi::operations::{self, At};
+use engine::{CUresult, Granularity};
+
+use crate::array::Array;
+use crate::context::Context;
+use crate::exec;
+use crate::grid::Grid;
+use crate::memory::ClientMemory;
+use crate::module::{Image, Module};
+use crate::stream::{Common, Operation, Stream};
+
+/// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
+pub(super) const MOST_OBJECTS: usize = 1 << 16;
+
+#[derive(Debug)]
+pub(super) struct Objects {
+    pub(super) common: Arc<Common>,
+    /// SMs that the client sees. Its share may change, but not what it was told.
+    pub(super) sms: u64,
+    pub(super) memory: ClientMemory,
+    pub(super) contexts: HashMap<u32, Arc<Context>>,
+    pub(super) streams: HashMap<u32, Arc<Stream>>,
+    pub(super) images: HashMap<u64, Arc<Image>>,
+    pub(super) modules: HashMap<u64, Arc<Module>>,
+    pub(super) arrays: HashMap<u64, Arc<Array>>,
+    /// What kernels read of them, and whose those numbers are; `true` for surfaces.
+    pub(super) textures: Arc<exec::Textures>,
+    pub(super) texture_owners: HashMap<(u64, bool), TextureOwner>,
+}
+
+/// Whose a texture or surface is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextureOwner {
+    pub(super) context: u32,
+    /// The array that it is made of.
+    pub(super) array: Option<u64>,
+}
+
+/// The SMs, of `all`, that a percentage grants.
+pub(super) fn granted(all: usize, percentage: f32) -> u64 {
+    let all = u32::try_from(all).unwrap_or(u32::MAX);
+    Granularity::default().granted(all, percentage).into()
+}
+
+impl Objects {
+    pub(super) fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
+        self.contexts
+            .get(&id)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    pub(super) fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
+        self.streams
+            .get(&slot)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    pub(super) fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
+        self.modules
+            .get(&handle)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    pub(super) fn add_stream(
+        &mut self,
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+    ) -> Result<(), CUresult> {
+        if let Some(stream) = self.streams.get(&slot) {
+            return stream.renew(priority, context);
+        }
+        let common = Arc::clone(&self.common);
+        let stream = Stream::new(slot, priority, context, common);
+        self.streams.insert(slot, stream);
+        Ok(())
+    }
+
+    pub(super) fn post(&self, at: At, operation: Operation<'_>) -> Result<(), CUresult> {
+        self.stream(at.stream)?.post(at.sequence, operation)
+    }
+
+    pub(super) fn grid(
+        &self,
+        stream: &Stream,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Grid, CUresult> {
+        let (context, priority) = stream.place()?;
+        context.check()?;
+        Grid::new(
+            self.module(request.module)?,
+            &context,
+            (
+                self.memory
+                    .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
+                &self.textures,
+            ),
+            priority,
+            self.sms
+                .min(granted(self.common.scheduler.workers(), context.part)),
+            request,
+            data,
+        )
+    }
+}

@@ -1,0 +1,220 @@
+//! Calls within a gang: where a callee's frame lies, and what goes over to it and comes back.
+
+use std::sync::Arc;
+
+use super::{Gang, Pause};
+use crate::exec::launch::FaultKind;
+use crate::exec::mask::Mask;
+use crate::exec::program::{Program, Slot};
+use crate::exec::regs::Frame;
+
+/// The most bytes of registers that a gang may have before its recursion is a stack overflow.
+const MAX_REGISTER_BYTES: usize = 64 << 20;
+/// The deepest chain of calls.
+const MAX_DEPTH: u32 = 4096;
+
+/// Where lanes return to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// Call site.
+    site: u32,
+    /// Block to go on with.
+    next: u32,
+    /// Number of the function that was called.
+    callee: u32,
+    base: usize,
+    local_base: u32,
+    above: Option<Arc<Caller>>,
+}
+
+impl Gang {
+    /// Calls function `callee`.
+    pub(super) fn call(
+        &mut self,
+        program: &Program,
+        index: usize,
+        at: u32,
+        site: u32,
+        next: u32,
+        callee: u32,
+    ) -> Option<Pause> {
+        let call = &program.sites[site as usize];
+        let caller = &program.functions[call.caller as usize];
+        let function = &program.functions[callee as usize];
+        let fragment = &self.fragments[index];
+        let natural = fragment.base + (caller.frame as usize).next_multiple_of(64);
+        let base = self.frame_base(program, index, callee, natural);
+        let local_base = fragment.local_base + caller.local;
+        let end = base + function.frame as usize;
+        let fits = local_base
+            .checked_add(function.local)
+            .is_some_and(|end| end <= program.local_stride);
+        if !fits || end > MAX_REGISTER_BYTES || fragment.depth >= MAX_DEPTH {
+            let lane = fragment.mask.lowest().unwrap_or(0) as u32;
+            let (kind, line) = (FaultKind::StackOverflow, program.lines[at as usize]);
+            return Some(Pause::Fault {
+                kind,
+                address: 0,
+                thread: self.first_thread + lane,
+                line,
+            });
+        }
+        self.registers.grow(end);
+        let (mask, from) = (fragment.mask, (fragment.base, fragment.local_base));
+        for (arg, param) in call.args.iter().zip(&function.params) {
+            self.pass(program, mask, from, *arg, (base, local_base), *param);
+        }
+        let fragment = &mut self.fragments[index];
+        let (base, local_base) = (
+            std::mem::replace(&mut fragment.base, base),
+            std::mem::replace(&mut fragment.local_base, local_base),
+        );
+        let above = fragment.caller.take();
+        fragment.caller = Some(Arc::new(Caller {
+            site,
+            next,
+            callee,
+            base,
+            local_base,
+            above,
+        }));
+        fragment.depth += 1;
+        fragment.pc = program.blocks[function.first as usize].slow;
+        None
+    }
+
+    /// Where the frame of `callee` may lie that fragment `index` calls: behind the caller's, unless
+    /// another fragment has the frame of something else there, whose lanes would lie elsewhere in the same
+    /// bytes; then above everybody's.
+    fn frame_base(&self, program: &Program, index: usize, callee: u32, natural: usize) -> usize {
+        let bytes = |function: u32| program.functions[function as usize].frame as usize;
+        let end = natural + bytes(callee);
+        let mut top = natural;
+        let mut taken = false;
+        for (other, fragment) in self.fragments.iter().enumerate() {
+            let mut frame = (fragment.base, fragment.caller.as_deref());
+            let function = |caller: Option<&Caller>| caller.map_or(0, |caller| caller.callee);
+            let highest = frame.0 + bytes(function(frame.1)).next_multiple_of(64);
+            top = top.max(highest);
+            if other == index {
+                continue;
+            }
+            // Frames get lower on the way down.
+            loop {
+                let (base, caller) = frame;
+                let function = function(caller);
+                if base + bytes(function) <= natural {
+                    break;
+                }
+                taken |= base < end && (base, function) != (natural, callee);
+                let Some(caller) = caller else { break };
+                frame = (caller.base, caller.above.as_deref());
+            }
+        }
+        if taken { top } else { natural }
+    }
+
+    /// Returns from a function.
+    pub(super) fn give_back(&mut self, program: &Program, index: usize) {
+        let fragment = &mut self.fragments[index];
+        let Some(caller) = fragment.caller.take() else {
+            return;
+        };
+        let from = (fragment.base, fragment.local_base);
+        fragment.base = caller.base;
+        fragment.local_base = caller.local_base;
+        fragment.caller = caller.above.clone();
+        fragment.depth -= 1;
+        fragment.pc = program.blocks[caller.next as usize].slow;
+        let mask = fragment.mask;
+        let results = &program.sites[caller.site as usize].results;
+        let returns = &program.functions[caller.callee as usize].returns;
+        for (result, value) in results.iter().zip(returns) {
+            self.pass(
+                program,
+                mask,
+                from,
+                *value,
+                (caller.base, caller.local_base),
+                *result,
+            );
+        }
+    }
+
+    /// Copies a value from one frame to another for the lanes of `mask`. Frames are a base in the
+    /// registers and one in local memory.
+    fn pass(
+        &mut self,
+        program: &Program,
+        mask: Mask,
+        (from_base, from_local): (usize, u32),
+        from: Slot,
+        (to_base, to_local): (usize, u32),
+        to: Slot,
+    ) {
+        let stride = program.local_stride as usize;
+        let locals = Frame::new(&self.local, 0);
+        let (source, target) = (
+            Frame::new(&self.registers, from_base),
+            Frame::new(&self.registers, to_base),
+        );
+        for lane in mask.lanes() {
+            let at = |base: u32, offset: u32| lane * stride + (base + offset) as usize;
+            match (from, to) {
+                (
+                    Slot::Local { offset: a, size },
+                    Slot::Local {
+                        offset: b,
+                        size: room,
+                    },
+                ) => {
+                    for byte in 0..size.min(room) {
+                        let value: u8 = locals.lane(at(from_local, a + byte), 0);
+                        locals.set_lane(at(to_local, b + byte), 0, value);
+                    }
+                }
+                (
+                    Slot::Register {
+                        offset: a,
+                        width,
+                        varying,
+                    },
+                    Slot::Register { offset: b, .. },
+                ) => {
+                    let value = source.wide(a as usize, if varying { lane } else { 0 }, width);
+                    target.set_wide(b as usize, lane, width, value);
+                }
+                (
+                    Slot::Register {
+                        offset: a,
+                        width,
+                        varying,
+                    },
+                    Slot::Local { offset: b, size },
+                ) => {
+                    let value = source.wide(a as usize, if varying { lane } else { 0 }, width);
+                    for (index, byte) in value
+                        .to_le_bytes()
+                        .into_iter()
+                        .take(size as usize)
+                        .enumerate()
+                    {
+                        locals.set_lane(at(to_local, b + index as u32), 0, byte);
+                    }
+                }
+                (
+                    Slot::Local { offset: a, size },
+                    Slot::Register {
+                        offset: b, width, ..
+                    },
+                ) => {
+                    let mut bytes = [0; 8];
+                    for (index, byte) in bytes.iter_mut().take(size as usize).enumerate() {
+                        *byte = locals.lane(at(from_local, a + index as u32), 0);
+                    }
+                    target.set_wide(b as usize, lane, width, u64::from_le_bytes(bytes));
+                }
+            }
+        }
+    }
+}

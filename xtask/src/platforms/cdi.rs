@@ -1,0 +1,127 @@
+//! The specification that `openmps cdi generate` writes, in the eyes of the CDI project's own tools.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Folder, is_root, openmps, output, said, skip};
+use crate::shell::{cargo, root, run};
+
+/// The release of container-device-interface.
+const VERSION: &str = "1.1.1";
+
+/// Where engines look for generated specifications.
+pub(super) const REGISTRY: &str = "/var/run/cdi";
+
+/// A specification in the machine's registry, gone when it is dropped.
+#[derive(Debug)]
+pub(super) struct Registered;
+
+impl Registered {
+    const FILE: &'static str = "/var/run/cdi/openmps-test.json";
+
+    pub(super) fn generate(pipe: &Path, library: &Path, replicas: u32) -> Result<Self> {
+        let theirs = Path::new(REGISTRY).join("openmps.json");
+        if theirs.exists() {
+            return skip(format!(
+                "{} is there: this machine offers its own devices",
+                theirs.display()
+            ));
+        }
+        let registered = Self;
+        let text = said(
+            Command::new(openmps())
+                .args(["cdi", "generate", "--output", Self::FILE])
+                .args(["--replicas", &replicas.to_string(), "--library-directory"])
+                .arg(library)
+                .env("CUDA_MPS_PIPE_DIRECTORY", pipe),
+        )?;
+        ensure!(text.contains("openmps.org/gpu=all"), "{text}");
+        Ok(registered)
+    }
+
+    /// The names of devices in it.
+    pub(super) fn names(&self) -> Result<Vec<String>> {
+        let value: Value = serde_json::from_str(&fs::read_to_string(Self::FILE)?)?;
+        let devices = value["devices"].as_array().context("a list of devices")?;
+        let name = |device: &Value| device["name"].as_str().map(str::to_owned);
+        Ok(devices.iter().filter_map(name).collect())
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        fs::remove_file(Self::FILE).ok();
+    }
+}
+
+/// Installed apart from the workspace: it brings 120 crates, a TLS library among them.
+fn tool(name: &str) -> Result<Command> {
+    let tools = root().join("target/tools");
+    let program = tools.join("bin").join(name);
+    if !program.exists() {
+        run(cargo()
+            .args(["install", "container-device-interface", "--locked"])
+            .args(["--version", VERSION, "--target-dir"])
+            .arg(tools.join("build"))
+            .arg("--root")
+            .arg(&tools))?;
+    }
+    Ok(Command::new(program))
+}
+
+pub(super) fn oracle() -> Result<()> {
+    let folder = Folder::new("cdi")?;
+    let (file, library) = (folder.0.join("openmps.json"), folder.0.join("lib"));
+    said(
+        Command::new(openmps())
+            .args(["cdi", "generate", "--replicas", "3", "--output"])
+            .arg(&file)
+            .arg("--library-directory")
+            .arg(&library),
+    )?;
+    ensure!(
+        library.join("libcuda.so.1").exists(),
+        "the library is not there"
+    );
+    said(tool("validate")?.arg(&file))?;
+    // The same tool refuses what is wrong: it is awake.
+    let wrong = folder.0.join("wrong.json");
+    fs::write(
+        &wrong,
+        fs::read_to_string(&file)?.replace("\"mounts\"", "\"mount\""),
+    )?;
+    ensure!(
+        !output(tool("validate")?.arg(&wrong))?.status.success(),
+        "a wrong one passes"
+    );
+
+    if !is_root() {
+        return skip(format!(
+            "valid; only root can write to {REGISTRY} to resolve its devices"
+        ));
+    }
+    let registered = Registered::generate(Path::new("/tmp/nvidia-mps"), &library, 3)?;
+    let listed = said(tool("cdi")?.arg("devices"))?;
+    let spec = folder.0.join("config.json");
+    fs::write(&spec, r#"{"ociVersion":"1.0.2","root":{"path":"r"}}"#)?;
+    let names = registered.names()?;
+    // Number, UUID, three parts, all.
+    ensure!(names.len() == 6, "{names:?}");
+    for name in names {
+        let name = format!("openmps.org/gpu={name}");
+        ensure!(listed.contains(&name), "{name} is not in\n{listed}");
+        let given = said(tool("cdi")?.arg("inject").arg(&spec).arg(&name))?;
+        for part in [
+            "CUDA_MPS_PIPE_DIRECTORY=",
+            "/usr/local/openmps/lib",
+            "/tmp/nvidia-mps",
+        ] {
+            ensure!(given.contains(part), "{name}: no {part} in\n{given}");
+        }
+    }
+    Ok(())
+}

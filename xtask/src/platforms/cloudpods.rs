@@ -1,0 +1,254 @@
+//! `openmps cloudpods` with the documented files, and with broken ones.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::{Folder, is_root, memory_program, number_before, openmps, output, said, skip, until};
+use crate::shell::end_within;
+
+/// A host's files in a folder.
+struct Host(Folder);
+
+impl Host {
+    fn new() -> Result<Self> {
+        let host = Self(Folder::new("cp")?);
+        host.write(
+            "host.conf",
+            &format!(
+                "hostname: node1\nenable_cuda_mps: true\n\
+                 cuda_mps_pipe_directory: {0}/pipe\ncuda_mps_log_directory: {0}/log\n\
+                 cuda_mps_replicas: 4\ncontainer_device_config_file: {0}/devices.yml\n",
+                host.folder().display()
+            ),
+        )?;
+        host.write("devices.yml", "devices: []\n")?;
+        Ok(host)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.0.0
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.folder().join(name), text)?)
+    }
+
+    /// A command of ours on this host.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(openmps());
+        command
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.folder().join("pipe"))
+            .env("OPENMPS_STATE_DIRECTORY", self.folder().join("state"))
+            .env("OPENMPS_SOFT_MEMORY", "1000M");
+        command
+    }
+
+    fn cloudpods(&self, arguments: &[&str]) -> Command {
+        let mut command = self.command(&["cloudpods", "--host-conf"]);
+        command.arg(self.folder().join("host.conf")).args(arguments);
+        command
+    }
+
+    fn start(&self) -> Result<Child> {
+        let child = self
+            .cloudpods(&["run", "--grace", "1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let wanted = "get_default_active_thread_percentage";
+        until("the limits are set", || {
+            let answer = output(&mut self.command(&["control", wanted]))?;
+            Ok(answer.stdout == b"25.0\n")
+        })?;
+        Ok(child)
+    }
+
+    fn mode(&self) -> Result<String> {
+        let query = ["smi", "--query-gpu=compute_mode", "--format=csv,noheader"];
+        Ok(said(&mut self.command(&query))?.trim().to_owned())
+    }
+}
+
+fn signal(child: &Child, name: &str) -> Result<()> {
+    said(Command::new("kill").args([name, &child.id().to_string()]))?;
+    Ok(())
+}
+
+pub(super) fn daemon() -> Result<()> {
+    if !is_root() {
+        return skip("Cloudpods' daemon must be root");
+    }
+    let host = Host::new()?;
+    let program = memory_program()?;
+    ensure!(host.mode()? == "Default", "the mode was {}", host.mode()?);
+
+    let mut running = host.start()?;
+    ensure!(
+        host.mode()? == "Exclusive_Process",
+        "the mode is {}",
+        host.mode()?
+    );
+    let total = said(host.command(&["run", "--"]).arg(&program))?;
+    // 1000 MiB in four parts.
+    ensure!(number_before(&total, " MiB") == Some(250), "{total}");
+    ensure!(
+        total.contains("then 2"),
+        "the next MiB was not refused: {total}"
+    );
+
+    // Killed, it gives nothing back; the next one knows what was there before.
+    signal(&running, "-KILL")?;
+    running.wait()?;
+    output(&mut host.command(&["control", "quit", "-t", "1"]))?;
+    ensure!(
+        host.mode()? == "Exclusive_Process",
+        "the mode is {}",
+        host.mode()?
+    );
+    let mut running = host.start()?;
+    for ending in ["-TERM", "-INT", "-QUIT"] {
+        signal(&running, ending)?;
+        let status = end_within(&mut running, super::PATIENCE)?;
+        ensure!(
+            status.is_some_and(|status| status.success()),
+            "{ending}: {status:?}"
+        );
+        ensure!(
+            host.mode()? == "Default",
+            "{ending}: the mode is {}",
+            host.mode()?
+        );
+        let left: Vec<_> = fs::read_dir(host.folder().join("pipe"))?
+            .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+            .filter(|name| name.contains("mode"))
+            .collect();
+        ensure!(left.is_empty(), "{ending}: {left:?} is left");
+        if ending != "-QUIT" {
+            running = host.start()?;
+        }
+    }
+
+    let rows: Value = serde_json::from_str(&said(&mut host.cloudpods(&["devices", "--json"]))?)?;
+    let rows = rows.as_array().context("a list")?;
+    ensure!(rows.len() == 4, "{rows:?}");
+    ensure!(rows[3]["mps_memory_limit"] == 250 && rows[3]["mps_thread_percentage"] == 25);
+    let shared = said(&mut host.cloudpods(&["isolated-device-list", "--shape", "shared"]))?;
+    ensure!(
+        shared.contains("Sharing_mode") && shared.contains("*** Total: 1 "),
+        "{shared}"
+    );
+    let library = host.folder().join("lib");
+    let address = rows[0]["addr"].as_str().context("an address")?;
+    let given = said(
+        host.cloudpods(&["container", address, "--library-directory"])
+            .arg(&library),
+    )?;
+    ensure!(given.contains("CUDA_MPS_PIPE_DIRECTORY"), "{given}");
+    ensure!(
+        library.join("libcuda.so.1").exists(),
+        "no library for containers"
+    );
+    Ok(())
+}
+
+pub(super) fn files() -> Result<()> {
+    let host = Host::new()?;
+    let wrong = |name: &str, text: &str, arguments: &[&str], says: &[&str]| -> Result<()> {
+        let whole = fs::read_to_string(host.folder().join(name))?;
+        host.write(name, text)?;
+        let answer = output(&mut host.cloudpods(arguments))?;
+        host.write(name, &whole)?;
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        ensure!(
+            answer.status.code() == Some(1),
+            "{text:?}: {}\n{errors}",
+            answer.status
+        );
+        for part in says {
+            ensure!(errors.contains(part), "{text:?}: no {part:?} in\n{errors}");
+        }
+        ensure!(!errors.contains("panicked"), "{errors}");
+        Ok(())
+    };
+    let item = |path: &str, number: &str| {
+        format!("devices:\n- path: {path}\n  type: NVIDIA_MPS\n  virtual_number: {number}\n")
+    };
+    let check = &["check"];
+    wrong(
+        "devices.yml",
+        "devices: [\n",
+        check,
+        &["devices.yml:", "not YAML", "->"],
+    )?;
+    wrong(
+        "devices.yml",
+        "devices:\n\t- x\n",
+        check,
+        &["devices.yml:2: ", "tab"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/null", "4"),
+        check,
+        &["devices.yml:2: ", "no render node"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/dri/renderD199", "4"),
+        check,
+        &["devices.yml:2: ", "not there"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/dri/renderD128", "0"),
+        check,
+        &["devices.yml:4: ", "above 0"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/dri/renderD128", "0.5"),
+        check,
+        &["devices.yml:4: ", "fractions"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/dri/renderD128", "101"),
+        check,
+        &["devices.yml:4: ", "100 parts"],
+    )?;
+    wrong(
+        "host.conf",
+        "enable_cuda_mps: perhaps\n",
+        check,
+        &["host.conf:1: ", "`enable_cuda_mps: true`"],
+    )?;
+    wrong(
+        "host.conf",
+        "container_device_config_file: /nowhere.yml\n",
+        check,
+        &["host.conf:1: ", "/nowhere.yml, which is not there"],
+    )?;
+    wrong(
+        "host.conf",
+        "a: 1\n",
+        &["container", "0f:00.0-9"],
+        &["no virtual device 0f:00.0-9"],
+    )?;
+
+    fs::remove_file(host.folder().join("host.conf"))?;
+    let answer = output(&mut host.cloudpods(check))?;
+    let errors = String::from_utf8_lossy(&answer.stderr);
+    ensure!(
+        errors.contains("host.conf: No such file") && errors.contains("->"),
+        "{errors}"
+    );
+    host.write("host.conf", "hostname: node1\n")?;
+    let answer = said(&mut host.cloudpods(&["run"]))?;
+    ensure!(answer == "Cuda mps not enabled !!!\n", "{answer}");
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! podman with our CDI specification, as root and as a user.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::cdi::Registered;
+use super::{
+    Folder, archive, is_root, is_there, memory_program, need, number_before, output, said, skip,
+};
+use crate::daemon::Daemon;
+use crate::images::NBODY;
+use crate::shell::root;
+
+/// The user that rootless containers run as, made for the test and removed.
+const USER: &str = "openmps-test";
+
+/// podman, with its storage in a folder.
+struct Podman {
+    folder: Folder,
+    user: Option<User>,
+}
+
+/// A user of the machine; dropping it removes it.
+struct User {
+    uid: String,
+}
+
+impl User {
+    fn new() -> Result<Self> {
+        said(Command::new("useradd").args(["--create-home", "--shell", "/bin/sh", USER]))?;
+        let uid = said(Command::new("id").args(["-u", USER]))?;
+        Ok(Self {
+            uid: uid.trim().to_owned(),
+        })
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        Command::new("userdel")
+            .args(["--remove", USER])
+            .output()
+            .ok();
+    }
+}
+
+impl Podman {
+    fn new(rootless: bool) -> Result<Self> {
+        if !is_root() {
+            return skip(format!("only root can write to {}", super::cdi::REGISTRY));
+        }
+        need(
+            &["podman", "runc", "conmon", "catatonit"],
+            &[
+                "podman",
+                "runc",
+                "conmon",
+                "netavark",
+                "catatonit",
+                "uidmap",
+                "slirp4netns",
+            ],
+        )?;
+        let folder = Folder::new("podman")?;
+        // crun refuses a hybrid cgroup tree, and more than these limits a sandbox may not give.
+        fs::write(
+            folder.0.join("containers.conf"),
+            "[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n\
+             init_path = \"/usr/bin/catatonit\"\n\
+             [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n",
+        )?;
+        // An image may be of anybody's choosing: nothing here is signed.
+        fs::write(
+            folder.0.join("policy.json"),
+            "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n",
+        )?;
+        let user = match rootless {
+            true => {
+                if !is_there("newuidmap") {
+                    return skip("newuidmap missing: Debian's package uidmap");
+                }
+                Some(User::new().context("cannot make a user for the test")?)
+            }
+            false => None,
+        };
+        let podman = Self { folder, user };
+        for name in ["storage", "run", "tmp"] {
+            let path = podman.folder.0.join(name);
+            fs::create_dir_all(&path)?;
+            if podman.user.is_some() {
+                said(Command::new("chown").arg(USER).arg(&path))?;
+            }
+        }
+        let loaded = said(
+            podman
+                .podman(&["load", "--signature-policy"])
+                .arg(podman.folder.0.join("policy.json"))
+                .arg("-i")
+                .arg(podman.image()?),
+        );
+        match loaded {
+            Ok(_) => Ok(podman),
+            Err(error) => skip(format!("podman does not work here: {error:#}")),
+        }
+    }
+
+    /// The program's image, where whoever runs podman can read it.
+    fn image(&self) -> Result<PathBuf> {
+        let copy = self.folder.0.join("openmps-nbody.tar");
+        fs::copy(root().join(archive("openmps-nbody.tar")), &copy)?;
+        Ok(copy)
+    }
+
+    fn podman(&self, arguments: &[&str]) -> Command {
+        let path = |name: &str| self.folder.0.join(name);
+        let mut command = match &self.user {
+            None => Command::new("podman"),
+            Some(user) => {
+                let mut command = Command::new("setpriv");
+                command
+                    .args([
+                        "--reuid",
+                        &user.uid,
+                        "--regid",
+                        &user.uid,
+                        "--clear-groups",
+                        "podman",
+                    ])
+                    .env("HOME", format!("/home/{USER}"))
+                    .env("USER", USER)
+                    .env("XDG_RUNTIME_DIR", path("run"));
+                command
+            }
+        };
+        command
+            .current_dir("/")
+            .env("CONTAINERS_CONF", path("containers.conf"))
+            .env("TMPDIR", path("tmp"))
+            .args(["--storage-driver", "vfs", "--root"])
+            .arg(path("storage"))
+            .arg("--runroot")
+            .arg(path("run"))
+            .args(arguments);
+        command
+    }
+
+    /// Runs the memory program in a container with a device.
+    fn memory(&self, device: &str, program: &Path) -> Result<String> {
+        let bind = format!(
+            "{}:/probe:ro",
+            program.parent().context("a folder")?.display()
+        );
+        let device = format!("openmps.org/gpu={device}");
+        let run = [
+            "run",
+            "--rm",
+            "--network=none",
+            "--entrypoint=/probe/memory",
+        ];
+        said(
+            self.podman(&run)
+                .args(["--volume", &bind, "--device", &device, NBODY]),
+        )
+    }
+}
+
+impl Drop for Podman {
+    fn drop(&mut self) {
+        // Files of a user's containers belong to users that only its namespace can name.
+        output(&mut self.podman(&["system", "reset", "--force"])).ok();
+        // Ends the process that keeps a user's namespace.
+        output(&mut self.podman(&["system", "migrate"])).ok();
+    }
+}
+
+fn works(podman: &Podman) -> Result<()> {
+    let daemon = Daemon::start()?;
+    let library = podman.folder.0.join("lib");
+    let registered = Registered::generate(&daemon.pipe(), &library, 4)?;
+    // Read by podman's user, below a folder that it can enter.
+    let program = podman.folder.0.join("probe/memory");
+    fs::create_dir_all(podman.folder.0.join("probe"))?;
+    fs::copy(memory_program()?, &program)?;
+
+    let text = said(
+        podman
+            .podman(&[
+                "run",
+                "--rm",
+                "--network=none",
+                "--device=openmps.org/gpu=0",
+                NBODY,
+            ])
+            .args(["-benchmark", "-numbodies=4096", "-i=2"]),
+    )?;
+    ensure!(text.contains("single-precision GFLOP/s"), "{text}");
+
+    let names = registered.names()?;
+    let whole = podman.memory("all", &program)?;
+    let whole = number_before(&whole, " MiB").context(whole)?;
+    for name in names.iter().filter(|name| name.contains("::")) {
+        let text = podman.memory(name, &program)?;
+        ensure!(
+            number_before(&text, " MiB") == Some(whole / 4),
+            "{name} of {whole} MiB:\n{text}"
+        );
+        ensure!(
+            text.contains("then 2\n"),
+            "{name}: the next MiB was not refused:\n{text}"
+        );
+    }
+    let unknown = podman.memory("GPU-none", &program);
+    ensure!(
+        unknown.is_err(),
+        "a device that is not there was given: {unknown:?}"
+    );
+    Ok(())
+}
+
+pub(super) fn root_user() -> Result<()> {
+    works(&Podman::new(false)?)
+}
+
+pub(super) fn rootless() -> Result<()> {
+    works(&Podman::new(true)?)
+}
