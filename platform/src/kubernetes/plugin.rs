@@ -282,8 +282,10 @@ async fn watch_health<N: Node>(
 ) -> Result<(), PluginError> {
     loop {
         tokio::time::sleep(shared.settings.probe_interval).await;
-        let mut node = node.clone();
-        let mut asked = tokio::task::spawn_blocking(move || node.probe());
+        let mut asked = {
+            let mut node = node.clone();
+            tokio::task::spawn_blocking(move || node.probe())
+        };
         let now = match tokio::time::timeout(PATIENCE, &mut asked).await {
             Ok(answer) => answer.unwrap_or_else(|error| Err(error.to_string())),
             Err(_) => {
