@@ -302,7 +302,7 @@ fn find(devices: &[DeviceFacts], name: &str) -> Option<usize> {
         return (ordinal < devices.len()).then_some(ordinal);
     }
     let mut found = (0..devices.len()).filter(|&index| {
-        let uuid = crate::run::uuid(&devices[index].uuid);
+        let uuid = crate::listed::uuid(&devices[index].uuid);
         uuid.to_ascii_lowercase()
             .starts_with(&name.to_ascii_lowercase())
     });
