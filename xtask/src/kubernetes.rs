@@ -5,12 +5,13 @@ mod cluster;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::images::{self, Tree};
+use crate::images::Tree;
+use crate::platforms::{is_root, is_there, skip};
 use crate::shell::{cargo, root, run};
 use cluster::{Cluster, NODE, wait_for};
 
@@ -33,9 +34,8 @@ const LABELS: &str =
 
 /// Runs everything that this machine can.
 pub fn kubernetes() -> Result<()> {
-    if let Some(why) = missing()? {
-        println!("kubernetes: SKIPPED: {why}");
-        return Ok(());
+    if let Some(why) = missing() {
+        return skip(why);
     }
     let archives = archives()?;
     let cluster = Cluster::start(LABELS)?;
@@ -49,17 +49,10 @@ pub fn kubernetes() -> Result<()> {
 }
 
 /// What stands in the way, after installing and building what can be.
-fn missing() -> Result<Option<String>> {
-    if !is_root()? {
-        return Ok(Some("a kubelet needs root".into()));
+fn missing() -> Option<String> {
+    if !is_root() {
+        return Some("a kubelet needs root".into());
     }
-    let is_there = |program: &str| {
-        let found = Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .stdout(Stdio::null())
-            .status();
-        found.is_ok_and(|status| status.success())
-    };
     let build = root().join("target/kubernetes/bin/kube-controller-manager");
     let mut packages: Vec<&str> = PACKAGES
         .iter()
@@ -79,29 +72,25 @@ fn missing() -> Result<Option<String>> {
         let mut install = Command::new("apt-get");
         install.args(["install", "--yes", "--no-install-recommends"]);
         if let Err(error) = run(install.args(&packages)) {
-            return Ok(Some(format!(
+            return Some(format!(
                 "{} cannot be installed: {error}",
                 packages.join(", ")
-            )));
+            ));
         }
     }
     if !build.exists() {
         let mut script = Command::new("tests/platforms/kubernetes/build.sh");
         if let Err(error) = run(script.arg("target/kubernetes")) {
-            return Ok(Some(format!("Kubernetes cannot be built here: {error}")));
+            return Some(format!("Kubernetes cannot be built here: {error}"));
         }
     }
-    Ok((!is_there("kubectl")).then(|| "there is no kubectl on this machine".into()))
-}
-
-fn is_root() -> Result<bool> {
-    let output = Command::new("id").arg("-u").output().context("id")?;
-    Ok(output.stdout.trim_ascii() == b"0")
+    (!is_there("kubectl")).then(|| "there is no kubectl on this machine".into())
 }
 
 /// The images: ours, one whose program takes its share, and the one that holds a pod.
 fn archives() -> Result<Vec<PathBuf>> {
-    let [openmps, _] = images::build(true)?;
+    // Made before any of the tests.
+    let openmps = root().join("target/images/openmps.tar");
     run(cargo().args(["build", "--package", "tests", "--bin", "share"]))?;
     let share = Tree::new("openmps-share")?;
     share.program(&root().join("target/debug/share"), "share")?;
@@ -422,6 +411,7 @@ impl Test {
             "--wait=false",
         ])?;
         self.offers("aliyun.com/gpu-mem", "0")?;
+        // The software GPU of another container is another GPU.
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-daemon", "2048", &units(2))?;
         self.ends_well("after-daemon")

@@ -38,6 +38,11 @@ struct Product {
     libc: Version,
 }
 
+/// Both packages of the development build: what they hold and whether they work.
+pub fn development() -> Result<()> {
+    package(&Arguments { debug: true })
+}
+
 /// Makes both packages and looks at them.
 pub fn package(arguments: &Arguments) -> Result<()> {
     let product = build(arguments.debug)?;
