@@ -6,6 +6,7 @@ mod cluster;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
@@ -352,6 +353,27 @@ impl Test {
         Ok(())
     }
 
+    /// When the plugin's socket was made.
+    fn known_since() -> Option<SystemTime> {
+        Self::written("aliyungpushare.sock")
+    }
+
+    fn written(name: &str) -> Option<SystemTime> {
+        let file = PathBuf::from(cluster::KUBELET)
+            .join("device-plugins")
+            .join(name);
+        fs::metadata(file).and_then(|facts| facts.modified()).ok()
+    }
+
+    /// Waits until the kubelet knows the devices of a plugin that has made its socket since. The node's
+    /// status says so much later; the kubelet's checkpoint is written at once.
+    fn known_anew(before: Option<SystemTime>) -> Result<()> {
+        wait_for("the kubelet knows the plugin's devices anew", || {
+            let socket = Self::known_since();
+            Ok(socket > before && Self::written("kubelet_internal_checkpoint") > socket)
+        })
+    }
+
     /// Plugin, kubelet and daemon are started anew, while pod `first` runs.
     fn restarts(&mut self) -> Result<()> {
         let units = |count: u32| json!({"aliyun.com/gpu-mem": count});
@@ -369,19 +391,10 @@ impl Test {
         self.pod("after-plugin", "2048", &units(2))?;
         self.ends_well("after-plugin")?;
 
-        let sockets = PathBuf::from(cluster::KUBELET).join("device-plugins");
-        let written = |name: &str| {
-            let facts = fs::metadata(sockets.join(name));
-            facts.and_then(|facts| facts.modified()).ok()
-        };
-        let before = written("aliyungpushare.sock");
+        let before = Self::known_since();
         self.cluster.kill_kubelet()?;
         self.cluster.start_kubelet(LABELS)?;
-        // The node's status is the former kubelet's for a while; its checkpoint is of those it knows.
-        wait_for("the next kubelet knows the plugin's devices", || {
-            let socket = written("aliyungpushare.sock");
-            Ok(socket > before && written("kubelet_internal_checkpoint") > socket)
-        })?;
+        Self::known_anew(before)?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-kubelet", "2048", &units(2))?;
         self.ends_well("after-kubelet")?;
@@ -400,6 +413,7 @@ impl Test {
         println!("kubernetes: pod first ran through both");
 
         // The daemon goes, and with it its clients; its devices are sick until the next one is there.
+        let before = Self::known_since();
         let daemon = "app.kubernetes.io/component=daemon";
         self.kubectl(&[
             "delete",
@@ -410,8 +424,8 @@ impl Test {
             daemon,
             "--wait=false",
         ])?;
-        self.offers("aliyun.com/gpu-mem", "0")?;
-        // The software GPU of another container is another GPU.
+        // The software GPU of another container is another GPU, so it is offered anew.
+        Self::known_anew(before)?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-daemon", "2048", &units(2))?;
         self.ends_well("after-daemon")
