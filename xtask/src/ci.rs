@@ -26,7 +26,7 @@ pub fn all() -> Result<()> {
         "warnings",
     ]))?;
     deny()?;
-    test(true, true)
+    test(true, false)
 }
 
 /// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too, with
