@@ -89,10 +89,11 @@ fn build(debug: bool) -> Result<Product> {
     let program = target
         .join(if debug { "debug" } else { "release" })
         .join("openmps");
+    let library = target.join("embedded/release/libcuda.so");
     Ok(Product {
-        libc: libc_of(&program)?,
+        libc: libc_of(&program)?.max(libc_of(&library)?),
         program,
-        library: target.join("embedded/release/libcuda.so"),
+        library,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }
