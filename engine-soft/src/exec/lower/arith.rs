@@ -323,6 +323,7 @@ impl<'a> Body<'a> {
             imm: 0,
         };
         if words.has("const") {
+            self.func.asks_constants = true;
             self.emit(constants, vec![dest], vec![source]);
             return Ok(());
         }
@@ -334,6 +335,7 @@ impl<'a> Body<'a> {
         // Global memory is what is in none of the windows and is no constant, though those lie in it.
         let (not, or) = (self.predicate_op("not")?, self.predicate_op("or")?);
         let mut any = self.temp(1);
+        self.func.asks_constants = true;
         self.emit(constants, vec![any], vec![source]);
         for base in [SHARED_BASE, LOCAL_BASE, PARAM_BASE] {
             let base = self.constant(base, 8);

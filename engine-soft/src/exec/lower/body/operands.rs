@@ -18,6 +18,7 @@ impl<'a> Body<'a> {
             guard: None,
             line: self.tree.line,
         };
+        self.cost += 1;
         self.preamble.push(inst);
         d
     }
@@ -224,14 +225,7 @@ impl<'a> Body<'a> {
 
     pub(in crate::exec::lower) fn local(&mut self, offset: u64) -> Reg {
         let d = self.temp(8);
-        self.emit(
-            Kind::LocalAddress {
-                offset,
-                generic: false,
-            },
-            vec![d],
-            Vec::new(),
-        );
+        self.emit(Kind::LocalAddress { offset }, vec![d], Vec::new());
         d
     }
 
