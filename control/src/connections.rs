@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use transport::handshake::{Packet, Purpose, Unreadable};
+use transport::handshake::{FEATURE_REMARK, Packet, Purpose, Unreadable};
 use transport::socket::Connection;
 
 use crate::commands::{self, Caller};
@@ -117,7 +117,10 @@ impl Daemon {
             None => {}
             Some(Ok(Packet::Hello(hello))) => match &hello.purpose {
                 Purpose::Client(_) => self.client(connection, hello, group),
-                Purpose::Command { line } => self.command(connection, line, group),
+                Purpose::Command { line } => {
+                    let remarks = hello.features & FEATURE_REMARK != 0;
+                    self.command(connection, line, group, remarks);
+                }
             },
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, &versions.to_string());
@@ -131,7 +134,7 @@ impl Daemon {
         }
     }
 
-    fn command(&mut self, connection: Connection, line: &str, group: Option<u32>) {
+    fn command(&mut self, connection: Connection, line: &str, group: Option<u32>, remarks: bool) {
         let peer = match connection.peer() {
             Ok(peer) => peer,
             Err(error) => {
@@ -146,16 +149,18 @@ impl Daemon {
             pid: peer.pid,
             group,
         };
-        let answer = commands::run(self, caller, line);
+        let mut answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
             self.log(line);
         }
-        let refused = (answer.exit != 0).then(|| answer.text.trim_end());
+        let why = answer.remark.as_deref().unwrap_or(answer.text.trim_end());
+        let refused = (answer.exit != 0).then_some(why);
         self.event(
             "command",
             json!({ "uid": caller.uid, "pid": caller.pid }),
             json!({ "line": line, "exit": answer.exit, "refused": refused }),
         );
+        answer.remark = answer.remark.filter(|_| remarks);
         self.answer(connection, caller, line, answer);
         self.log("UI closed");
     }

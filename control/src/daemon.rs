@@ -569,6 +569,11 @@ const SIGQUIT: i32 = 3;
 
 /// Sends an answer to whoever still waits for it. The daemon never waits for a reader.
 pub fn send_answer(connection: &Connection, answer: &Answer) {
+    let remark = answer.remark.as_deref().filter(|_| !answer.as_json);
+    if let Some(remark) = remark {
+        let packet = transport::handshake::remark(remark);
+        let _ = connection.try_send(&packet.encode(), &[]);
+    }
     for packet in transport::handshake::command_output(answer.exit, &answer.output()) {
         if connection.try_send(&packet.encode(), &[]).is_err() {
             return;
