@@ -48,7 +48,7 @@ pub struct Answer {
     /// What the command client exits with.
     pub exit: u8,
     /// What people are to read beside it, where tools parse the text.
-    pub remark: Option<String>,
+    pub remark: Option<Box<str>>,
     /// What goes to the log in place of the text.
     pub log: Option<String>,
     /// What must come to pass before the answer is given.
@@ -104,7 +104,7 @@ impl Answer {
 
     fn with_remark(self, remark: impl Display) -> Self {
         Self {
-            remark: Some(remark.to_string()),
+            remark: Some(remark.to_string().into()),
             ..self
         }
     }
