@@ -14,11 +14,21 @@ use crate::source::Source;
 /// How long a connection may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Silent connections at a time. Beyond it the oldest gives way.
+/// Silent connections at a time, where there are descriptors for as many. Beyond it the oldest gives way.
 const MAX_HALF_OPEN: usize = 2048;
+
+/// Descriptors that are for those who say something, and for servers.
+const NOT_FOR_SILENCE: u64 = 64;
 
 /// Connections taken before other events get their turn.
 const AT_A_TIME: usize = 64;
+
+/// How many connections may be silent at a time with so many descriptors: never so many that nobody else
+/// could be served.
+pub fn most_half_open(descriptors: u64) -> usize {
+    let half = descriptors.saturating_sub(NOT_FOR_SILENCE) / 2;
+    usize::try_from(half.max(1)).map_or(MAX_HALF_OPEN, |half| half.min(MAX_HALF_OPEN))
+}
 
 /// A connection that has said nothing yet.
 #[derive(Debug)]
@@ -66,7 +76,7 @@ impl Daemon {
 
     fn accepted(&mut self, connection: Connection, group: Option<u32>) {
         self.log("Accepting connection...");
-        if self.half_open.len() >= MAX_HALF_OPEN {
+        if self.half_open.len() >= self.most_half_open {
             self.half_open.pop_first();
         }
         let number = self.number();

@@ -17,7 +17,7 @@ use crate::arguments::Options;
 use crate::changes::Change;
 use crate::commands::{self, Answer, Caller};
 use crate::compute_mode::{Changed, DeviceModes};
-use crate::connections::HalfOpen;
+use crate::connections::{HalfOpen, most_half_open};
 use crate::directories::text_variable;
 use crate::groups::Groups;
 use crate::instance::Instance;
@@ -104,6 +104,8 @@ pub struct Daemon {
     pub(crate) attempts: HashMap<Key, u32>,
     /// Connections by number, and so in the order in which they came.
     pub(crate) half_open: BTreeMap<u64, HalfOpen>,
+    /// How many of them there may be.
+    pub(crate) most_half_open: usize,
     /// The last number given to a connection, session or server.
     pub(crate) last_number: u64,
     /// When the listener, out of descriptors, is looked at again.
@@ -159,6 +161,7 @@ impl Daemon {
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
+            most_half_open: most_half_open(descriptors()),
             last_number: 0,
             listen_again: None,
             epoll,
@@ -201,9 +204,7 @@ impl Daemon {
     }
 
     fn say_how_it_serves(&self, options: Options) {
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(u64::MAX);
+        let descriptors = descriptors();
         // What a client costs: here its connection and its process while it waits; in its server
         // those two for good.
         let clients = descriptors.saturating_sub(64) / 2;
@@ -510,6 +511,12 @@ impl Daemon {
         let patience = if force { Some(Duration::ZERO) } else { grace };
         patience.and_then(|patience| Instant::now().checked_add(patience + KILL_AFTER))
     }
+}
+
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
 }
 
 /// The limits that the environment gives, and the priority.
