@@ -16,6 +16,7 @@ crate::harness::tests! {
     devices_are_known_without_a_client
     a_server_that_lost_its_device_is_in_fault
     a_later_line_does_not_hide_a_failure
+    every_state_of_a_server_is_told
     limits_of_a_server_hold_for_its_later_clients
     at_a_terminal_there_is_a_prompt
 }
@@ -402,6 +403,45 @@ fn a_server_that_lost_its_device_is_in_fault() {
     assert_eq!(faults[0]["client"], std::process::id());
     assert_eq!(faults[0]["code"], 700);
     assert_eq!(rig.events("server.fault")[0]["server"], server);
+}
+
+fn every_state_of_a_server_is_told() {
+    let mut rig = Rig::without_daemon();
+    let ready = rig.pipe().with_file_name("ready");
+    let path = ready.display().to_string();
+    rig.environment.push(("TEST_SERVER_WAITS", path));
+    rig.start();
+    let connection = rig.connect();
+    crate::harness::say_hello(&connection, crate::harness::named("early"));
+    until("a server starts", || rig.servers().len() == 1);
+    let server = rig.servers()[0];
+    let status = || rig.ask(&format!("get_server_status {server}"));
+    assert_eq!(status(), "INITIALIZING\n");
+    assert_eq!(
+        rig.said(&format!("get_client_list {server}")),
+        (String::new(), 0)
+    );
+    let limit = format!("set_device_pinned_mem_limit {server} 7 1G");
+    assert_eq!(rig.said(&limit).1, 0, "nobody knows its devices yet");
+    assert_eq!(rig.said(&limit.replace("1G", "none")).1, 0);
+    std::fs::write(&ready, "").unwrap();
+    let welcomed = crate::harness::welcomed(&connection).map_err(|error| panic!("{error:?}"));
+    welcomed.unwrap().work();
+    drop(connection);
+    assert_eq!(status(), "ACTIVE\n");
+    let held = rig.hold();
+    std::thread::scope(|scope| {
+        let shut = scope.spawn(|| rig.said(&format!("shutdown_server {server}")));
+        until("it stops", || status() == "STOPPING\n");
+        assert!(!shut.is_finished(), "it waits for its clients");
+        // Whoever comes now is no concern of that one's.
+        let mut next = rig.hold();
+        assert_eq!(next.work(), "0");
+        assert_eq!(rig.servers().len(), 2);
+        drop(held);
+        assert_eq!(shut.join().unwrap(), (String::new(), 0));
+    });
+    assert_eq!(status(), format!("Server {server} not found\n"));
 }
 
 fn a_later_line_does_not_hide_a_failure() {
