@@ -3,7 +3,8 @@
 //! After an operation is *signed*, the GPU writes a ticket into the stream's completion word, which any
 //! thread may read. Signing costs about as much of the context's lock as a launch, so launches that come
 //! one after another are signed together: when there are [`BATCH`] of them, when nothing more comes for
-//! now ([`Common::sign`]), or after [`STALE`], whatever the client's thread does.
+//! now or the client's thread turns to something else ([`Common::sign`]), or after [`STALE`], when it is
+//! busy with other streams.
 //!
 //! Only so many operations of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
@@ -38,8 +39,9 @@ const QUEUES: usize = 32;
 /// Launches that are signed together at most.
 const BATCH: u32 = 32;
 
-/// How long an operation stays unsigned at most. Rather more than a client's thread takes for a record.
-const STALE: Duration = Duration::from_micros(20);
+/// How long an operation stays unsigned at most, more or less. Many times what a launch takes when all
+/// clients launch at once, or batches would never fill.
+const STALE: Duration = Duration::from_micros(500);
 
 /// One stream of a client.
 #[derive(Debug)]
@@ -457,6 +459,7 @@ impl Stream {
             if !gave {
                 return progress;
             }
+            self.sign_rest(state);
         }
     }
 
