@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::docker::Docker;
-use super::{PATIENCE, in_order, need, output, said, until};
+use super::{PATIENCE, in_order, need, output, said, skip, until};
 use crate::images::{NBODY, OPENMPS};
 use crate::shell::{end_within, root};
 
@@ -25,6 +25,13 @@ struct Project<'a> {
 impl<'a> Project<'a> {
     fn new(docker: &'a Docker, file: &str) -> Result<Self> {
         need(&["docker-compose"], &["docker-compose"])?;
+        let version = said(Command::new("docker-compose").args(["version", "--short"]))?;
+        if !version.starts_with("1.") {
+            return skip(format!(
+                "docker-compose {} prints other names than 1.29, whose transcript this reads",
+                version.trim()
+            ));
+        }
         Ok(Self {
             docker,
             file: root().join(file),
@@ -225,6 +232,14 @@ pub(super) fn ours() -> Result<()> {
 pub(super) fn upstream() -> Result<()> {
     need(&["python3", "runc"], &["python3-minimal", "runc"])?;
     let docker = Docker::start()?;
+    docker.allows(&[
+        "--runtime=nvidia",
+        "--cap-add=SYS_ADMIN",
+        "--init",
+        "--ulimit=memlock=-1:-1",
+        "--ipc=shareable",
+        "--mount=type=volume,dst=/mnt,volume-opt=type=tmpfs,volume-opt=device=tmpfs",
+    ])?;
     let project = Project::new(&docker, "tests/platforms/upstream.yml")?;
     let mut up = project.up()?;
     project.wait_for_results(&mut up)?;
