@@ -8,6 +8,7 @@ mod apart;
 mod cdi;
 mod cloudpods;
 mod compose;
+mod deb;
 mod docker;
 pub mod helm;
 mod needs;
@@ -98,6 +99,12 @@ const TESTS: &[Entry] = &[
     entry!("containerd-cdi", newer::containerd, 20),
     entry!("podman-cdi", podman::root_user, 40),
     entry!("podman-rootless", podman::rootless, 40),
+    Entry {
+        name: "deb",
+        test: deb::installed,
+        usual: deb::usual,
+        limit: Duration::from_secs(900),
+    },
     Entry {
         name: "kubernetes",
         test: kubernetes::kubernetes,
