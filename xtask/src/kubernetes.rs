@@ -165,6 +165,7 @@ impl Test {
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.aliyun()?;
         self.restarts()?;
+        self.nobody_fills_the_log()?;
         self.undeploy("aliyun")?;
 
         println!("kubernetes: --- nvidia.com/gpu, from the chart");
@@ -418,6 +419,19 @@ impl Test {
             table.contains("2/15 (13%)") && table.contains("GPU Memory(GiB)"),
             "inspect does not show pod first"
         );
+        Ok(())
+    }
+
+    /// Plugin and kubelet look at the daemon every second and every half minute.
+    fn nobody_fills_the_log(&self) -> Result<()> {
+        let log = fs::read_to_string(self.cluster.path("mps-log/control.log"))?;
+        let commands = log.lines().filter_map(|line| line.split_once("Cmd:"));
+        let commands: Vec<&str> = commands.map(|(_, command)| command).collect();
+        let probes = ["ping", "get_"];
+        let probe = commands
+            .iter()
+            .find(|command| probes.iter().any(|probe| command.starts_with(probe)));
+        ensure!(probe.is_none() && !commands.is_empty(), "{commands:?}");
         Ok(())
     }
 
