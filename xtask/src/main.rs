@@ -17,6 +17,7 @@ mod slurm;
 mod toolkit;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -45,6 +46,9 @@ enum Task {
         /// Only tests whose name contains this
         #[arg(default_value = "")]
         filter: String,
+        /// Seconds that all may take: what would take longer than is left is skipped
+        #[arg(long, value_name = "SECONDS")]
+        within: Option<u64>,
         /// Runs the one of this name in this process, and writes to this file how it ended
         #[arg(long, hide = true)]
         answer: Option<PathBuf>,
@@ -95,11 +99,16 @@ fn main() -> Result<()> {
         } => ci::test(all_toolkits, platforms.then_some(platforms::NO_LIMIT)),
         Task::Platforms {
             filter,
+            within,
             answer: None,
-        } => platforms::platforms(&filter, platforms::NO_LIMIT),
+        } => {
+            let within = within.map_or(platforms::NO_LIMIT, Duration::from_secs);
+            platforms::platforms(&filter, within)
+        }
         Task::Platforms {
             filter,
             answer: Some(answer),
+            ..
         } => platforms::one(&filter, &answer),
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),

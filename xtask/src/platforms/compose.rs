@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::docker::Docker;
 use super::{PATIENCE, in_order, need, output, said, skip, until};
 use crate::images::{NBODY, OPENMPS};
-use crate::shell::{end_within, root};
+use crate::shell::{end_within, root, send};
 
 /// Steps of each program: a second or two of work on two cores.
 const ITERATIONS: &str = "10";
@@ -96,7 +97,7 @@ impl<'a> Project<'a> {
 
     /// Ctrl-C.
     fn stop(&self, mut up: Child) -> Result<()> {
-        said(Command::new("kill").args(["-INT", &up.id().to_string()]))?;
+        send(Signal::INT, &up)?;
         ensure!(
             end_within(&mut up, PATIENCE)?.is_some(),
             "docker-compose does not stop"
@@ -230,8 +231,8 @@ pub(super) fn ours() -> Result<()> {
 
 /// A file of the walk-through's form, unchanged but for the images.
 pub(super) fn upstream() -> Result<()> {
-    need(&["python3", "runc"], &["python3-minimal", "runc"])?;
     let docker = Docker::start()?;
+    need(&["python3"], &["python3-minimal"])?;
     docker.allows(&[
         "--runtime=nvidia",
         "--cap-add=SYS_ADMIN",

@@ -6,13 +6,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use rustix::process::Signal;
 use serde_json::json;
 
 use super::{
     CANARY, Folder, PATIENCE, archive, canary, containers, last_line, need, output, said, skip,
     until,
 };
-use crate::shell::{end_within, root};
+use crate::shell::{end_within, root, send};
 
 /// The daemon; dropping it ends it, and what runs in it.
 #[derive(Debug)]
@@ -132,8 +133,7 @@ impl Drop for Docker {
                 said(&mut self.docker(&["rm", "-f", container])).ok();
             }
         }
-        let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().ok();
+        send(Signal::TERM, &self.child).ok();
         end_within(&mut self.child, PATIENCE).ok();
     }
 }

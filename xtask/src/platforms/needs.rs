@@ -77,8 +77,12 @@ pub fn install(missing: &str, packages: &[&str]) -> Result<()> {
     if why.contains(UNREACHABLE) {
         fs::write(&note, &why)?;
     }
-    let why = [why.as_str(), &lists].join(" ");
-    skip(format!("{missing} missing, and {}", why.trim()))
+    // Without lists no package is known, which says little.
+    let why = match why.contains("Unable to locate") && !lists.is_empty() {
+        true => lists,
+        false => why,
+    };
+    skip(format!("{missing} missing, and {why}"))
 }
 
 /// What stands in the note when packages cannot be had at all.
@@ -100,8 +104,11 @@ impl Said {
         let line = line.map(|line| line[3..].split_whitespace().collect::<Vec<_>>().join(" "));
         let silent = [
             "Could not resolve",
+            "Temporary failure resolving",
             "Could not connect",
             "Unable to connect",
+            "Connection failed",
+            "Connection timed out",
         ];
         let is_silent = silent.iter().any(|words| self.text.contains(words));
         match (line, self.code) {
@@ -171,7 +178,7 @@ const TRIALS: &[(&str, &str)] = &[
 /// Whether this machine lets containers be made at all; which container engine it is does not matter.
 pub fn containers() -> Result<()> {
     if !is_root() {
-        return skip("containers are made by root here");
+        return skip("only root can make containers here");
     }
     for (what, trial) in TRIALS {
         let tried = Command::new("sh")

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use super::cdi::Registered;
 use super::docker::Docker;
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::daemon::Daemon;
 use crate::images::NBODY;
-use crate::shell::{end_within, root, run};
+use crate::shell::{end_within, root, run, send};
 
 /// Seconds that they may take to come.
 const LIMIT: &str = "180";
@@ -170,8 +171,7 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().ok();
+        send(Signal::TERM, &self.child).ok();
         end_within(&mut self.child, PATIENCE).ok();
     }
 }
