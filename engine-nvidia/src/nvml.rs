@@ -95,7 +95,7 @@ impl Nvml {
             SUCCESS => Ok(nvml),
             code => {
                 let why = failed(&nvml.why(code));
-                // What was not begun is not to be ended.
+                #[expect(clippy::mem_forget, reason = "what was not begun is not to be ended")]
                 std::mem::forget(nvml);
                 Err(why)
             }

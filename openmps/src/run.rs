@@ -1,5 +1,7 @@
 //! `openmps run`: any program, as a client of a daemon, by putting our library first on its path.
 
+mod loader;
+
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -26,6 +28,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    loader::check(&arguments.program[0])?;
     let library = embedded::client_library()?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::images::{self, OPENMPS, Tree};
+use crate::images::{self, Tree};
 use crate::shell::{cargo, root, run};
 use cluster::{Cluster, NODE, wait_for};
 
@@ -380,11 +380,18 @@ impl Test {
         self.pod("after-plugin", "2048", &units(2))?;
         self.ends_well("after-plugin")?;
 
+        let sockets = PathBuf::from(cluster::KUBELET).join("device-plugins");
+        let written = |name: &str| {
+            let facts = fs::metadata(sockets.join(name));
+            facts.and_then(|facts| facts.modified()).ok()
+        };
+        let before = written("aliyungpushare.sock");
         self.cluster.kill_kubelet()?;
         self.cluster.start_kubelet(LABELS)?;
-        let sockets = PathBuf::from(cluster::KUBELET).join("device-plugins");
-        wait_for("the plugin is there for the next kubelet", || {
-            Ok(sockets.join("aliyungpushare.sock").exists())
+        // The node's status is the former kubelet's for a while; its checkpoint is of those it knows.
+        wait_for("the next kubelet knows the plugin's devices", || {
+            let socket = written("aliyungpushare.sock");
+            Ok(socket > before && written("kubelet_internal_checkpoint") > socket)
         })?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-kubelet", "2048", &units(2))?;

@@ -8,10 +8,12 @@ mod fuzz;
 mod images;
 mod kubernetes;
 mod mpi;
+mod package;
 mod platforms;
 mod python;
 mod runtimes;
 mod shell;
+mod slurm;
 mod toolkit;
 
 use anyhow::Result;
@@ -71,6 +73,10 @@ enum Task {
     Images(images::Arguments),
     /// Runs a one-node cluster of Kubernetes 1.20 and pods with shares of a GPU on it
     Kubernetes,
+    /// Runs jobs with shares of a GPU under a real Slurm
+    Slurm,
+    /// Makes a .deb and a Python wheel in target/packages
+    Package(package::Arguments),
     /// Writes docs/coverage.md from the table
     Coverage,
 }
@@ -91,6 +97,8 @@ fn main() -> Result<()> {
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
         Task::Kubernetes => kubernetes::kubernetes(),
+        Task::Slurm => slurm::slurm(),
+        Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }
 }

@@ -60,7 +60,7 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR", default_value = LIBRARY)]
     library_directory: PathBuf,
     /// Seconds between looks at the daemon's health
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     probe_interval: u64,
 }
 

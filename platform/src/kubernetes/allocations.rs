@@ -334,13 +334,13 @@ mod tests {
 
     #[test]
     fn a_group_ends_when_its_devices_are_given_again() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
         let mut all = open(&daemon, &folder);
         let (path, first) = all.give(NAME, &ids(&["a", "b"]), limits("2048M")).unwrap();
         assert!(path.ends_with(&first));
         let (_, second) = all.give(NAME, &ids(&["c"]), limits("1024M")).unwrap();
         all.give(NAME, &ids(&["b", "d"]), limits("2048M")).unwrap();
-        let there = daemon.clone().names().unwrap();
+        let there = daemon.names().unwrap();
         assert!(
             !there.contains(&first) && there.contains(&second),
             "{there:?}"
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn what_no_pod_has_for_long_is_forgotten() {
-        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let (mut daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
         let mut all = open(&daemon, &folder);
         all.give(NAME, &ids(&["a"]), limits("1M")).unwrap();
         let (_, kept) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(daemon.0.lock().unwrap().len(), 2);
         all.sweep(&held, start + Duration::from_secs(61), patience)
             .unwrap();
-        assert_eq!(daemon.clone().names().unwrap(), BTreeSet::from([kept]));
+        assert_eq!(daemon.names().unwrap(), BTreeSet::from([kept]));
     }
 
     #[test]

@@ -123,9 +123,8 @@ fn sharing(file: &File, root: &[(String, Node)]) -> Result<Sharing, BadFile> {
         Some(node) => file.list(node, "resources")?,
         None => &[],
     };
-    let (item, others) = match resources {
-        [item, others @ ..] => (item, others),
-        [] => return Err(file.bad(mps.line, "sharing.mps has no resources", EXAMPLE)),
+    let [item, others @ ..] = resources else {
+        return Err(file.bad(mps.line, "sharing.mps has no resources", EXAMPLE));
     };
     if let Some(other) = others.first() {
         return Err(file.bad(

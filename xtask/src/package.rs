@@ -1,0 +1,373 @@
+//! `cargo xtask package`: a .deb and a Python wheel in `target/packages`.
+//!
+//! What is packaged runs with glibc 2.17: containers mount the client library whatever their libc is. The
+//! machine's own linker would bind it to the machine's libc, so the release is linked with zig's, which
+//! has old ones; it comes from PyPI, and a package is all that it is needed for.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell::{cargo, root, run};
+
+/// The linker.
+const ZIG: &str = "ziglang==0.17.1";
+
+/// The libc that the client library must do with.
+const FLOOR: Version = (2, 17);
+
+type Version = (u32, u32);
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// From the development build, linked as it is: faster made, and bound to this machine's libc
+    #[arg(long)]
+    debug: bool,
+}
+
+/// What is packaged.
+#[derive(Debug)]
+struct Product {
+    program: PathBuf,
+    library: PathBuf,
+    version: String,
+    /// The libc that the program needs.
+    libc: Version,
+}
+
+/// Makes both packages and looks at them.
+pub fn package(arguments: &Arguments) -> Result<()> {
+    let product = build(arguments.debug)?;
+    let library = libc_of(&product.library)?;
+    println!(
+        "package: libcuda.so.1 needs glibc {}.{}",
+        library.0, library.1
+    );
+    ensure!(
+        arguments.debug || library <= FLOOR,
+        "libcuda.so.1 must do with glibc {}.{}",
+        FLOOR.0,
+        FLOOR.1
+    );
+    let folder = root().join("target/packages");
+    fs::create_dir_all(&folder)?;
+    let deb = debian(&product, &folder)?;
+    let wheel = wheel(&product, &folder)?;
+    try_wheel(&wheel)?;
+    for made in [deb, wheel] {
+        println!(
+            "{}: {} MB",
+            made.display(),
+            fs::metadata(&made)?.len() / 1_000_000
+        );
+    }
+    Ok(())
+}
+
+fn build(debug: bool) -> Result<Product> {
+    let target = root().join(if debug { "target" } else { "target/portable" });
+    let mut command = cargo();
+    command
+        .args(["build", "--package", "openmps", "--features", "kubernetes"])
+        .arg("--target-dir")
+        .arg(&target);
+    if !debug {
+        command
+            .args(["--release", "--config", "profile.release.debug=false"])
+            .args(["--config", "profile.release.strip=true"])
+            .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker()?);
+    }
+    run(&mut command)?;
+    let program = target
+        .join(if debug { "debug" } else { "release" })
+        .join("openmps");
+    Ok(Product {
+        libc: libc_of(&program)?,
+        program,
+        library: target.join("embedded/release/libcuda.so"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    })
+}
+
+/// A linker for an old libc: zig's compiler, with the words that it does not know taken out.
+fn linker() -> Result<PathBuf> {
+    let folder = root().join("target/zig");
+    let zig = folder.join("ziglang/zig");
+    if !zig.exists() {
+        run(Command::new("python3")
+            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+            .arg(&folder)
+            .arg(ZIG))?;
+    }
+    let script = folder.join("cc");
+    let text = format!(
+        "#!/bin/sh\n\
+         for word; do\n    \
+             shift\n    \
+             case $word in\n    \
+             -lgcc_s | -lgcc_eh) word=-lunwind ;;\n    \
+             -lgcc | -m64 | -Wl,--no-undefined-version) continue ;;\n    \
+             esac\n    \
+             set -- \"$@\" \"$word\"\n\
+         done\n\
+         exec '{}' cc -target x86_64-linux-gnu.{}.{} \"$@\"\n",
+        zig.display(),
+        FLOOR.0,
+        FLOOR.1
+    );
+    fs::write(&script, text)?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    Ok(script)
+}
+
+/// The newest version of glibc that a file's symbols ask for.
+fn libc_of(file: &Path) -> Result<Version> {
+    let output = Command::new("objdump")
+        .arg("-T")
+        .arg(file)
+        .output()
+        .context("objdump")?;
+    ensure!(
+        output.status.success(),
+        "objdump -T {}: {}",
+        file.display(),
+        output.status
+    );
+    newest(&String::from_utf8_lossy(&output.stdout))
+        .with_context(|| format!("{} names no version of glibc", file.display()))
+}
+
+/// The newest version in a list of dynamic symbols. What a weak symbol would like does not count: where
+/// it is not, the program does without.
+fn newest(symbols: &str) -> Option<Version> {
+    let strong = symbols.lines().filter(|line| line.contains("*UND*"));
+    let versions = strong
+        .filter(|line| line.as_bytes().get(18) != Some(&b'w'))
+        .filter_map(|line| {
+            let (_, rest) = line.split_once("GLIBC_")?;
+            let text = rest.split([')', ' ']).next()?;
+            let mut parts = text.split('.').map(str::parse);
+            Some((parts.next()?.ok()?, parts.next()?.ok()?))
+        });
+    versions.max()
+}
+
+/// An empty folder under `target/packages`.
+fn empty(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    Ok(fs::create_dir_all(folder)?)
+}
+
+fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+    fs::copy(from, to).with_context(|| from.display().to_string())?;
+    Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
+}
+
+/// A .deb: the program, the library in a folder of its own, units, completion, and what Slurm runs.
+fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
+    let tree = folder.join("deb");
+    empty(&tree)?;
+    put(&product.program, &tree.join("usr/bin/openmps"), 0o755)?;
+    // Not in the loader's own folders: NVIDIA's driver has a file of that name there.
+    put(
+        &product.library,
+        &tree.join("usr/lib/openmps/libcuda.so.1"),
+        0o644,
+    )?;
+    symlink("libcuda.so.1", tree.join("usr/lib/openmps/libcuda.so"))?;
+    // Under NVIDIA's names for who puts this folder on a wrapper's path.
+    let names = tree.join("usr/lib/openmps/bin");
+    fs::create_dir_all(&names)?;
+    for name in [
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+        "nvidia-smi",
+    ] {
+        symlink("../../../bin/openmps", names.join(name))?;
+    }
+    let deploy = root().join("deploy");
+    for (from, to) in [
+        (
+            "systemd/openmps.service",
+            "lib/systemd/system/openmps.service",
+        ),
+        (
+            "systemd/openmps.socket",
+            "lib/systemd/system/openmps.socket",
+        ),
+        (
+            "systemd/openmps.tmpfiles",
+            "usr/lib/tmpfiles.d/openmps.conf",
+        ),
+        (
+            "systemd/user/openmps.service",
+            "usr/lib/systemd/user/openmps.service",
+        ),
+        (
+            "systemd/user/openmps.socket",
+            "usr/lib/systemd/user/openmps.socket",
+        ),
+    ] {
+        put(&deploy.join(from), &tree.join(to), 0o644)?;
+    }
+    for (name, mode) in [
+        ("common.sh", 0o644),
+        ("prolog.sh", 0o755),
+        ("epilog.sh", 0o755),
+        ("task_prolog.sh", 0o755),
+    ] {
+        let to = tree.join("usr/share/openmps/slurm").join(name);
+        put(&deploy.join("slurm").join(name), &to, mode)?;
+    }
+    for (shell, to) in [
+        ("bash", "usr/share/bash-completion/completions/openmps"),
+        ("zsh", "usr/share/zsh/vendor-completions/_openmps"),
+        ("fish", "usr/share/fish/vendor_completions.d/openmps.fish"),
+    ] {
+        let output = Command::new(&product.program)
+            .args(["completion", shell])
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "openmps completion {shell}: {}",
+            output.status
+        );
+        let to = tree.join(to);
+        fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+        fs::write(to, output.stdout)?;
+    }
+    let copyright = tree.join("usr/share/doc/openmps");
+    put(
+        &root().join("LICENSE-MIT"),
+        &copyright.join("copyright"),
+        0o644,
+    )?;
+    put(
+        &root().join("CHANGELOG.md"),
+        &copyright.join("CHANGELOG.md"),
+        0o644,
+    )?;
+    let control = tree.join("DEBIAN");
+    fs::create_dir_all(&control)?;
+    fs::write(
+        control.join("control"),
+        format!(
+            "Package: openmps\n\
+             Version: {}\n\
+             Architecture: amd64\n\
+             Maintainer: OpenMPS <openmps@localhost>\n\
+             Section: utils\n\
+             Priority: optional\n\
+             Depends: libc6 (>= {}.{}), libgcc-s1 | libgcc1\n\
+             Description: many processes, one GPU\n \
+             An open implementation of CUDA's Multi-Process Service: a control daemon, a server,\n \
+             a client library, and a software GPU where there is none.\n",
+            product.version, product.libc.0, product.libc.1
+        ),
+    )?;
+    for name in ["postinst", "prerm"] {
+        put(
+            &deploy.join("packages").join(name),
+            &control.join(name),
+            0o755,
+        )?;
+    }
+    let deb = folder.join(format!("openmps_{}_amd64.deb", product.version));
+    run(Command::new("dpkg-deb")
+        .args(["--build", "--root-owner-group"])
+        .arg(&tree)
+        .arg(&deb))?;
+    Ok(deb)
+}
+
+/// A wheel: the program, which carries the library inside, as pip puts programs on the path.
+fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
+    let tree = folder.join("wheel");
+    empty(&tree)?;
+    let name = format!("openmps-{}", product.version);
+    put(
+        &product.program,
+        &tree.join(format!("{name}.data/scripts/openmps")),
+        0o755,
+    )?;
+    let facts = tree.join(format!("{name}.dist-info"));
+    fs::create_dir_all(&facts)?;
+    let tag = format!(
+        "py3-none-manylinux_{}_{}_x86_64",
+        product.libc.0, product.libc.1
+    );
+    fs::write(
+        facts.join("METADATA"),
+        format!(
+            "Metadata-Version: 2.1\nName: openmps\nVersion: {}\n\
+             Summary: many processes, one GPU: an open implementation of CUDA's Multi-Process Service\n\
+             License: MIT OR Apache-2.0\n\nopenmps run -- python train.py\n",
+            product.version
+        ),
+    )?;
+    fs::write(
+        facts.join("WHEEL"),
+        format!("Wheel-Version: 1.0\nGenerator: xtask\nRoot-Is-Purelib: false\nTag: {tag}\n"),
+    )?;
+    let wheel = folder.join(format!("{name}-{tag}.whl"));
+    run(Command::new("python3")
+        .args(["-c", include_str!("package/wheel.py")])
+        .args([&tree, &wheel]))?;
+    Ok(wheel)
+}
+
+/// Installs the wheel into an environment of its own, and runs Python under it.
+fn try_wheel(wheel: &Path) -> Result<()> {
+    const PROGRAM: &str = "import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); \
+                           count = ctypes.c_int(); \
+                           assert cuda.cuInit(0) == 0; \
+                           assert cuda.cuDeviceGetCount(ctypes.byref(count)) == 0; \
+                           print('devices', count.value)";
+    let place = root().join("target/packages/venv");
+    empty(&place)?;
+    run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+    run(Command::new(place.join("bin/pip"))
+        .args(["install", "--quiet", "--no-index"])
+        .arg(wheel))?;
+    let output = Command::new(place.join("bin/openmps"))
+        .args(["run", "--"])
+        .arg(place.join("bin/python"))
+        .args(["-c", PROGRAM])
+        .env("OPENMPS_ENGINE", "soft")
+        .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() || text.trim() != "devices 1" {
+        bail!(
+            "openmps run -- python: {}\n{text}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    println!("package: after pip install, `openmps run -- python` has a device");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_is_found_among_strong_symbols() {
+        let text = "\
+0000000000000000      DF *UND*\t0000000000000000 (GLIBC_2.2.5) free
+0000000000000000      DF *UND*\t0000000000000000 (GLIBC_2.17) clock_gettime
+0000000000000000  w   DF *UND*\t0000000000000000 (GLIBC_2.28) statx
+0000000000000000  w   D  *UND*\t0000000000000000  Base        __gmon_start__
+0000000000012340 g    DF .text\t0000000000000010  Base        cuInit
+";
+        assert_eq!(newest(text), Some((2, 17)));
+        assert_eq!(newest(""), None);
+    }
+}
