@@ -121,7 +121,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
         purpose: Purpose::Client(ClientFields {
             program: program(),
             percentage: environment("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
-                .filter(|_| !crate::context::percentage_for_each()),
+                .filter(|_| !crate::affinity::percentage_for_each()),
             memory_limit: environment("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
             priority: environment("CUDA_MPS_CLIENT_PRIORITY"),
             context: 0,

@@ -14,6 +14,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::types::{CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
+use crate::affinity;
 use crate::handle::{Key, Kind};
 use crate::session::{Device, Session, session};
 use crate::slots::Slots;
@@ -30,25 +31,6 @@ const HEAP_LIMIT: usize = CUlimit::MALLOC_HEAP_SIZE.0 as usize;
 
 /// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
 pub(crate) const API_VERSION: u32 = 3020;
-
-/// The active thread percentage for the next context, where each context has its own: then the
-/// environment is read whenever one is made.
-fn percentage_now() -> Result<Option<f32>, CUresult> {
-    if !percentage_for_each() {
-        return Ok(None);
-    }
-    let Some(text) = std::env::var_os("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") else {
-        return Ok(None);
-    };
-    let read = cuda_abi::limits::percentage(&text.to_string_lossy());
-    read.map(Some).map_err(|_| CUresult::ERROR_INVALID_VALUE)
-}
-
-/// Whether each context has a percentage of its own.
-pub(crate) fn percentage_for_each() -> bool {
-    std::env::var_os("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING")
-        .is_some_and(|value| !value.is_empty() && value != "0")
-}
 
 /// One context.
 #[derive(Debug, Default)]
@@ -256,7 +238,7 @@ impl Current {
             return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
         };
         let place = &self.context.multiprocessors;
-        if let Some(percentage) = percentage_now()? {
+        if let Some(percentage) = affinity::percentage_now()? {
             let part = f64::from(granted) * f64::from(percentage) / 100.0;
             // A percentage such as 33.3 is no exact number.
             let part = ((part + 1e-4) as u32).max(1);

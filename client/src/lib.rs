@@ -19,6 +19,7 @@
 //! errors.
 
 mod absent;
+mod affinity;
 mod api;
 mod array;
 mod attach;

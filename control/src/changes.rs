@@ -147,11 +147,7 @@ impl Daemon {
                 used: Vec::new(),
             },
         );
-        // Given if nobody answers in time.
-        Answer {
-            until: Some(Until::Changed(request)),
-            ..refused_change("the server does not answer")
-        }
+        Answer::after(Until::Changed(request))
     }
 
     /// A server has said what came of a change.

@@ -78,7 +78,7 @@ impl Answer {
         }
     }
 
-    fn after(until: Until) -> Self {
+    pub(crate) fn after(until: Until) -> Self {
         Self {
             until: Some(until),
             ..Self::default()

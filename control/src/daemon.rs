@@ -41,6 +41,9 @@ const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// How long the answer to `terminate_client` waits for the client's work to end.
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
+/// What is said of a change that nobody has answered in time: it may hold later.
+const NO_ANSWER: &str = "the server has not answered yet";
+
 /// Commands that may wait for something at a time.
 const MAX_PENDING_ANSWERS: usize = 1024;
 
@@ -404,6 +407,10 @@ impl Daemon {
                     answer,
                 });
             }
+            Some(Until::Changed(_)) => {
+                answer.fail(NO_ANSWER);
+                send_answer(&connection, &answer);
+            }
             _ => send_answer(&connection, &answer),
         }
     }
@@ -432,6 +439,9 @@ impl Daemon {
     pub(crate) fn answer_with(&mut self, until: Until, answer: &Answer) {
         let waiting = |pending: &mut Pending| pending.until == until;
         for mut pending in self.pending.extract_if(.., waiting).collect::<Vec<_>>() {
+            for line in answer.text.lines() {
+                self.log(line);
+            }
             pending.answer = Answer {
                 as_json: pending.answer.as_json,
                 ..answer.clone()
@@ -464,7 +474,10 @@ impl Daemon {
         }
         // A client that was told to end cannot go on, however long the device still works for it.
         let late = |pending: &Pending| pending.deadline.is_some_and(|deadline| deadline <= now);
-        for pending in self.pending.extract_if(.., |pending| late(pending)) {
+        for mut pending in self.pending.extract_if(.., |pending| late(pending)) {
+            if matches!(pending.until, Until::Changed(_)) {
+                pending.answer.fail(NO_ANSWER);
+            }
             send_answer(&pending.connection, &pending.answer);
         }
         for server in self.registry.servers.values_mut() {

@@ -132,13 +132,7 @@ impl Engine for NvidiaEngine {
     /// As the driver splits the device for green contexts: groups of eight on compute capability 9.
     fn granularity(&self, device: usize) -> Granularity {
         let device = self.shared.devices.get(device);
-        match device.and_then(|device| device.parts().group()) {
-            Some(group) => Granularity {
-                step: group,
-                least: group,
-            },
-            None => Granularity::default(),
-        }
+        device.map_or_else(Granularity::default, |device| device.parts().granularity())
     }
 
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
-use engine::{Granularity, GroupShare, Share};
+use engine::{GroupShare, Share};
 
 use crate::context::Context;
 use crate::device::Device;
@@ -91,14 +91,7 @@ fn take(
         Some(part) => device.parts().multiprocessors(part),
         None => multiprocessors(device.facts()),
     };
-    let granted = match device.parts().group() {
-        Some(group) => Granularity {
-            step: group,
-            least: group,
-        }
-        .granted(all, percentage),
-        None => all,
-    };
+    let granted = device.parts().granularity().granted(all, percentage);
     device.parts().take(device, granted, within)
 }
 

@@ -79,22 +79,15 @@ impl Memory {
         if self.host.contains(range) {
             return self.host.commit(range);
         }
-        self.devices
-            .iter_mut()
-            .find(|window| window.contains(range))
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?
-            .commit(range)
+        let window = self.window_of(range);
+        window.ok_or(CUresult::ERROR_INVALID_VALUE)?.commit(range)
     }
 
     /// See [`engine::Client::decommit`].
     pub(crate) fn decommit(&mut self, range: Window) {
         if self.host.contains(range) {
             self.host.decommit(range);
-        } else if let Some(window) = self
-            .devices
-            .iter_mut()
-            .find(|window| window.contains(range))
-        {
+        } else if let Some(window) = self.window_of(range) {
             window.decommit(range);
         }
     }
@@ -177,13 +170,7 @@ impl Memory {
 
     fn unified(&self, range: Window, on: usize) -> Result<Place, CUresult> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
-        let had = |has: bool, place| {
-            if has {
-                Ok(place)
-            } else {
-                Err(CUresult::ERROR_INVALID_VALUE)
-            }
-        };
+        let had = |has: bool, place| has.then_some(place).ok_or(invalid);
         if self.host.contains(range) {
             return had(self.host.has(range), Place::Host);
         }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
+use engine::Granularity;
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -70,10 +71,17 @@ impl Parts {
         }
     }
 
-    /// The multiprocessors of a group; `None` where there are no groups.
-    pub(crate) fn group(&self) -> Option<u32> {
-        let group = self.groups.first()?;
-        Some(group.multiprocessors)
+    /// In which steps multiprocessors are given out: whole groups.
+    pub(crate) fn granularity(&self) -> Granularity {
+        match self.groups.first() {
+            Some(&Resource {
+                multiprocessors, ..
+            }) => Granularity {
+                step: multiprocessors,
+                least: multiprocessors,
+            },
+            None => Granularity::default(),
+        }
     }
 
     /// The multiprocessors of a part.
@@ -96,17 +104,14 @@ impl Parts {
         multiprocessors: u32,
         within: Option<&Part>,
     ) -> Result<Option<Arc<Part>>, CUresult> {
-        let Some(each) = self.group() else {
-            return Ok(None);
-        };
         let all: Vec<usize> = (0..self.groups.len()).collect();
         let all = within.map_or(&all[..], |part| &part.groups);
-        let count = (multiprocessors / each.max(1)).max(1) as usize;
+        let each = self.granularity().step.max(1);
+        let count = (multiprocessors / each).max(1) as usize;
+        let mut known = lock(&self.known);
         if count >= all.len() {
-            let known = lock(&self.known);
             return Ok(within.and_then(|part| known.get(&part.groups).cloned()));
         }
-        let mut known = lock(&self.known);
         let places = places(all, count);
         if places.iter().any(|place| !known.contains_key(place)) {
             let driver = device.enter()?;

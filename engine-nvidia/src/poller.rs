@@ -163,18 +163,17 @@ impl State {
                 for device in &self.devices {
                     device.gate().sweep();
                 }
-                // Those who had work on a device that died have been told; it is the others' too.
-                if self.devices.iter().any(|device| device.check().is_err()) {
-                    for client in &clients {
-                        client.tell_faults(&[]);
-                    }
-                }
+                self.tell_the_idle(&clients);
                 clients.clear();
                 self.waker.sleep(posts, None);
                 continue;
             }
             if now >= next_probe {
-                self.probe(&clients);
+                for device in &self.devices {
+                    // What a device died of, it keeps.
+                    let _ = device.probe();
+                }
+                self.tell_the_idle(&clients);
                 next_probe = now + PROBE;
             }
             let still = now - still_since;
@@ -187,13 +186,10 @@ impl State {
         }
     }
 
-    fn probe(&self, clients: &[Arc<Common>]) {
-        let mut dead = false;
-        for device in &self.devices {
-            dead |= device.probe().is_err();
-        }
-        if dead {
-            // Those with work are told when they are polled.
+    /// Tells the clients without work of devices that have died. Those with work are told when they are
+    /// polled.
+    fn tell_the_idle(&self, clients: &[Arc<Common>]) {
+        if self.devices.iter().any(|device| device.check().is_err()) {
             for client in clients.iter().filter(|client| !client.is_busy()) {
                 client.tell_faults(&[]);
             }

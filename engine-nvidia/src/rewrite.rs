@@ -22,6 +22,8 @@ use crate::output::{PRELUDE, REDIRECTS};
 
 /// Bytes of text beyond which machine code that prints is left as it is.
 const MOST_TEXT: usize = 2 << 20;
+/// Bytes of text beyond which everything is: a tree takes many times as much.
+const MOST_TREE: usize = 16 << 20;
 
 /// As [`PRELUDE`], where several parts of one image may have it.
 static PART_PRELUDE: LazyLock<String> = LazyLock::new(|| PRELUDE.replace(".visible", ".weak"));
@@ -87,6 +89,9 @@ fn with_prelude(
     prelude: &str,
 ) -> Option<Result<Rewritten, Error>> {
     let ptx = select(image, architecture).ok()?;
+    if ptx.text.len() > MOST_TREE {
+        return None;
+    }
     let has = |word| ptx.text.contains(word);
     let compiled = has_code(image, architecture);
     let wanted = has(".managed")
@@ -102,4 +107,40 @@ fn has_code(image: &[u8], architecture: u32) -> bool {
             && entry.arch / 10 == architecture / 10
             && entry.arch <= architecture
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 7.8\n.target sm_75\n.address_size 64\n";
+    const PRINTS: &str = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);\n";
+
+    fn changed(text: &str) -> Option<Rewritten> {
+        rewritten(format!("{HEAD}{text}").as_bytes(), 90).map(Result::unwrap)
+    }
+
+    #[test]
+    fn only_what_must_be_is_rewritten() {
+        assert_eq!(changed(".global .u32 plain;"), None);
+        assert!(changed(PRINTS).is_some());
+        assert!(changed(".global .attribute(.managed) .u32 m;").is_some());
+        let long = format!("//{}\n{PRINTS}", "x".repeat(MOST_TREE));
+        assert_eq!(changed(&long), None);
+        assert!(rewritten(b"\x7fELF", 90).is_none());
+    }
+
+    #[test]
+    fn what_was_added_is_not_the_programs() {
+        let mut changes = Changes::default();
+        let managed = ".weak .global .attribute(.managed) .u32 m = 3;\n";
+        for text in [managed, PRINTS, managed] {
+            changes.add(&changed(text).unwrap());
+        }
+        assert!(changes.prints);
+        let names = ["openmps$ring", "mine", "m$openmps"].map(String::from);
+        assert_eq!(changes.variables(names.to_vec()), ["mine", "m"]);
+        assert_eq!(changes.managed("m").unwrap().init, [3, 0, 0, 0]);
+        assert!(changes.managed("mine").is_none());
+    }
 }

@@ -240,12 +240,15 @@ impl Stream {
 
     /// Signs what is not signed yet.
     pub(crate) fn sign_now(&self) {
-        let mut state = lock(&self.state);
+        self.sign_rest(&mut lock(&self.state));
+    }
+
+    fn sign_rest(&self, state: &mut State) {
         if state.unsigned > 0 {
             let signed = self
                 .device()
                 .enter()
-                .and_then(|driver| self.sign(driver, &mut state));
+                .and_then(|driver| self.sign(driver, state));
             // A device that has died tells by itself; anything else is tried again by the poller.
             let _ = self.device().confirm(signed);
         }
@@ -366,11 +369,7 @@ impl Stream {
         }
         let progress = self.advance(state);
         if state.unsigned > 0 && state.unsigned_since.elapsed() > STALE {
-            let signed = self
-                .device()
-                .enter()
-                .and_then(|driver| self.sign(driver, state));
-            let _ = self.device().confirm(signed);
+            self.sign_rest(state);
         }
         let busy = !state.issued.is_empty() || !state.pending.is_empty();
         state.listed = busy;

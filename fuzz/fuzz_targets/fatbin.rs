@@ -2,8 +2,8 @@
 //! of a texture: no panic, no size beyond the limits.
 #![no_main]
 
-use cuda_abi::textures::Spec;
 use cuda_abi::linked;
+use cuda_abi::textures::Spec;
 use libfuzzer_sys::fuzz_target;
 use ptx::image::{Limits, fatbin, select_within};
 

@@ -12,10 +12,15 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    let lines = text.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64;
+    let lines = text
+        .split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'])
+        .count() as u64;
     let check = |error: BadFile| {
         let message = error.to_string();
-        assert!(message.starts_with("file.yml") && message.contains("\n  -> "), "{message}");
+        assert!(
+            message.starts_with("file.yml") && message.contains("\n  -> "),
+            "{message}"
+        );
         assert!(error.line.is_none_or(|line| line <= lines + 1), "{message}");
     };
     let file = match File::parse(Path::new("file.yml"), text) {

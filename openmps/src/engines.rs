@@ -100,12 +100,46 @@ struct NvidiaModes(Nvml);
 impl DeviceModes for NvidiaModes {
     fn modes(&self) -> Result<Vec<(String, u32)>, String> {
         let modes = self.0.modes()?.into_iter();
-        Ok(modes.map(|device| (device.uuid, device.mode)).collect())
+        let all = modes.map(|device| (device.uuid, device.mode)).collect();
+        let by_bus = variable("CUDA_DEVICE_ORDER").as_deref() == Some("PCI_BUS_ID");
+        offered(all, variable("CUDA_VISIBLE_DEVICES").as_deref(), by_bus)
     }
 
     fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
         self.0.set(uuid, mode)
     }
+}
+
+/// Those of all devices that CUDA_VISIBLE_DEVICES leaves to the daemon: the others' modes are not its to
+/// set. Numbers there mean what they mean here only if CUDA counts by the bus too.
+fn offered(
+    all: Vec<(String, u32)>,
+    visible: Option<&str>,
+    by_bus: bool,
+) -> Result<Vec<(String, u32)>, String> {
+    let Some(visible) = visible else {
+        return Ok(all);
+    };
+    let mut some = Vec::new();
+    for entry in visible.split(',').map(str::trim) {
+        let found = match entry.parse::<usize>() {
+            Ok(_) if !by_bus && all.len() > 1 => {
+                return Err(format!(
+                    "CUDA_VISIBLE_DEVICES={visible} names devices by numbers, which need not be the \
+                     management library's: name them by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+                ));
+            }
+            Ok(number) => all.get(number),
+            Err(_) if entry.is_empty() => None,
+            Err(_) => all.iter().find(|(uuid, _)| uuid.starts_with(entry)),
+        };
+        // What is behind an entry that names nothing is not visible.
+        let Some(device) = found else { break };
+        if !some.contains(device) {
+            some.push(device.clone());
+        }
+    }
+    Ok(some)
 }
 
 /// The compute modes of the software GPU's devices, as a server keeps to them.
@@ -188,6 +222,26 @@ fn bytes(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_set_of_the_daemons_own_devices_only() {
+        let all: Vec<(String, u32)> = [("GPU-a1", 0), ("GPU-b2", 3), ("GPU-b3", 0)]
+            .map(|(uuid, mode)| (uuid.to_owned(), mode))
+            .into();
+        let names = |visible, by_bus| {
+            let some = offered(all.clone(), visible, by_bus)?;
+            Ok::<_, String>(some.into_iter().map(|(uuid, _)| uuid).collect::<Vec<_>>())
+        };
+        assert_eq!(names(None, false).unwrap().len(), 3);
+        assert_eq!(
+            names(Some("GPU-b2, GPU-a"), false).unwrap(),
+            ["GPU-b2", "GPU-a1"]
+        );
+        assert_eq!(names(Some("2,0,2"), true).unwrap(), ["GPU-b3", "GPU-a1"]);
+        assert_eq!(names(Some("1,9,0"), true).unwrap(), ["GPU-b2"]);
+        assert!(names(Some(""), true).unwrap().is_empty());
+        assert!(names(Some("1"), false).unwrap_err().contains("PCI_BUS_ID"));
+    }
 
     #[test]
     fn sizes_have_units() {

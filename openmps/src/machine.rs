@@ -46,8 +46,14 @@ pub fn gpus() -> Result<Vec<Gpu>> {
         Some(gpus) if !gpus.is_empty() => gpus,
         _ => of_engine()?,
     };
+    let clients = clients(&gpus);
     for gpu in &mut gpus {
         gpu.mode = modes::get(gpu);
+        // Of those whom this user may see; where any is not told, the sum is not either.
+        gpu.used = clients.as_ref().and_then(|clients| {
+            let theirs = clients.iter().filter(|client| client.gpu == gpu.index);
+            theirs.map(|client| client.memory).sum()
+        });
     }
     Ok(gpus)
 }
@@ -76,10 +82,22 @@ struct Block {
 #[derive(Debug, Deserialize)]
 struct ListedClient {
     pid: i32,
+    id: u64,
+    server: i32,
     device: String,
     command: String,
-    #[serde(default)]
-    memory: Option<u64>,
+}
+
+/// What a client has of a device.
+#[derive(Debug, Deserialize)]
+struct Memory {
+    device: String,
+    used: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Limits {
+    memory: Vec<Memory>,
 }
 
 fn ask(command: &str) -> Option<String> {
@@ -145,11 +163,10 @@ fn of_engine() -> Result<Vec<Gpu>> {
 
 /// Servers and their clients.
 fn processes() -> Option<Vec<Process>> {
-    let servers = servers()?;
     let gpus = of_daemon()?;
-    let mut list = Vec::new();
-    for gpu in &gpus {
-        list.extend(servers.iter().map(|&pid| Process {
+    let mut list = clients(&gpus)?;
+    for pid in servers()? {
+        list.extend(gpus.iter().map(|gpu| Process {
             gpu: gpu.index,
             pid,
             name: "nvidia-cuda-mps-server".into(),
@@ -157,18 +174,35 @@ fn processes() -> Option<Vec<Process>> {
             memory: None,
         }));
     }
-    let clients: Vec<ListedClient> = serde_json::from_str(&ask("ps --json")?).ok()?;
-    for client in clients {
-        if let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == client.device) {
-            list.push(Process {
-                gpu: gpu.index,
-                pid: client.pid,
-                name: client.command,
-                client: true,
-                memory: client.memory,
-            });
-        }
-    }
     list.sort_by_key(|process| (process.gpu, process.client));
     Some(list)
+}
+
+/// The clients of the daemon, once for each device, if there is a daemon.
+fn clients(gpus: &[Gpu]) -> Option<Vec<Process>> {
+    // Without a server there is nobody, and `ps` says so in words.
+    if servers()?.is_empty() {
+        return Some(Vec::new());
+    }
+    let listed: Vec<ListedClient> = serde_json::from_str(&ask("ps --json")?).ok()?;
+    let clients = listed.into_iter().filter_map(|client| {
+        let gpu = gpus.iter().find(|gpu| gpu.uuid == client.device)?;
+        Some(Process {
+            gpu: gpu.index,
+            pid: client.pid,
+            memory: memory(&client, gpu),
+            name: client.command,
+            client: true,
+        })
+    });
+    Some(clients.collect())
+}
+
+/// Bytes of a device that a client has. Its server says it; a client that has left meanwhile has none.
+fn memory(client: &ListedClient, gpu: &Gpu) -> Option<u64> {
+    let show = format!("limit show --client {}/{} --json", client.server, client.id);
+    let limits: Limits = serde_json::from_str(&ask(&show)?).ok()?;
+    let index = gpu.index.to_string();
+    let on_it = limits.memory.iter().find(|memory| memory.device == index)?;
+    Some(on_it.used)
 }

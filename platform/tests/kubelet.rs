@@ -37,6 +37,8 @@ struct Daemon(Arc<Mutex<State>>);
 struct State {
     groups: BTreeMap<String, Limits>,
     is_dead: bool,
+    /// The number of its first device.
+    first: u32,
 }
 
 impl Daemon {
@@ -81,14 +83,14 @@ impl Groups for Daemon {
 
 impl Node for Daemon {
     fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
-        drop(self.answers()?);
+        let first = self.answers()?.first;
         let gpu = |index: u32| Gpu {
             index,
             uuid: format!("GPU-{index}"),
             memory: 4096 * MIB,
             ..Gpu::default()
         };
-        Ok(vec![gpu(0), gpu(1)])
+        Ok(vec![gpu(first), gpu(first + 1)])
     }
 
     fn probe(&mut self) -> Result<(), String> {
@@ -342,6 +344,24 @@ async fn health_is_the_daemons() {
             .all(|device| device.health == "Healthy")
     );
     assert_eq!(machine.daemon.groups(), groups);
+
+    // And one with other devices: they are offered in place of those.
+    machine.daemon.0.lock().unwrap().is_dead = true;
+    assert!(
+        next(&mut list)
+            .await
+            .iter()
+            .all(|device| device.health == "Unhealthy")
+    );
+    *machine.daemon.0.lock().unwrap() = State {
+        first: 5,
+        ..State::default()
+    };
+    let mut plugin = machine
+        .plugin(&soon(registered.recv()).await.unwrap())
+        .await;
+    let devices = next(&mut watch(&mut plugin).await).await;
+    assert_eq!((devices[0].id.as_str(), devices.len()), ("GPU-5-_-0", 8));
 }
 
 #[tokio::test]

@@ -302,9 +302,109 @@ fn find(devices: &[DeviceFacts], name: &str) -> Option<usize> {
         return (ordinal < devices.len()).then_some(ordinal);
     }
     let mut found = (0..devices.len()).filter(|&index| {
-        let uuid = crate::run::uuid(&devices[index].uuid);
+        let uuid = crate::listed::uuid(&devices[index].uuid);
         uuid.to_ascii_lowercase()
             .starts_with(&name.to_ascii_lowercase())
     });
     found.next().filter(|_| found.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::{Attachment, Client};
+    use std::os::fd::AsFd;
+
+    /// Two devices whose compute cannot be divided by groups.
+    #[derive(Debug)]
+    struct Undivided(Vec<DeviceFacts>);
+
+    impl Engine for Undivided {
+        fn devices(&self) -> &[DeviceFacts] {
+            &self.0
+        }
+        fn lost(&self) -> Option<CUresult> {
+            None
+        }
+        fn attach(&self, _: Attachment) -> Result<Box<dyn Client>, CUresult> {
+            Err(CUresult::ERROR_NOT_SUPPORTED)
+        }
+    }
+
+    struct Rig {
+        engine: Undivided,
+        groups: Groups,
+        ledger: Ledger,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            Self {
+                engine: Undivided(vec![DeviceFacts::default(); 2]),
+                groups: Groups::default(),
+                ledger: Ledger::create("test").unwrap(),
+            }
+        }
+
+        fn told(
+            &self,
+            memory: &str,
+            percentage: Option<&str>,
+            reserved: bool,
+        ) -> Result<(), Wrong> {
+            let packet = handshake::Group {
+                group: 1,
+                memory: memory.into(),
+                percentage: percentage.map(str::to_owned),
+                reserved,
+                ..handshake::Group::default()
+            };
+            let fd = self.ledger.as_fd().try_clone_to_owned().unwrap();
+            self.groups.told(&self.engine, &packet, fd)
+        }
+    }
+
+    #[test]
+    fn where_a_group_cannot_be_held_to_its_part_each_client_is() {
+        let rig = Rig::new();
+        let (code, _) = rig.told("", Some("25"), true).unwrap_err();
+        assert_eq!(
+            code,
+            CUresult::ERROR_NOT_SUPPORTED,
+            "nothing can be kept free"
+        );
+        assert!(
+            rig.groups.find(1).unwrap().wrong().is_some(),
+            "and no client comes"
+        );
+        rig.told("", Some("25"), false).unwrap();
+        let group = rig.groups.find(1).unwrap();
+        assert!(group.wrong().is_none());
+        assert!(group.compute().unwrap().each);
+        // While somebody is in it, nothing of that can change.
+        let (code, _) = rig.told("", Some("50"), false).unwrap_err();
+        assert_eq!(code, CUresult::ERROR_NOT_SUPPORTED);
+        assert_eq!(group.compute().unwrap().share.percentage, 25.0);
+        assert!(group.wrong().is_none(), "it goes on as it was");
+    }
+
+    #[test]
+    fn limits_are_each_devices_and_hold_from_when_they_are_told() {
+        let rig = Rig::new();
+        rig.told("0=1M,1=4M,1=2M", None, false).unwrap();
+        let group = rig.groups.find(1).unwrap();
+        assert_eq!((group.limit(0), group.limit(1)), (1 << 20, 2 << 20));
+        assert_eq!(group.limit(2), 0, "there is no such device");
+        assert!(group.take(0, 1 << 20) && !group.take(0, 1) && !group.take(2, 1));
+        rig.told("0=2M", None, false).unwrap();
+        assert!(group.take(0, 1 << 20) && group.take(1, 1 << 40));
+        assert!(rig.told("2=1M", None, false).is_err());
+        assert_eq!(group.limit(0), 2 << 20);
+        let kept = Kept::new(group.clone(), 0, 2 << 20);
+        assert_eq!(group.left(0), 0);
+        drop(kept);
+        assert_eq!(group.left(0), 2 << 20);
+        rig.groups.gone(&rig.engine, 1);
+        assert!(rig.groups.find(1).is_none());
+    }
 }

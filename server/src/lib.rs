@@ -8,7 +8,7 @@
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
 //! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
-//! * `gate`: who may have contexts on a device;
+//! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
 //! * `session`, `operations`: a client's thread, and what each operation does;
 //! * `admission`, `serve`: from the daemon's packet to a session and its end; `run`: the main thread.
@@ -22,6 +22,7 @@ mod gate;
 mod groups;
 mod heap;
 mod images;
+mod listed;
 mod log;
 mod memory;
 mod modules;
@@ -37,5 +38,6 @@ mod sharing;
 mod values;
 
 pub use gate::{Gate, Open};
+pub use listed::listed;
 pub use log::{Log, NoLog};
-pub use run::{RunError, listed, run, run_gated};
+pub use run::{RunError, run, run_gated};

@@ -434,7 +434,7 @@ impl Operations for Session {
         }
         let device = &self.devices[request.device as usize];
         self.name
-            .active(&device.name, &crate::run::uuid(&device.uuid));
+            .active(&device.name, &crate::listed::uuid(&device.uuid));
         Ok(())
     }
 

@@ -10,19 +10,17 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{
-    DeviceFacts, MULTIPROCESSOR_COUNT, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID,
-};
-use engine::{Engine, Granularity};
+use engine::Engine;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{self, Admit, Ending, ListedDevice, Packet};
+use transport::handshake::{self, Admit, Ending, Packet};
 use transport::socket::{Connection, SocketError};
 
 use crate::admission::Host;
 use crate::gate::{Gate, Open};
 use crate::groups::Groups;
+use crate::listed::all_listed;
 use crate::log::Log;
 use crate::news::{Board, News};
 use crate::observer::Ender;
@@ -37,44 +35,6 @@ pub enum RunError {
     /// The daemon could not be told that it is ready.
     #[error("cannot speak to the daemon: {0}")]
     Daemon(#[from] SocketError),
-}
-
-/// A UUID as lists and variables write it.
-#[must_use]
-pub fn uuid(bytes: &[u8; 16]) -> String {
-    let mut text = String::from("GPU");
-    for (index, byte) in bytes.iter().enumerate() {
-        if matches!(index, 0 | 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
-}
-
-/// What the daemon's lists show of a device, but for the chunks that its engine gives out.
-#[must_use]
-pub fn listed(device: &DeviceFacts) -> ListedDevice {
-    let number = |attribute| {
-        device
-            .attribute(attribute)
-            .unwrap_or(0)
-            .max(0)
-            .cast_unsigned()
-    };
-    ListedDevice {
-        uuid: uuid(&device.uuid),
-        name: device.name.clone(),
-        pci: [PCI_DOMAIN_ID, PCI_BUS_ID, PCI_DEVICE_ID].map(number),
-        total_memory: device.total_memory,
-        multiprocessors: number(MULTIPROCESSOR_COUNT),
-        chunk: 0,
-    }
-}
-
-/// The multiprocessors that a static partition is made of.
-fn chunk(granularity: Granularity) -> u32 {
-    granularity.least.max(granularity.step).max(1)
 }
 
 /// Events, by the number in the kernel's event.
@@ -131,15 +91,9 @@ pub fn run_gated(
         false,
         "CUDA MPS Server for Linux/Unix. Binary version: 13000",
     );
-    let devices = engine.devices().iter().enumerate();
     let ready = Packet::Ready {
         pid: getpid().as_raw_pid(),
-        devices: devices
-            .map(|(ordinal, device)| ListedDevice {
-                chunk: chunk(engine.granularity(ordinal)),
-                ..listed(device)
-            })
-            .collect(),
+        devices: all_listed(&*engine),
     };
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,

@@ -113,5 +113,5 @@ fn a_job_is_a_group_and_the_last_one_ends_the_daemon() {
     // An epilog that comes twice, and a job with the whole GPU.
     node.run("epilog.sh", 8, Some("15"));
     node.run("prolog.sh", 9, None);
-    assert!(!node.pipe().join("control").exists());
+    assert!(!node.control(&["get_server_list"]).status.success());
 }

@@ -380,3 +380,13 @@ fn a_record_that_is_too_long_is_the_caller_s_mistake() {
     let data = vec![0; RECORD_DATA * 2];
     let _ = client.post(0, 0, &Write { to: 0 }, &[&data]);
 }
+
+#[test]
+fn a_place_that_is_told_late_takes_nothing_back() {
+    let (client, _consumer, publisher, _socket) = session();
+    // One thread completes a place, and before it has told the client another tells of the next.
+    publisher.complete(3, 2);
+    publisher.complete(3, 1);
+    assert_eq!(client.completed(3), 2);
+    client.wait(3, 2).expect("it is complete");
+}

@@ -5,12 +5,14 @@ mod cluster;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use crate::images::{self, Tree};
+use crate::images::Tree;
+use crate::platforms::{is_root, is_there, skip};
 use crate::shell::{cargo, root, run};
 use cluster::{Cluster, NODE, wait_for};
 
@@ -33,9 +35,8 @@ const LABELS: &str =
 
 /// Runs everything that this machine can.
 pub fn kubernetes() -> Result<()> {
-    if let Some(why) = missing()? {
-        println!("kubernetes: SKIPPED: {why}");
-        return Ok(());
+    if let Some(why) = missing() {
+        return skip(why);
     }
     let archives = archives()?;
     let cluster = Cluster::start(LABELS)?;
@@ -49,17 +50,10 @@ pub fn kubernetes() -> Result<()> {
 }
 
 /// What stands in the way, after installing and building what can be.
-fn missing() -> Result<Option<String>> {
-    if !is_root()? {
-        return Ok(Some("a kubelet needs root".into()));
+fn missing() -> Option<String> {
+    if !is_root() {
+        return Some("a kubelet needs root".into());
     }
-    let is_there = |program: &str| {
-        let found = Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .stdout(Stdio::null())
-            .status();
-        found.is_ok_and(|status| status.success())
-    };
     let build = root().join("target/kubernetes/bin/kube-controller-manager");
     let mut packages: Vec<&str> = PACKAGES
         .iter()
@@ -79,29 +73,25 @@ fn missing() -> Result<Option<String>> {
         let mut install = Command::new("apt-get");
         install.args(["install", "--yes", "--no-install-recommends"]);
         if let Err(error) = run(install.args(&packages)) {
-            return Ok(Some(format!(
+            return Some(format!(
                 "{} cannot be installed: {error}",
                 packages.join(", ")
-            )));
+            ));
         }
     }
     if !build.exists() {
         let mut script = Command::new("tests/platforms/kubernetes/build.sh");
         if let Err(error) = run(script.arg("target/kubernetes")) {
-            return Ok(Some(format!("Kubernetes cannot be built here: {error}")));
+            return Some(format!("Kubernetes cannot be built here: {error}"));
         }
     }
-    Ok((!is_there("kubectl")).then(|| "there is no kubectl on this machine".into()))
-}
-
-fn is_root() -> Result<bool> {
-    let output = Command::new("id").arg("-u").output().context("id")?;
-    Ok(output.stdout.trim_ascii() == b"0")
+    (!is_there("kubectl")).then(|| "there is no kubectl on this machine".into())
 }
 
 /// The images: ours, one whose program takes its share, and the one that holds a pod.
 fn archives() -> Result<Vec<PathBuf>> {
-    let [openmps, _] = images::build(true)?;
+    // Made before any of the tests.
+    let openmps = root().join("target/images/openmps.tar");
     run(cargo().args(["build", "--package", "tests", "--bin", "share"]))?;
     let share = Tree::new("openmps-share")?;
     share.program(&root().join("target/debug/share"), "share")?;
@@ -363,6 +353,27 @@ impl Test {
         Ok(())
     }
 
+    /// When the plugin's socket was made.
+    fn known_since() -> Option<SystemTime> {
+        Self::written("aliyungpushare.sock")
+    }
+
+    fn written(name: &str) -> Option<SystemTime> {
+        let file = PathBuf::from(cluster::KUBELET)
+            .join("device-plugins")
+            .join(name);
+        fs::metadata(file).and_then(|facts| facts.modified()).ok()
+    }
+
+    /// Waits until the kubelet knows the devices of a plugin that has made its socket since. The node's
+    /// status says so much later; the kubelet's checkpoint is written at once.
+    fn known_anew(before: Option<SystemTime>) -> Result<()> {
+        wait_for("the kubelet knows the plugin's devices anew", || {
+            let socket = Self::known_since();
+            Ok(socket > before && Self::written("kubelet_internal_checkpoint") > socket)
+        })
+    }
+
     /// Plugin, kubelet and daemon are started anew, while pod `first` runs.
     fn restarts(&mut self) -> Result<()> {
         let units = |count: u32| json!({"aliyun.com/gpu-mem": count});
@@ -380,19 +391,10 @@ impl Test {
         self.pod("after-plugin", "2048", &units(2))?;
         self.ends_well("after-plugin")?;
 
-        let sockets = PathBuf::from(cluster::KUBELET).join("device-plugins");
-        let written = |name: &str| {
-            let facts = fs::metadata(sockets.join(name));
-            facts.and_then(|facts| facts.modified()).ok()
-        };
-        let before = written("aliyungpushare.sock");
+        let before = Self::known_since();
         self.cluster.kill_kubelet()?;
         self.cluster.start_kubelet(LABELS)?;
-        // The node's status is the former kubelet's for a while; its checkpoint is of those it knows.
-        wait_for("the next kubelet knows the plugin's devices", || {
-            let socket = written("aliyungpushare.sock");
-            Ok(socket > before && written("kubelet_internal_checkpoint") > socket)
-        })?;
+        Self::known_anew(before)?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-kubelet", "2048", &units(2))?;
         self.ends_well("after-kubelet")?;
@@ -411,6 +413,7 @@ impl Test {
         println!("kubernetes: pod first ran through both");
 
         // The daemon goes, and with it its clients; its devices are sick until the next one is there.
+        let before = Self::known_since();
         let daemon = "app.kubernetes.io/component=daemon";
         self.kubectl(&[
             "delete",
@@ -421,7 +424,8 @@ impl Test {
             daemon,
             "--wait=false",
         ])?;
-        self.offers("aliyun.com/gpu-mem", "0")?;
+        // The software GPU of another container is another GPU, so it is offered anew.
+        Self::known_anew(before)?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-daemon", "2048", &units(2))?;
         self.ends_well("after-daemon")

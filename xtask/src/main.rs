@@ -38,7 +38,7 @@ enum Task {
         #[arg(long)]
         platforms: bool,
     },
-    /// Runs real containers: Docker Compose, podman, CDI, and Cloudpods' daemon
+    /// Runs real containers: Docker Compose, podman, CDI, Cloudpods' daemon, Kubernetes, Slurm, packages
     Platforms {
         /// Only tests whose name contains this
         #[arg(default_value = "")]
@@ -96,8 +96,8 @@ fn main() -> Result<()> {
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
-        Task::Kubernetes => kubernetes::kubernetes(),
-        Task::Slurm => slurm::slurm(),
+        Task::Kubernetes => platforms::platforms("kubernetes"),
+        Task::Slurm => platforms::platforms("slurm"),
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }

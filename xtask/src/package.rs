@@ -38,6 +38,11 @@ struct Product {
     libc: Version,
 }
 
+/// Both packages of the development build: what they hold and whether they work.
+pub fn development() -> Result<()> {
+    package(&Arguments { debug: true })
+}
+
 /// Makes both packages and looks at them.
 pub fn package(arguments: &Arguments) -> Result<()> {
     let product = build(arguments.debug)?;
@@ -84,10 +89,11 @@ fn build(debug: bool) -> Result<Product> {
     let program = target
         .join(if debug { "debug" } else { "release" })
         .join("openmps");
+    let library = target.join("embedded/release/libcuda.so");
     Ok(Product {
-        libc: libc_of(&program)?,
+        libc: libc_of(&program)?.max(libc_of(&library)?),
         program,
-        library: target.join("embedded/release/libcuda.so"),
+        library,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::images;
 use crate::shell::{root, run};
+use crate::{images, kubernetes, package, slurm};
 
 /// What anything that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -34,7 +34,8 @@ impl fmt::Display for Skipped {
 
 impl std::error::Error for Skipped {}
 
-fn skip<T>(why: impl Into<String>) -> Result<T> {
+/// Says that this machine cannot run a test.
+pub fn skip<T>(why: impl Into<String>) -> Result<T> {
     Err(Skipped(why.into()).into())
 }
 
@@ -52,6 +53,9 @@ const TESTS: &[(&str, Test)] = &[
     ("docker-cdi", docker::cdi),
     ("podman-cdi", podman::root_user),
     ("podman-rootless", podman::rootless),
+    ("kubernetes", kubernetes::kubernetes),
+    ("slurm", slurm::slurm),
+    ("packages", package::development),
 ];
 
 /// Runs the tests whose name contains `filter`.
@@ -87,12 +91,13 @@ pub fn platforms(filter: &str) -> Result<()> {
 }
 
 /// Whether a program is on the path.
-fn is_there(program: &str) -> bool {
+pub fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
 
-fn is_root() -> bool {
+/// Whether this is root.
+pub fn is_root() -> bool {
     let output = Command::new("id").arg("-u").output();
     output.is_ok_and(|output| output.stdout == b"0\n")
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::platforms::{is_root, skip};
 use crate::shell::{cargo, root, run};
 
 /// How long anything may take on a busy machine.
@@ -17,19 +18,20 @@ const PACKAGES: &[&str] = &["slurmctld", "slurmd", "slurm-client", "munge"];
 
 /// Runs jobs with `gres/mps`, or says why this machine cannot.
 pub fn slurm() -> Result<()> {
+    if !is_root() {
+        return skip("slurmd needs root");
+    }
     let is_there = |program: &str| Path::new("/usr/sbin").join(program).exists();
     if !["slurmctld", "slurmd", "munged"].into_iter().all(is_there) {
         let mut install = Command::new("apt-get");
         install.args(["install", "--yes", "--no-install-recommends"]);
         if let Err(error) = run(install.args(PACKAGES)) {
-            println!(
-                "slurm: SKIPPED: {} cannot be installed: {error}",
+            return skip(format!(
+                "{} cannot be installed: {error}",
                 PACKAGES.join(", ")
-            );
-            return Ok(());
+            ));
         }
     }
-    run(cargo().args(["build", "--package", "openmps"]))?;
     run(cargo().args(["build", "--package", "tests", "--bin", "probe"]))?;
     Cluster::start()?.jobs()
 }
@@ -114,11 +116,13 @@ impl Cluster {
             format!("Name=gpu File={folder}/gpu/0\nName=mps Count=100 File={folder}/gpu/0\n"),
             0o644,
         )?;
-        // Slurm runs these with next to nothing in their environment; of a plain file it gives no number.
+        // Slurm runs these with next to nothing in their environment; of a plain file it
+        // gives prolog and epilog neither number nor percentage, as it does of a device.
         for script in ["prolog.sh", "epilog.sh", "task_prolog.sh"] {
             let text = format!(
                 "#!/bin/sh\n\
                  export OPENMPS={} OPENMPS_ENGINE=soft OPENMPS_SLURM_DIRECTORY={folder}/run\n\
+                 export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$(cat {folder}/percentage)\n\
                  export OPENMPS_LIBRARY_DIRECTORY={folder}/lib CUDA_VISIBLE_DEVICES=0\n\
                  exec {}\n",
                 root().join("target/debug/openmps").display(),
@@ -184,6 +188,7 @@ impl Cluster {
         );
         let run = self.folder.join("run/mps_0");
         for units in ["33", "50"] {
+            fs::write(self.folder.join("percentage"), units)?;
             let asked = format!("--gres=mps:{units}");
             let text = self.client("srun", &[&asked, "sh", "-c", &program])?;
             let lines: Vec<&str> = text.lines().collect();
@@ -195,7 +200,11 @@ impl Cluster {
             ensure!(Path::new(directory).starts_with(&folder), "{directory}");
             println!("slurm: a job with {asked} ran in {directory}");
             self.wait_for("nothing is left of the daemon", || {
-                !run.join("control").exists()
+                let asked = Command::new(root().join("target/debug/openmps"))
+                    .args(["control", "get_server_list"])
+                    .env("CUDA_MPS_PIPE_DIRECTORY", &run)
+                    .output();
+                asked.is_ok_and(|output| !output.status.success())
             })?;
         }
         Ok(())

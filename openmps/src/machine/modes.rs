@@ -1,68 +1,42 @@
-//! Who may have a context on a device, for the software GPU: a file says so, since its devices are
-//! wherever a server runs. NVIDIA's devices are asked by NVIDIA's own program, where there is one.
+//! Who may have a context on a device. The software GPU's devices are named by their numbers, NVIDIA's
+//! by their UUIDs.
 
-use std::fs;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use control::compute_mode::{DeviceModes, SoftwareModes};
 use platform::gpus::{ComputeMode, Gpu};
 
-/// NVIDIA's own program, by its place: our own may be what a search finds.
-const NVIDIA_SMI: &str = "/usr/bin/nvidia-smi";
+use crate::engines;
 
 /// The software GPU's name.
 const SOFTWARE: &str = "OpenMPS software GPU";
 
-/// The mode of a device.
+/// The mode of a device; the default one where it cannot be found out.
 pub fn get(gpu: &Gpu) -> ComputeMode {
-    if gpu.name != SOFTWARE {
-        return of_nvidia(gpu).unwrap_or_default();
+    if gpu.name == SOFTWARE {
+        let number = SoftwareModes::new(0).get(gpu.index);
+        return ComputeMode::numbered(number).unwrap_or_default();
     }
-    let modes = SoftwareModes::new(0);
-    ComputeMode::numbered(modes.get(gpu.index)).unwrap_or_default()
+    of_nvidia(gpu).unwrap_or_default()
+}
+
+fn of_nvidia(gpu: &Gpu) -> Option<ComputeMode> {
+    let modes = engines::open_modes().ok()??.modes().ok()?;
+    let (_, number) = modes.into_iter().find(|(uuid, _)| *uuid == gpu.uuid)?;
+    ComputeMode::numbered(number)
 }
 
 /// Sets the mode of a device.
 pub fn set(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
-    if gpu.name != SOFTWARE {
-        ensure!(is_nvidias(), "{NVIDIA_SMI} is not here to set it");
-        let output = Command::new(NVIDIA_SMI)
-            .args(["-i", &gpu.uuid, "-c", &mode.number().to_string()])
-            .output()
-            .context(NVIDIA_SMI)?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(output.status.success(), "{NVIDIA_SMI}: {}", said.trim());
-        return Ok(());
+    if gpu.name == SOFTWARE {
+        let name = gpu.index.to_string();
+        return SoftwareModes::new(0)
+            .set(&name, mode.number())
+            .map_err(anyhow::Error::msg);
     }
-    SoftwareModes::new(0)
-        .set(&gpu.index.to_string(), mode.number())
+    let modes = engines::open_modes()
+        .map_err(anyhow::Error::msg)?
+        .context("there is no device whose mode could be set")?;
+    modes
+        .set(&gpu.uuid, mode.number())
         .map_err(anyhow::Error::msg)
-}
-
-/// Whether NVIDIA's program is there, and is not this one under its name.
-fn is_nvidias() -> bool {
-    let (Ok(theirs), Ok(ours)) = (
-        fs::canonicalize(NVIDIA_SMI),
-        fs::read_link("/proc/self/exe"),
-    ) else {
-        return false;
-    };
-    theirs != ours
-}
-
-fn of_nvidia(gpu: &Gpu) -> Option<ComputeMode> {
-    if !is_nvidias() {
-        return None;
-    }
-    let output = Command::new(NVIDIA_SMI)
-        .args([
-            "-i",
-            &gpu.uuid,
-            "--query-gpu=compute_mode",
-            "--format=csv,noheader",
-        ])
-        .output()
-        .ok()?;
-    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }

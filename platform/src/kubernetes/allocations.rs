@@ -171,13 +171,15 @@ impl<G: Groups> Allocations<G> {
     /// again, and what nobody knows of is removed.
     ///
     /// # Errors
-    /// In words.
+    /// In words, of those that could not be made: their device may be gone.
     pub fn reconcile(&mut self) -> Result<(), String> {
         self.end_those_that_are_over();
         let there = self.groups.names()?;
+        let mut failed = Vec::new();
         for allocation in self.list.iter().filter(|allocation| !allocation.over) {
             if !there.contains(&allocation.group) {
-                self.groups.add(&allocation.group, &allocation.limits)?;
+                let made = self.groups.add(&allocation.group, &allocation.limits);
+                failed.extend(made.err());
             }
         }
         let known = |name: &String| self.list.iter().any(|allocation| allocation.group == *name);
@@ -188,7 +190,11 @@ impl<G: Groups> Allocations<G> {
             // One with clients stays until the next look.
             self.groups.remove(&name).ok();
         }
-        Ok(())
+        if failed.is_empty() {
+            Ok(())
+        } else {
+            Err(failed.join("; "))
+        }
     }
 
     /// Forgets what the kubelet has not named for long. `held` are the devices of all pods, by resource.

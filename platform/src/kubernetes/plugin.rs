@@ -100,6 +100,9 @@ pub enum PluginError {
         /// Why.
         error: std::io::Error,
     },
+    /// The daemon has other devices than it had.
+    #[error("the daemon has other devices than before")]
+    OtherDevices,
     /// No runtime.
     #[error("cannot start: {0}")]
     Runtime(std::io::Error),
@@ -143,7 +146,7 @@ impl Stop {
 /// What all resources have together.
 #[derive(Debug)]
 struct Shared<N> {
-    settings: Settings,
+    settings: Arc<Settings>,
     gpus: Vec<Gpu>,
     /// NUMA nodes of the GPUs.
     numa: Vec<Option<i64>>,
@@ -183,13 +186,24 @@ pub fn run<N: Node>(settings: Settings, node: N, stop: Stop) -> Result<(), Plugi
         .enable_all()
         .build()
         .map_err(PluginError::Runtime)?;
-    let done = runtime.block_on(serve(settings, node, stop));
+    let settings = Arc::new(settings);
+    let done = loop {
+        let served = serve(Arc::clone(&settings), node.clone(), stop.clone());
+        match runtime.block_on(served) {
+            Err(other @ PluginError::OtherDevices) => (settings.say)(&other.to_string()),
+            done => break done,
+        }
+    };
     // Whoever asks a daemon that hangs is not waited for.
     runtime.shutdown_background();
     done
 }
 
-async fn serve<N: Node>(settings: Settings, node: N, mut stop: Stop) -> Result<(), PluginError> {
+async fn serve<N: Node>(
+    settings: Arc<Settings>,
+    node: N,
+    mut stop: Stop,
+) -> Result<(), PluginError> {
     let Some(gpus) = gpus(&settings, &node, &mut stop).await else {
         return Ok(());
     };
@@ -268,8 +282,10 @@ async fn watch_health<N: Node>(
 ) -> Result<(), PluginError> {
     loop {
         tokio::time::sleep(shared.settings.probe_interval).await;
-        let mut node = node.clone();
-        let mut asked = tokio::task::spawn_blocking(move || node.probe());
+        let mut asked = {
+            let mut node = node.clone();
+            tokio::task::spawn_blocking(move || node.probe())
+        };
         let now = match tokio::time::timeout(PATIENCE, &mut asked).await {
             Ok(answer) => answer.unwrap_or_else(|error| Err(error.to_string())),
             Err(_) => {
@@ -283,10 +299,19 @@ async fn watch_health<N: Node>(
         match (&now, before) {
             (Err(error), true) => shared.say(&format!("the daemon does not answer: {error}")),
             (Ok(()), false) => {
+                let mut node = node.clone();
+                let gpus = tokio::task::spawn_blocking(move || node.gpus()).await;
+                match gpus.unwrap_or_else(|error| Err(error.to_string())) {
+                    Ok(gpus) if !same(&gpus, &shared.gpus) => {
+                        return Err(PluginError::OtherDevices);
+                    }
+                    Ok(_) => {}
+                    // It will be asked again.
+                    Err(_) => continue,
+                }
                 // Another daemon may know nothing of those that are running.
                 if let Err(error) = shared.with(|_, all| all.reconcile()).await {
                     shared.say(&format!("groups of the daemon: {error}"));
-                    continue;
                 }
                 shared.say("the daemon answers again");
             }
@@ -294,6 +319,16 @@ async fn watch_health<N: Node>(
         }
         healthy.send_replace(now.is_ok());
     }
+}
+
+/// Whether devices are those that they were.
+fn same(now: &[Gpu], before: &[Gpu]) -> bool {
+    let facts = |gpus: &[Gpu]| -> Vec<(String, u64)> {
+        gpus.iter()
+            .map(|gpu| (gpu.uuid.clone(), gpu.memory))
+            .collect()
+    };
+    facts(now) == facts(before)
 }
 
 /// Forgets allocations that no pod has any more.

@@ -126,15 +126,16 @@ impl std::fmt::Debug for Publisher {
 }
 
 impl Publisher {
-    /// Says that a stream has come to a place in its order, and wakes whom that concerns. Places of
-    /// a stream only grow. A slot that there is not has no word, and nobody waits for it.
+    /// Says that a stream has come to a place in its order, and wakes whom that concerns. Threads may
+    /// say so at once, and of an earlier place later: the word only grows. A slot that there is not
+    /// has no word, and nobody waits for it.
     #[inline]
     pub fn complete(&self, stream: u32, sequence: u64) {
         let (words, alarms) = (self.shared.completions(), self.shared.stream_alarms());
         let stream = stream as usize;
         if let (Some(word), Some(alarm)) = (words.get(stream), alarms.get(stream)) {
             // [completion]: what was written for the work is seen by whoever sees its end.
-            word.store(sequence, Ordering::Release);
+            word.fetch_max(sequence, Ordering::Release);
             doorbell::ring(alarm, sequence);
         }
     }

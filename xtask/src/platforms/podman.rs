@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::cdi::Registered;
 use super::{
     Folder, archive, is_root, is_there, memory_program, need, number_before, output, said, skip,
+    until,
 };
 use crate::daemon::Daemon;
 use crate::images::NBODY;
@@ -212,6 +213,44 @@ fn works(podman: &Podman) -> Result<()> {
             "{name}: the next MiB was not refused:\n{text}"
         );
     }
+    // A part is one budget, whoever has it and whatever variables he sets.
+    let part = names
+        .iter()
+        .find(|name| name.contains("::"))
+        .context("a part")?;
+    let bind = format!("{}:/probe:ro", podman.folder.0.join("probe").display());
+    let run = |arguments: &[&str]| {
+        let mut command = podman.podman(&["run", "--network=none", "--entrypoint=/probe/memory"]);
+        command.args([
+            "--volume",
+            &bind,
+            "--device",
+            &format!("openmps.org/gpu={part}"),
+        ]);
+        said(command.args(arguments))
+    };
+    run(&["--detach", "--name=first", NBODY, "100", "600"])?;
+    until("the first has its memory", || {
+        Ok(said(&mut podman.podman(&["logs", "first"]))?.contains("took 100 MiB"))
+    })?;
+    let free = [
+        "--rm",
+        "--env=CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=64G",
+        "--env=CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",
+        NBODY,
+    ];
+    let second = run(&free)?;
+    let took = number_before(&second, " MiB, then 2");
+    ensure!(
+        took == Some(whole / 4 - 100),
+        "beside 100 MiB of {}:\n{second}",
+        whole / 4
+    );
+    said(&mut podman.podman(&["rm", "--force", "--time=0", "first"]))?;
+    let again = run(&free)?;
+    let took = number_before(&again, " MiB, then 2");
+    ensure!(took == Some(whole / 4), "alone again:\n{again}");
+
     let unknown = podman.memory("GPU-none", &program);
     ensure!(
         unknown.is_err(),

@@ -269,9 +269,10 @@ impl<N: Node> Service<N> {
                 .collect()
         };
         let asked = request.device_ids.first();
+        // The last, since pods that have ended may still be named with what they had.
         let found = containers
-            .filter(|container| asked.is_some_and(|id| of(container, &resource.name).contains(id)))
-            .last();
+            .rev()
+            .find(|container| asked.is_some_and(|id| of(container, &resource.name).contains(id)));
         let container = found.ok_or_else(|| {
             refused("the kubelet names no container with these devices; it will ask again")
         })?;
