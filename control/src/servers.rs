@@ -25,6 +25,9 @@ const MAX_ATTEMPTS: u32 = 6;
 /// How long a server may take until it is ready, before it is killed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// Packets of one server that are read before everybody else has a turn.
+const PACKETS_A_TURN: u32 = 64;
+
 impl Daemon {
     /// The server for a user's clients; started if it does not run.
     ///
@@ -147,9 +150,9 @@ impl Daemon {
         }
     }
 
-    /// A server has said something.
+    /// A server has said something. What is left after a turn makes its socket readable again.
     pub(crate) fn server_spoke(&mut self, id: ServerId) {
-        loop {
+        for _ in 0..PACKETS_A_TURN {
             let Some(server) = self.registry.servers.get(&id) else {
                 return;
             };

@@ -37,6 +37,10 @@ pub enum RunError {
     Daemon(#[from] SocketError),
 }
 
+/// Packets that wait for a daemon which does not read, beyond which faults are not told any more:
+/// they are its log's, while its count of clients needs all others.
+const MAX_UNTOLD: usize = 4096;
+
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const NEWS: u64 = 1;
@@ -391,6 +395,9 @@ impl Server {
     }
 
     fn hear_news(&mut self) {
+        if self.sessions.host.news.take_death() {
+            self.look_after_engine();
+        }
         for news in self.sessions.host.news.take() {
             match news {
                 News::Attached(session) => self.tell(&Packet::Attached { session }),
@@ -406,11 +413,13 @@ impl Server {
                     code,
                     text,
                 } => {
-                    self.tell(&Packet::Fault {
-                        session,
-                        code: code.0,
-                        text: text.chars().take(1000).collect(),
-                    });
+                    if self.untold.len() < MAX_UNTOLD {
+                        self.tell(&Packet::Fault {
+                            session,
+                            code: code.0,
+                            text: text.chars().take(1000).collect(),
+                        });
+                    }
                     self.look_after_engine();
                 }
                 News::Changed {

@@ -348,6 +348,7 @@ impl Session {
         at: At,
         record: &mut Record,
     ) -> Result<(), End> {
+        let mut value_wait = None;
         let step = match opcode {
             Opcode::StreamWait => {
                 let wait = StreamWait::read(record.slots()).map_err(End::violation)?;
@@ -365,8 +366,7 @@ impl Session {
                 }
             }
             Opcode::ValueWait => {
-                let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
-                self.values.add(at, wait);
+                value_wait = Some(ValueWait::read(record.slots()).map_err(End::violation)?);
                 Step::Gate
             }
             Opcode::Launch => Step::Kernel,
@@ -382,7 +382,13 @@ impl Session {
             .map_err(End::violation)?;
         match verdict {
             Verdict::Submit => self.submit(at, record),
-            Verdict::Held => Ok(()),
+            Verdict::Held => {
+                // Only what is held waits: its own turn takes it out again.
+                if let Some(wait) = value_wait {
+                    self.values.add(at, wait);
+                }
+                Ok(())
+            }
             Verdict::Closed => {
                 let gone = CUresult::ERROR_INVALID_HANDLE;
                 self.shared.completed(at, Err(gone));
@@ -446,7 +452,8 @@ impl Session {
             && self.again < REPLY_SLOTS
         {
             self.again += 1;
-            self.order.defer_behind_last(Action::Again(record));
+            let bytes = record.header.record_bytes();
+            self.order.defer_behind_last(Action::Again(record), bytes);
             return Ok(());
         }
         self.finish(&record, outcome, reply)

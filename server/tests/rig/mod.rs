@@ -54,6 +54,12 @@ impl Lines {
             .iter()
             .any(|line| line.contains(part))
     }
+
+    /// Lines that contain something.
+    pub fn count(&self, part: &str) -> usize {
+        let lines = self.0.lock().unwrap();
+        lines.iter().filter(|line| line.contains(part)).count()
+    }
 }
 
 pub struct Rig {
@@ -293,4 +299,12 @@ impl TestClient {
             Err(reply.status)
         }
     }
+}
+
+/// Bytes of this process's own memory.
+pub fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kilobytes.unwrap().parse::<u64>().unwrap() << 10
 }
