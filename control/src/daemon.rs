@@ -127,7 +127,7 @@ impl Daemon {
         let (defaults, default_priority) = limits_in_environment()?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
-        let signals = on_signals(&[SIGTERM, SIGINT]).map_err(|error| failed(&error))?;
+        let signals = on_signals(&ending_signals()).map_err(|error| failed(&error))?;
         let children = on_signals(&[SIGCHLD]).map_err(|error| failed(&error))?;
         let log_bytes = match text_variable("OPENMPS_LOG_BYTES")? {
             Some(text) => cuda_abi::limits::size_in_bytes(&text)
@@ -528,6 +528,18 @@ pub fn limits_in_environment() -> Result<(Settings, u32), String> {
     Ok((settings, priority))
 }
 
+/// The signals that end the daemon as `quit -t 0` does. Whoever started it with SIGHUP ignored, as nohup
+/// does, wants it to go on.
+fn ending_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = ignored.unwrap_or(0);
+    let mut signals = vec![SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+    signals.retain(|signal| *signal != SIGHUP || ignored >> (SIGHUP - 1) & 1 == 0);
+    signals
+}
+
 /// Becomes readable when one of the signals came.
 fn on_signals(signals: &[i32]) -> std::io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
@@ -550,6 +562,10 @@ const SIGCHLD: i32 = 17;
 const SIGTERM: i32 = 15;
 /// SIGINT
 const SIGINT: i32 = 2;
+/// SIGHUP: its terminal is gone.
+const SIGHUP: i32 = 1;
+/// SIGQUIT
+const SIGQUIT: i32 = 3;
 
 /// Sends an answer to whoever still waits for it. The daemon never waits for a reader.
 pub fn send_answer(connection: &Connection, answer: &Answer) {

@@ -98,6 +98,12 @@ impl Directories {
         self.pipe.join("group_state")
     }
 
+    /// What a daemon is to give back to its devices.
+    #[must_use]
+    pub fn compute_modes(&self) -> PathBuf {
+        self.pipe.join("compute_modes.json")
+    }
+
     /// The structured log.
     #[must_use]
     pub fn events(&self) -> PathBuf {

@@ -11,7 +11,7 @@ use cuda_abi::operations::{
 };
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
-use engine::{Attachment, CUresult, Client, Held, Share, Window};
+use engine::{Attachment, CUresult, Client, Held, Share, Sight, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::common::Common;
@@ -200,6 +200,21 @@ impl Client for NvidiaClient {
             self.leaving.clear();
         }
         self.common.poll(&mut self.scratch)
+    }
+
+    fn look(&mut self) -> Sight {
+        self.common.attend();
+        if self.common.poll(&mut self.scratch) {
+            Sight::Progress
+        } else if self.common.is_busy() {
+            Sight::UnderWay
+        } else {
+            Sight::Nothing
+        }
+    }
+
+    fn leave(&mut self) {
+        self.common.leave();
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {

@@ -31,6 +31,8 @@ pub(crate) struct Common {
     /// What its kernels have printed.
     pub(crate) output: Output,
     waker: Arc<Waker>,
+    /// The client's own thread looks how far its work has come, until it leaves that to the poller.
+    attended: AtomicBool,
     /// Everything that clears memory which the streams may touch.
     pub(crate) cleared: Vec<Arc<Cleared>>,
     /// The client is going: nothing is reported any more.
@@ -60,6 +62,7 @@ impl Common {
             observer,
             output: Output::default(),
             waker,
+            attended: AtomicBool::new(false),
             cleared,
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
@@ -151,9 +154,33 @@ impl Common {
         lock(&self.busy).push(stream);
     }
 
-    /// Has the poller look.
+    /// Has the poller look, unless the client's own thread does.
     pub(crate) fn wake(&self) {
-        self.waker.wake();
+        if !self.is_attended() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether the client's own thread looks.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::Acquire)
+    }
+
+    /// The client's own thread looks from now on.
+    pub(crate) fn attend(&self) {
+        if !self.attended.load(Ordering::Relaxed) {
+            self.attended.store(true, Ordering::Release);
+        }
+    }
+
+    /// The client's own thread looks no more for now.
+    pub(crate) fn leave(&self) {
+        if self.attended.load(Ordering::Relaxed) {
+            self.attended.store(false, Ordering::Release);
+            if self.is_busy() {
+                self.waker.wake();
+            }
+        }
     }
 
     /// Whether reports are still wanted.

@@ -103,6 +103,8 @@ impl Gate {
             let closed = self.close();
             let until = Instant::now() + patience;
             while self.runs() && Instant::now() < until && !dead() {
+                // Of a client whose own thread looks for completions, and is held up, the poller hears.
+                self.wake();
                 std::thread::sleep(LOOK);
             }
             if !self.runs() || dead() {
@@ -134,22 +136,31 @@ impl Gate {
         };
         if full {
             self.alone(dead, || ());
-        } else if let Some(waker) = self.waker.get() {
+        } else {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
             waker.wake();
         }
     }
 
-    /// Does what was retired, if nothing runs. Does not wait.
-    pub(crate) fn sweep(&self) {
+    /// Does what was retired, if nothing runs. Does not wait. Whether nothing is left.
+    pub(crate) fn sweep(&self) -> bool {
         if lock(&self.retired).calls.is_empty() {
-            return;
+            return true;
         }
-        if let Ok(_turn) = self.turn.try_lock() {
-            let _closed = self.close();
-            if !self.runs() {
-                self.give_back();
-            }
+        let Ok(_turn) = self.turn.try_lock() else {
+            return false;
+        };
+        let _closed = self.close();
+        let idle = !self.runs();
+        if idle {
+            self.give_back();
         }
+        idle
     }
 
     fn give_back(&self) {
@@ -177,9 +188,7 @@ struct Closed<'a>(&'a Gate);
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
         self.0.closed.store(false, Ordering::SeqCst);
-        if let Some(waker) = self.0.waker.get() {
-            waker.wake();
-        }
+        self.0.wake();
     }
 }
 

@@ -10,6 +10,7 @@
 //! complete.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +49,18 @@ pub(crate) struct Stream {
     common: Arc<Common>,
     priority: i32,
     word: Word,
+    /// What a look without the lock compares the word with.
+    last: Last,
     state: Mutex<State>,
+}
+
+/// What the last look at a stream saw, for the next one: most see nothing new, and need no lock.
+#[derive(Debug, Default)]
+struct Last {
+    /// The completion word.
+    word: AtomicU32,
+    /// There is nothing to do before the word changes.
+    calm: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -134,6 +146,7 @@ impl Stream {
             common,
             priority,
             word,
+            last: Last::default(),
             state,
         }))
     }
@@ -202,6 +215,9 @@ impl Stream {
         let unsigned = state.unsigned;
         if state.pending.is_empty() && self.may_issue(&mut state) {
             self.issue(&mut state, sequence, work);
+            if self.word.load() != self.last.word.load(Ordering::Relaxed) {
+                self.advance(&mut state);
+            }
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
@@ -217,6 +233,7 @@ impl Stream {
         }
         let to_sign = unsigned == 0 && state.unsigned > 0;
         let list = !std::mem::replace(&mut state.listed, true);
+        self.note(&state);
         drop(state);
         if to_sign {
             self.common.add_unsigned(self);
@@ -240,7 +257,9 @@ impl Stream {
 
     /// Signs what is not signed yet.
     pub(crate) fn sign_now(&self) {
-        self.sign_rest(&mut lock(&self.state));
+        let mut state = lock(&self.state);
+        self.sign_rest(&mut state);
+        self.note(&state);
     }
 
     fn sign_rest(&self, state: &mut State) {
@@ -340,8 +359,30 @@ impl Stream {
         Ok(())
     }
 
+    /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
+    fn note(&self, state: &State) {
+        let seen = self.last.word.load(Ordering::Relaxed);
+        let calm = state.unsigned == 0
+            && state.pending.is_empty()
+            && state.before.is_none()
+            && state
+                .issued
+                .front()
+                .is_some_and(|front| !has_come_to(seen, front.ticket) && !front.after.prints());
+        self.last.calm.store(calm, Ordering::Release);
+    }
+
     /// Reports what has completed, issues what waits, and signs what has been unsigned for long.
     pub(crate) fn poll(self: &Arc<Self>) -> Polled {
+        if self.last.calm.load(Ordering::Acquire)
+            && self.word.load() == self.last.word.load(Ordering::Relaxed)
+            && self.context.check_told().is_ok()
+        {
+            return Polled {
+                progress: false,
+                busy: true,
+            };
+        }
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -373,6 +414,7 @@ impl Stream {
         }
         let busy = !state.issued.is_empty() || !state.pending.is_empty();
         state.listed = busy;
+        self.note(state);
         Polled { progress, busy }
     }
 
@@ -383,6 +425,7 @@ impl Stream {
             // In this order: a device that died later does not undo what had completed.
             let dead = self.context.check_told();
             let word = self.word.load();
+            self.last.word.store(word, Ordering::Relaxed);
             while let Some(front) = state.issued.front() {
                 let come = has_come_to(word, front.ticket);
                 if !come && dead.is_ok() {

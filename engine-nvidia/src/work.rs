@@ -46,6 +46,13 @@ pub(crate) enum After {
     Destroy,
 }
 
+impl After {
+    /// Whether it is a kernel that may print while it runs.
+    pub(crate) fn prints(&self) -> bool {
+        matches!(self, Self::Keep { module, .. } if module.ring().is_some())
+    }
+}
+
 impl Work {
     /// About how many bytes it takes while it waits.
     pub(crate) fn kept(&self) -> usize {

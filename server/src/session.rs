@@ -15,7 +15,7 @@ use cuda_abi::operations::{
     StreamWait, TextureDestroy, ValueWait, dispatch,
 };
 use cuda_abi::wire::Fields;
-use engine::{Client, Observer, Share, Window};
+use engine::{Client, Observer, Share, Sight, Window};
 use transport::handshake::Ending;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
@@ -42,6 +42,9 @@ const BEFORE_TRIM: Duration = Duration::from_micros(20);
 
 /// Records that are taken before anything else is looked at.
 const RECORDS_AT_A_TIME: u32 = 4096;
+
+/// Records that are taken before it is looked how far those before have come.
+const RECORDS_TO_A_LOOK: u32 = 8;
 
 /// How often a session that may take nothing looks whether it may.
 const WHILE_BLOCKED: Duration = Duration::from_micros(200);
@@ -246,6 +249,9 @@ impl Session {
                     return Ok(Ending::Detached);
                 }
                 in_a_row += 1;
+                if in_a_row.is_multiple_of(RECORDS_TO_A_LOOK) {
+                    self.client.look();
+                }
                 continue;
             }
             in_a_row = 0;
@@ -272,12 +278,24 @@ impl Session {
             if self.values.poll(&mut *self.client, &self.shared) {
                 continue;
             }
-            if self.is_blocked() || self.values.are_asked() {
-                // Memory does not say when it changes; and when blocked, the ring may well have records, so it is no use waiting for one.
+            let blocked = self.is_blocked() || self.values.are_asked();
+            let sight = self.client.look();
+            if sight == Sight::Progress {
+                continue;
+            }
+            let under_way = sight == Sight::UnderWay;
+            if under_way && !blocked && consumer.watch(|| self.client.look() == Sight::Progress) {
+                continue;
+            }
+            self.client.leave();
+            if blocked {
+                // Memory does not say when it changes; and when blocked, the ring may well have records,
+                // so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
-                consumer.wait(true);
+                consumer.wait(!under_way);
             }
+            self.client.look();
         }
     }
 
@@ -467,6 +485,8 @@ impl Session {
     }
 
     fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<Outcome, End> {
+        // It may take long.
+        self.client.leave();
         let outcome = dispatch(self, &record.header, record.slots(), record.data(), reply);
         match self.broken.take() {
             Some(reason) => Err(End::violation(reason)),

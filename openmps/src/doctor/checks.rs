@@ -18,6 +18,7 @@ pub(super) fn all() -> Vec<Finding> {
         Ok(directories) => {
             findings.push(pipe_directory(&directories));
             findings.push(daemon(&directories));
+            findings.extend(modes_left(&directories));
             findings.push(log_directory(&directories.log));
         }
         Err(text) => findings.push(Finding::problem(
@@ -121,6 +122,22 @@ fn daemon(directories: &Directories) -> Finding {
             "the socket must be open to this user, and the daemon of the same release",
         ),
     }
+}
+
+/// What a daemon that was killed did to its devices and nobody has undone.
+fn modes_left(directories: &Directories) -> Option<Finding> {
+    let record = directories.compute_modes();
+    let left = record.exists() && !is_locked(&directories.lock());
+    left.then(|| {
+        Finding::problem(
+            "compute modes",
+            format!(
+                "a daemon was killed and could not give back its devices' modes, which {} has",
+                record.display()
+            ),
+            "the next daemon of this directory does: openmps control -d",
+        )
+    })
 }
 
 fn log_directory(log: &Path) -> Finding {

@@ -79,6 +79,13 @@ impl Consumer {
         self.ring.wait(&self.publisher.bell, spin);
     }
 
+    /// Spins, for a short while at most, until there is what [`Consumer::wait`] waits for, or `look` says
+    /// that there is something else to do. Whether that came; if not, it is time to wait. For a session
+    /// that looks itself how far its work has come.
+    pub fn watch(&self, look: impl FnMut() -> bool) -> bool {
+        self.ring.watch(&self.publisher.bell, look)
+    }
+
     /// Says that a record's work is done and its place in the ring not needed any more. In any order.
     #[inline]
     pub fn retire(&mut self, position: Position) {
