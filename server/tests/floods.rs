@@ -4,6 +4,10 @@
 
 mod rig;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use cuda_abi::CUresult;
 use cuda_abi::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
@@ -148,7 +152,7 @@ fn waits_for_values_go_with_their_records() {
     let grown = own_memory().saturating_sub(before);
     assert!(grown < LITTLE, "{grown} bytes for waits that are over");
     let peeks = rig.engine.peeks();
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    std::thread::sleep(Duration::from_millis(50));
     assert_eq!(rig.engine.peeks(), peeks, "nobody waits for a value");
 }
 
@@ -200,4 +204,50 @@ fn contexts_that_fail_on_and_on_are_told_of_a_few_times() {
     assert_eq!(faults, 32);
     drop((client, other));
     rig.server.take().unwrap().join().unwrap();
+}
+
+#[test]
+fn releases_are_heard_when_no_more_can_be_held() {
+    const STREAMS: std::ops::Range<u32> = 40..46;
+    const TOTAL: u64 = 6 * (STREAM_DEPTH - 1);
+    let rig = Rig::new(FakeEngine::new());
+    let client = Arc::new(rig.attach_with_context());
+    for stream in STREAMS {
+        client.stream(stream, STREAM_NON_BLOCKING);
+        client.enqueue(stream, &HostGate { reserved: 0 });
+    }
+    let posted = Arc::new(AtomicU64::new(0));
+    let poster = {
+        let (client, posted) = (client.clone(), posted.clone());
+        std::thread::spawn(move || {
+            let bytes = [0; 16 << 10];
+            for stream in STREAMS {
+                for place in 2..=STREAM_DEPTH {
+                    let write = Write::default();
+                    let sent = client.end.post(stream, place, &write, &[&bytes]);
+                    sent.unwrap();
+                    posted.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        })
+    };
+    let mut before = u64::MAX;
+    until("the client is held up", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = posted.load(Ordering::SeqCst);
+        std::mem::replace(&mut before, now) == now
+    });
+    assert!(before < TOTAL, "{before} were taken");
+    // Nobody waits for the ring: threads of the client's that call do so when the word is written.
+    for stream in STREAMS {
+        let client = client.clone();
+        std::thread::spawn(move || {
+            client.end.release_gate(stream, 1);
+            post(&client, &HostRelease { stream, until: 1 });
+        });
+    }
+    until("all is posted", || poster.is_finished());
+    for stream in STREAMS {
+        client.end.wait(stream, STREAM_DEPTH).unwrap();
+    }
 }
