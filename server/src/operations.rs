@@ -89,7 +89,7 @@ impl Session {
     pub(crate) fn make_stream(&mut self, request: &StreamCreate) {
         // The client was promised that it can be made; that it could not is told when it is used.
         if let Err(code) = self.client.stream_create(request, &[]) {
-            self.name.line(format_args!(
+            self.error_line(&format!(
                 "stream {} could not be made: error {}",
                 request.stream, code.0
             ));

@@ -527,7 +527,8 @@ impl Session {
         self.error_line(&format!("{name} failed with error {}", code.0));
     }
 
-    fn error_line(&mut self, text: &str) {
+    /// Logs an error, unless there were many.
+    pub(crate) fn error_line(&mut self, text: &str) {
         self.error_lines += 1;
         match self.error_lines.cmp(&MAX_ERROR_LINES) {
             std::cmp::Ordering::Less => self.name.line(text),

@@ -121,6 +121,32 @@ fn a_module_is_unloaded_once() {
 }
 
 #[test]
+fn images_that_are_refused_fill_no_log() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let chunk = client.end.staging().allocate(1 << 16).unwrap();
+    for image in 1..=200 {
+        let put = ImagePut {
+            image,
+            total: 1,
+            offset: 0,
+            staging: chunk.offset(),
+            bytes: 1,
+        };
+        post(&client, &put);
+        let load = ImageLoad {
+            image,
+            staging: chunk.offset(),
+            capacity: 1 << 16,
+            options: 0,
+        };
+        assert_ne!(client.end.call(&load, &[]).unwrap().fields.status, 0);
+    }
+    let lines = rig.log.count("an image was refused");
+    assert!((1..=20).contains(&lines), "{lines}");
+}
+
+#[test]
 fn waits_for_values_go_with_their_records() {
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();

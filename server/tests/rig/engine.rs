@@ -333,6 +333,12 @@ impl Client for FakeClient {
             return Err(CUresult::ERROR_INVALID_IMAGE);
         }
         self.images.insert(request.image);
+        if data.len() == 1 {
+            return Ok(ImageLoadReply {
+                status: CUresult::ERROR_INVALID_PTX.0,
+                ..ImageLoadReply::default()
+            });
+        }
         // As many variables as the image's first byte says, with names as long as its second.
         let variable = Variable {
             name: "v".repeat(data[1].into()),

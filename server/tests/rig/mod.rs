@@ -119,6 +119,18 @@ impl Rig {
 
     /// Hands a client of a process to the server.
     pub fn hand_over(&self, fields: ClientFields, pid: i32, process: Pid) -> (u64, Connection) {
+        let handed = self.hand_over_with(fields, pid, process, || ());
+        (handed.session, handed.connection)
+    }
+
+    /// As [`Rig::hand_over`], right after something else.
+    pub fn hand_over_with<T>(
+        &self,
+        fields: ClientFields,
+        pid: i32,
+        process: Pid,
+        before: impl FnOnce() -> T,
+    ) -> HandedOver<T> {
         let memory = SessionMemory::create(EXTENT).unwrap();
         let (client, theirs) = Connection::pair().unwrap();
         let pidfd = pidfd_open(process, PidfdFlags::empty()).unwrap();
@@ -137,8 +149,13 @@ impl Rig {
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];
+        let kept = before();
         self.daemon().send(&admit.encode(), &fds).unwrap();
-        (session, client)
+        HandedOver {
+            session,
+            connection: client,
+            kept,
+        }
     }
 
     pub fn try_attach(
@@ -204,6 +221,13 @@ impl Rig {
         client.context(0);
         (client, child)
     }
+}
+
+/// A client on its way.
+pub struct HandedOver<T> {
+    pub session: u64,
+    pub connection: Connection,
+    pub kept: T,
 }
 
 impl Drop for Rig {
