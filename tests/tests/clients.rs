@@ -130,6 +130,13 @@ fn threads_that_wait_for_each_other_finish() {
 }
 
 #[test]
+fn a_thread_that_is_stopped_anywhere_holds_up_no_other_stream() {
+    let daemon = Daemon::start();
+    let mut frozen = daemon.command(env!("CARGO_BIN_EXE_frozen"));
+    assert_eq!(succeed(&mut frozen), "ok\n");
+}
+
+#[test]
 fn a_forked_child_is_not_initialized_and_its_parent_goes_on() {
     let daemon = Daemon::start();
     assert_eq!(succeed(&mut daemon.probe(&["fork"])), "ok\n");
