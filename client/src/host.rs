@@ -313,6 +313,8 @@ fn serve_stream(session: &'static Session, slot: u32) {
         let before = session.wait(slot, next.sequence - 1);
         let status = before.and_then(|()| session.check_fault(next.context));
         next.call.run(status);
+        // For a server that reads no further until this very stream goes on.
+        session.link().release_gate(slot, next.sequence);
         // If it cannot be posted there is nobody whom it concerns.
         let _ = session.post(&HostRelease {
             stream: slot,

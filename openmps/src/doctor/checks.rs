@@ -51,9 +51,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
         );
     }
-    let text = pipe.to_string_lossy();
-    let mut parts = text.split([',', ':']);
-    if !pipe.exists() && text.contains([',', ':']) && parts.all(|part| part.starts_with('/')) {
+    if control::names_several(pipe) {
         return Finding::problem(
             SUBJECT,
             format!("{shown} names several"),
@@ -180,7 +178,7 @@ fn descriptors() -> Finding {
     const SUBJECT: &str = "descriptors";
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
-    let clients = most.saturating_sub(64) / 2;
+    let clients = most.saturating_sub(64) / 3;
     let text = format!("up to {most}: room for about {clients} clients of a server");
     if most < FEW_DESCRIPTORS {
         return Finding::warning(
