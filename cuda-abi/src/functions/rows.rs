@@ -562,7 +562,7 @@ macro_rules! for_each_function {
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel with launch attributes.
             post 114 since 11060 twin "_ptsz" 11060 capture node survives none
-                partial "attributes with events, and nodes that the device updates, are refused" =>
+                partial "events of attributes are recorded once the kernel is done; nodes that the device updates, and clusters on the software GPU, are refused" =>
                 fn cuLaunchKernelEx(
                     config: struct_in(CUlaunchConfig), function: val(CUfunction),
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
