@@ -348,7 +348,7 @@ impl Current {
         session.modules.forget(session, handle);
         session.arrays.forget(handle);
         session.events.forget(handle);
-        session.streams.forget(handle);
+        session.streams.end_of(session, handle);
         session.ranges.remove_all(|range| range.context == handle);
         session.post(&ContextDestroy {
             context: self.slot(),

@@ -75,7 +75,6 @@ impl Daemon {
     }
 
     fn accepted(&mut self, connection: Connection, group: Option<u32>) {
-        self.log("Accepting connection...");
         if self.half_open.len() >= self.most_half_open {
             self.half_open.pop_first();
         }
@@ -101,6 +100,7 @@ impl Daemon {
             && first.get().deadline <= now
         {
             first.remove();
+            self.log("Accepting connection...");
             self.log("A connection said nothing and was closed");
         }
     }
@@ -122,6 +122,15 @@ impl Daemon {
             return;
         };
         self.forget(&connection);
+        // Said here and not when it came: there are some of which nothing is said.
+        let is_quiet = matches!(
+            &received,
+            Some(Ok(Packet::Hello(hello)))
+                if matches!(&hello.purpose, Purpose::Command { line } if commands::is_quiet(line))
+        );
+        if !is_quiet {
+            self.log("Accepting connection...");
+        }
         match received {
             // It ended: a tool that looked whether somebody listens.
             None => {}
@@ -152,13 +161,18 @@ impl Daemon {
                 return;
             }
         };
-        self.log("NEW UI");
-        self.log(&format!("Cmd:{line}"));
         let caller = Caller {
             uid: peer.uid,
             pid: peer.pid,
             group,
         };
+        if commands::is_quiet(line) {
+            let answer = commands::run(self, caller, line);
+            self.answer(connection, caller, line, answer);
+            return;
+        }
+        self.log("NEW UI");
+        self.log(&format!("Cmd:{line}"));
         let mut answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
             self.log(line);

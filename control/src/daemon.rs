@@ -38,6 +38,9 @@ const LOG_BYTES: u64 = 16 << 20;
 /// How often, at most, the logs are looked after.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 
+/// How long it is left alone while nothing else happens and there are servers.
+const LOOK_IDLE: Duration = Duration::from_secs(60);
+
 /// How long the answer to `terminate_client` waits for the client's work to end.
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -206,8 +209,8 @@ impl Daemon {
     fn say_how_it_serves(&self, options: Options) {
         let descriptors = descriptors();
         // What a client costs: here its connection and its process while it waits; in its server
-        // those two for good.
-        let clients = descriptors.saturating_sub(64) / 2;
+        // those two for good, and its memory of each device where that is the software GPU's.
+        let clients = descriptors.saturating_sub(64) / 3;
         self.log(&format!(
             "Up to {descriptors} descriptors: room for about {clients} clients of a server"
         ));
@@ -459,8 +462,11 @@ impl Daemon {
             .values()
             .filter_map(|server| server.deadline);
         let answers = self.pending.iter().filter_map(|pending| pending.deadline);
+        // Servers write to the log while this process sleeps.
+        let logs = (!self.registry.servers.is_empty()).then(|| self.looked_after + LOOK_IDLE);
         servers
             .chain(half_open)
+            .chain(logs)
             .chain(self.listen_again)
             .chain(answers)
             .min()

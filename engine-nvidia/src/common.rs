@@ -202,6 +202,11 @@ impl Common {
         true
     }
 
+    /// Takes room for the rest of an operation that was taken already, whether there is any or not.
+    pub(crate) fn keep_rest(&self, bytes: usize) {
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Gives the room back.
     pub(crate) fn unkeep(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub struct Version {
 }
 
 /// The version that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 2, minor: 0 };
 
 /// Major versions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -454,9 +454,10 @@ mod tests {
         let version = |major, minor| Version { major, minor };
         assert_eq!(agree(version(1, 3), version(1, 7)), Ok(version(1, 3)));
         assert_eq!(agree(version(1, 7), version(1, 3)), Ok(version(1, 3)));
-        let refused = agree(version(1, 7), version(2, 3)).unwrap_err().to_string();
+        let refused = agree(version(1, 7), version(9, 3)).unwrap_err().to_string();
+        let ours = format!("{}.{}", VERSION.major, VERSION.minor);
         assert!(
-            refused.contains("2.3") && refused.contains("1.0"),
+            refused.contains("9.3") && refused.contains(&ours),
             "{refused}"
         );
     }
@@ -486,8 +487,9 @@ mod tests {
         bytes[6] = 9;
         assert_eq!(Packet::decode(&bytes), Ok(refused));
         assert_eq!(Packet::decode(b"GET / HTTP"), Err(Unreadable::Magic));
+        let [low, high] = VERSION.major.to_le_bytes();
         assert_eq!(
-            Packet::decode(b"OMPS\x63\0\x01\0\0\0"),
+            Packet::decode(&[b'O', b'M', b'P', b'S', 99, 0, low, high, 0, 0]),
             Err(Unreadable::Kind(99))
         );
     }

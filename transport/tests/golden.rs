@@ -154,7 +154,10 @@ fn packets() -> Vec<(&'static str, Packet)> {
         (
             "hello-command",
             Packet::Hello(Hello {
-                version: Version { major: 1, minor: 7 },
+                version: Version {
+                    minor: 7,
+                    ..VERSION
+                },
                 fingerprint: 1,
                 features: 0,
                 purpose: Purpose::Command {

@@ -178,7 +178,7 @@ fn descriptors() -> Finding {
     const SUBJECT: &str = "descriptors";
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
-    let clients = most.saturating_sub(64) / 2;
+    let clients = most.saturating_sub(64) / 3;
     let text = format!("up to {most}: room for about {clients} clients of a server");
     if most < FEW_DESCRIPTORS {
         return Finding::warning(

@@ -147,6 +147,15 @@ impl Publisher {
         }
     }
 
+    /// Up to where the client says that it has released a stream's gates; 0 for a slot that there is
+    /// not. It may say anything.
+    #[must_use]
+    pub fn released(&self, stream: u32) -> u64 {
+        // [completion]: what the client wrote before it released the gate is seen by what was behind.
+        let word = self.shared.gates().get(stream as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     /// Notes an event's time in nanoseconds. To be called before the event's completion.
     #[inline]
     pub fn event_time(&self, event: u32, nanoseconds: u64) {
