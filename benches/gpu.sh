@@ -3,30 +3,85 @@
 #
 #   benches/gpu.sh pack FOLDER     builds the programs here and puts all that is needed into FOLDER
 #   FOLDER/gpu.sh run [OPTIONS]    on the machine with the GPU: prints the table; builds nothing
+#   FOLDER/gpu.sh managed [MiB [ROUNDS]]
+#                                  what each scheme for memory of host and device costs, natively and through
+#                                  OpenMPS: one table
+#   FOLDER/gpu.sh calls [DIR]      wrong arguments: which calls OpenMPS answers otherwise than the driver of this
+#                                  machine; both lists of answers go to DIR
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
+# FOLDER/completion and FOLDER/driver_calls are for the driver alone; their sources say how to run them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-programs="openmps nbody gpu_bench gpu_client launch_cost copies"
+programs="openmps nbody gpu_bench gpu_client launch_cost copies calls"
+
+# CUDA's compiler: that of the path, or what `cargo xtask corpus` has fetched.
+compiler() {
+    command -v nvcc || ls target/cuda/*/nvidia/cu13/bin/nvcc 2>/dev/null | tail -n 1
+}
+
+# Runs a program on this machine's own driver: in a directory where no daemon is.
+natively() {
+    CUDA_MPS_PIPE_DIRECTORY=/nonexistent "$@"
+}
+
+# Starts a daemon for this script's clients; it ends with the script.
+start_daemon() {
+    directory=$(mktemp -d)
+    mkdir "$directory/pipe" "$directory/log"
+    export CUDA_MPS_PIPE_DIRECTORY="$directory/pipe" CUDA_MPS_LOG_DIRECTORY="$directory/log"
+    export OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}"
+    trap '"$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
+    "$here/openmps" control -d
+}
+
 case ${1:-} in
 pack)
     folder=${2:?the folder to fill}
     cd "$here/.."
-    cargo build --release --package openmps --package nbody --package benches
+    nvcc=$(compiler)
+    : "${nvcc:?no compiler of CUDA; \`cargo xtask corpus --filter vector_add\` fetches one}"
+    cargo build --release --package openmps --package nbody --package benches --package tests --bins
     mkdir -p "$folder"
     for program in $programs; do
         cp "target/release/$program" "$folder/"
         strip "$folder/$program"
     done
-    cp benches/gpu.sh "$folder/"
+    for source in benches/gpu/*.cu; do
+        # Our library stands in for the driver's, which this machine may not have.
+        "$nvcc" -O2 -std=c++17 -gencode arch=compute_75,code=compute_75 \
+            -o "$folder/$(basename "$source" .cu)" "$source" -Ltarget/embedded/release -lcuda
+    done
+    cp benches/gpu.sh tests/calls/wrong_arguments.txt "$folder/"
     ;;
 run)
     shift
     exec "$here/gpu_bench" "$here" "$@"
     ;;
+managed)
+    mebibytes=${2:-256} rounds=${3:-5}
+    natively "$here/managed" "$mebibytes" "$rounds" native || echo "(not on this machine's driver)"
+    start_daemon
+    # Its rows go on with the same table.
+    "$here/openmps" run -- "$here/managed" "$mebibytes" "$rounds" OpenMPS | tail -n +3
+    ;;
+calls)
+    out=${2:-$(mktemp -d)}
+    mkdir -p "$out"
+    natively "$here/calls" --record "$here/wrong_arguments.txt" >"$out/native.txt" || {
+        echo "(no driver on this machine: the recorded answers stand for its own)"
+        cp "$here/wrong_arguments.txt" "$out/native.txt"
+    }
+    echo "== the driver's answers (>) that differ from the recorded ones (<)"
+    diff "$here/wrong_arguments.txt" "$out/native.txt" && echo "none"
+    start_daemon
+    "$here/openmps" run -- "$here/calls" --record "$here/wrong_arguments.txt" >"$out/openmps.txt"
+    echo "== OpenMPS' answers that are neither the driver's nor explained in the file; all: diff $out/native.txt $out/openmps.txt"
+    "$here/openmps" run -- "$here/calls" --either "$out/native.txt"
+    ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,17s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
+use cuda_abi::facts::ALL_MULTIPROCESSORS;
 use cuda_abi::operations::{
     CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo,
 };
@@ -238,8 +239,12 @@ impl Current {
             return Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
         };
         let place = &self.context.multiprocessors;
-        if let Some(percentage) = affinity::percentage_now()? {
-            let part = f64::from(granted) * f64::from(percentage) / 100.0;
+        let all = device.attribute(CUdevice_attribute(ALL_MULTIPROCESSORS));
+        if let Some(percentage) = affinity::percentage_now()?
+            && all > 0
+        {
+            // Of the whole device, as the client's own percentage is, so that the lowest holds.
+            let part = f64::from(all) * f64::from(percentage) / 100.0;
             // A percentage such as 33.3 is no exact number.
             let part = ((part + 1e-4) as u32).max(1);
             let own = place.load(Ordering::Relaxed);
@@ -343,7 +348,7 @@ impl Current {
         session.modules.forget(session, handle);
         session.arrays.forget(handle);
         session.events.forget(handle);
-        session.streams.forget(handle);
+        session.streams.end_of(session, handle);
         session.ranges.remove_all(|range| range.context == handle);
         session.post(&ContextDestroy {
             context: self.slot(),

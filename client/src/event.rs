@@ -229,9 +229,11 @@ impl Events {
         if let Some(slot) = event.shared() {
             return record_shared(slot, target);
         }
-        // Held over the sending, so that of two records the later one is what the event keeps.
+        // The event is held over the sending, so that of two records the later one is what it keeps;
+        // and taken behind the stream, as a graph's launch takes both.
+        let mut stream = target.appender();
         let mut recorded = event.lock();
-        let sequence = target.enqueue(&event.record_request(), &[])?;
+        let sequence = stream.post(&event.record_request(), &[])?;
         let place = Place {
             slot: target.slot,
             sequence,

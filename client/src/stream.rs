@@ -301,13 +301,11 @@ impl Streams {
 
     /// Ends a stream that was made by [`Streams::create`].
     pub(crate) fn destroy(&self, session: &Session, key: Key) -> Result<(), CUresult> {
-        if key.index() < CONTEXT_SLOTS {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        let stream = self
-            .table
-            .remove(key)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let stream = match key.index() {
+            ..CONTEXT_SLOTS => None,
+            _ => self.table.remove(key),
+        };
+        let stream = stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         if stream.special() & CAPTURED != 0 {
             session.graphs.captures.stream_ends(session, key, stream);
         }
@@ -316,17 +314,13 @@ impl Streams {
         sent.map(drop)
     }
 
-    /// Forgets the streams of a context that has ended. The server ended them with it.
-    pub(crate) fn forget(&self, context: u64) {
-        let of_context: Vec<Key> = self
-            .of_context(context)
-            .map(|(key, _)| key)
-            .filter(|key| key.index() >= CONTEXT_SLOTS)
-            .collect();
+    /// Ends the streams of a context that is about to end, each by itself: the server ends the context
+    /// only when all of the program's work is done, and slots are to be used again before that.
+    pub(crate) fn end_of(&self, session: &Session, context: u64) {
+        let of_context: Vec<Key> = self.of_context(context).map(|(key, _)| key).collect();
         for key in of_context {
-            if self.table.remove(key).is_some() {
-                self.table.release(key.index());
-            }
+            // One that another thread ended meanwhile is as good; the legacy one goes with the context.
+            let _ = self.destroy(session, key);
         }
     }
 

@@ -47,6 +47,8 @@ pub struct Answer {
     pub as_json: bool,
     /// What the command client exits with.
     pub exit: u8,
+    /// What people are to read beside it, where tools parse the text.
+    pub remark: Option<Box<str>>,
     /// What goes to the log in place of the text.
     pub log: Option<String>,
     /// What must come to pass before the answer is given.
@@ -96,6 +98,13 @@ impl Answer {
     fn with_value(self, value: Value) -> Self {
         Self {
             value: Some(value),
+            ..self
+        }
+    }
+
+    fn with_remark(self, remark: impl Display) -> Self {
+        Self {
+            remark: Some(remark.to_string().into()),
             ..self
         }
     }

@@ -82,7 +82,7 @@ impl Changed {
     /// # Errors
     /// When it cannot be read or believed, in words.
     pub fn read(directories: &Directories) -> Result<Self, String> {
-        let path = directories.pipe.join("compute_modes.json");
+        let path = directories.compute_modes();
         let before = match crate::group_files::read_own(&path)? {
             None => BTreeMap::new(),
             Some(text) => serde_json::from_str(&text)
@@ -105,12 +105,21 @@ impl Changed {
         let found = devices.modes()?;
         let others = found.into_iter().filter(|(_, is)| *is != mode);
         let others: Vec<(String, u32)> = others.collect();
-        self.before.extend(others.iter().cloned());
+        for (uuid, was) in &others {
+            // What a former daemon found and could not be given back is what it is to have in the end.
+            self.before.entry(uuid.clone()).or_insert(*was);
+        }
         // First, so that whoever comes after a kill -9 knows.
         self.keep()?;
         let mut lines = Vec::new();
-        for (uuid, was) in others {
-            if let Err(error) = devices.set(&uuid, mode) {
+        for (place, (uuid, was)) in others.iter().enumerate() {
+            if let Err(error) = devices.set(uuid, mode) {
+                // This one and those behind it are as they were: nobody is to set them later.
+                for (uuid, was) in &others[place..] {
+                    if self.before.get(uuid) == Some(was) {
+                        self.before.remove(uuid);
+                    }
+                }
                 self.give_back(devices);
                 return Err(format!(
                     "device {uuid} cannot be set to {}: {error}",
@@ -120,7 +129,7 @@ impl Changed {
             lines.push(format!(
                 "Compute mode of device {uuid} set to {}; it was {}",
                 name(mode),
-                name(was)
+                name(*was)
             ));
         }
         Ok(lines)
@@ -167,7 +176,8 @@ impl Changed {
 
 impl Daemon {
     /// Gives back what a daemon that was killed did not, and sets the devices' modes if that was asked
-    /// for.
+    /// for. Who was not asked to set anything is not kept from starting by what cannot be given back:
+    /// the log says so, and the next one tries again.
     ///
     /// # Errors
     /// In words; then nothing was set.
@@ -183,7 +193,14 @@ impl Daemon {
         }
         let devices = match (self.machine.open_modes)() {
             Ok(Some(devices)) => devices,
-            Ok(None) if asked.is_none() => return Ok(()),
+            Err(error) if asked.is_none() => {
+                self.log(&format!("Compute modes cannot be given back: {error}"));
+                return Ok(());
+            }
+            Ok(None) if asked.is_none() => {
+                self.log("Compute modes cannot be given back: no device has one that could be set");
+                return Ok(());
+            }
             Ok(None) => return Err("no device has a compute mode that could be set".into()),
             Err(error) => return Err(format!("cannot set compute modes: {error}")),
         };
@@ -281,6 +298,9 @@ impl DeviceModes for SoftwareModes {
     }
 
     fn set(&self, device: &str, mode: u32) -> Result<(), String> {
+        if device.parse::<u32>().is_err() {
+            return Err(format!("there is no software device {device}"));
+        }
         let path = self.file();
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
         std::fs::create_dir_all(&self.directory).map_err(|error| failed(&self.directory, error))?;
@@ -380,6 +400,18 @@ mod tests {
             "{error}"
         );
         assert_eq!(cards.0.borrow()["a"], DEFAULT);
+        assert!(
+            changed.is_empty(),
+            "nobody is to set later what was never changed"
+        );
+        // Unless a former daemon changed it.
+        changed.before.insert("b".into(), PROHIBITED);
+        assert!(changed.set_all(&cards, EXCLUSIVE_PROCESS).is_err());
+        assert_eq!(changed.before["b"], PROHIBITED);
+        let cards = Cards::of(&[("a", DEFAULT), ("b", DEFAULT)], None);
+        changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap();
+        assert_eq!(changed.give_back(&cards).len(), 2);
+        assert_eq!(cards.0.borrow()["b"], PROHIBITED);
     }
 
     #[test]
@@ -397,6 +429,10 @@ mod tests {
         drop(taken);
         assert!(modes.take(0).unwrap().is_some());
         assert!(modes.take(1).is_err(), "nobody has set one");
+        assert!(
+            modes.set("GPU-1", DEFAULT).is_err(),
+            "a card is no such device"
+        );
         modes.set("0", DEFAULT).unwrap();
         assert_eq!(modes.get(0), DEFAULT);
     }

@@ -17,7 +17,7 @@ use crate::arguments::Options;
 use crate::changes::Change;
 use crate::commands::{self, Answer, Caller};
 use crate::compute_mode::{Changed, DeviceModes};
-use crate::connections::HalfOpen;
+use crate::connections::{HalfOpen, most_half_open};
 use crate::directories::text_variable;
 use crate::groups::Groups;
 use crate::instance::Instance;
@@ -37,6 +37,9 @@ const LOG_BYTES: u64 = 16 << 20;
 
 /// How often, at most, the logs are looked after.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
+
+/// How long it is left alone while nothing else happens and there are servers.
+const LOOK_IDLE: Duration = Duration::from_secs(60);
 
 /// How long the answer to `terminate_client` waits for the client's work to end.
 const ENDED_WITHIN: Duration = Duration::from_secs(10);
@@ -104,6 +107,8 @@ pub struct Daemon {
     pub(crate) attempts: HashMap<Key, u32>,
     /// Connections by number, and so in the order in which they came.
     pub(crate) half_open: BTreeMap<u64, HalfOpen>,
+    /// How many of them there may be.
+    pub(crate) most_half_open: usize,
     /// The last number given to a connection, session or server.
     pub(crate) last_number: u64,
     /// When the listener, out of descriptors, is looked at again.
@@ -127,7 +132,7 @@ impl Daemon {
         let (defaults, default_priority) = limits_in_environment()?;
         let failed = |error: &dyn std::fmt::Display| format!("cannot wait for events: {error}");
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| failed(&error))?;
-        let signals = on_signals(&[SIGTERM, SIGINT]).map_err(|error| failed(&error))?;
+        let signals = on_signals(&ending_signals()).map_err(|error| failed(&error))?;
         let children = on_signals(&[SIGCHLD]).map_err(|error| failed(&error))?;
         let log_bytes = match text_variable("OPENMPS_LOG_BYTES")? {
             Some(text) => cuda_abi::limits::size_in_bytes(&text)
@@ -159,6 +164,7 @@ impl Daemon {
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
+            most_half_open: most_half_open(descriptors()),
             last_number: 0,
             listen_again: None,
             epoll,
@@ -201,12 +207,10 @@ impl Daemon {
     }
 
     fn say_how_it_serves(&self, options: Options) {
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(u64::MAX);
+        let descriptors = descriptors();
         // What a client costs: here its connection and its process while it waits; in its server
-        // those two for good.
-        let clients = descriptors.saturating_sub(64) / 2;
+        // those two for good, and its memory of each device where that is the software GPU's.
+        let clients = descriptors.saturating_sub(64) / 3;
         self.log(&format!(
             "Up to {descriptors} descriptors: room for about {clients} clients of a server"
         ));
@@ -458,8 +462,11 @@ impl Daemon {
             .values()
             .filter_map(|server| server.deadline);
         let answers = self.pending.iter().filter_map(|pending| pending.deadline);
+        // Servers write to the log while this process sleeps.
+        let logs = (!self.registry.servers.is_empty()).then(|| self.looked_after + LOOK_IDLE);
         servers
             .chain(half_open)
+            .chain(logs)
             .chain(self.listen_again)
             .chain(answers)
             .min()
@@ -512,6 +519,12 @@ impl Daemon {
     }
 }
 
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
 /// The limits that the environment gives, and the priority.
 ///
 /// # Errors
@@ -526,6 +539,18 @@ pub fn limits_in_environment() -> Result<(Settings, u32), String> {
         None => 0,
     };
     Ok((settings, priority))
+}
+
+/// The signals that end the daemon as `quit -t 0` does. Whoever started it with SIGHUP ignored, as nohup
+/// does, wants it to go on.
+fn ending_signals() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let ignored = ignored.unwrap_or(0);
+    let mut signals = vec![SIGTERM, SIGINT, SIGHUP, SIGQUIT];
+    signals.retain(|signal| *signal != SIGHUP || ignored >> (SIGHUP - 1) & 1 == 0);
+    signals
 }
 
 /// Becomes readable when one of the signals came.
@@ -550,9 +575,18 @@ const SIGCHLD: i32 = 17;
 const SIGTERM: i32 = 15;
 /// SIGINT
 const SIGINT: i32 = 2;
+/// SIGHUP: its terminal is gone.
+const SIGHUP: i32 = 1;
+/// SIGQUIT
+const SIGQUIT: i32 = 3;
 
 /// Sends an answer to whoever still waits for it. The daemon never waits for a reader.
 pub fn send_answer(connection: &Connection, answer: &Answer) {
+    let remark = answer.remark.as_deref().filter(|_| !answer.as_json);
+    if let Some(remark) = remark {
+        let packet = transport::handshake::remark(remark);
+        let _ = connection.try_send(&packet.encode(), &[]);
+    }
     for packet in transport::handshake::command_output(answer.exit, &answer.output()) {
         if connection.try_send(&packet.encode(), &[]).is_err() {
             return;

@@ -98,6 +98,12 @@ impl Directories {
         self.pipe.join("group_state")
     }
 
+    /// What a daemon is to give back to its devices.
+    #[must_use]
+    pub fn compute_modes(&self) -> PathBuf {
+        self.pipe.join("compute_modes.json")
+    }
+
     /// The structured log.
     #[must_use]
     pub fn events(&self) -> PathBuf {
@@ -122,4 +128,11 @@ pub fn make(path: &Path, what: &str) -> Result<(), String> {
             path.display()
         )
     })
+}
+/// Whether a path that is none is a list of absolute ones: a process is the client of one daemon.
+#[must_use]
+pub fn names_several(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let mut parts = text.split([',', ':']);
+    !path.exists() && parts.clone().count() > 1 && parts.all(|part| part.starts_with('/'))
 }

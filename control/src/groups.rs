@@ -349,7 +349,7 @@ impl Daemon {
         let (Some(group), Some(server)) = (group, server) else {
             return Err(SocketError::Closed);
         };
-        let slot = server.slot.ok_or(SocketError::Descriptors)?;
+        let slot = server.slot.ok_or(SocketError::Descriptors(Vec::new()))?;
         let packet = group.packet(number, slot, request);
         let fds = [group.ledger.as_fd()];
         server.connection.try_send(&packet.encode(), &fds)?;

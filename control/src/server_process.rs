@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::net::SocketType;
+use rustix::process::DumpableBehavior;
 use transport::socket::Connection;
 
 use crate::log::Log;
@@ -77,10 +78,22 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
             "a server is started by its daemon: nvidia-cuda-mps-control -d",
         ));
     }
+    let connection = Connection::from_fd(stdin);
+    hide(&connection);
     let log = Log::from_file(File::from(std::io::stdout().as_fd().try_clone_to_owned()?));
     // What tools look for; the name of the file that runs would be "exe".
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
-    Ok((Connection::from_fd(stdin), log))
+    Ok((connection, log))
+}
+
+/// Keeps a server that runs as its clients' user out of their hands: else they could open its files,
+/// among them the ledgers that other groups' and users' servers share, or trace it. The daemon can,
+/// being another user who may do anything.
+fn hide(daemon: &Connection) {
+    let own = rustix::process::geteuid().as_raw();
+    if daemon.peer().is_ok_and(|peer| peer.uid != own) {
+        let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    }
 }
 
 #[cfg(test)]

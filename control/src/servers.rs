@@ -16,7 +16,7 @@ use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
 use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
-use crate::settings::{Settings, as_given};
+use crate::settings::{Settings, as_given, device_named};
 use crate::source::Source;
 
 /// Starts of a server in a row that may fail before its clients are refused.
@@ -24,6 +24,9 @@ const MAX_ATTEMPTS: u32 = 6;
 
 /// How long a server may take until it is ready, before it is killed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Packets of one server that are read before everybody else has a turn.
+const PACKETS_A_TURN: usize = 64;
 
 impl Daemon {
     /// The server for a user's clients; started if it does not run.
@@ -147,9 +150,13 @@ impl Daemon {
         }
     }
 
-    /// A server has said something.
+    /// A server has said something. What is left after a turn makes its socket readable again.
     pub(crate) fn server_spoke(&mut self, id: ServerId) {
-        loop {
+        self.hear(id, PACKETS_A_TURN);
+    }
+
+    fn hear(&mut self, id: ServerId, most: usize) {
+        for _ in 0..most {
             let Some(server) = self.registry.servers.get(&id) else {
                 return;
             };
@@ -261,7 +268,14 @@ impl Daemon {
             settings.percentage
         ));
         for (device, size) in &settings.memory {
-            if let Ok(bytes) = limits::size_in_bytes(size) {
+            if device_named(&server.devices, device).is_none() {
+                self.log(&format!(
+                    "Server {pid} has a memory limit for device {device}, which there is not or more \
+                     than one: its clients are refused until `set_device_pinned_mem_limit {pid} {device} \
+                     none` takes it away",
+                    pid = server.pid(),
+                ));
+            } else if let Ok(bytes) = limits::size_in_bytes(size) {
                 say(&format!(
                     "Device pinned memory limit for device {device} set to {bytes:#x} bytes"
                 ));
@@ -318,8 +332,8 @@ impl Daemon {
     /// A server's process has ended. Its clients see their sockets close, and get error 806. `status`
     /// is how, if somebody has asked already.
     pub(crate) fn server_ended(&mut self, id: ServerId, status: Option<ExitStatus>) {
-        // What it said last still counts.
-        self.server_spoke(id);
+        // What it said last still counts, and there is no more than its socket held.
+        self.hear(id, usize::MAX);
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };

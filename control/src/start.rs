@@ -53,23 +53,9 @@ fn fail(line: &str) -> ExitCode {
 fn set_up(options: Options, machine: Machine) -> Result<Daemon, String> {
     let directories = Directories::from_environment()?;
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
-    raise_descriptor_limit();
+    transport::socket::raise_descriptor_limit();
     let instance = Instance::claim(directories, options.foreground)?;
     Daemon::new(instance, options, machine)
-}
-
-/// Each client costs the daemon two descriptors while it connects, and a server up to seven: as many
-/// as the machine allows.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        },
-    );
 }
 
 /// The process that was asked for a daemon.

@@ -1,5 +1,6 @@
 //! What a client is told of the devices when it attaches, so that it never asks again.
 
+use crate::types::DEVICE_ATTRIBUTES;
 use crate::words::{Damaged, Reader, put, put_name};
 
 /// The facts of one device.
@@ -26,6 +27,9 @@ pub const ABILITIES: u32 = 0;
 pub const REACHES_PEERS: i32 = 1;
 /// CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 pub const MULTIPROCESSOR_COUNT: u32 = 16;
+/// Behind CUDA's attributes: how many multiprocessors the device has, of which [`MULTIPROCESSOR_COUNT`]
+/// tells the client's part. 0 where percentages count for nothing, as in a static partition.
+pub const ALL_MULTIPROCESSORS: u32 = DEVICE_ATTRIBUTES.len() as u32 + 1;
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
 pub const COMPUTE_MODE: u32 = 20;
 /// CU_DEVICE_ATTRIBUTE_PCI_BUS_ID

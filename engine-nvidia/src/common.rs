@@ -31,6 +31,8 @@ pub(crate) struct Common {
     /// What its kernels have printed.
     pub(crate) output: Output,
     waker: Arc<Waker>,
+    /// The client's own thread looks how far its work has come, until it leaves that to the poller.
+    attended: AtomicBool,
     /// Everything that clears memory which the streams may touch.
     pub(crate) cleared: Vec<Arc<Cleared>>,
     /// The client is going: nothing is reported any more.
@@ -39,6 +41,8 @@ pub(crate) struct Common {
     waiting: AtomicUsize,
     /// Streams with operations that were not signed when they came here. Streams keep this.
     unsigned: Mutex<Vec<Weak<Stream>>>,
+    /// Whether there are any.
+    has_unsigned: AtomicBool,
     /// Streams that have work, other than those that somebody is looking at.
     busy: Mutex<Vec<Arc<Stream>>>,
     /// How many streams have work.
@@ -60,10 +64,12 @@ impl Common {
             observer,
             output: Output::default(),
             waker,
+            attended: AtomicBool::new(false),
             cleared,
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             unsigned: Mutex::default(),
+            has_unsigned: AtomicBool::new(false),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
@@ -151,9 +157,34 @@ impl Common {
         lock(&self.busy).push(stream);
     }
 
-    /// Has the poller look.
+    /// Has the poller look, unless the client's own thread does.
     pub(crate) fn wake(&self) {
-        self.waker.wake();
+        if !self.is_attended() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether the client's own thread looks.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::Acquire)
+    }
+
+    /// The client's own thread looks from now on.
+    pub(crate) fn attend(&self) {
+        if !self.attended.load(Ordering::Relaxed) {
+            self.attended.store(true, Ordering::Release);
+        }
+    }
+
+    /// The client's own thread looks no more for now, and gives the driver no more work.
+    pub(crate) fn leave(&self) {
+        self.sign();
+        if self.attended.load(Ordering::Relaxed) {
+            self.attended.store(false, Ordering::Release);
+            if self.is_busy() {
+                self.waker.wake();
+            }
+        }
     }
 
     /// Whether reports are still wanted.
@@ -171,6 +202,11 @@ impl Common {
         true
     }
 
+    /// Takes room for the rest of an operation that was taken already, whether there is any or not.
+    pub(crate) fn keep_rest(&self, bytes: usize) {
+        self.waiting.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Gives the room back.
     pub(crate) fn unkeep(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
@@ -179,10 +215,14 @@ impl Common {
     /// A stream has an operation that is not signed.
     pub(crate) fn add_unsigned(&self, stream: &Arc<Stream>) {
         lock(&self.unsigned).push(Arc::downgrade(stream));
+        self.has_unsigned.store(true, Ordering::Release);
     }
 
     /// Signs what is not signed: nothing more comes for now.
     pub(crate) fn sign(&self) {
+        if !self.has_unsigned.swap(false, Ordering::AcqRel) {
+            return;
+        }
         let streams = std::mem::take(&mut *lock(&self.unsigned));
         for stream in streams.iter().filter_map(Weak::upgrade) {
             stream.sign_now();

@@ -29,10 +29,19 @@ pub(crate) const VARIABLE: &str = "OPENMPS_DRIVER";
 
 /// Absolute paths at which the driver may be, best first.
 pub(crate) fn candidates() -> Vec<PathBuf> {
-    match std::env::var_os(VARIABLE) {
-        Some(path) => vec![PathBuf::from(path)],
+    match named_by(VARIABLE) {
+        Some(path) => vec![path],
         None => beside("libcuda.so.1"),
     }
+}
+
+/// The library that a variable names. A program that has more rights than whoever started it (set-uid,
+/// file capabilities) believes no such variable, as the dynamic linker believes none of its own then.
+pub(crate) fn named_by(variable: &str) -> Option<PathBuf> {
+    // SAFETY: it reads what the kernel told this process at its start.
+    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let path = std::env::var_os(variable).filter(|path| !privileged && !path.is_empty());
+    path.map(PathBuf::from)
 }
 
 /// Absolute paths at which a library of the driver's may be, best first.

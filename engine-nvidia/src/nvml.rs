@@ -4,7 +4,7 @@
 //! takes root, and holds no context. It must not know why a mode is set.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -45,17 +45,18 @@ pub struct DeviceMode {
 }
 
 impl Nvml {
-    /// Opens the library where it usually is; `None` where there is none.
+    /// Opens the library that OPENMPS_NVML names, or the one where it usually is; `None` where there is
+    /// none.
     ///
     /// # Errors
-    /// When there is one that does not work, in words.
+    /// When there is one that does not work, or none where the variable says, in words.
     pub fn open() -> Result<Option<Self>, String> {
-        for path in candidates() {
-            if path.exists() {
-                return Self::open_at(&path).map(Some);
-            }
+        if let Some(path) = locate::named_by(VARIABLE) {
+            return Self::open_at(&path).map(Some);
         }
-        Ok(None)
+        let usual = locate::beside("libnvidia-ml.so.1");
+        let found = usual.iter().find(|path| path.exists());
+        found.map(|path| Self::open_at(path)).transpose()
     }
 
     /// Opens the library at an absolute path.
@@ -179,12 +180,5 @@ impl Drop for Nvml {
     fn drop(&mut self) {
         // SAFETY: it was initialised, and no handle is used any more.
         unsafe { (self.shutdown)() };
-    }
-}
-
-fn candidates() -> Vec<PathBuf> {
-    match std::env::var_os(VARIABLE) {
-        Some(path) => vec![PathBuf::from(path)],
-        None => locate::beside("libnvidia-ml.so.1"),
     }
 }

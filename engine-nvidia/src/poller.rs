@@ -1,9 +1,12 @@
 //! The thread that sees completions: it reads the completion words of all clients' busy streams.
 //!
+//! A client whose own thread looks for completions is left to that thread, but for a look now and then.
+//!
 //! It spins while work is short, sleeps longer the longer nothing happens, and sleeps for good while
 //! no client has work. Reading a word costs no call of the driver. Now and then, when nothing has moved
 //! for a while, it asks the driver whether the devices are well: a dead one writes no words.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -15,9 +18,13 @@ use crate::sync::lock;
 
 /// How long it spins after the last progress, where there are cores to spare.
 const SPIN: Duration = Duration::from_micros(60);
-/// Its shortest and its longest sleep while there is work.
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST: Duration = Duration::from_micros(500);
+/// Its shortest and its longest sleep while there is work, and what part of the time since the last
+/// progress it sleeps: so much of a kernel's time may be lost before its end is seen.
+const SHORTEST: Duration = Duration::from_micros(10);
+const LONGEST: Duration = Duration::from_millis(2);
+const PART: u32 = 100;
+/// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
+const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// How often the devices are asked while nothing moves.
 const PROBE: Duration = Duration::from_millis(2);
 /// Cores below which spinning would take the time of who posts the work.
@@ -133,6 +140,8 @@ impl Drop for Poller {
 
 impl State {
     fn run(&self) {
+        // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = if cores < CORES_TO_SPIN {
             Duration::ZERO
@@ -144,15 +153,22 @@ impl State {
         let mut seen = 0;
         let mut still_since = Instant::now();
         let mut next_probe = still_since + PROBE;
+        let mut next_of_all = still_since;
         while !self.stop.load(Ordering::SeqCst) {
             let posts = self.waker.posts.load(Ordering::SeqCst);
             clients.clone_from(&lock(&self.clients));
             let (mut progress, mut busy) = (false, false);
-            for client in &clients {
-                progress |= client.poll(&mut scratch);
-                busy |= client.is_busy();
-            }
             let now = Instant::now();
+            let all = now >= next_of_all;
+            if all {
+                next_of_all = now + LOOK_AFTER;
+            }
+            for client in &clients {
+                if all || !client.is_attended() {
+                    progress |= client.poll(&mut scratch);
+                    busy |= client.is_busy() && !client.is_attended();
+                }
+            }
             if progress || posts != seen {
                 seen = posts;
                 still_since = now;
@@ -160,12 +176,12 @@ impl State {
                 continue;
             }
             if !busy {
-                for device in &self.devices {
-                    device.gate().sweep();
-                }
+                let swept = self.devices.iter().map(|device| device.gate().sweep());
+                // What attended clients have running keeps the rest from being given back.
+                let again = swept.fold(false, |again, done| again | !done);
                 self.tell_the_idle(&clients);
                 clients.clear();
-                self.waker.sleep(posts, None);
+                self.waker.sleep(posts, again.then_some(LONGEST));
                 continue;
             }
             if now >= next_probe {
@@ -181,7 +197,7 @@ impl State {
                 std::hint::spin_loop();
             } else {
                 self.waker
-                    .sleep(posts, Some((still / 8).clamp(SHORTEST, LONGEST)));
+                    .sleep(posts, Some((still / PART).clamp(SHORTEST, LONGEST)));
             }
         }
     }

@@ -3,13 +3,15 @@
 //! After an operation is *signed*, the GPU writes a ticket into the stream's completion word, which any
 //! thread may read. Signing costs about as much of the context's lock as a launch, so launches that come
 //! one after another are signed together: when there are [`BATCH`] of them, when nothing more comes for
-//! now ([`Common::sign`]), or after [`STALE`], whatever the client's thread does.
+//! now or the client's thread turns to something else ([`Common::sign`]), or after [`STALE`], when it is
+//! busy with other streams.
 //!
-//! Only so many operations of a stream are with the driver at a time, because a launch into a full
+//! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
-//! complete.
+//! complete. An operation of many commands is given to the driver in parts.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -25,10 +27,10 @@ use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
 
-/// Places that the operations of one stream take in its hardware queue of about a thousand, which several
-/// streams share; and within which bounds.
+/// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
+/// and the bounds of one stream's part.
 const PLACES: usize = 640;
-const LEAST_DEPTH: usize = 32;
+const LEAST_DEPTH: usize = 4;
 const MOST_DEPTH: usize = 256;
 
 /// Hardware queues of a context, to which the driver deals out streams in turn.
@@ -37,8 +39,9 @@ const QUEUES: usize = 32;
 /// Launches that are signed together at most.
 const BATCH: u32 = 32;
 
-/// How long an operation stays unsigned at most. Rather more than a client's thread takes for a record.
-const STALE: Duration = Duration::from_micros(20);
+/// How long an operation stays unsigned at most, more or less. Many times what a launch takes when all
+/// clients launch at once, or batches would never fill.
+const STALE: Duration = Duration::from_micros(500);
 
 /// One stream of a client.
 #[derive(Debug)]
@@ -48,7 +51,18 @@ pub(crate) struct Stream {
     common: Arc<Common>,
     priority: i32,
     word: Word,
+    /// What a look without the lock compares the word with.
+    last: Last,
     state: Mutex<State>,
+}
+
+/// What the last look at a stream saw, for the next one: most see nothing new, and need no lock.
+#[derive(Debug, Default)]
+struct Last {
+    /// The completion word.
+    word: AtomicU32,
+    /// There is nothing to do before the word changes.
+    calm: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -58,6 +72,8 @@ struct State {
     epoch: u64,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
+    /// Commands of these.
+    commands: usize,
     /// Not yet with the driver, in order.
     pending: VecDeque<(u64, Work)>,
     /// The last ticket that was signed for.
@@ -80,7 +96,9 @@ struct State {
 
 #[derive(Debug)]
 struct Issued {
-    sequence: u64,
+    /// Which operation it is, or is the last part of.
+    sequence: Option<u64>,
+    commands: usize,
     ticket: u32,
     result: Result<(), CUresult>,
     after: After,
@@ -118,6 +136,7 @@ impl Stream {
             raw: Handle(raw),
             epoch,
             issued: VecDeque::new(),
+            commands: 0,
             pending: VecDeque::new(),
             ticket: word.load(),
             unsigned: 0,
@@ -134,6 +153,7 @@ impl Stream {
             common,
             priority,
             word,
+            last: Last::default(),
             state,
         }))
     }
@@ -202,6 +222,9 @@ impl Stream {
         let unsigned = state.unsigned;
         if state.pending.is_empty() && self.may_issue(&mut state) {
             self.issue(&mut state, sequence, work);
+            if self.word.load() != self.last.word.load(Ordering::Relaxed) {
+                self.advance(&mut state);
+            }
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
@@ -217,6 +240,7 @@ impl Stream {
         }
         let to_sign = unsigned == 0 && state.unsigned > 0;
         let list = !std::mem::replace(&mut state.listed, true);
+        self.note(&state);
         drop(state);
         if to_sign {
             self.common.add_unsigned(self);
@@ -228,11 +252,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether one more operation may go to the driver now. If so, it has passed the gate.
+    /// Commands that may be with the driver.
+    fn depth(&self) -> usize {
+        let sharing = self.device().streams().div_ceil(QUEUES).max(1);
+        (PLACES / sharing).clamp(LEAST_DEPTH, MOST_DEPTH)
+    }
+
+    /// Whether more may go to the driver now. If so, it has passed the gate.
     fn may_issue(&self, state: &mut State) -> bool {
-        let depth = (PLACES / self.device().streams().div_ceil(QUEUES).max(1))
-            .clamp(LEAST_DEPTH, MOST_DEPTH);
-        state.issued.len() < depth
+        state.commands < self.depth()
             && state.before.is_none()
             && self.is_current(state)
             && self.context.pass_gate()
@@ -240,7 +268,9 @@ impl Stream {
 
     /// Signs what is not signed yet.
     pub(crate) fn sign_now(&self) {
-        self.sign_rest(&mut lock(&self.state));
+        let mut state = lock(&self.state);
+        self.sign_rest(&mut state);
+        self.note(&state);
     }
 
     fn sign_rest(&self, state: &mut State) {
@@ -282,9 +312,13 @@ impl Stream {
         }
     }
 
-    /// Gives an operation that passed the gate to the driver; what comes of it is told in its turn.
-    fn issue(&self, state: &mut State, sequence: u64, work: Work) {
+    /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
+    /// comes of it is told in its turn.
+    fn issue(&self, state: &mut State, sequence: u64, mut work: Work) {
         let last = matches!(work, Work::Destroy);
+        let room = self.depth().saturating_sub(state.commands).max(1);
+        let rest = work.split(room);
+        let commands = work.commands();
         let issued = self
             .context
             .check()
@@ -296,7 +330,8 @@ impl Stream {
                     state.unsigned_since = Instant::now();
                 }
                 state.unsigned += 1;
-                if alone || state.unsigned >= BATCH {
+                // What is not signed makes no room.
+                if alone || state.unsigned >= BATCH || commands >= room {
                     self.sign(driver, state)?;
                 }
                 Ok(result)
@@ -308,12 +343,20 @@ impl Stream {
             Err(_) if last => (Ok(()), After::Destroy),
             Err(code) => (Err(code), After::Nothing),
         };
+        // What failed in part is over.
+        let rest = rest.filter(|_| result.is_ok());
+        state.commands += commands;
         state.issued.push_back(Issued {
-            sequence,
+            sequence: rest.is_none().then_some(sequence),
+            commands,
             ticket: state.ticket.wrapping_add(u32::from(state.unsigned > 0)),
             result,
             after,
         });
+        if let Some(rest) = rest {
+            self.common.keep_rest(rest.kept());
+            state.pending.push_front((sequence, rest));
+        }
     }
 
     fn issue_work(
@@ -340,8 +383,30 @@ impl Stream {
         Ok(())
     }
 
+    /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
+    fn note(&self, state: &State) {
+        let seen = self.last.word.load(Ordering::Relaxed);
+        let calm = state.unsigned == 0
+            && state.pending.is_empty()
+            && state.before.is_none()
+            && state
+                .issued
+                .front()
+                .is_some_and(|front| !has_come_to(seen, front.ticket) && !front.after.prints());
+        self.last.calm.store(calm, Ordering::Release);
+    }
+
     /// Reports what has completed, issues what waits, and signs what has been unsigned for long.
     pub(crate) fn poll(self: &Arc<Self>) -> Polled {
+        if self.last.calm.load(Ordering::Acquire)
+            && self.word.load() == self.last.word.load(Ordering::Relaxed)
+            && self.context.check_told().is_ok()
+        {
+            return Polled {
+                progress: false,
+                busy: true,
+            };
+        }
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -373,6 +438,7 @@ impl Stream {
         }
         let busy = !state.issued.is_empty() || !state.pending.is_empty();
         state.listed = busy;
+        self.note(state);
         Polled { progress, busy }
     }
 
@@ -383,6 +449,7 @@ impl Stream {
             // In this order: a device that died later does not undo what had completed.
             let dead = self.context.check_told();
             let word = self.word.load();
+            self.last.word.store(word, Ordering::Relaxed);
             while let Some(front) = state.issued.front() {
                 let come = has_come_to(word, front.ticket);
                 if !come && dead.is_ok() {
@@ -392,6 +459,7 @@ impl Stream {
                     break;
                 };
                 let result = if come { issued.result } else { dead };
+                state.commands -= issued.commands;
                 self.context.leave();
                 progress = true;
                 if matches!(issued.after, After::Destroy) {
@@ -414,11 +482,12 @@ impl Stream {
             if !gave {
                 return progress;
             }
+            self.sign_rest(state);
         }
     }
 
     /// Does what is due after an operation and reports it.
-    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) {
+    fn finish(&self, sequence: Option<u64>, result: Result<(), CUresult>, after: After) {
         let open = self.common.is_open();
         match after {
             After::Nothing | After::Destroy => {}
@@ -438,7 +507,7 @@ impl Stream {
                 }
             }
         }
-        if open {
+        if open && let Some(sequence) = sequence {
             let at = At {
                 stream: self.slot,
                 sequence,

@@ -43,8 +43,7 @@ fn modes_are_asked_for_and_set_and_refusals_have_words() {
     nvml.set("GPU-11111111-bbbb", 3).unwrap();
     assert_eq!(nvml.modes().unwrap()[1], device("GPU-11111111-bbbb", 3));
     assert!(nvml.set("GPU-2", 3).unwrap_err().contains("no device"));
-    // SAFETY: as above.
-    unsafe { std::env::set_var("FAKE_NVML_NO_PERMISSION", "1") };
+    std::fs::write(record.with_extension("refused"), "1").unwrap();
     let error = nvml.set("GPU-11111111-bbbb", 0).unwrap_err();
     assert!(error.contains("Insufficient Permissions"), "{error}");
     assert_eq!(std::fs::read_to_string(record).unwrap(), "1 3\n");

@@ -227,6 +227,17 @@ pub trait Observer: Send + Sync + Debug {
     fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
 }
 
+/// What a [look](Client::look) at a client's work shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// Nothing is under way whose completion a look would show.
+    Nothing,
+    /// Something is, and has come no further.
+    UnderWay,
+    /// Something has completed and was reported.
+    Progress,
+}
+
 macro_rules! client_trait {
     (session $session:tt engine { $(
         $(#[$doc:meta])*
@@ -282,6 +293,16 @@ macro_rules! client_trait {
             /// Runs this client's own waiting work on the calling thread for a short while, if that
             /// is of use. Returns whether it did anything.
             fn assist(&mut self) -> bool;
+
+            /// Looks how far the client's work has come, and reports what is done, where that saves
+            /// the engine's own threads from doing so: they need not, until [`Client::leave`]. Cheap,
+            /// to be called again and again while something is under way.
+            fn look(&mut self) -> Sight {
+                Sight::Nothing
+            }
+
+            /// Nobody looks for a while: completions are for the engine's own threads to see.
+            fn leave(&mut self) {}
 
             /// Makes committed memory of a device window ready to be used by other clients. The
             /// caller does not take it back before what this gives, and all its clones, are dropped;

@@ -83,6 +83,8 @@ pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
     let asked = variable("OPENMPS_ENGINE");
     if asked.as_deref() != Some("soft")
         && let Some(nvml) = Nvml::open()?
+        // Where there is no card, a server takes the software GPU, unless it was told not to.
+        && (asked.is_some() || !nvml.modes()?.is_empty())
     {
         return Ok(Some(Box::new(NvidiaModes(nvml))));
     }

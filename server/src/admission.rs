@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT};
+use cuda_abi::facts::{ALL_MULTIPROCESSORS, COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT};
 use cuda_abi::limits;
 use engine::arena::{Arena, EXTENT};
 use engine::{Attachment, Engine, Owner, Region, Share, Window};
@@ -102,6 +102,8 @@ struct Limits {
     memory: Vec<u64>,
     /// The part of each device's multiprocessors that the client is told of, in percent.
     told: Vec<f32>,
+    /// Whether that is a static partition, within which percentages count for nothing.
+    partitioned: bool,
 }
 
 impl Limits {
@@ -122,6 +124,7 @@ impl Limits {
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
             told: vec![percentage; devices.len()],
+            partitioned: false,
             share: Share {
                 percentage,
                 priority,
@@ -178,6 +181,7 @@ impl Company {
                 }
             }
             if partition.is_some() {
+                limits.partitioned = true;
                 limits.share.percentage = 100.0;
             } else if compute.each {
                 limits.share.percentage = limits.share.percentage.min(percentage);
@@ -228,6 +232,13 @@ fn facts(
                 part => granularity.granted(all, part),
             };
             *count = granted.cast_signed();
+            if !limits.partitioned {
+                let place = ALL_MULTIPROCESSORS as usize;
+                device
+                    .attributes
+                    .resize(device.attributes.len().max(place + 1), 0);
+                device.attributes[place] = all.cast_signed();
+            }
         }
     }
     facts
@@ -439,6 +450,7 @@ mod tests {
             let told = facts(&Some132, &windows, &limits, None, &crate::gate::Open);
             assert_eq!(told[1].total_memory, 8 << 30);
             assert_eq!(told[0].attribute(MULTIPROCESSOR_COUNT), Some(count));
+            assert_eq!(told[0].attribute(ALL_MULTIPROCESSORS), Some(132));
             assert_eq!(told[0].total_memory, 1 << 30);
             assert_eq!(told[0].window, 1 << 40);
         }

@@ -5,7 +5,7 @@
 //! what others offer is found by tokens (`sharing`). Knows nothing of rings.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
@@ -15,12 +15,13 @@ use cuda_abi::operations::{
 use engine::Window;
 use engine::arena::GRANULE;
 
-use crate::memory::{Block, Memory};
+use crate::memory::Block;
 use crate::observer::Shared;
 use crate::progress::{Progress, shared_event};
-use crate::session::{Committer, Session};
+use crate::session::{Action, Committer, Session};
 use crate::sharing::{
-    Import, Offer, PhysicalMemory, SharedBlock, SharedEvent, Sharing, Thing, Token,
+    Import, Offer, PhysicalCharge, PhysicalMemory, Returned, SharedBlock, SharedEvent, Sharing,
+    Thing, Token,
 };
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -38,8 +39,8 @@ pub struct Commons {
     exports: HashMap<u64, Export>,
     /// Blocks that this client has freed and others still use.
     lingering: Vec<(Block, Arc<SharedBlock>)>,
-    /// Blocks of others that this client has open, by address, and how often.
-    imports: BTreeMap<u64, (Import, u64)>,
+    /// Blocks of others that this client has open, by address.
+    imports: BTreeMap<u64, Opened>,
     events: Vec<Option<Open>>,
     /// Records of shared events that have a number and are not in a stream yet.
     marks: Vec<Mark>,
@@ -47,6 +48,10 @@ pub struct Commons {
     passes: Vec<(At, Mark)>,
     /// Physical memory by handle.
     physical: HashMap<u64, Physical>,
+    /// Physical memory that counts against this client's quota, whoever has it.
+    charged: Vec<Weak<PhysicalMemory>>,
+    /// Of that, what nobody has any more.
+    returned: Arc<Returned>,
     /// Device and bytes of reserved addresses, by the first.
     reserved: BTreeMap<u64, (u32, u64)>,
     /// Bytes and handles of mappings, by address.
@@ -57,6 +62,16 @@ pub struct Commons {
 struct Export {
     offer: Offer,
     block: Arc<SharedBlock>,
+}
+
+/// Another client's block that this one has open.
+#[derive(Debug)]
+struct Opened {
+    import: Import,
+    /// How often it was opened and not closed for good.
+    count: u64,
+    /// How often of that it is about to be closed.
+    closing: u64,
 }
 
 #[derive(Debug)]
@@ -70,8 +85,6 @@ struct Open {
 #[derive(Debug)]
 struct Physical {
     memory: Arc<PhysicalMemory>,
-    /// It counts against this client's quota.
-    charged: bool,
     offer: Option<Offer>,
 }
 
@@ -102,6 +115,8 @@ impl Commons {
             marks: Vec::new(),
             passes: Vec::new(),
             physical: HashMap::new(),
+            charged: Vec::new(),
+            returned: Arc::default(),
             reserved: BTreeMap::new(),
             mappings: BTreeMap::new(),
         }
@@ -243,6 +258,21 @@ impl Session {
             let mut committer = Committer(&mut *self.client);
             self.memory.release(&block, &mut committer);
         }
+        self.uncharge_returned();
+    }
+
+    /// Counts physical memory back that nobody has any more.
+    fn uncharge_returned(&mut self) {
+        let returned = self.commons.returned.take();
+        if returned.is_empty() {
+            return;
+        }
+        for (device, bytes) in returned {
+            self.memory.uncharge(device, bytes);
+        }
+        self.commons
+            .charged
+            .retain(|memory| memory.strong_count() > 0);
     }
 
     /// Offers something of this client's.
@@ -314,8 +344,8 @@ impl Session {
             bytes: block.range.bytes,
             device: block.device,
         };
-        if let Some((_, count)) = self.commons.imports.get_mut(&reply.address) {
-            *count += 1;
+        if let Some(opened) = self.commons.imports.get_mut(&reply.address) {
+            opened.count += 1;
             return Ok(reply);
         }
         if self.commons.imports.len() >= MOST_OBJECTS {
@@ -323,18 +353,35 @@ impl Session {
         }
         let import = block.import()?;
         self.client.import(&block.held)?;
-        self.commons.imports.insert(reply.address, (import, 1));
+        let opened = Opened {
+            import,
+            count: 1,
+            closing: 0,
+        };
+        self.commons.imports.insert(reply.address, opened);
         Ok(reply)
+    }
+
+    /// Closes another client's block once no work of this one uses it any more.
+    pub(crate) fn close_import_later(&mut self, address: u64) -> Result<(), CUresult> {
+        let opened = self.commons.imports.get_mut(&address);
+        let opened = opened
+            .filter(|opened| opened.closing < opened.count)
+            .ok_or(WRONG)?;
+        opened.closing += 1;
+        self.defer(Action::Close(address));
+        Ok(())
     }
 
     /// Closes another client's block, which no work of this one uses any more.
     pub(crate) fn close_import(&mut self, address: u64) {
-        let Some((import, count)) = self.commons.imports.get_mut(&address) else {
+        let Some(opened) = self.commons.imports.get_mut(&address) else {
             return;
         };
-        *count -= 1;
-        if *count == 0 {
-            self.client.close(&import.block().held);
+        opened.closing -= 1;
+        opened.count -= 1;
+        if opened.count == 0 {
+            self.client.close(&opened.import.block().held);
             self.commons.imports.remove(&address);
         }
     }
@@ -401,20 +448,22 @@ impl Session {
             made => made,
         };
         let held = made.inspect_err(|_| self.memory.uncharge(device, bytes))?;
-        let memory = PhysicalMemory {
+        let charge = PhysicalCharge {
             device,
             bytes,
+            returned: self.commons.returned.clone(),
+            owner: self.shared.clone(),
+        };
+        let memory = Arc::new(PhysicalMemory {
             held,
             kept: OnceLock::new(),
-        };
-        self.commons.physical.insert(
-            handle,
-            Physical {
-                memory: Arc::new(memory),
-                charged: true,
-                offer: None,
-            },
-        );
+            charge,
+        });
+        self.commons.charged.push(Arc::downgrade(&memory));
+        let offer = None;
+        self.commons
+            .physical
+            .insert(handle, Physical { memory, offer });
         Ok(())
     }
 
@@ -434,10 +483,9 @@ impl Session {
         if commons.mappings.values().any(|(_, other)| *other == handle) {
             return Err(WRONG);
         }
-        let gone = commons.physical.remove(&handle).ok_or(WRONG)?;
-        if gone.charged {
-            gone.memory.leave(&mut self.memory);
-        }
+        drop(commons.physical.remove(&handle).ok_or(WRONG)?);
+        // Unless somebody else has it.
+        self.uncharge_returned();
         Ok(())
     }
 
@@ -452,9 +500,10 @@ impl Session {
             let kept = self.memory.part_with(shared.device, block.bytes());
             shared.keep(kept);
         }
-        for physical in self.commons.physical.values() {
-            if physical.charged {
-                physical.memory.leave(&mut self.memory);
+        for memory in self.commons.charged.iter().filter_map(Weak::upgrade) {
+            let PhysicalCharge { device, bytes, .. } = memory.charge;
+            if let Some(kept) = self.memory.part_with(device, bytes) {
+                let _ = memory.kept.set(kept);
             }
         }
     }
@@ -471,16 +520,12 @@ impl Session {
             return Err(WRONG);
         };
         let reply = PhysicalImportReply {
-            bytes: memory.bytes,
-            device: memory.device,
+            bytes: memory.charge.bytes,
+            device: memory.charge.device,
         };
-        // It counts against the quota of whoever allocated it.
-        let physical = Physical {
-            memory,
-            charged: false,
-            offer: None,
-        };
-        commons.physical.insert(handle, physical);
+        // It goes on to count against the quota of whoever allocated it.
+        let offer = None;
+        commons.physical.insert(handle, Physical { memory, offer });
         Ok(reply)
     }
 
@@ -530,15 +575,6 @@ impl Session {
         };
         self.client
             .physical_access(at, request.device, request.access != 0)
-    }
-}
-
-impl PhysicalMemory {
-    /// Its allocator counts it no more; its group does, as long as somebody has it.
-    fn leave(&self, memory: &mut Memory) {
-        if let Some(kept) = memory.part_with(self.device, self.bytes) {
-            let _ = self.kept.set(kept);
-        }
     }
 }
 

@@ -233,10 +233,10 @@ impl Session {
             // A program often shows the code alone.
             let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
             let log = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
-            self.name.line(format_args!(
-                "an image was refused with error {}: {}",
-                fields.status,
-                log.trim_end().replace('\n', "; ")
+            let log = log.trim_end().replace('\n', "; ");
+            self.error_line(&format!(
+                "an image was refused with error {}: {log}",
+                fields.status
             ));
         }
         self.images

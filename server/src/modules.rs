@@ -24,6 +24,8 @@ pub struct Modules {
 #[derive(Debug)]
 struct Module {
     context: u32,
+    /// The client has unloaded it, and cannot do so again.
+    ending: bool,
     /// Where its variables are: on the device, and managed ones.
     variables: Vec<u64>,
 }
@@ -56,6 +58,7 @@ impl Session {
         }
         let module = Module {
             context: request.context,
+            ending: false,
             variables,
         };
         self.modules.modules.insert(request.module, module);
@@ -94,9 +97,11 @@ impl Session {
 
     /// Unloads a module once nothing uses it any more.
     pub(crate) fn unload_later(&mut self, request: &ModuleUnload) -> Result<(), CUresult> {
-        if !self.modules.modules.contains_key(&request.module) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
+        let module = self.modules.modules.get_mut(&request.module);
+        let module = module
+            .filter(|module| !module.ending)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        module.ending = true;
         self.defer(Action::Unload(request.module));
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! Owns the list and its bell. Knows nothing of what the main thread makes of it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
@@ -43,6 +44,8 @@ pub enum News {
 #[derive(Debug)]
 pub struct Board {
     news: Mutex<Vec<News>>,
+    /// A context died and nobody is to be told; but perhaps its device did too.
+    died: AtomicBool,
     bell: OwnedFd,
 }
 
@@ -54,6 +57,7 @@ impl Board {
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             news: Mutex::default(),
+            died: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
@@ -61,6 +65,22 @@ impl Board {
     /// Tells the main thread something.
     pub fn tell(&self, news: News) {
         self.lock().push(news);
+        self.ring();
+    }
+
+    /// Tells the main thread that a context died of which it was told enough, so that it looks after
+    /// the engine. Takes no room, however often it comes.
+    pub fn tell_of_death(&self) {
+        self.died.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// Whether [`Board::tell_of_death`] was called since.
+    pub fn take_death(&self) -> bool {
+        self.died.swap(false, Ordering::AcqRel)
+    }
+
+    fn ring(&self) {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 

@@ -17,6 +17,10 @@ use crate::log::Named;
 use crate::news::News;
 use crate::progress::Progress;
 
+/// Faults of a session that are logged and told to the daemon. A client that goes on after so many
+/// makes contexts that fail for no other purpose.
+const MAX_FAULTS: u32 = 32;
+
 /// Says to a session that it is over, or what is to change, from any thread.
 #[derive(Debug, Default)]
 pub struct Ender {
@@ -89,6 +93,8 @@ pub struct Shared {
     host: Arc<Host>,
     /// Contexts that are dead, as bits.
     dead: AtomicU32,
+    /// Faults that there were.
+    faults: AtomicU32,
     /// What the module that is being loaded may take for its variables.
     variables: Mutex<Lent>,
 }
@@ -123,6 +129,7 @@ impl Shared {
             name,
             host,
             dead: AtomicU32::new(0),
+            faults: AtomicU32::new(0),
             variables: Mutex::new(Lent::NOTHING),
         }
     }
@@ -211,12 +218,23 @@ impl Observer for Shared {
             return;
         }
         self.publisher.fault(context, code);
+        let earlier = self.faults.fetch_add(1, Ordering::Relaxed).min(MAX_FAULTS);
+        if earlier == MAX_FAULTS {
+            // So that the count never comes round.
+            self.faults.store(MAX_FAULTS, Ordering::Relaxed);
+            self.host.news.tell_of_death();
+            return;
+        }
         self.name.faulted(context + 1, code.0, text);
         self.host.news.tell(News::Fault {
             session: self.session,
             code,
             text: text.to_owned(),
         });
+        if earlier + 1 == MAX_FAULTS {
+            self.name
+                .line("further faults of this client are not reported");
+        }
     }
 
     fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {

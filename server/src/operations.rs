@@ -89,7 +89,7 @@ impl Session {
     pub(crate) fn make_stream(&mut self, request: &StreamCreate) {
         // The client was promised that it can be made; that it could not is told when it is used.
         if let Err(code) = self.client.stream_create(request, &[]) {
-            self.name.line(format_args!(
+            self.error_line(&format!(
                 "stream {} could not be made: error {}",
                 request.stream, code.0
             ));
@@ -186,8 +186,7 @@ impl Operations for Session {
     }
 
     fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
-        self.defer(Action::Close(request.address));
-        Ok(())
+        self.close_import_later(request.address)
     }
 
     fn event_share(
@@ -365,10 +364,8 @@ impl Operations for Session {
     }
 
     fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
-        match self.values.failure(at) {
-            Some(code) => Err(code),
-            None => self.keep_place(at),
-        }
+        self.values.pass(at)?;
+        self.keep_place(at)
     }
 
     fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
@@ -405,6 +402,10 @@ impl Operations for Session {
 
     fn context_create(&mut self, request: &ContextCreate, data: &[u8]) -> Result<(), CUresult> {
         let context = request.context;
+        if request.device as usize >= self.devices.len() {
+            // The client was told which devices there are.
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
         if let Err(violation) = self.order.context_created(context, &self.shared.progress) {
             self.broken = Some(violation.to_string());
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -417,16 +418,14 @@ impl Operations for Session {
             Partition::On(Some(device)) => device == request.device,
             Partition::Nowhere => false,
         };
-        let result = match self.devices.get(request.device as usize) {
-            None => Err(CUresult::ERROR_INVALID_DEVICE),
-            Some(_) if !allowed => Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION),
-            Some(_) => {
-                let share = self.share_of_device(request);
-                let request = ContextCreate { share, ..*request };
-                self.shared
-                    .may_have_context(request.device)
-                    .and_then(|()| self.client.context_create(&request, data))
-            }
+        let result = if allowed {
+            let share = self.share_of_device(request);
+            let request = ContextCreate { share, ..*request };
+            self.shared
+                .may_have_context(request.device)
+                .and_then(|()| self.client.context_create(&request, data))
+        } else {
+            Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION)
         };
         if let Err(code) = result {
             engine::Observer::fault(&*self.shared, context, code, "the context was not made");
@@ -582,12 +581,10 @@ impl Operations for Session {
         data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<TextureCreateReply, CUresult> {
-        self.device_of(request.context)?;
-        self.client.texture_create(request, data, reply)
+        self.make_texture(request, data, reply)
     }
 
     fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
-        self.defer(Action::EndTexture(*request));
-        Ok(())
+        self.end_texture_later(request)
     }
 }

@@ -74,7 +74,8 @@ struct Context {
 #[derive(Debug)]
 struct Deferred<A> {
     needs: Vec<Dependency>,
-    actions: VecDeque<A>,
+    /// And what each costs in memory.
+    actions: VecDeque<(A, usize)>,
 }
 
 /// The streams, contexts and waiting lists of one client.
@@ -445,11 +446,13 @@ impl<T, A> Order<T, A> {
             until: at.sequence - 1,
         }];
         ask(&needs, progress);
+        let bytes = size_of::<Entry<T>>() + size_of::<Dependency>();
         stream.held.push_front(Entry {
             needs,
-            bytes: 0,
+            bytes,
             item: Held::Mark(at, Err(error)),
         });
+        self.held_bytes += bytes;
         if first {
             self.holding.push(at.stream);
         }
@@ -484,10 +487,8 @@ impl<T, A> Order<T, A> {
 
     /// Defers an action until everything taken so far is complete. Gives it back if that holds now.
     pub fn defer(&mut self, action: A, progress: &Progress) -> Option<A> {
-        if !self.moved
-            && let Some(last) = self.deferred.back_mut()
-        {
-            last.actions.push_back(action);
+        if !self.moved && !self.deferred.is_empty() {
+            self.defer_behind_last(action, 0);
             return None;
         }
         let mut needs = Vec::new();
@@ -517,15 +518,19 @@ impl<T, A> Order<T, A> {
         self.held_bytes += deferred_bytes::<A>(&needs);
         self.deferred.push_back(Deferred {
             needs,
-            actions: VecDeque::from([action]),
+            actions: VecDeque::new(),
         });
+        self.defer_behind_last(action, 0);
         None
     }
 
-    /// Defers an action until those deferred before it are done. There must be some.
-    pub fn defer_behind_last(&mut self, action: A) {
+    /// Defers an action until those deferred before it are done. There must be some. `bytes` are what
+    /// it takes beside itself.
+    pub fn defer_behind_last(&mut self, action: A, bytes: usize) {
         if let Some(last) = self.deferred.back_mut() {
-            last.actions.push_back(action);
+            let bytes = bytes + size_of::<(A, usize)>();
+            self.held_bytes += bytes;
+            last.actions.push_back((action, bytes));
         }
     }
 
@@ -541,7 +546,8 @@ impl<T, A> Order<T, A> {
             if !due {
                 return None;
             }
-            if let Some(action) = first.actions.pop_front() {
+            if let Some((action, bytes)) = first.actions.pop_front() {
+                self.held_bytes -= bytes;
                 return Some(action);
             }
             self.held_bytes -= deferred_bytes::<A>(&first.needs);

@@ -309,6 +309,27 @@ fn deferred_actions_wait_for_everything_taken_before_and_keep_their_order() {
 }
 
 #[test]
+fn every_deferred_action_counts_among_what_is_held() {
+    let (mut order, progress) = with_streams(&[(40, 0)]);
+    admit(&mut order, &progress, at(40, 1), Step::Work);
+    assert_eq!(order.defer(0, &progress), None);
+    for action in 1..1000 {
+        let before = order.held_bytes();
+        assert_eq!(order.defer(action, &progress), None);
+        assert!(order.held_bytes() >= before + size_of::<u32>());
+    }
+    let before = order.held_bytes();
+    order.defer_behind_last(1000, 4096);
+    assert!(order.held_bytes() >= before + 4096, "and what it holds");
+    let _ = progress.complete(40, 1);
+    for action in 0..=1000 {
+        assert_eq!(order.pop_due(&progress), Some(action));
+    }
+    assert_eq!(order.pop_due(&progress), None);
+    assert_eq!(order.held_bytes(), 0);
+}
+
+#[test]
 fn a_context_that_ended_can_be_made_again_with_its_legacy_stream() {
     let (mut order, progress) = with_streams(&[(40, 0)]);
     admit(&mut order, &progress, at(0, 1), Step::Work);

@@ -37,6 +37,10 @@ pub enum RunError {
     Daemon(#[from] SocketError),
 }
 
+/// Packets that wait for a daemon which does not read, beyond which faults are not told any more:
+/// they are its log's, while its count of clients needs all others.
+const MAX_UNTOLD: usize = 4096;
+
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const NEWS: u64 = 1;
@@ -76,7 +80,7 @@ pub fn run_gated(
     log: Arc<dyn Log>,
     gate: Box<dyn Gate>,
 ) -> Result<(), RunError> {
-    raise_descriptor_limit();
+    transport::socket::raise_descriptor_limit();
     log.line(true, "Startup");
     for (ordinal, device) in engine.devices().iter().enumerate() {
         log.line(
@@ -122,20 +126,6 @@ pub fn run_gated(
     server.run()?;
     log.line(false, "Exiting");
     Ok(())
-}
-
-/// Each client costs its socket, its process's descriptor and, while it attaches, its memory's: as
-/// many as the machine allows.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let _ = setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: maximum,
-            maximum,
-        },
-    );
 }
 
 /// What tells processes apart: since Linux 6.9 each has an inode of its own.
@@ -232,8 +222,11 @@ impl Server {
                     )),
                 },
                 Ok(None) => return,
-                Err(SocketError::Descriptors | SocketError::Length) => {
-                    self.say("A client was lost: no descriptor is left for it");
+                Err(SocketError::Descriptors(bytes)) => self.lost(&bytes),
+                Err(error @ SocketError::Length) => {
+                    self.say(&format!(
+                        "The daemon said something that was not understood: {error}"
+                    ));
                 }
                 Err(error) => {
                     // Clients go on without the daemon.
@@ -245,6 +238,18 @@ impl Server {
                     return;
                 }
             }
+        }
+    }
+
+    /// A packet came without its descriptors. The daemon waits for what comes of it.
+    fn lost(&mut self, bytes: &[u8]) {
+        match Packet::decode(bytes) {
+            Ok(Packet::Admit(admit)) => {
+                self.say("A client was lost: no descriptor is left for it");
+                self.gone(admit.session, Ending::Failed);
+            }
+            Ok(Packet::Group(group)) => self.group(&group, Vec::new()),
+            _ => self.say("The daemon said something whose descriptors are lost"),
         }
     }
 
@@ -391,6 +396,9 @@ impl Server {
     }
 
     fn hear_news(&mut self) {
+        if self.sessions.host.news.take_death() {
+            self.look_after_engine();
+        }
         for news in self.sessions.host.news.take() {
             match news {
                 News::Attached(session) => self.tell(&Packet::Attached { session }),
@@ -406,11 +414,13 @@ impl Server {
                     code,
                     text,
                 } => {
-                    self.tell(&Packet::Fault {
-                        session,
-                        code: code.0,
-                        text: text.chars().take(1000).collect(),
-                    });
+                    if self.untold.len() < MAX_UNTOLD {
+                        self.tell(&Packet::Fault {
+                            session,
+                            code: code.0,
+                            text: text.chars().take(1000).collect(),
+                        });
+                    }
                     self.look_after_engine();
                 }
                 News::Changed {

@@ -11,27 +11,30 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamCreate,
-    StreamWait, TextureDestroy, ValueWait, dispatch,
+    At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamWait, ValueWait,
+    dispatch,
 };
 use cuda_abi::wire::Fields;
-use engine::{Client, Observer, Share, Window};
+use engine::{Client, Observer, Share, Sight};
 use transport::handshake::Ending;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
-use crate::arrays::{Arrays, Charge};
+use crate::arrays::Arrays;
 use crate::commons::Commons;
-use crate::heap::Backing;
 use crate::images::Images;
 use crate::log::Named;
-use crate::memory::{Block, Memory};
+use crate::memory::Memory;
 use crate::modules::Modules;
 use crate::observer::{Ender, Shared};
 use crate::order::{Held, Order, Step, Verdict};
-use crate::progress::shared_event;
+use crate::progress::{gate, shared_event};
 use crate::values::Values;
+
+mod words;
+
+pub use words::{Action, Committer, End, Item};
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
 /// are released.
@@ -43,72 +46,14 @@ const BEFORE_TRIM: Duration = Duration::from_micros(20);
 /// Records that are taken before anything else is looked at.
 const RECORDS_AT_A_TIME: u32 = 4096;
 
+/// Records that are taken before it is looked how far those before have come.
+const RECORDS_TO_A_LOOK: u32 = 8;
+
 /// How often a session that may take nothing looks whether it may.
 const WHILE_BLOCKED: Duration = Duration::from_micros(200);
 
 /// Errors of posted operations that are logged, a session.
 const MAX_ERROR_LINES: u32 = 20;
-
-/// How a session came to its end.
-#[derive(Debug)]
-pub struct End {
-    /// In a word.
-    pub how: Ending,
-    /// In more.
-    pub reason: Option<String>,
-}
-
-impl End {
-    /// The client broke a rule.
-    fn violation(reason: impl std::fmt::Display) -> Self {
-        Self {
-            how: Ending::Malformed,
-            reason: Some(reason.to_string()),
-        }
-    }
-}
-
-/// Something that was held.
-#[derive(Debug)]
-pub enum Item {
-    /// A stream's record.
-    Record(Record),
-    /// A stream, to be made when its slot's former one has finished.
-    Create(StreamCreate),
-}
-
-/// Something to be done when all work taken before it is complete.
-#[derive(Debug)]
-pub enum Action {
-    /// Free memory.
-    Free(Block),
-    /// Unload a module.
-    Unload(u64),
-    /// End an array.
-    EndArray(u64, Charge),
-    /// End a texture or surface.
-    EndTexture(TextureDestroy),
-    /// End a context.
-    EndContext(u32),
-    /// Close another client's block.
-    Close(u64),
-    /// Forget a shared event.
-    ForgetEvent(u32),
-    /// Carry out a call that there was no memory for.
-    Again(Record),
-}
-
-/// An engine's client as the memory's backing.
-pub struct Committer<'a>(pub &'a mut dyn Client);
-
-impl Backing for Committer<'_> {
-    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
-        self.0.commit(range)
-    }
-    fn decommit(&mut self, range: Window) {
-        self.0.decommit(range);
-    }
-}
 
 /// One client's session.
 #[derive(Debug)]
@@ -246,6 +191,9 @@ impl Session {
                     return Ok(Ending::Detached);
                 }
                 in_a_row += 1;
+                if in_a_row.is_multiple_of(RECORDS_TO_A_LOOK) {
+                    self.client.look();
+                }
                 continue;
             }
             in_a_row = 0;
@@ -272,18 +220,46 @@ impl Session {
             if self.values.poll(&mut *self.client, &self.shared) {
                 continue;
             }
-            if self.is_blocked() || self.values.are_asked() {
-                // Memory does not say when it changes; and when blocked, the ring may well have records, so it is no use waiting for one.
+            let blocked = self.is_blocked() || self.values.are_asked();
+            let sight = self.client.look();
+            if sight == Sight::Progress {
+                continue;
+            }
+            let under_way = sight == Sight::UnderWay;
+            if under_way && !blocked && consumer.watch(|| self.client.look() == Sight::Progress) {
+                continue;
+            }
+            self.client.leave();
+            if blocked {
+                if self.is_blocked() && self.open_gates() {
+                    continue;
+                }
+                // Memory does not say when it changes; and when blocked, the ring may well have records,
+                // so it is no use waiting for one.
                 std::thread::sleep(WHILE_BLOCKED);
             } else {
-                consumer.wait(true);
+                consumer.wait(!under_way);
             }
+            self.client.look();
         }
     }
 
     /// Whether no record may be taken before something completes.
     fn is_blocked(&self) -> bool {
         self.stalled.is_some() || self.order.held_bytes() > MAX_HELD
+    }
+
+    /// Looks at the words of the gates in whose streams something is held, since their releases may
+    /// stand in the ring behind what may not be taken. Says whether a stream goes on.
+    fn open_gates(&self) -> bool {
+        let (progress, publisher) = (&self.shared.progress, &self.shared.publisher);
+        let mut index = 0;
+        let mut opened = false;
+        while let Some(slot) = self.order.holding(index) {
+            opened |= progress.complete(gate(slot), publisher.released(slot));
+            index += 1;
+        }
+        opened
     }
 
     /// Takes the next record, if there is one and it may be taken.
@@ -348,6 +324,7 @@ impl Session {
         at: At,
         record: &mut Record,
     ) -> Result<(), End> {
+        let mut value_wait = None;
         let step = match opcode {
             Opcode::StreamWait => {
                 let wait = StreamWait::read(record.slots()).map_err(End::violation)?;
@@ -365,8 +342,7 @@ impl Session {
                 }
             }
             Opcode::ValueWait => {
-                let wait = ValueWait::read(record.slots()).map_err(End::violation)?;
-                self.values.add(at, wait);
+                value_wait = Some(ValueWait::read(record.slots()).map_err(End::violation)?);
                 Step::Gate
             }
             Opcode::Launch => Step::Kernel,
@@ -382,7 +358,13 @@ impl Session {
             .map_err(End::violation)?;
         match verdict {
             Verdict::Submit => self.submit(at, record),
-            Verdict::Held => Ok(()),
+            Verdict::Held => {
+                // Only what is held waits: its own turn takes it out again.
+                if let Some(wait) = value_wait {
+                    self.values.add(at, wait);
+                }
+                Ok(())
+            }
             Verdict::Closed => {
                 let gone = CUresult::ERROR_INVALID_HANDLE;
                 self.shared.completed(at, Err(gone));
@@ -446,7 +428,8 @@ impl Session {
             && self.again < REPLY_SLOTS
         {
             self.again += 1;
-            self.order.defer_behind_last(Action::Again(record));
+            let bytes = record.header.record_bytes();
+            self.order.defer_behind_last(Action::Again(record), bytes);
             return Ok(());
         }
         self.finish(&record, outcome, reply)
@@ -460,6 +443,8 @@ impl Session {
     }
 
     fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<Outcome, End> {
+        // It may take long.
+        self.client.leave();
         let outcome = dispatch(self, &record.header, record.slots(), record.data(), reply);
         match self.broken.take() {
             Some(reason) => Err(End::violation(reason)),
@@ -542,7 +527,8 @@ impl Session {
         self.error_line(&format!("{name} failed with error {}", code.0));
     }
 
-    fn error_line(&mut self, text: &str) {
+    /// Logs an error, unless there were many.
+    pub(crate) fn error_line(&mut self, text: &str) {
         self.error_lines += 1;
         match self.error_lines.cmp(&MAX_ERROR_LINES) {
             std::cmp::Ordering::Less => self.name.line(text),

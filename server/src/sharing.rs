@@ -6,7 +6,7 @@
 //!
 //! Knows nothing of sessions but how to wake one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -203,14 +203,49 @@ impl Drop for Import {
 /// Physical memory without an address.
 #[derive(Debug)]
 pub struct PhysicalMemory {
+    /// The memory.
+    pub held: Held,
+    /// What it counts for its allocator's group when the allocator is gone.
+    pub kept: OnceLock<Kept>,
+    /// What it is, and counts for its allocator. Last, so that the memory is free by the time that it may be
+    /// allocated anew.
+    pub charge: PhysicalCharge,
+}
+
+/// What physical memory counts for its allocator until the last who has it lets go.
+#[derive(Debug)]
+pub struct PhysicalCharge {
     /// Its device.
     pub device: u32,
     /// Its size.
     pub bytes: u64,
-    /// The memory.
-    pub held: Held,
-    /// What it counts for its allocator's group when the allocator does not count it any more.
-    pub kept: OnceLock<Kept>,
+    /// Where the allocator learns that it counts no more.
+    pub returned: Arc<Returned>,
+    /// The allocator.
+    pub owner: Arc<Shared>,
+}
+
+impl Drop for PhysicalCharge {
+    fn drop(&mut self) {
+        self.returned.lock().push((self.device, self.bytes));
+        self.owner.wake();
+    }
+}
+
+/// Devices and bytes of a client's physical memory that nobody has any more.
+#[derive(Debug, Default)]
+pub struct Returned(Mutex<Vec<(u32, u64)>>);
+
+impl Returned {
+    fn lock(&self) -> MutexGuard<'_, Vec<(u32, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes them.
+    #[must_use]
+    pub fn take(&self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut *self.lock())
+    }
 }
 
 /// An event that several clients record and wait for.
@@ -225,8 +260,9 @@ pub struct SharedEvent {
 struct EventState {
     recorded: u64,
     completed: u64,
-    /// Records that are past, beyond `completed`.
-    ahead: BTreeSet<u64>,
+    /// Records that are past, beyond `completed`: runs of them, the last number of each by the first.
+    /// Between two runs is a record that somebody has, so there are no more runs than those.
+    ahead: BTreeMap<u64, u64>,
     /// Sessions that have it, and the slot that it has there.
     watchers: Vec<(Weak<Shared>, u32)>,
 }
@@ -261,18 +297,15 @@ impl SharedEvent {
     /// A record is past.
     pub fn pass(&self, number: u64) {
         let mut state = self.state();
-        state.ahead.insert(number);
-        let before = state.completed;
-        loop {
-            let next = state.completed + 1;
-            if !state.ahead.remove(&next) {
-                break;
+        let last = state.ahead.remove(&(number + 1)).unwrap_or(number);
+        if state.completed + 1 != number {
+            match state.ahead.range_mut(..number).next_back() {
+                Some((_, end)) if *end + 1 == number => *end = last,
+                _ => drop(state.ahead.insert(number, last)),
             }
-            state.completed = next;
-        }
-        if state.completed == before {
             return;
         }
+        state.completed = last;
         state
             .watchers
             .retain(|(shared, _)| shared.strong_count() > 0);
@@ -329,5 +362,27 @@ mod tests {
         assert_eq!(event.progress(), (3, 2));
         event.pass(three);
         assert_eq!(event.progress(), (3, 3));
+    }
+
+    #[test]
+    fn records_behind_one_that_never_passes_take_no_room() {
+        let event = SharedEvent::default();
+        let first = event.record();
+        let runs = |event: &SharedEvent| event.state().ahead.len();
+        for _ in 0..10_000 {
+            let number = event.record();
+            event.pass(number);
+            assert_eq!(runs(&event), 1);
+        }
+        // In any order: each that is missing parts two runs at most.
+        let [a, b, c, d] = [(); 4].map(|()| event.record());
+        for (number, expected) in [(b, 2), (d, 3), (c, 2), (a, 1)] {
+            event.pass(number);
+            assert_eq!(runs(&event), expected);
+        }
+        assert_eq!(event.progress(), (10_005, 0));
+        event.pass(first);
+        assert_eq!(event.progress(), (10_005, 10_005));
+        assert_eq!(runs(&event), 0);
     }
 }

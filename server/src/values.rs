@@ -27,7 +27,7 @@ const COMPARISON: u32 = 0xff;
 /// A client's waits for values.
 #[derive(Debug, Default)]
 pub struct Values {
-    waits: Vec<(At, ValueWait)>,
+    waits: HashMap<At, ValueWait>,
     /// Waits that could not be, and why; taken when their turn comes.
     failed: HashMap<At, CUresult>,
     /// Whether a wait's turn has come and its value has not.
@@ -54,9 +54,10 @@ fn holds(wait: &ValueWait, value: u64) -> Option<bool> {
 }
 
 impl Values {
-    /// Notes a wait. A client has at most as many as its streams may be deep.
+    /// Notes a wait whose record is held in its stream, so that there are no more than those: whoever
+    /// is past its place was taken out by [`Values::pass`].
     pub fn add(&mut self, at: At, wait: ValueWait) {
-        self.waits.push((at, wait));
+        self.waits.insert(at, wait);
     }
 
     /// Whether some wait's turn has come, so that memory is to be looked at again soon.
@@ -70,7 +71,7 @@ impl Values {
         let mut released = false;
         self.asked = false;
         let (asked, failed) = (&mut self.asked, &mut self.failed);
-        self.waits.retain(|(at, wait)| {
+        self.waits.retain(|at, wait| {
             // Asks to be woken when its turn comes, unless it has.
             if at.stream >= STREAM_SLOTS || !shared.progress.want(at.stream, at.sequence - 1) {
                 return true;
@@ -99,9 +100,13 @@ impl Values {
         released
     }
 
-    /// Why a wait could not be, if so.
-    pub fn failure(&mut self, at: At) -> Option<CUresult> {
-        self.failed.remove(&at)
+    /// Forgets a wait whose turn is over: its value came, or the client released the gate itself.
+    ///
+    /// # Errors
+    /// Why the wait could not be, if so.
+    pub fn pass(&mut self, at: At) -> Result<(), CUresult> {
+        self.waits.remove(&at);
+        self.failed.remove(&at).map_or(Ok(()), Err)
     }
 }
 

@@ -214,6 +214,34 @@ fn a_context_ends_with_all_that_was_in_it_and_its_slot_can_be_used_again() {
 }
 
 #[test]
+fn a_slot_is_used_again_while_the_former_streams_context_waits_for_another_to_end() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    client.context(1);
+    let stream = |context| StreamCreate {
+        stream: 40,
+        context,
+        flags: STREAM_NON_BLOCKING,
+        priority: 0,
+    };
+    client.end.post(0, 0, &stream(1), &[]).unwrap();
+    client.launch_gated(0, 1);
+    // As the client library ends a context: its streams first.
+    client.enqueue(40, &StreamDestroy { reserved: 0 });
+    let destroy = ContextDestroy { context: 1 };
+    client.end.post(0, 0, &destroy, &[]).unwrap();
+    client.end.post(0, 0, &stream(0), &[]).unwrap();
+    let place = client.launch(40, INSTANT, 0);
+    client.end.wait(40, place).unwrap();
+    assert_eq!(client.end.completed(0), 0, "the kernel still runs");
+    rig.engine.open(1);
+    client.end.wait(0, 1).unwrap();
+    client.round_trip();
+    let place = client.launch(40, INSTANT, 0);
+    client.end.wait(40, place).unwrap();
+}
+
+#[test]
 fn images_and_modules_come_through_staging_and_go_with_their_memory() {
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();

@@ -71,6 +71,10 @@ driver! {
     fn primary_retain = "cuDevicePrimaryCtxRetain"(context: *mut Handle, device: c_int);
     /// cuCtxCreate_v2
     fn ctx_create = "cuCtxCreate_v2"(context: *mut Handle, flags: c_uint, device: c_int);
+    /// cuCtxCreate_v3, whose parameters are pairs of a type, 0 for multiprocessors, and their number
+    fn ctx_create_with = "cuCtxCreate_v3"(context: *mut Handle, affinity: *mut [c_uint; 2], count: c_int, flags: c_uint, device: c_int);
+    /// cuCtxGetExecAffinity
+    fn ctx_get_exec_affinity = "cuCtxGetExecAffinity"(affinity: *mut [c_uint; 2], kind: c_uint);
     /// cuCtxDestroy_v2
     fn ctx_destroy = "cuCtxDestroy_v2"(context: Handle);
     /// cuCtxSetCurrent

@@ -38,6 +38,17 @@ fn build(package: &str, program: &str) -> PathBuf {
     root.join("target/debug").join(program)
 }
 
+/// Gives the daemon of a pipe directory a command and returns what it said.
+pub fn control_at(pipe: &Path, arguments: &[&str]) -> Output {
+    Command::new(openmps())
+        .arg("control")
+        .args(arguments)
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the control command runs")
+}
+
 /// A running control daemon; dropping it ends it and removes its folder.
 #[derive(Debug)]
 pub struct Daemon {
@@ -62,7 +73,9 @@ impl Daemon {
             .prefix("mps")
             .tempdir()
             .expect("a folder in /tmp");
-        let child = spawn(&folder, arguments, environment);
+        let child = command_in(&folder, arguments, environment)
+            .spawn()
+            .expect("the daemon starts");
         let daemon = Self { folder, child };
         daemon.wait_until_it_answers();
         daemon
@@ -76,8 +89,37 @@ impl Daemon {
 
     /// Starts a daemon again in the same folder.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.folder, &[], &[]);
+        self.restart_as(&[], &[]);
+    }
+
+    /// Starts a daemon again in the same folder, with more arguments and some environment.
+    pub fn restart_as(&mut self, arguments: &[&str], environment: &[(&str, &str)]) {
+        self.child = command_in(&self.folder, arguments, environment)
+            .spawn()
+            .expect("the daemon starts");
         self.wait_until_it_answers();
+    }
+
+    /// Runs a daemon in the same folder that is not to start, and returns what it says.
+    pub fn refused(&self, arguments: &[&str], environment: &[(&str, &str)]) -> String {
+        let output = command_in(&self.folder, arguments, environment)
+            .stderr(Stdio::piped())
+            .output()
+            .expect("the daemon starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// Sends the daemon a signal, and waits for its end.
+    pub fn signal(&mut self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it runs");
+        self.child.wait().expect("it is a child");
+    }
+
+    /// Waits for the end of a daemon that was told to quit.
+    pub fn wait(&mut self) {
+        self.child.wait().expect("it is a child");
     }
 
     fn wait_until_it_answers(&self) {
@@ -121,13 +163,7 @@ impl Daemon {
 
     /// Gives the daemon a command and returns what it said.
     pub fn control(&self, arguments: &[&str]) -> Output {
-        Command::new(openmps())
-            .arg("control")
-            .args(arguments)
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
-            .stdin(Stdio::null())
-            .output()
-            .expect("the control command runs")
+        control_at(&self.pipe(), arguments)
     }
 
     /// What the daemon prints for a command, which it is to carry out.
@@ -175,17 +211,17 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]) -> Child {
-    Command::new(openmps())
+fn command_in(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(openmps());
+    command
         .args(["control", "-f"])
         .args(arguments)
         .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
         .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the daemon starts")
+        .stdout(Stdio::null());
+    command
 }
 
 /// Waits until something is true.

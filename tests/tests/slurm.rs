@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use tests::daemon::{eventually, openmps, probe};
+use tests::daemon::{control_at, eventually, openmps, probe};
 
 /// A node with one GPU, in a folder.
 struct Node(tempfile::TempDir);
@@ -48,13 +48,7 @@ impl Node {
     }
 
     fn control(&self, arguments: &[&str]) -> Output {
-        Command::new(openmps())
-            .arg("control")
-            .args(arguments)
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        control_at(&self.pipe(), arguments)
     }
 }
 

@@ -18,7 +18,10 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is
 /// about what a sleep and a wake cost together; the shortest keeps a trace of a chance to notice that
 /// the peer has become quick.
-const SPIN: std::ops::RangeInclusive<u32> = 1_000..=50_000;
+const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
+
+/// The shortest where nobody wakes who waits, and work is known to be under way that may be short.
+pub(crate) const LEAST_WATCH: u32 = 10_000;
 
 /// The form of an alarm for a target: never zero in its low half, which is what the kernel compares.
 const fn alarm_for(target: u64) -> u64 {
@@ -67,24 +70,31 @@ pub(crate) fn wake(alarm: &AtomicU64) {
 /// long waits would make every short one after them a sleep.
 #[derive(Debug)]
 pub(crate) struct Patience {
+    least: u32,
     nanoseconds: AtomicU32,
 }
 
 impl Patience {
     pub(crate) fn new() -> Self {
+        Self::of_at_least(*SPIN.start())
+    }
+
+    /// One that never spins for less, in nanoseconds.
+    pub(crate) fn of_at_least(least: u32) -> Self {
         Self {
+            least,
             nanoseconds: AtomicU32::new(*SPIN.end()),
         }
     }
 
     /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
     /// whether it is done.
-    pub(crate) fn spin(&self, done: impl Fn() -> bool) -> bool {
+    pub(crate) fn spin(&self, mut done: impl FnMut() -> bool) -> bool {
         if done() {
             return true;
         }
         let budget = self.nanoseconds.load(Ordering::Relaxed);
-        match spin_for(Duration::from_nanos(budget.into()), &done) {
+        match spin_for(Duration::from_nanos(budget.into()), &mut done) {
             Spun::Done => {
                 let more = budget.saturating_mul(2).min(*SPIN.end());
                 self.nanoseconds.store(more, Ordering::Relaxed);
@@ -92,7 +102,7 @@ impl Patience {
             }
             Spun::InVain => {
                 self.nanoseconds
-                    .store((budget / 2).max(*SPIN.start()), Ordering::Relaxed);
+                    .store((budget / 2).max(self.least), Ordering::Relaxed);
                 false
             }
             Spun::NoRoom => done(),
@@ -118,12 +128,12 @@ enum Spun {
 }
 
 #[cfg(loom)]
-fn spin_for(_most: Duration, _done: impl Fn() -> bool) -> Spun {
+fn spin_for(_most: Duration, _done: impl FnMut() -> bool) -> Spun {
     Spun::NoRoom
 }
 
 #[cfg(not(loom))]
-fn spin_for(most: Duration, done: impl Fn() -> bool) -> Spun {
+fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
     use std::sync::LazyLock;
     /// Processors that this process may use; it counts the affinity and the control group's quota.
     static PROCESSORS: LazyLock<u32> = LazyLock::new(|| {

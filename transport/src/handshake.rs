@@ -22,7 +22,7 @@ pub struct Version {
 }
 
 /// The version that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 2, minor: 0 };
 
 /// Major versions differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +146,9 @@ pub enum Purpose {
 /// A bit of [`Hello::features`]: the client knows [`Packet::Queued`].
 pub const FEATURE_QUEUED: u64 = 1;
 
+/// A bit of [`Hello::features`]: the command client knows [`Packet::Remark`].
+pub const FEATURE_REMARK: u64 = 2;
+
 /// A client's first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -153,7 +156,7 @@ pub struct Hello {
     pub version: Version,
     /// Of its table, see [`fingerprint`].
     pub fingerprint: u64,
-    /// Bits of what it can do: [`FEATURE_QUEUED`].
+    /// Bits of what it can do: [`FEATURE_QUEUED`], [`FEATURE_REMARK`].
     pub features: u64,
     /// What it wants.
     pub purpose: Purpose,
@@ -319,6 +322,12 @@ pub enum Packet {
         /// A part of the text.
         text: String,
     },
+    /// Daemon to command client, before the output: what people are to read and tools are not, for
+    /// standard error. Sent only to those who said [`FEATURE_REMARK`].
+    Remark {
+        /// A line, without its end.
+        text: String,
+    },
     /// Server to client.
     Welcome(Welcome),
     /// Daemon or server to client: there is no session.
@@ -404,11 +413,21 @@ pub enum Packet {
     },
 }
 
+/// The packet that carries a remark on a command, as much of it as fits.
+#[must_use]
+pub fn remark(text: &str) -> Packet {
+    let text = &text[..text.floor_char_boundary(PART)];
+    Packet::Remark {
+        text: text.to_owned(),
+    }
+}
+
+/// Bytes of text in a packet at most: leaves room for its other fields.
+const PART: usize = PACKET_MAX - 64;
+
 /// The packets that carry a command's output.
 #[must_use]
 pub fn command_output(exit: u8, text: &str) -> Vec<Packet> {
-    // Leaves room for the packet's other fields.
-    const PART: usize = PACKET_MAX - 64;
     let mut packets = Vec::new();
     let mut rest = text;
     loop {
@@ -435,9 +454,10 @@ mod tests {
         let version = |major, minor| Version { major, minor };
         assert_eq!(agree(version(1, 3), version(1, 7)), Ok(version(1, 3)));
         assert_eq!(agree(version(1, 7), version(1, 3)), Ok(version(1, 3)));
-        let refused = agree(version(1, 7), version(2, 3)).unwrap_err().to_string();
+        let refused = agree(version(1, 7), version(9, 3)).unwrap_err().to_string();
+        let ours = format!("{}.{}", VERSION.major, VERSION.minor);
         assert!(
-            refused.contains("2.3") && refused.contains("1.0"),
+            refused.contains("9.3") && refused.contains(&ours),
             "{refused}"
         );
     }
@@ -467,8 +487,9 @@ mod tests {
         bytes[6] = 9;
         assert_eq!(Packet::decode(&bytes), Ok(refused));
         assert_eq!(Packet::decode(b"GET / HTTP"), Err(Unreadable::Magic));
+        let [low, high] = VERSION.major.to_le_bytes();
         assert_eq!(
-            Packet::decode(b"OMPS\x63\0\x01\0\0\0"),
+            Packet::decode(&[b'O', b'M', b'P', b'S', 99, 0, low, high, 0, 0]),
             Err(Unreadable::Kind(99))
         );
     }

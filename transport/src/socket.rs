@@ -27,6 +27,20 @@ pub const DESCRIPTORS_MAX: usize = 8;
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;
 
+/// Lets this process have as many descriptors as the machine allows: each client costs its daemon and
+/// its server some.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+}
+
 /// Why something with a socket failed.
 #[derive(Debug)]
 pub enum SocketError {
@@ -41,8 +55,9 @@ pub enum SocketError {
     /// A packet, sent or received, is empty or longer than [`PACKET_MAX`].
     Length,
     /// A packet, sent or received, has more than [`DESCRIPTORS_MAX`] descriptors, or the process had
-    /// none left to receive them.
-    Descriptors,
+    /// none left to receive them. The bytes of a received one: it is gone, and somebody may wait for
+    /// what it asked for.
+    Descriptors(Vec<u8>),
 }
 
 impl std::fmt::Display for SocketError {
@@ -58,7 +73,7 @@ impl std::fmt::Display for SocketError {
             Self::Path(what, path, errno) => write!(f, "{what} {}: {errno}", path.display()),
             Self::Closed => f.write_str("the other end of the socket is gone"),
             Self::Length => write!(f, "packet empty or longer than {PACKET_MAX} bytes"),
-            Self::Descriptors => write!(
+            Self::Descriptors(_) => write!(
                 f,
                 "packet with more than {DESCRIPTORS_MAX} descriptors, or none left to receive them"
             ),
@@ -313,7 +328,7 @@ impl Connection {
             return Err(SocketError::Length);
         }
         if fds.len() > DESCRIPTORS_MAX {
-            return Err(SocketError::Descriptors);
+            return Err(SocketError::Descriptors(Vec::new()));
         }
         let sent = rustix::io::retry_on_intr(|| {
             let mut space =
@@ -375,7 +390,8 @@ impl Connection {
             }
         }
         if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > DESCRIPTORS_MAX {
-            return Err(SocketError::Descriptors);
+            bytes.truncate(received.bytes);
+            return Err(SocketError::Descriptors(bytes));
         }
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(SocketError::Length);

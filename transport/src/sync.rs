@@ -53,10 +53,15 @@ mod imp {
         }
     }
 
+    /// Threads that are woken at once. The peer decides how many sleep, and the kernel wakes them all
+    /// on the waker's time, which is that of an engine's thread; beyond these, which no program has,
+    /// they find out by themselves, since nobody sleeps for longer than a slice.
+    const MOST_WOKEN: u32 = 1024;
+
     /// Wakes everybody who sleeps on `word`.
     pub fn wake_all(word: &AtomicU64) {
         // Only a fault of the address could make this fail, and a reference has none.
-        let _ = futex::wake(low_half(word), futex::Flags::empty(), i32::MAX as u32);
+        let _ = futex::wake(low_half(word), futex::Flags::empty(), MOST_WOKEN);
     }
 
     /// Gives the processor away for a moment, even to threads of lower priority.

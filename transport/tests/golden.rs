@@ -154,7 +154,10 @@ fn packets() -> Vec<(&'static str, Packet)> {
         (
             "hello-command",
             Packet::Hello(Hello {
-                version: Version { major: 1, minor: 7 },
+                version: Version {
+                    minor: 7,
+                    ..VERSION
+                },
                 fingerprint: 1,
                 features: 0,
                 purpose: Purpose::Command {
@@ -235,6 +238,12 @@ fn packets() -> Vec<(&'static str, Packet)> {
             "queued",
             Packet::Queued {
                 text: "another user".into(),
+            },
+        ),
+        (
+            "remark",
+            Packet::Remark {
+                text: "no percentage".into(),
             },
         ),
         (

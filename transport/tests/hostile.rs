@@ -4,14 +4,14 @@ use cuda_abi::operations::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transport::memory::{Mapping, MemoryError, Sealed};
 use transport::ring::{Malformed, Record};
-use transport::session::{ClientEnd, Consumer, RING_BYTES, STATUS_BYTES, ServerEnd, SessionMemory};
+use transport::session::{ClientEnd, Consumer, STATUS_BYTES, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
 /// Where the layout says that things are.
 const PRODUCED: usize = 0;
 const BELL: usize = 128;
 const RECORDS: usize = 36864;
-const WORDS: usize = (RING_BYTES - RECORDS) / 8;
+const WORDS: usize = (1 << 20) / 8;
 
 fn session() -> (Mapping, Consumer) {
     let memory = SessionMemory::create(4096).expect("room for a session");

@@ -147,7 +147,6 @@ impl<'a> Launch<'a> {
         }
         let first = &self.lanes[0];
         let (session, end) = (first.session(), (first.slot(), first.stream().posted()));
-        // The streams are let go before events are taken in hand: others take both the other way.
         drop(self.lanes);
         for (event, place) in self.recorded {
             if let Ok(event) = session.events.get(CUevent::from_bits(event)) {

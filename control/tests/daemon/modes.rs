@@ -33,7 +33,12 @@ fn mode(rig: &Rig) -> u64 {
 }
 
 fn devices_are_exclusive_while_the_daemon_runs_and_no_longer() {
-    for signal in [None, Some(Signal::TERM)] {
+    for signal in [
+        None,
+        Some(Signal::TERM),
+        Some(Signal::HUP),
+        Some(Signal::QUIT),
+    ] {
         let rig = rig();
         assert!(
             rig.control(&["-d", "--compute-mode=EXCLUSIVE_PROCESS"], None)

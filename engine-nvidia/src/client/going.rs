@@ -11,6 +11,7 @@ const LAST_LOOK: Duration = Duration::from_millis(1);
 impl Drop for NvidiaClient {
     fn drop(&mut self) {
         self.common.close();
+        self.common.leave();
         for context in self.contexts.values() {
             context.destroy();
         }

@@ -18,6 +18,7 @@ pub(super) fn all() -> Vec<Finding> {
         Ok(directories) => {
             findings.push(pipe_directory(&directories));
             findings.push(daemon(&directories));
+            findings.extend(modes_left(&directories));
             findings.push(log_directory(&directories.log));
         }
         Err(text) => findings.push(Finding::problem(
@@ -50,9 +51,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
         );
     }
-    let text = pipe.to_string_lossy();
-    let mut parts = text.split([',', ':']);
-    if !pipe.exists() && text.contains([',', ':']) && parts.all(|part| part.starts_with('/')) {
+    if control::names_several(pipe) {
         return Finding::problem(
             SUBJECT,
             format!("{shown} names several"),
@@ -123,6 +122,22 @@ fn daemon(directories: &Directories) -> Finding {
     }
 }
 
+/// What a daemon that was killed did to its devices and nobody has undone.
+fn modes_left(directories: &Directories) -> Option<Finding> {
+    let record = directories.compute_modes();
+    let left = record.exists() && !is_locked(&directories.lock());
+    left.then(|| {
+        Finding::problem(
+            "compute modes",
+            format!(
+                "a daemon was killed and could not give back its devices' modes, which {} has",
+                record.display()
+            ),
+            "the next daemon of this directory does: openmps control -d",
+        )
+    })
+}
+
 fn log_directory(log: &Path) -> Finding {
     const SUBJECT: &str = "log directory";
     let shown = log.display();
@@ -163,7 +178,7 @@ fn descriptors() -> Finding {
     const SUBJECT: &str = "descriptors";
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX);
-    let clients = most.saturating_sub(64) / 2;
+    let clients = most.saturating_sub(64) / 3;
     let text = format!("up to {most}: room for about {clients} clients of a server");
     if most < FEW_DESCRIPTORS {
         return Finding::warning(

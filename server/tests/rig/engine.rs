@@ -8,7 +8,7 @@ use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Variable};
 use cuda_abi::facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use cuda_abi::operations::*;
-use engine::{Attachment, Client, Engine, GroupShare, Observer, Window};
+use engine::{Attachment, Client, Engine, GroupShare, Held, Observer, Window};
 
 /// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
 /// one that makes the engine panic, one that its device does not survive.
@@ -29,6 +29,7 @@ pub struct World {
     clients: AtomicUsize,
     committed: AtomicU64,
     arrays: AtomicU64,
+    peeks: AtomicU64,
     room: u64,
     groups: Mutex<HashMap<u32, GroupShare>>,
     /// 0, or what its device died of.
@@ -89,6 +90,11 @@ impl FakeEngine {
 
     pub fn arrays(&self) -> u64 {
         self.shared.arrays.load(Ordering::SeqCst)
+    }
+
+    /// How often memory was looked at for a wait.
+    pub fn peeks(&self) -> u64 {
+        self.shared.peeks.load(Ordering::SeqCst)
     }
 
     /// Lets the kernels with this gate end, on the calling thread.
@@ -271,6 +277,23 @@ impl Client for FakeClient {
         self.world.room - self.world.committed.load(Ordering::SeqCst)
     }
 
+    fn share(&mut self, _: Window) -> Result<Held, CUresult> {
+        Ok(Held::new(Arc::new(())))
+    }
+
+    fn import(&mut self, _: &Held) -> Result<(), CUresult> {
+        Ok(())
+    }
+
+    fn physical_create(&mut self, _: u32, _: u64) -> Result<Held, CUresult> {
+        Ok(Held::new(Arc::new(())))
+    }
+
+    fn peek(&mut self, _: u64, _: u32) -> Result<u64, CUresult> {
+        self.world.peeks.fetch_add(1, Ordering::SeqCst);
+        Ok(0)
+    }
+
     fn assist(&mut self) -> bool {
         false
     }
@@ -310,6 +333,12 @@ impl Client for FakeClient {
             return Err(CUresult::ERROR_INVALID_IMAGE);
         }
         self.images.insert(request.image);
+        if data.len() == 1 {
+            return Ok(ImageLoadReply {
+                status: CUresult::ERROR_INVALID_PTX.0,
+                ..ImageLoadReply::default()
+            });
+        }
         // As many variables as the image's first byte says, with names as long as its second.
         let variable = Variable {
             name: "v".repeat(data[1].into()),

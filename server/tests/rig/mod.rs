@@ -54,6 +54,12 @@ impl Lines {
             .iter()
             .any(|line| line.contains(part))
     }
+
+    /// Lines that contain something.
+    pub fn count(&self, part: &str) -> usize {
+        let lines = self.0.lock().unwrap();
+        lines.iter().filter(|line| line.contains(part)).count()
+    }
 }
 
 pub struct Rig {
@@ -113,6 +119,18 @@ impl Rig {
 
     /// Hands a client of a process to the server.
     pub fn hand_over(&self, fields: ClientFields, pid: i32, process: Pid) -> (u64, Connection) {
+        let handed = self.hand_over_with(fields, pid, process, || ());
+        (handed.session, handed.connection)
+    }
+
+    /// As [`Rig::hand_over`], right after something else.
+    pub fn hand_over_with<T>(
+        &self,
+        fields: ClientFields,
+        pid: i32,
+        process: Pid,
+        before: impl FnOnce() -> T,
+    ) -> HandedOver<T> {
         let memory = SessionMemory::create(EXTENT).unwrap();
         let (client, theirs) = Connection::pair().unwrap();
         let pidfd = pidfd_open(process, PidfdFlags::empty()).unwrap();
@@ -131,8 +149,13 @@ impl Rig {
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];
+        let kept = before();
         self.daemon().send(&admit.encode(), &fds).unwrap();
-        (session, client)
+        HandedOver {
+            session,
+            connection: client,
+            kept,
+        }
     }
 
     pub fn try_attach(
@@ -198,6 +221,13 @@ impl Rig {
         client.context(0);
         (client, child)
     }
+}
+
+/// A client on its way.
+pub struct HandedOver<T> {
+    pub session: u64,
+    pub connection: Connection,
+    pub kept: T,
 }
 
 impl Drop for Rig {
@@ -293,4 +323,12 @@ impl TestClient {
             Err(reply.status)
         }
     }
+}
+
+/// Bytes of this process's own memory.
+pub fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kilobytes.unwrap().parse::<u64>().unwrap() << 10
 }

@@ -42,6 +42,7 @@ fn main() {
         "events" => events(),
         "image" => image(&arguments[1]),
         "in-function" => in_function(&arguments[1]),
+        "contexts" => contexts(&arguments[1..]),
         "in-capture" => in_capture(&arguments[1]),
         other => panic!("no task {other:?}"),
     };
@@ -51,6 +52,72 @@ fn main() {
 fn sequence(driver: &Driver, at: Address, count: u64, factor: u64, round: u64) -> Result<(), Code> {
     let kernel = driver.function(driver.module(KERNELS)?, "sequence")?;
     driver.launch(kernel, 8, 128, NULL, &[at, count, factor, round])
+}
+
+/// Tells in how many multiprocessors it runs.
+const MULTIPROCESSORS: &str = "
+    .version 7.0
+    .target sm_70
+    .address_size 64
+    .visible .entry multiprocessors(.param .u64 out)
+    {
+        .reg .u32 %r<2>;
+        .reg .u64 %d<3>;
+        ld.param.u64 %d1, [out];
+        mov.u32 %r1, %nsmid;
+        cvt.u64.u32 %d2, %r1;
+        st.global.u64 [%d1], %d2;
+        ret;
+    }
+";
+
+/// Makes contexts, each with another active thread percentage in the environment, `-` for none or `*` for
+/// the one before, and after a slash the multiprocessors that the program asks for itself. Says of each what
+/// cuCtxGetExecAffinity tells, and what a kernel sees; of the device first.
+fn contexts(percentages: &[String]) -> Result<(), Code> {
+    const NAME: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+    const CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: i32 = 16;
+    const CU_EXEC_AFFINITY_TYPE_SM_COUNT: u32 = 0;
+    let driver = Driver::open();
+    let mut count = 0;
+    // SAFETY: the out pointer is a local's.
+    unsafe {
+        driver.init(0)?;
+        let attribute = CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        driver.device_get_attribute(&raw mut count, attribute, 0)?;
+    }
+    say(&format!("device {count}"));
+    for text in percentages {
+        let (percentage, asked) = text.split_once('/').unwrap_or((text, ""));
+        match percentage {
+            "*" => {}
+            // SAFETY: this program has no other thread of its own, and the library's read no variables.
+            "-" => unsafe { std::env::remove_var(NAME) },
+            // SAFETY: as above.
+            value => unsafe { std::env::set_var(NAME, value) },
+        }
+        let mut context = 0;
+        let mut affinity = [CU_EXEC_AFFINITY_TYPE_SM_COUNT, asked.parse().unwrap_or(0)];
+        let many = i32::from(!asked.is_empty());
+        // SAFETY: as many pairs as are said; the out pointers are locals'.
+        let made =
+            unsafe { driver.ctx_create_with(&raw mut context, &raw mut affinity, many, 0, 0) };
+        if let Err(code) = made {
+            say(&format!("{text} error {code}"));
+            continue;
+        }
+        // SAFETY: the out pointer is a local's.
+        unsafe { driver.ctx_get_exec_affinity(&raw mut affinity, affinity[0])? };
+        let kernel = driver.function(driver.module(MULTIPROCESSORS)?, "multiprocessors")?;
+        let mut seen = [0u64];
+        let data = driver.alloc(8)?;
+        driver.launch(kernel, 1, 1, NULL, &[data])?;
+        driver.download(&mut seen, data)?;
+        say(&format!("{text} {} {}", affinity[1], seen[0]));
+        // SAFETY: a context of this program's own.
+        unsafe { driver.ctx_destroy(context)? };
+    }
+    Ok(())
 }
 
 /// Launches, copies and checks, with block sums in between. Says `word` after the first round.

@@ -1,7 +1,7 @@
 //! The ring's end that takes. It believes nothing that is written there.
 
 use super::{Area, Malformed, Position, Record, longest};
-use crate::doorbell::{self, Patience};
+use crate::doorbell::{self, LEAST_WATCH, Patience};
 use crate::sync::{AtomicBool, Ordering, fence};
 use cuda_abi::wire::{HEADER_SLOTS, Header};
 use std::collections::VecDeque;
@@ -16,6 +16,8 @@ pub(crate) struct Consumer<A> {
     produced: u64,
     retirement: Retirement,
     patience: Patience,
+    /// For what is under way beside the ring.
+    watching: Patience,
 }
 
 /// Which taken records still need their place.
@@ -58,6 +60,7 @@ impl<A: Area> Consumer<A> {
             produced: 0,
             retirement: Retirement::default(),
             patience: Patience::new(),
+            watching: Patience::of_at_least(LEAST_WATCH),
         }
     }
 
@@ -164,12 +167,24 @@ impl<A: Area> Consumer<A> {
         doorbell::ring(self.area.room(), self.retirement.retired);
     }
 
+    /// Whether there seems to be a record, or somebody called [`Bell::ring`].
+    fn is_called(&self, bell: &Bell) -> bool {
+        bell.rung.load(Ordering::Relaxed)
+            || self.area.produced().load(Ordering::Relaxed) != self.taken
+    }
+
+    /// Spins, for a short while at most, until there seems to be a record, somebody called
+    /// [`Bell::ring`], or `look` says so. Whether any of them came.
+    pub(crate) fn watch(&self, bell: &Bell, mut look: impl FnMut() -> bool) -> bool {
+        let came = self.watching.spin(|| self.is_called(bell) || look());
+        bell.hear();
+        came
+    }
+
     /// Waits until there seems to be a record or somebody called [`Bell::ring`], but not for ever.
     pub(crate) fn wait(&mut self, bell: &Bell, spin: bool) {
         let (taken, area) = (self.taken, &self.area);
-        let done = || {
-            bell.rung.load(Ordering::Relaxed) || area.produced().load(Ordering::Relaxed) != taken
-        };
+        let done = || self.is_called(bell);
         if !(spin && self.patience.spin(done) || done()) {
             bell.asleep.store(true, Ordering::Relaxed);
             self.patience.sleep(|| {
@@ -178,10 +193,7 @@ impl<A: Area> Consumer<A> {
             });
             bell.asleep.store(false, Ordering::Relaxed);
         }
-        if bell.rung.load(Ordering::Relaxed) {
-            // [own bell]: what was done before the bell was rung is seen after this.
-            bell.rung.swap(false, Ordering::Acquire);
-        }
+        bell.hear();
     }
 }
 
@@ -197,6 +209,14 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
+    /// Takes notice of it, if it was rung.
+    fn hear(&self) {
+        if self.rung.load(Ordering::Relaxed) {
+            // [own bell]: what was done before the bell was rung is seen after this.
+            self.rung.swap(false, Ordering::Acquire);
+        }
+    }
+
     /// Makes the consumer's wait return, this time or the next.
     pub(crate) fn ring<A: Area>(&self, area: &A) {
         // [own bell]

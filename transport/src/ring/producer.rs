@@ -76,7 +76,11 @@ impl<A: Area> Producer<A> {
             let retired = self.retired.0.load(Ordering::Acquire);
             // A stale `begin` may even be behind `retired`; then the exchange below fails.
             if end > retired + capacity as u64 {
-                if !self.wait_for_space(end - capacity as u64, go_on) {
+                // For more than this record's place, or both ends would go step by step from here on; but
+                // for no more than comes: the consumer may keep half of the ring.
+                let most = (capacity / 2).saturating_sub(padding + words);
+                let room = (capacity / 4).min(most) as u64;
+                if !self.wait_for_space(end + room - capacity as u64, go_on) {
                     return None;
                 }
                 begin = self.reserved.0.load(Ordering::Relaxed);

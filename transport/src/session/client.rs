@@ -291,6 +291,15 @@ impl ClientEnd {
         Ok(())
     }
 
+    /// Says that a stream's gates are released up to a place. To be called before the request that says
+    /// the same, which the server cannot take while it holds back as much as it may.
+    ///
+    /// # Panics
+    /// When there is no such stream slot.
+    pub fn release_gate(&self, stream: u32, until: u64) {
+        self.shared().gates()[stream as usize].fetch_max(until, Ordering::Release);
+    }
+
     /// The time that an event's slot holds, in nanoseconds; 0 before the first.
     ///
     /// # Panics

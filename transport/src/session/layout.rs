@@ -11,7 +11,8 @@
 //!                                                        last refused operation (serial, error)
 //!   4096  alarms of the streams                    4096  completion word of each stream
 //!  36864  the records, 1 MiB                      36864  time of each event
-//!                                                167936  reply slots, 4 KiB each
+//! 1085440  gates of the streams: up to where     167936  reply slots, 4 KiB each
+//!          the client has released each
 //! ```
 
 use crate::memory::Mapping;
@@ -38,8 +39,10 @@ const COMPLETIONS: usize = 4096;
 const EVENTS: usize = COMPLETIONS + STREAM_SLOTS as usize * 8;
 pub(super) const REPLIES: usize = EVENTS + EVENT_SLOTS as usize * 8;
 
+const GATES: usize = RECORDS + RECORDS_BYTES;
+
 /// Bytes of the ring's memory.
-pub const RING_BYTES: usize = RECORDS + RECORDS_BYTES;
+pub const RING_BYTES: usize = GATES + STREAM_SLOTS as usize * 8;
 
 /// Bytes of the status memory.
 pub const STATUS_BYTES: usize = REPLIES + REPLY_SLOTS * REPLY_BYTES;
@@ -63,7 +66,7 @@ pub const REPLY_DATA: usize = REPLY_BYTES - REPLY_HEAD * 8;
 
 const _: () = assert!(REPLY_ALARMS + REPLY_SLOTS * 8 <= STREAM_ALARMS);
 const _: () = assert!(FAULTS + CONTEXT_SLOTS as usize * 8 <= COMPLETIONS);
-const _: () = assert!(RECORDS == 36864 && REPLIES == 167_936);
+const _: () = assert!(RECORDS == 36864 && GATES == 1_085_440 && REPLIES == 167_936);
 
 /// The part of the ring's memory that the client touches first and at once.
 pub(super) const RING_HEAD: usize = RECORDS;
@@ -123,6 +126,11 @@ impl Shared {
     #[inline]
     pub(super) fn stream_alarms(&self) -> &[AtomicU64] {
         self.ring.words(STREAM_ALARMS, STREAM_SLOTS as usize)
+    }
+
+    #[inline]
+    pub(super) fn gates(&self) -> &[AtomicU64] {
+        self.ring.words(GATES, STREAM_SLOTS as usize)
     }
 
     #[inline]

@@ -79,6 +79,13 @@ impl Consumer {
         self.ring.wait(&self.publisher.bell, spin);
     }
 
+    /// Spins, for a short while at most, until there is what [`Consumer::wait`] waits for, or `look` says
+    /// that there is something else to do. Whether that came; if not, it is time to wait. For a session
+    /// that looks itself how far its work has come.
+    pub fn watch(&self, look: impl FnMut() -> bool) -> bool {
+        self.ring.watch(&self.publisher.bell, look)
+    }
+
     /// Says that a record's work is done and its place in the ring not needed any more. In any order.
     #[inline]
     pub fn retire(&mut self, position: Position) {
@@ -138,6 +145,15 @@ impl Publisher {
             word.fetch_max(sequence, Ordering::Release);
             doorbell::ring(alarm, sequence);
         }
+    }
+
+    /// Up to where the client says that it has released a stream's gates; 0 for a slot that there is
+    /// not. It may say anything.
+    #[must_use]
+    pub fn released(&self, stream: u32) -> u64 {
+        // [completion]: what the client wrote before it released the gate is seen by what was behind.
+        let word = self.shared.gates().get(stream as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Notes an event's time in nanoseconds. To be called before the event's completion.

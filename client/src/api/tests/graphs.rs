@@ -510,3 +510,35 @@ fn a_stream_in_hand_holds_up_no_other() {
 }
 
 extern "C" fn nothing(_: *mut c_void) {}
+
+#[test]
+fn a_launch_and_a_record_in_its_stream_do_not_wait_for_each_other() {
+    const EXTERNAL: u32 = 1;
+    let mine = context(0);
+    let (on, waited) = (stream(CU_STREAM_NON_BLOCKING), event());
+    cuEventRecord(waited, on).unwrap();
+    cuStreamBeginCapture_v2(on, THREAD).unwrap();
+    cuStreamWaitEvent(on, waited, EXTERNAL).unwrap();
+    let exec = instantiate(ended(on).unwrap());
+    let (tell, told) = std::sync::mpsc::channel();
+    for launches in [true, false] {
+        let (tell, mine, exec) = (tell.clone(), mine.bits(), exec.bits());
+        let (on, waited) = (on.bits(), waited.bits());
+        std::thread::spawn(move || {
+            cuCtxSetCurrent(CUcontext::from_bits(mine)).unwrap();
+            let on = CUstream::from_bits(on);
+            for _ in 0..3000 {
+                match launches {
+                    true => cuGraphLaunch(CUgraphExec::from_bits(exec), on).unwrap(),
+                    false => cuEventRecord(CUevent::from_bits(waited), on).unwrap(),
+                }
+            }
+            tell.send(()).unwrap();
+        });
+    }
+    for _ in 0..2 {
+        let done = told.recv_timeout(std::time::Duration::from_secs(60));
+        done.expect("each has what the other waits for");
+    }
+    cuCtxDestroy_v2(mine).unwrap();
+}

@@ -1,0 +1,76 @@
+//! Who sees that work is done: the client's own thread while it looks, and the poller otherwise.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Controls, Fake};
+use engine::Sight;
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+
+const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+/// Time for the poller: to fall asleep, and then to see what it must not see.
+const MEANWHILE: Duration = Duration::from_millis(50);
+
+#[test]
+fn who_looks_is_told_and_the_poller_stays_out_of_it() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    guest.write(0, device, &[1]);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.client.look(), Sight::Nothing);
+    std::thread::sleep(MEANWHILE);
+    controls.hold(true);
+    guest.write(0, device, &[2]);
+    assert_eq!(guest.client.look(), Sight::UnderWay);
+    controls.hold(false);
+    std::thread::sleep(MEANWHILE);
+    assert!(!guest.is_done(0), "the poller was awake");
+    assert_eq!(guest.client.look(), Sight::Progress);
+    assert!(guest.is_done(0));
+    assert_eq!(guest.client.look(), Sight::Nothing);
+}
+
+#[test]
+fn what_is_left_is_seen_by_the_poller() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    controls.hold(true);
+    guest.client.look();
+    guest.write(0, device, &[1]);
+    guest.client.leave();
+    controls.hold(false);
+    until_done(&guest);
+}
+
+#[test]
+fn who_looks_and_is_held_up_holds_up_nobody_who_loads() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut held_up, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = held_up.commit(0, GRANULE);
+    controls.hold(true);
+    held_up.client.look();
+    held_up.write(0, device, &[1]);
+    controls.hold(false);
+    // It has not looked again: the load waits until all that was issued is known to be done.
+    other.module_in(0, PTX);
+    until_done(&held_up);
+}
+
+fn until_done(guest: &Guest) {
+    let until = std::time::Instant::now() + Duration::from_secs(10);
+    while !guest.is_done(0) {
+        assert!(std::time::Instant::now() < until, "nobody saw it");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,39 @@
+//! A server that has no descriptor left. Alone in its process, since the limit is the process's.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod rig;
+
+use rig::Rig;
+use rig::engine::FakeEngine;
+use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
+use transport::handshake::{ClientFields, Ending};
+
+#[test]
+fn a_client_that_is_lost_on_its_way_is_told_of_and_the_next_one_comes() {
+    let rig = Rig::new(FakeEngine::new());
+    let first = rig.attach_with_context();
+    let before = getrlimit(Resource::Nofile);
+    let lower = |current| {
+        let limit = Rlimit {
+            current: Some(current),
+            ..before
+        };
+        setrlimit(Resource::Nofile, limit).unwrap();
+    };
+    let lost = rig.hand_over_with(ClientFields::default(), 5, getpid(), || {
+        // Not one more: all below the limit are taken.
+        lower(256);
+        let mut taken = Vec::new();
+        while let Ok(file) = std::fs::File::open("/dev/null") {
+            taken.push(file);
+        }
+        taken
+    });
+    assert_eq!(rig.ending_of(lost.session), Ending::Failed);
+    drop(lost);
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(rig.log.contain("no descriptor is left for it"));
+    rig.attach_with_context().round_trip();
+    first.round_trip();
+}
