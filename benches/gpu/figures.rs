@@ -20,12 +20,26 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "launch + synchronise, 1 client, us: ",
         rounds: 9,
-        take: |peer| latency(peer, 1),
+        take: |peer| latency(peer, 1, 0),
     },
     Figure {
         name: "launch + synchronise, 8 clients, us: ",
         rounds: 9,
-        take: |peer| latency(peer, 8),
+        take: |peer| latency(peer, 8, 0),
+    },
+    Figure {
+        name: "launch + synchronise, 1 client, us: ",
+        rounds: 3,
+        take: |peer| {
+            [1, 10, 100]
+                .iter()
+                .map(|milliseconds| {
+                    let name = format!("kernel of {milliseconds} ms");
+                    let mut rows = latency(peer, 1, 1000 * milliseconds);
+                    (name, rows.swap_remove(0).1)
+                })
+                .collect()
+        },
     },
     Figure {
         name: "empty kernels/s, 1 client",
@@ -140,8 +154,8 @@ fn text(line: &serde_json::Value, name: &str) -> Option<String> {
 }
 
 /// The mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
-fn latency(peer: &Peer, count: usize) -> Vec<(String, f64)> {
-    let lines = together(peer, count, &["latency"]);
+fn latency(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
+    let lines = together(peer, count, &["latency", &microseconds.to_string()]);
     if lines.len() < count {
         return vec![(
             "clients that got no answer".into(),

@@ -200,6 +200,7 @@ fn open(
     let devices: Vec<Device> = visible::choose(
         &facts,
         std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
+        std::env::var("CUDA_DEVICE_ORDER").ok().as_deref(),
     )
     .into_iter()
     .map(|number| Device {

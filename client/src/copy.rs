@@ -2,14 +2,9 @@
 //!
 //! Memory that devices reach (device memory, page-locked host memory of ours) is copied by the
 //! server alone. The program's own memory is not, so its bytes travel: short ones inside of the
-//! record, others through staging memory, piece by piece, so that pieces are copied here while
-//! earlier ones are copied there.
-
-use std::collections::VecDeque;
+//! record, others through staging memory (`staged`).
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Space, Write};
-use transport::session::Chunk;
 
 use crate::graph::capture::CAPTURED;
 use crate::graph::node::{CopyNode, Payload};
@@ -17,22 +12,12 @@ use crate::memory::Origin;
 use crate::session::Session;
 use crate::stream::Target;
 
+mod staged;
 mod told;
 
+use staged::{copy_in, copy_out};
 pub(crate) use told::written;
 use told::{End, enqueue};
-
-/// Bytes that travel inside of a record.
-const INLINE: u64 = 16 << 10;
-
-/// Bytes of a piece of a large copy.
-const PIECE: u64 = 1 << 20;
-
-/// Bytes of a piece of a small one.
-const LEAST_PIECE: u64 = 128 << 10;
-
-/// Pieces that may be on their way to the program's memory.
-const AHEAD: usize = 8;
 
 /// Where a side of a copy lies.
 #[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
@@ -307,238 +292,9 @@ pub(crate) unsafe fn copy_here(
     }
 }
 
-/// A part of an extent that goes through staging at once: `rows` rows of `width` bytes from row `y`
-/// of slice `z`, `x` bytes into it.
-#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    x: u64,
-    y: u64,
-    z: u64,
-    width: u64,
-    rows: u64,
-}
-
-impl Piece {
-    const fn bytes(&self) -> u64 {
-        self.width * self.rows
-    }
-
-    /// Where it begins on a side, from where the side begins.
-    const fn offset(&self, side: &Side) -> u64 {
-        self.z * side.slice + self.y * side.pitch + self.x
-    }
-
-    /// Posts the copy of this piece between staging and a side that devices reach.
-    fn enqueue(
-        &self,
-        target: &Target,
-        side: &Side,
-        chunk: &Chunk,
-        into_staging: bool,
-    ) -> Result<u64, CUresult> {
-        let there = match side.place {
-            Place::Array(place) => Place::Array(ArrayPlace {
-                x: place.x + self.x,
-                y: place.y + self.y,
-                z: place.z + self.z,
-                ..place
-            }),
-            place => place.advanced(self.offset(side)),
-        };
-        let there = End::of(&Side {
-            place: there,
-            ..*side
-        });
-        let staged = End {
-            space: Space::Staging,
-            ..End::of(&Side {
-                place: Place::Device(chunk.offset()),
-                pitch: self.width,
-                slice: 0,
-            })
-        };
-        let extent = Extent {
-            width: self.width,
-            height: self.rows,
-            depth: 1,
-        };
-        if into_staging {
-            enqueue(target, &staged, &there, &extent)
-        } else {
-            enqueue(target, &there, &staged, &extent)
-        }
-    }
-}
-
-/// Bytes of the pieces of an extent: so many that pieces are copied on both sides at once.
-const fn piece_of(extent: &Extent) -> u64 {
-    let bytes = extent
-        .width
-        .saturating_mul(extent.height)
-        .saturating_mul(extent.depth);
-    match bytes / AHEAD as u64 {
-        ..LEAST_PIECE => LEAST_PIECE,
-        LEAST_PIECE..PIECE => (bytes / AHEAD as u64).next_multiple_of(4096),
-        _ => PIECE,
-    }
-}
-
-/// Cuts an extent into pieces of at most `most` bytes.
-fn pieces(extent: Extent, most: u64) -> impl Iterator<Item = Piece> {
-    let width = extent.width.min(most);
-    let rows = if extent.width > most {
-        1
-    } else {
-        (most / extent.width).max(1)
-    };
-    (0..extent.depth).flat_map(move |z| {
-        (0..extent.height)
-            .step_by(rows as usize)
-            .flat_map(move |y| {
-                (0..extent.width)
-                    .step_by(width as usize)
-                    .map(move |x| Piece {
-                        x,
-                        y,
-                        z,
-                        width: width.min(extent.width - x),
-                        rows: rows.min(extent.height - y),
-                    })
-            })
-    })
-}
-
-/// Copies from the program's memory.
-///
-/// # Safety
-/// As [`copy`].
-unsafe fn copy_in(
-    target: &Target,
-    to: &Side,
-    start: *const u8,
-    from: &Side,
-    extent: &Extent,
-    when: Return,
-) -> Result<(), CUresult> {
-    let session = target.current.session;
-    if let Some(to) = to.address()
-        && extent.height == 1
-        && extent.depth == 1
-        && extent.width <= INLINE
-    {
-        // SAFETY: the program's memory is readable for the run. It must not write it meanwhile,
-        // as for any copy of CUDA's.
-        let bytes = unsafe { std::slice::from_raw_parts(start, extent.width as usize) };
-        // Even a synchronous copy of so little comes back before it has arrived, as CUDA's does.
-        return target.enqueue(&Write { to }, &[bytes]).map(drop);
-    }
-    let mut last = 0;
-    for piece in pieces(*extent, piece_of(extent)) {
-        let chunk = session.stage(piece.bytes() as usize)?;
-        for row in 0..piece.rows {
-            let offset = piece.offset(from) + row * from.pitch;
-            // SAFETY: the row lies in the extent, which the caller vouches for.
-            unsafe {
-                chunk.copy_in_from(
-                    (row * piece.width) as usize,
-                    start.add(offset as usize),
-                    piece.width as usize,
-                );
-            }
-        }
-        last = piece.enqueue(target, to, &chunk, false)?;
-        session.keep(chunk, target.slot, last);
-    }
-    match when {
-        Return::WhenDone => target.wait(last),
-        Return::Early => Ok(()),
-    }
-}
-
-/// Copies to the program's memory. Returns when all of it is there.
-///
-/// # Safety
-/// As [`copy`].
-unsafe fn copy_out(
-    target: &Target,
-    start: *mut u8,
-    to: &Side,
-    from: &Side,
-    extent: &Extent,
-) -> Result<(), CUresult> {
-    let session = target.current.session;
-    let mut under_way: VecDeque<(Piece, Chunk, u64)> = VecDeque::new();
-    let arrive = |(piece, chunk, sequence): (Piece, Chunk, u64)| {
-        if let Err(error) = target.wait(sequence) {
-            // The server may still write there.
-            session.keep(chunk, target.slot, sequence);
-            return Err(error);
-        }
-        for row in 0..piece.rows {
-            let offset = piece.offset(to) + row * to.pitch;
-            // SAFETY: the row lies in the extent, which the caller vouches for.
-            unsafe {
-                chunk.copy_out_to(
-                    (row * piece.width) as usize,
-                    start.add(offset as usize),
-                    piece.width as usize,
-                );
-            }
-        }
-        Ok(())
-    };
-    let mut result = Ok(());
-    for piece in pieces(*extent, piece_of(extent)) {
-        if under_way.len() == AHEAD
-            && let Some(first) = under_way.pop_front()
-        {
-            result = arrive(first);
-        }
-        let posted = result.and_then(|()| {
-            let chunk = session.stage(piece.bytes() as usize)?;
-            let sequence = piece.enqueue(target, from, &chunk, true)?;
-            Ok((piece, chunk, sequence))
-        });
-        match posted {
-            Ok(posted) => under_way.push_back(posted),
-            Err(error) => {
-                result = Err(error);
-                break;
-            }
-        }
-    }
-    for piece in under_way {
-        // After an error, this only sees to it that the chunks are kept as long as they are used.
-        result = result.and(arrive(piece));
-    }
-    result
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_cover_an_extent_once() {
-        for (width, height, depth) in [(1, 1, 1), (10, 3, 2), (7, 1, 1), (8, 9, 1), (25, 2, 3)] {
-            let mut seen = vec![0; (width * height * depth) as usize];
-            let extent = Extent {
-                width,
-                height,
-                depth,
-            };
-            for piece in pieces(extent, 8) {
-                assert!(piece.bytes() <= 8 && piece.bytes() > 0);
-                for row in 0..piece.rows {
-                    for x in 0..piece.width {
-                        let at = (piece.z * height + piece.y + row) * width + piece.x + x;
-                        seen[at as usize] += 1;
-                    }
-                }
-            }
-            assert!(seen.iter().all(|&count| count == 1), "{extent:?}");
-        }
-    }
 
     #[test]
     fn a_span_that_overflows_is_refused() {

@@ -19,6 +19,7 @@ use cuda_abi::operations::{EventRecord, HostGate, HostRelease};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 
 use crate::session::Session;
+use crate::signals;
 use crate::stream::{Appender, Target};
 
 /// How long a thread that has nothing to call stays.
@@ -319,45 +320,5 @@ fn serve_stream(session: &'static Session, slot: u32) {
             stream: slot,
             until: next.sequence,
         });
-    }
-}
-
-/// Which signals our threads take: none of the program's, except those that a thread gets for what
-/// it does itself.
-mod signals {
-    use std::ffi::c_int;
-
-    /// C's sigset_t of Linux.
-    #[repr(C)]
-    struct Set([u64; 16]);
-
-    const BLOCK: c_int = 0;
-    const SET: c_int = 2;
-
-    /// SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, by their numbers less one.
-    const OWN: u64 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
-
-    unsafe extern "C" {
-        fn pthread_sigmask(how: c_int, set: *const Set, before: *mut Set) -> c_int;
-    }
-
-    /// While this lives the calling thread takes no signals, nor do threads that it makes ever.
-    pub(super) struct Blocked(Set);
-
-    impl Blocked {
-        pub(super) fn now() -> Self {
-            let mut before = Set([0; 16]);
-            let all = Set([!OWN; 16]);
-            // SAFETY: both sets are whole and ours.
-            unsafe { pthread_sigmask(BLOCK, &raw const all, &raw mut before) };
-            Self(before)
-        }
-    }
-
-    impl Drop for Blocked {
-        fn drop(&mut self) {
-            // SAFETY: the set is the one that the thread had.
-            unsafe { pthread_sigmask(SET, &raw const self.0, std::ptr::null_mut()) };
-        }
     }
 }

@@ -51,6 +51,7 @@ mod pool;
 mod process_maps;
 mod registered;
 mod session;
+mod signals;
 mod slots;
 mod staging;
 mod stream;

@@ -4,7 +4,7 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use transport::handshake::{Hello, Packet, Purpose, VERSION, fingerprint};
+use transport::handshake::{FEATURE_REMARK, Hello, Packet, Purpose, VERSION, fingerprint};
 use transport::socket::{Connection, SocketError};
 
 /// What scripts look for.
@@ -37,30 +37,63 @@ impl From<SocketError> for AskError {
     }
 }
 
+/// What a command came to.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// For standard output.
+    output: String,
+    /// For standard error: lines.
+    remarks: String,
+    /// The exit status.
+    exit: u8,
+}
+
+impl Said {
+    /// Prints it, and gives the exit status.
+    pub(crate) fn print(&self) -> u8 {
+        let _ = std::io::stdout().write_all(self.output.as_bytes());
+        eprint!("{}", self.remarks);
+        self.exit
+    }
+}
+
 /// Has one command carried out. Gives its output and its exit status.
 ///
 /// # Errors
 /// When there is no daemon at the socket, or it went away.
 pub fn ask(socket: &Path, line: &str) -> Result<(String, u8), AskError> {
+    say(socket, line).map(|said| (said.output, said.exit))
+}
+
+/// As [`ask`], with what is for people only.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) fn say(socket: &Path, line: &str) -> Result<Said, AskError> {
     let connection = Connection::connect(socket)?;
     let hello = Packet::Hello(Hello {
         version: VERSION,
         fingerprint: fingerprint(),
-        features: 0,
+        features: FEATURE_REMARK,
         purpose: Purpose::Command {
             line: line.to_owned(),
         },
     });
     connection.send(&hello.encode(), &[])?;
-    let mut output = String::new();
+    let mut said = Said::default();
     loop {
         let (bytes, _) = connection.receive()?;
         match Packet::decode(&bytes) {
             Ok(Packet::CommandOutput { exit, last, text }) => {
-                output.push_str(&text);
+                said.output.push_str(&text);
                 if last {
-                    return Ok((output, exit));
+                    said.exit = exit;
+                    return Ok(said);
                 }
+            }
+            Ok(Packet::Remark { text }) => {
+                said.remarks.push_str(&text);
+                said.remarks.push('\n');
             }
             Ok(Packet::Refused { text, .. }) => return Err(AskError::Refused(text)),
             _ => return Err(AskError::Answer),
@@ -70,11 +103,8 @@ pub fn ask(socket: &Path, line: &str) -> Result<(String, u8), AskError> {
 
 /// Carries out one command and prints what came of it.
 pub fn command(socket: &Path, line: &str) -> ExitCode {
-    match ask(socket, line) {
-        Ok((output, exit)) => {
-            let _ = std::io::stdout().write_all(output.as_bytes());
-            ExitCode::from(exit)
-        }
+    match say(socket, line) {
+        Ok(said) => ExitCode::from(said.print()),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -94,13 +124,11 @@ pub fn lines(socket: &Path) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        match ask(socket, &String::from_utf8_lossy(&line)) {
-            Ok((output, status)) => {
-                let _ = std::io::stdout().write_all(output.as_bytes());
-                if status != 0 {
-                    exit = ExitCode::from(status);
-                }
-            }
+        match say(socket, &String::from_utf8_lossy(&line)) {
+            Ok(said) => match said.print() {
+                0 => {}
+                status => exit = ExitCode::from(status),
+            },
             Err(error) => {
                 eprintln!("{error}");
                 return ExitCode::FAILURE;

@@ -47,6 +47,8 @@ pub struct Answer {
     pub as_json: bool,
     /// What the command client exits with.
     pub exit: u8,
+    /// What people are to read beside it, where tools parse the text.
+    pub remark: Option<Box<str>>,
     /// What goes to the log in place of the text.
     pub log: Option<String>,
     /// What must come to pass before the answer is given.
@@ -100,6 +102,13 @@ impl Answer {
         }
     }
 
+    fn with_remark(self, remark: impl Display) -> Self {
+        Self {
+            remark: Some(remark.to_string().into()),
+            ..self
+        }
+    }
+
     fn with_log(self, log: impl Into<String>) -> Self {
         Self {
             log: Some(log.into()),
@@ -149,6 +158,8 @@ pub struct Command {
     words: usize,
     /// Whether it is only for root and the daemon's own user.
     changes: bool,
+    /// Whether the logs say nothing of it: it is given all the time.
+    quiet: bool,
     run: fn(&mut Daemon, Caller, &Arguments<'_>) -> Answer,
 }
 
@@ -161,6 +172,7 @@ const PLAIN: Command = Command {
     values: &[],
     words: 0,
     changes: false,
+    quiet: false,
     run: |_, _, _| Answer::nothing(),
 };
 
@@ -374,6 +386,13 @@ pub const COMMANDS: &[Command] = &[
         ..PLAIN
     },
     Command {
+        name: "ping",
+        what: "say that the daemon runs, without a line in its logs",
+        quiet: true,
+        run: |_, _, _| Answer::line("The daemon runs"),
+        ..PLAIN
+    },
+    Command {
         name: "help",
         usage: "[<command>]",
         what: "show the commands, or what one does",
@@ -403,6 +422,12 @@ pub fn run(daemon: &mut Daemon, caller: Caller, line: &str) -> Answer {
     };
     answer.as_json = parsed.arguments.json;
     answer
+}
+
+/// Whether the logs say nothing of a line.
+#[must_use]
+pub fn is_quiet(line: &str) -> bool {
+    parse(line).is_ok_and(|parsed| parsed.command.quiet)
 }
 
 /// The commands with their usages, a command to a line and what it does below it.

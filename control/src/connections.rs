@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use transport::handshake::{Packet, Purpose, Unreadable};
+use transport::handshake::{FEATURE_REMARK, Packet, Purpose, Unreadable};
 use transport::socket::Connection;
 
 use crate::commands::{self, Caller};
@@ -14,11 +14,21 @@ use crate::source::Source;
 /// How long a connection may say nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Silent connections at a time. Beyond it the oldest gives way.
+/// Silent connections at a time, where there are descriptors for as many. Beyond it the oldest gives way.
 const MAX_HALF_OPEN: usize = 2048;
+
+/// Descriptors that are for those who say something, and for servers.
+const NOT_FOR_SILENCE: u64 = 64;
 
 /// Connections taken before other events get their turn.
 const AT_A_TIME: usize = 64;
+
+/// How many connections may be silent at a time with so many descriptors: never so many that nobody else
+/// could be served.
+pub fn most_half_open(descriptors: u64) -> usize {
+    let half = descriptors.saturating_sub(NOT_FOR_SILENCE) / 2;
+    usize::try_from(half.max(1)).map_or(MAX_HALF_OPEN, |half| half.min(MAX_HALF_OPEN))
+}
 
 /// A connection that has said nothing yet.
 #[derive(Debug)]
@@ -65,8 +75,7 @@ impl Daemon {
     }
 
     fn accepted(&mut self, connection: Connection, group: Option<u32>) {
-        self.log("Accepting connection...");
-        if self.half_open.len() >= MAX_HALF_OPEN {
+        if self.half_open.len() >= self.most_half_open {
             self.half_open.pop_first();
         }
         let number = self.number();
@@ -91,6 +100,7 @@ impl Daemon {
             && first.get().deadline <= now
         {
             first.remove();
+            self.log("Accepting connection...");
             self.log("A connection said nothing and was closed");
         }
     }
@@ -112,12 +122,24 @@ impl Daemon {
             return;
         };
         self.forget(&connection);
+        // Said here and not when it came: there are some of which nothing is said.
+        let is_quiet = matches!(
+            &received,
+            Some(Ok(Packet::Hello(hello)))
+                if matches!(&hello.purpose, Purpose::Command { line } if commands::is_quiet(line))
+        );
+        if !is_quiet {
+            self.log("Accepting connection...");
+        }
         match received {
             // It ended: a tool that looked whether somebody listens.
             None => {}
             Some(Ok(Packet::Hello(hello))) => match &hello.purpose {
                 Purpose::Client(_) => self.client(connection, hello, group),
-                Purpose::Command { line } => self.command(connection, line, group),
+                Purpose::Command { line } => {
+                    let remarks = hello.features & FEATURE_REMARK != 0;
+                    self.command(connection, line, group, remarks);
+                }
             },
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, &versions.to_string());
@@ -131,7 +153,7 @@ impl Daemon {
         }
     }
 
-    fn command(&mut self, connection: Connection, line: &str, group: Option<u32>) {
+    fn command(&mut self, connection: Connection, line: &str, group: Option<u32>, remarks: bool) {
         let peer = match connection.peer() {
             Ok(peer) => peer,
             Err(error) => {
@@ -139,23 +161,34 @@ impl Daemon {
                 return;
             }
         };
-        self.log("NEW UI");
-        self.log(&format!("Cmd:{line}"));
         let caller = Caller {
             uid: peer.uid,
             pid: peer.pid,
             group,
         };
+<<<<<<< HEAD
+        let mut answer = commands::run(self, caller, line);
+=======
+        if commands::is_quiet(line) {
+            let answer = commands::run(self, caller, line);
+            self.answer(connection, caller, line, answer);
+            return;
+        }
+        self.log("NEW UI");
+        self.log(&format!("Cmd:{line}"));
         let answer = commands::run(self, caller, line);
+>>>>>>> refs/heads/tables
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
             self.log(line);
         }
-        let refused = (answer.exit != 0).then(|| answer.text.trim_end());
+        let why = answer.remark.as_deref().unwrap_or(answer.text.trim_end());
+        let refused = (answer.exit != 0).then_some(why);
         self.event(
             "command",
             json!({ "uid": caller.uid, "pid": caller.pid }),
             json!({ "line": line, "exit": answer.exit, "refused": refused }),
         );
+        answer.remark = answer.remark.filter(|_| remarks);
         self.answer(connection, caller, line, answer);
         self.log("UI closed");
     }

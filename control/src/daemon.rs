@@ -17,7 +17,7 @@ use crate::arguments::Options;
 use crate::changes::Change;
 use crate::commands::{self, Answer, Caller};
 use crate::compute_mode::{Changed, DeviceModes};
-use crate::connections::HalfOpen;
+use crate::connections::{HalfOpen, most_half_open};
 use crate::directories::text_variable;
 use crate::groups::Groups;
 use crate::instance::Instance;
@@ -107,6 +107,8 @@ pub struct Daemon {
     pub(crate) attempts: HashMap<Key, u32>,
     /// Connections by number, and so in the order in which they came.
     pub(crate) half_open: BTreeMap<u64, HalfOpen>,
+    /// How many of them there may be.
+    pub(crate) most_half_open: usize,
     /// The last number given to a connection, session or server.
     pub(crate) last_number: u64,
     /// When the listener, out of descriptors, is looked at again.
@@ -162,6 +164,7 @@ impl Daemon {
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
+            most_half_open: most_half_open(descriptors()),
             last_number: 0,
             listen_again: None,
             epoll,
@@ -204,9 +207,7 @@ impl Daemon {
     }
 
     fn say_how_it_serves(&self, options: Options) {
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile)
-            .current
-            .unwrap_or(u64::MAX);
+        let descriptors = descriptors();
         // What a client costs: here its connection and its process while it waits; in its server
         // those two for good, and its memory of each device where that is the software GPU's.
         let clients = descriptors.saturating_sub(64) / 3;
@@ -518,6 +519,12 @@ impl Daemon {
     }
 }
 
+/// How many descriptors this process may have.
+fn descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
 /// The limits that the environment gives, and the priority.
 ///
 /// # Errors
@@ -575,6 +582,11 @@ const SIGQUIT: i32 = 3;
 
 /// Sends an answer to whoever still waits for it. The daemon never waits for a reader.
 pub fn send_answer(connection: &Connection, answer: &Answer) {
+    let remark = answer.remark.as_deref().filter(|_| !answer.as_json);
+    if let Some(remark) = remark {
+        let packet = transport::handshake::remark(remark);
+        let _ = connection.try_send(&packet.encode(), &[]);
+    }
     for packet in transport::handshake::command_output(answer.exit, &answer.output()) {
         if connection.try_send(&packet.encode(), &[]).is_err() {
             return;

@@ -129,3 +129,10 @@ pub fn make(path: &Path, what: &str) -> Result<(), String> {
         )
     })
 }
+/// Whether a path that is none is a list of absolute ones: a process is the client of one daemon.
+#[must_use]
+pub fn names_several(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let mut parts = text.split([',', ':']);
+    !path.exists() && parts.clone().count() > 1 && parts.all(|part| part.starts_with('/'))
+}

@@ -49,7 +49,7 @@ pub use ask::{AskError, NO_DAEMON, ask};
 pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
 };
-pub use directories::Directories;
+pub use directories::{Directories, names_several};
 
 use arguments::Action;
 

@@ -11,7 +11,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::validate::Validator;
 use rustyline::{Context, Editor, Helper};
 
-use crate::ask::{AskError, ask};
+use crate::ask::{AskError, say};
 use crate::commands::COMMANDS;
 
 const PROMPT: &str = "mps> ";
@@ -94,8 +94,8 @@ pub fn run(socket: &Path) -> ExitCode {
             continue;
         }
         let _ = editor.add_history_entry(line.trim());
-        match ask(socket, &line) {
-            Ok((output, _)) => print!("{output}"),
+        match say(socket, &line) {
+            Ok(said) => drop(said.print()),
             Err(error @ AskError::NoDaemon) => {
                 eprintln!("{error}");
                 break ExitCode::FAILURE;

@@ -16,7 +16,7 @@ use crate::log::Role;
 use crate::placement::{Key, Who, executor_for};
 use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
-use crate::settings::{Settings, as_given};
+use crate::settings::{Settings, as_given, device_named};
 use crate::source::Source;
 
 /// Starts of a server in a row that may fail before its clients are refused.
@@ -268,7 +268,14 @@ impl Daemon {
             settings.percentage
         ));
         for (device, size) in &settings.memory {
-            if let Ok(bytes) = limits::size_in_bytes(size) {
+            if device_named(&server.devices, device).is_none() {
+                self.log(&format!(
+                    "Server {pid} has a memory limit for device {device}, which there is not or more \
+                     than one: its clients are refused until `set_device_pinned_mem_limit {pid} {device} \
+                     none` takes it away",
+                    pid = server.pid(),
+                ));
+            } else if let Ok(bytes) = limits::size_in_bytes(size) {
                 say(&format!(
                     "Device pinned memory limit for device {device} set to {bytes:#x} bytes"
                 ));

@@ -1,6 +1,7 @@
 //! One client's objects, by its own handles, and the operations on them.
 
 mod going;
+mod objects;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +20,6 @@ use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
 use crate::image::Image;
-use crate::launch::Launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
@@ -97,79 +97,6 @@ impl NvidiaClient {
             memory,
             scratch: Vec::new(),
         })
-    }
-
-    fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
-        self.contexts
-            .get(&id)
-            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
-    }
-
-    fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
-        self.streams
-            .get(&slot)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-
-    /// The number of the device that a place in a stream is on.
-    fn device_of(&self, at: At) -> Result<usize, CUresult> {
-        Ok(self.stream(at.stream)?.context().device().number())
-    }
-
-    fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
-        self.modules
-            .get(&handle)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
-    }
-
-    fn add_stream(
-        &mut self,
-        slot: u32,
-        priority: i32,
-        context: Arc<Context>,
-    ) -> Result<(), CUresult> {
-        let before = self.streams.get(&slot).cloned();
-        if before.as_ref().is_some_and(|stream| !stream.is_ending()) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let common = Arc::clone(&self.common);
-        let priority = priority.saturating_add(self.nice);
-        let stream = Stream::new(slot, priority, context, common, before)?;
-        if let Some(before) = self.streams.insert(slot, stream) {
-            self.former.retain(|stream| !stream.is_idle());
-            self.former.push(before);
-        }
-        Ok(())
-    }
-
-    /// Posts what was planned; if the planning failed, that is told in the stream's order.
-    fn post(&self, at: At, planned: Result<Work, CUresult>) -> Result<(), CUresult> {
-        self.stream(at.stream)?
-            .post(at.sequence, planned.unwrap_or_else(Work::Refused))
-    }
-
-    fn plan_launch(
-        &self,
-        at: At,
-        request: &operations::Launch,
-        data: &[u8],
-    ) -> Result<Work, CUresult> {
-        let stream = self.stream(at.stream)?;
-        let module = self.module(request.module)?;
-        if !Arc::ptr_eq(stream.context(), module.context()) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
-        Launch::new(module, request, data).map(Work::Launch)
-    }
-
-    /// Ends a module, which launches that were posted before keep.
-    fn forget(&mut self, module: Arc<Module>) {
-        for variable in module.variables() {
-            self.memory.remove_variable(variable.base);
-        }
-        if !self.memory.looks_are_over() {
-            self.leaving.push(module);
-        }
     }
 }
 
@@ -498,19 +425,19 @@ impl Client for NvidiaClient {
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_copy(&mut self.memory, on, request);
-        self.post(at, planned.map(Work::Steps))
+        self.post(at, planned.map(Work::steps))
     }
 
     fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_write(&mut self.memory, on, request.to, data);
-        self.post(at, planned.map(Work::Steps))
+        self.post(at, planned.map(Work::steps))
     }
 
     fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_fill(&mut self.memory, on, request);
-        self.post(at, planned.map(Work::Steps))
+        self.post(at, planned.map(Work::steps))
     }
 
     fn event_record(
@@ -570,7 +497,7 @@ impl Client for NvidiaClient {
                 .ok_or(CUresult::ERROR_INVALID_HANDLE)
         };
         let planned = array::plan(&mut self.memory, on, request, find);
-        self.post(at, planned.map(Work::Steps))
+        self.post(at, planned.map(Work::steps))
     }
 
     fn texture_create(

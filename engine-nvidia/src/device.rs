@@ -208,7 +208,13 @@ impl Device {
                 give_back(driver);
             }
         };
-        self.gate.retire(bytes, || self.check().is_err(), call);
+        self.gate.retire(bytes, call);
+    }
+
+    /// To be called before anything is made that will be [retired](Device::retire): waits while there is
+    /// much of it already.
+    pub(crate) fn make_room(&self) {
+        self.gate.make_room(|| self.check().is_err());
     }
 
     pub(crate) fn granularity(&self) -> u64 {
@@ -282,8 +288,9 @@ impl Device {
         result
     }
 
-    /// Bytes of memory that nobody has taken.
+    /// Bytes of memory that nobody has taken, what waits to be given back among them if that can be now.
     pub(crate) fn free_memory(&self) -> u64 {
+        self.gate.sweep();
         let (mut free, mut total) = (0, 0);
         let asked = self.enter().and_then(|driver| {
             // SAFETY: the pointers are to locals.

@@ -26,8 +26,8 @@ const MOST_PATIENCE: Duration = Duration::from_secs(1);
 const OPEN: u32 = 9;
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
-/// So many retired things, or bytes of memory in them, are not kept for an idle device: who retires more
-/// waits for his turn.
+/// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
+/// their kind waits first.
 const MOST_RETIRED: usize = 64;
 const MOST_RETIRED_BYTES: u64 = 256 << 20;
 
@@ -121,23 +121,25 @@ impl Gate {
         result
     }
 
-    /// Has so many bytes of memory given back when no operation of any client runs.
-    pub(crate) fn retire(
-        &self,
-        bytes: u64,
-        dead: impl Fn() -> bool,
-        call: impl FnOnce() + Send + 'static,
-    ) {
+    /// Has so many bytes of memory given back when no operation of any client runs. Does not wait: who
+    /// gives back may be ending, or has work of his own to see to.
+    pub(crate) fn retire(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
+        let mut retired = lock(&self.retired);
+        retired.calls.push(Box::new(call));
+        retired.bytes = retired.bytes.saturating_add(bytes);
+        drop(retired);
+        self.wake();
+    }
+
+    /// Waits while much is retired: before anything is made that will be, so that what waits for an idle
+    /// device has a bound.
+    pub(crate) fn make_room(&self, dead: impl Fn() -> bool) {
         let full = {
-            let mut retired = lock(&self.retired);
-            retired.calls.push(Box::new(call));
-            retired.bytes = retired.bytes.saturating_add(bytes);
+            let retired = lock(&self.retired);
             retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
         };
         if full {
             self.alone(dead, || ());
-        } else {
-            self.wake();
         }
     }
 
@@ -252,7 +254,7 @@ mod tests {
         let running = gate.join();
         let (tell, told) = mpsc::channel();
         assert!(gate.pass(&running));
-        gate.retire(1, NEVER, move || tell.send(()).unwrap());
+        gate.retire(1, move || tell.send(()).unwrap());
         gate.sweep();
         assert!(told.try_recv().is_err(), "given back beside what runs");
         running.leave();
@@ -262,30 +264,33 @@ mod tests {
     }
 
     #[test]
-    fn much_that_is_retired_is_waited_for() {
+    fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
         let gate = Arc::new(Gate::default());
         let running = gate.join();
         let given_back = Arc::new(AtomicUsize::new(0));
         assert!(gate.pass(&running));
+        for count in 0..=MOST_RETIRED {
+            assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
+            gate.make_room(NEVER);
+            let given_back = Arc::clone(&given_back);
+            gate.retire(0, move || {
+                given_back.fetch_add(1, Ordering::SeqCst);
+            });
+        }
         let (tell, told) = mpsc::channel();
-        let retiring = std::thread::spawn({
-            let (gate, given_back) = (Arc::clone(&gate), Arc::clone(&given_back));
+        let making = std::thread::spawn({
+            let gate = Arc::clone(&gate);
             move || {
-                for _ in 0..=MOST_RETIRED {
-                    let given_back = Arc::clone(&given_back);
-                    gate.retire(0, NEVER, move || {
-                        given_back.fetch_add(1, Ordering::SeqCst);
-                    });
-                    tell.send(()).unwrap();
-                }
+                gate.make_room(NEVER);
+                tell.send(()).unwrap();
             }
         });
-        for _ in 0..MOST_RETIRED {
-            told.recv().unwrap();
+        while !gate.closed.load(Ordering::SeqCst) {
+            std::thread::yield_now();
         }
-        assert_eq!(given_back.load(Ordering::SeqCst), 0);
+        assert!(told.try_recv().is_err(), "more was made");
         running.leave();
-        retiring.join().unwrap();
+        making.join().unwrap();
         assert_eq!(given_back.load(Ordering::SeqCst), MOST_RETIRED + 1);
     }
 

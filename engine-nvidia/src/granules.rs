@@ -8,6 +8,8 @@ use engine::arena::GRANULE;
 pub(crate) struct Granules {
     base: u64,
     bits: Vec<u64>,
+    /// How many are had.
+    count: u64,
 }
 
 impl Granules {
@@ -15,7 +17,13 @@ impl Granules {
         Self {
             base,
             bits: Vec::new(),
+            count: 0,
         }
+    }
+
+    /// Bytes that are had.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.count * GRANULE
     }
 
     /// Whether all of a range that lies in the window is had.
@@ -37,8 +45,10 @@ impl Granules {
                 if self.bits.len() <= index {
                     self.bits.resize(index + 1, 0);
                 }
+                self.count += u64::from((mask & !self.bits[index]).count_ones());
                 self.bits[index] |= mask;
             } else if let Some(bits) = self.bits.get_mut(index) {
+                self.count -= u64::from((mask & *bits).count_ones());
                 *bits &= !mask;
             }
         }
@@ -91,5 +101,8 @@ mod tests {
         assert!(granules.has_any(range(63 * GRANULE, 65 * GRANULE)));
         assert!(granules.has_all(range(128 * GRANULE, 129 * GRANULE)));
         assert!(!granules.has_any(range(200 * GRANULE, 100_000 * GRANULE)));
+        assert_eq!(granules.bytes(), (199 - 64) * GRANULE);
+        granules.set(range(0, 66 * GRANULE), true);
+        assert_eq!(granules.bytes(), (200 - 62) * GRANULE);
     }
 }

@@ -96,6 +96,12 @@ impl Launch {
         })
     }
 
+    /// Leaves it at its stream's priority, whatever the program asked for.
+    pub(crate) fn keep_priority(&mut self) {
+        let asks = |attribute: &CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
+        self.attributes.retain(|attribute| !asks(attribute));
+    }
+
     /// Bytes that it keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
         self.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()

@@ -191,7 +191,8 @@ impl Module {
         let function = self.function(kernel)?;
         let device = self.context.device();
         let mut most = self.loaded.most_shared();
-        let raised = if self.shared {
+        // What is no size is for the driver to refuse.
+        let raised = if self.shared && value >= 0 {
             value.max(most.get(&kernel).copied().unwrap_or(value))
         } else {
             value

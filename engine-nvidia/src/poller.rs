@@ -6,6 +6,7 @@
 //! no client has work. Reading a word costs no call of the driver. Now and then, when nothing has moved
 //! for a while, it asks the driver whether the devices are well: a dead one writes no words.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -17,9 +18,11 @@ use crate::sync::lock;
 
 /// How long it spins after the last progress, where there are cores to spare.
 const SPIN: Duration = Duration::from_micros(60);
-/// Its shortest and its longest sleep while there is work.
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST: Duration = Duration::from_micros(500);
+/// Its shortest and its longest sleep while there is work, and what part of the time since the last
+/// progress it sleeps: so much of a kernel's time may be lost before its end is seen.
+const SHORTEST: Duration = Duration::from_micros(10);
+const LONGEST: Duration = Duration::from_millis(2);
+const PART: u32 = 100;
 /// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// How often the devices are asked while nothing moves.
@@ -137,6 +140,8 @@ impl Drop for Poller {
 
 impl State {
     fn run(&self) {
+        // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = if cores < CORES_TO_SPIN {
             Duration::ZERO
@@ -192,7 +197,7 @@ impl State {
                 std::hint::spin_loop();
             } else {
                 self.waker
-                    .sleep(posts, Some((still / 8).clamp(SHORTEST, LONGEST)));
+                    .sleep(posts, Some((still / PART).clamp(SHORTEST, LONGEST)));
             }
         }
     }

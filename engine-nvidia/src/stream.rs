@@ -3,11 +3,12 @@
 //! After an operation is *signed*, the GPU writes a ticket into the stream's completion word, which any
 //! thread may read. Signing costs about as much of the context's lock as a launch, so launches that come
 //! one after another are signed together: when there are [`BATCH`] of them, when nothing more comes for
-//! now ([`Common::sign`]), or after [`STALE`], whatever the client's thread does.
+//! now or the client's thread turns to something else ([`Common::sign`]), or after [`STALE`], when it is
+//! busy with other streams.
 //!
-//! Only so many operations of a stream are with the driver at a time, because a launch into a full
+//! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
-//! complete.
+//! complete. An operation of many commands is given to the driver in parts.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,10 +27,10 @@ use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
 
-/// Places that the operations of one stream take in its hardware queue of about a thousand, which several
-/// streams share; and within which bounds.
+/// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
+/// and the bounds of one stream's part.
 const PLACES: usize = 640;
-const LEAST_DEPTH: usize = 32;
+const LEAST_DEPTH: usize = 4;
 const MOST_DEPTH: usize = 256;
 
 /// Hardware queues of a context, to which the driver deals out streams in turn.
@@ -38,8 +39,9 @@ const QUEUES: usize = 32;
 /// Launches that are signed together at most.
 const BATCH: u32 = 32;
 
-/// How long an operation stays unsigned at most. Rather more than a client's thread takes for a record.
-const STALE: Duration = Duration::from_micros(20);
+/// How long an operation stays unsigned at most, more or less. Many times what a launch takes when all
+/// clients launch at once, or batches would never fill.
+const STALE: Duration = Duration::from_micros(500);
 
 /// One stream of a client.
 #[derive(Debug)]
@@ -70,6 +72,8 @@ struct State {
     epoch: u64,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
+    /// Commands of these.
+    commands: usize,
     /// Not yet with the driver, in order.
     pending: VecDeque<(u64, Work)>,
     /// The last ticket that was signed for.
@@ -92,7 +96,9 @@ struct State {
 
 #[derive(Debug)]
 struct Issued {
-    sequence: u64,
+    /// Which operation it is, or is the last part of.
+    sequence: Option<u64>,
+    commands: usize,
     ticket: u32,
     result: Result<(), CUresult>,
     after: After,
@@ -130,6 +136,7 @@ impl Stream {
             raw: Handle(raw),
             epoch,
             issued: VecDeque::new(),
+            commands: 0,
             pending: VecDeque::new(),
             ticket: word.load(),
             unsigned: 0,
@@ -245,11 +252,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether one more operation may go to the driver now. If so, it has passed the gate.
+    /// Commands that may be with the driver.
+    fn depth(&self) -> usize {
+        let sharing = self.device().streams().div_ceil(QUEUES).max(1);
+        (PLACES / sharing).clamp(LEAST_DEPTH, MOST_DEPTH)
+    }
+
+    /// Whether more may go to the driver now. If so, it has passed the gate.
     fn may_issue(&self, state: &mut State) -> bool {
-        let depth = (PLACES / self.device().streams().div_ceil(QUEUES).max(1))
-            .clamp(LEAST_DEPTH, MOST_DEPTH);
-        state.issued.len() < depth
+        state.commands < self.depth()
             && state.before.is_none()
             && self.is_current(state)
             && self.context.pass_gate()
@@ -301,9 +312,13 @@ impl Stream {
         }
     }
 
-    /// Gives an operation that passed the gate to the driver; what comes of it is told in its turn.
-    fn issue(&self, state: &mut State, sequence: u64, work: Work) {
+    /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
+    /// comes of it is told in its turn.
+    fn issue(&self, state: &mut State, sequence: u64, mut work: Work) {
         let last = matches!(work, Work::Destroy);
+        let room = self.depth().saturating_sub(state.commands).max(1);
+        let rest = work.split(room);
+        let commands = work.commands();
         let issued = self
             .context
             .check()
@@ -315,7 +330,8 @@ impl Stream {
                     state.unsigned_since = Instant::now();
                 }
                 state.unsigned += 1;
-                if alone || state.unsigned >= BATCH {
+                // What is not signed makes no room.
+                if alone || state.unsigned >= BATCH || commands >= room {
                     self.sign(driver, state)?;
                 }
                 Ok(result)
@@ -327,12 +343,20 @@ impl Stream {
             Err(_) if last => (Ok(()), After::Destroy),
             Err(code) => (Err(code), After::Nothing),
         };
+        // What failed in part is over.
+        let rest = rest.filter(|_| result.is_ok());
+        state.commands += commands;
         state.issued.push_back(Issued {
-            sequence,
+            sequence: rest.is_none().then_some(sequence),
+            commands,
             ticket: state.ticket.wrapping_add(u32::from(state.unsigned > 0)),
             result,
             after,
         });
+        if let Some(rest) = rest {
+            self.common.keep_rest(rest.kept());
+            state.pending.push_front((sequence, rest));
+        }
     }
 
     fn issue_work(
@@ -435,6 +459,7 @@ impl Stream {
                     break;
                 };
                 let result = if come { issued.result } else { dead };
+                state.commands -= issued.commands;
                 self.context.leave();
                 progress = true;
                 if matches!(issued.after, After::Destroy) {
@@ -457,11 +482,12 @@ impl Stream {
             if !gave {
                 return progress;
             }
+            self.sign_rest(state);
         }
     }
 
     /// Does what is due after an operation and reports it.
-    fn finish(&self, sequence: u64, result: Result<(), CUresult>, after: After) {
+    fn finish(&self, sequence: Option<u64>, result: Result<(), CUresult>, after: After) {
         let open = self.common.is_open();
         match after {
             After::Nothing | After::Destroy => {}
@@ -481,7 +507,7 @@ impl Stream {
                 }
             }
         }
-        if open {
+        if open && let Some(sequence) = sequence {
             let at = At {
                 stream: self.slot,
                 sequence,

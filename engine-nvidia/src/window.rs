@@ -21,8 +21,13 @@ use crate::looks::Looks;
 use crate::physical::{Allocation, Mapping, Reservation};
 use crate::sync::Handle;
 
-/// The most that a chunk is made larger than what was asked for.
+/// The most that a chunk is made larger than what was asked for, as long as the client has no more than that
+/// mapped and not in use.
 const LARGEST_ROUNDING: u64 = 64 << 20;
+
+/// What a client may have mapped and not in use, beyond as much as it uses: its quota counts what it uses, and
+/// a granule in each of many chunks keeps them all.
+const MOST_UNUSED: u64 = 256 << 20;
 
 /// Between two looks whether memory is cleared, where that must be waited for.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -264,10 +269,15 @@ impl DeviceWindow {
             let next = next.into_iter().chain(other).min();
             let limit = next.unwrap_or(self.window.base + self.window.bytes) - at;
             let asked = limit.min(end - at);
+            let used = self.granules.bytes();
+            let unused = self.mapped.saturating_sub(used);
+            if unused > used.saturating_add(range.bytes).saturating_add(MOST_UNUSED) {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
             // Clients with much memory get more at a time, so that chunks stay few.
             let rounded = asked.max(
                 self.mapped
-                    .min(LARGEST_ROUNDING)
+                    .min(LARGEST_ROUNDING.saturating_sub(unused))
                     .next_multiple_of(granularity)
                     .min(limit),
             );

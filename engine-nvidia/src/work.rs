@@ -1,5 +1,6 @@
 //! One operation of a stream, checked and ready to be given to the driver.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
@@ -17,7 +18,7 @@ use crate::sync::Handle;
 pub(crate) enum Work {
     Launch(Launch),
     /// A copy, a fill or a write.
-    Steps(Vec<Step>),
+    Steps(VecDeque<Step>),
     Event {
         event: u32,
         timing: bool,
@@ -54,6 +55,11 @@ impl After {
 }
 
 impl Work {
+    /// What was planned as these steps.
+    pub(crate) fn steps(steps: Vec<Step>) -> Self {
+        Self::Steps(steps.into())
+    }
+
     /// About how many bytes it takes while it waits.
     pub(crate) fn kept(&self) -> usize {
         size_of::<Self>()
@@ -65,6 +71,25 @@ impl Work {
                     .sum(),
                 _ => 0,
             }
+    }
+
+    /// Commands that it is for the driver.
+    pub(crate) fn commands(&self) -> usize {
+        match self {
+            Self::Steps(steps) => steps.len(),
+            _ => 1,
+        }
+    }
+
+    /// Keeps so many commands at most, and gives the rest, to be issued after them.
+    pub(crate) fn split(&mut self, most: usize) -> Option<Self> {
+        match self {
+            Self::Steps(steps) if steps.len() > most => {
+                let first = steps.drain(..most).collect();
+                Some(Self::Steps(std::mem::replace(steps, first)))
+            }
+            _ => None,
+        }
     }
 
     /// Gives it to the driver. The device's context is current.

@@ -5,9 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Controls, Fake};
+use engine::Sight;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
-use engine::Sight;
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 

@@ -13,11 +13,15 @@ const CLIENT: &[u8] = include_bytes!(env!("OPENMPS_CLIENT"));
 /// The n-body example.
 const NBODY: &[u8] = include_bytes!(env!("OPENMPS_NBODY"));
 
-/// Puts the client library into a folder of its own and returns the folder, for a loader's path.
+/// The folder with the client library, for a loader's path: the package's, if this program is installed with
+/// it; else one of the user's own, into which it is put.
 ///
-/// The folder belongs to the user and is named after the library's content, so that builds stay
+/// That folder belongs to the user and is named after the library's content, so that builds stay
 /// apart and a running program keeps the file that it has mapped.
 pub fn client_library() -> Result<PathBuf> {
+    if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(installed) {
+        return Ok(folder);
+    }
     let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
         (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache).join("openmps"),
         (_, Some(home)) if Path::new(&home).is_absolute() => {
@@ -28,6 +32,22 @@ pub fn client_library() -> Result<PathBuf> {
     let folder = base.join(env!("OPENMPS_CLIENT_HASH"));
     client_library_in(&folder)?;
     Ok(folder)
+}
+
+/// Where the package of a program has put this very library: `bin/openmps` goes with `lib/openmps`.
+fn installed(program: &Path) -> Option<PathBuf> {
+    let folder = program.parent()?.parent()?.join("lib/openmps");
+    let library = folder.join("libcuda.so.1");
+    let user = rustix::process::geteuid().as_raw();
+    // Nobody but root and this user may have put it there.
+    let is_safe = |path: &Path| {
+        fs::metadata(path)
+            .is_ok_and(|facts| [0, user].contains(&facts.uid()) && facts.mode() & 0o022 == 0)
+    };
+    let is_this = is_safe(&folder)
+        && is_safe(&library)
+        && fs::read(&library).is_ok_and(|there| there == CLIENT);
+    is_this.then_some(folder)
 }
 
 /// Puts the client library into this folder, which is made for it.
@@ -101,4 +121,28 @@ fn put(folder: &Path, name: &str, content: &[u8]) -> Result<PathBuf> {
     drop::<File>(handle);
     written.persist(&path).with_context(context)?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_package_s_library_is_taken_if_it_is_this_one_and_safe() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("bin/openmps");
+        assert_eq!(installed(&program), None);
+        let folder = place.path().join("lib/openmps");
+        client_library_for_all(&folder).unwrap();
+        assert_eq!(installed(&program), Some(folder.clone()));
+        // Another release's.
+        let library = folder.join("libcuda.so.1");
+        fs::write(&library, "other").unwrap();
+        assert_eq!(installed(&program), None);
+        // One that everybody may change.
+        fs::write(&library, CLIENT).unwrap();
+        assert_eq!(installed(&program), Some(folder));
+        fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(installed(&program), None);
+    }
 }

@@ -42,6 +42,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
             Err(command.exec()).with_context(|| name_of(arguments))
         }
+        (Err(_), Some(_)) if control::names_several(directory) => bail!(
+            "CUDA_MPS_PIPE_DIRECTORY={} names several directories, and a process is the client of one \
+             daemon: name one",
+            directory.display(),
+        ),
         (Err(error), Some(_)) => bail!(
             "no control daemon answers on {} ({error}); start one with\n  \
              CUDA_MPS_PIPE_DIRECTORY={} openmps control -d\n\

@@ -252,7 +252,7 @@ async fn a_plugin_registers_lists_and_allocates() {
 
     let devices = next(&mut watch(&mut plugin).await).await;
     assert_eq!(devices.len(), 8);
-    assert!(devices.iter().all(|device| device.health == "Healthy"));
+    assert_all(&devices, "Healthy");
     assert_eq!(devices[5].id, "GPU-1-_-1");
 
     let request = proto::PreferredAllocationRequest {
@@ -314,6 +314,11 @@ async fn a_plugin_registers_lists_and_allocates() {
     assert!(!machine.path("aliyungpushare.sock").exists());
 }
 
+fn assert_all(devices: &[proto::Device], health: &str) {
+    let other = devices.iter().find(|device| device.health != health);
+    assert!(other.is_none() && !devices.is_empty(), "{other:?}");
+}
+
 #[tokio::test]
 async fn health_is_the_daemons() {
     let mut machine = Machine::new();
@@ -323,36 +328,21 @@ async fn health_is_the_daemons() {
         .plugin(&soon(registered.recv()).await.unwrap())
         .await;
     let mut list = watch(&mut plugin).await;
-    assert_eq!(next(&mut list).await[0].health, "Healthy");
+    assert_all(&next(&mut list).await, "Healthy");
     allocate(&mut plugin, &[&["GPU-0-_-0"]]).await.unwrap();
     let groups = machine.daemon.groups();
     machine.daemon.0.lock().unwrap().is_dead = true;
-    assert!(
-        next(&mut list)
-            .await
-            .iter()
-            .all(|device| device.health == "Unhealthy")
-    );
+    assert_all(&next(&mut list).await, "Unhealthy");
     let error = allocate(&mut plugin, &[&["GPU-0-_-1"]]).await.unwrap_err();
     assert!(error.message().contains("nobody there"), "{error}");
     // The next daemon knows of no group; it does before devices are healthy again.
     *machine.daemon.0.lock().unwrap() = State::default();
-    assert!(
-        next(&mut list)
-            .await
-            .iter()
-            .all(|device| device.health == "Healthy")
-    );
+    assert_all(&next(&mut list).await, "Healthy");
     assert_eq!(machine.daemon.groups(), groups);
 
     // And one with other devices: they are offered in place of those.
     machine.daemon.0.lock().unwrap().is_dead = true;
-    assert!(
-        next(&mut list)
-            .await
-            .iter()
-            .all(|device| device.health == "Unhealthy")
-    );
+    assert_all(&next(&mut list).await, "Unhealthy");
     *machine.daemon.0.lock().unwrap() = State {
         first: 5,
         ..State::default()

@@ -4,3 +4,4 @@
 pub mod cuda;
 pub mod daemon;
 pub mod program;
+pub mod script;

@@ -169,6 +169,74 @@ fn run_says_how_to_start_a_daemon() {
 }
 
 #[test]
+fn asking_for_several_daemons_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = library_folder(folder.path());
+    for separator in [",", ":"] {
+        let several = format!("/nowhere/one{separator}/nowhere/two");
+        let output = openmps_in(folder.path())
+            .args(["run", "true"])
+            .env("CUDA_MPS_PIPE_DIRECTORY", &several)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains("the client of one daemon"), "{text}");
+        let log = folder.path().join("client.log");
+        let output = Command::new(probe())
+            .arg("init")
+            .env("LD_LIBRARY_PATH", &library)
+            .env("CUDA_MPS_PIPE_DIRECTORY", &several)
+            .env("OPENMPS_CLIENT_LOG", &log)
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "error 805\n");
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(text.contains("the client of one daemon"), "{text}");
+        std::fs::remove_file(log).unwrap();
+    }
+}
+
+#[test]
+fn the_binary_answers_to_nvidias_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let call = |name: &str, arguments: &[&str]| {
+        let link = folder.path().join(name);
+        let _ = std::os::unix::fs::symlink(openmps(), &link);
+        let output = Command::new(link)
+            .args(arguments)
+            .env_clear()
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (
+            String::from_utf8(text).unwrap(),
+            output.status.code().unwrap(),
+        )
+    };
+    for name in ["nvidia-cuda-mps-control", "nvidia-cuda-mps-server"] {
+        let (text, exit) = call(name, &["-v"]);
+        let first = text.lines().next().unwrap();
+        assert!(first.ends_with(". Binary version: 13000"), "{text}");
+        assert_eq!(exit, 0);
+    }
+    // Nobody's but a daemon's.
+    let (text, exit) = call("nvidia-cuda-mps-server", &[]);
+    assert!(
+        text.contains("started by its daemon") && exit == 1,
+        "{text}"
+    );
+    let control = |arguments: &[&str]| call("nvidia-cuda-mps-control", arguments);
+    assert_eq!(control(&["-d"]), (String::new(), 0));
+    let probe = "get_default_active_thread_percentage";
+    assert_eq!(control(&[probe]), ("100.0\n".to_owned(), 0));
+    assert_eq!(control(&["quit"]), (String::new(), 0));
+}
+
+#[test]
 fn a_pipe_directory_that_cannot_be_is_one_clear_line() {
     let folder = tempfile::tempdir().unwrap();
     let long = folder.path().join("x".repeat(120));

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, eventually, succeed};
 
 const KERNELS: &str = include_str!("../kernels/kernels.ptx");
 
@@ -143,4 +143,111 @@ fn fatbins_are_loaded_or_refused() {
     let image = fatbin(1, &text, 0, 0, 0);
     let (_, last) = load(&daemon, &image[..image.len() / 2]);
     assert!(["error 200", "error 218"].contains(&&*last), "{last}");
+}
+
+/// Deflated as LZ4 blocks are, all of it literal.
+fn lz4(text: &[u8]) -> Vec<u8> {
+    let mut block = vec![0xf0];
+    let mut rest = text.len() - 15;
+    while rest >= 255 {
+        block.push(255);
+        rest -= 255;
+    }
+    block.push(rest as u8);
+    block.extend(text);
+    block
+}
+
+/// A 64-bit ELF file for no machine, with one section.
+fn elf() -> Vec<u8> {
+    let mut image = vec![0; 64 + 2 * 64];
+    image[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    image[40..48].copy_from_slice(&64_u64.to_le_bytes());
+    image[58..62].copy_from_slice(&[64, 0, 2, 0]);
+    image[64 + 64 + 4] = 1;
+    image[64 + 64 + 24] = 64;
+    image[64 + 64 + 32] = 128;
+    image
+}
+
+#[test]
+fn damaged_images_of_every_form_are_errors_and_nobody_elses() {
+    // Written by nvcc: three entries, compressed with zstd.
+    const ZSTD: &[u8] = include_bytes!("../../ptx/tests/data/scale.fatbin");
+    let kernel = b".version 7.0\n.target sm_70\n.address_size 64\n.entry k() { ret; }\n\0\0";
+    let packed = lz4(kernel);
+    let (length, whole) = (packed.len() as u32, kernel.len() as u64);
+    let mut padded = packed;
+    padded.resize(padded.len().next_multiple_of(8), 0);
+    let part = |bytes| cuda_abi::linked::Part {
+        kind: 3, // CU_JIT_INPUT_FATBINARY
+        name: "part",
+        bytes,
+    };
+    let plain = fatbin(1, kernel, 0, 0, 0);
+    let forms = [
+        ("text", kernel.to_vec()),
+        ("plain", plain.clone()),
+        ("lz4", fatbin(1, &padded, length, 0x2000, whole)),
+        ("zstd", ZSTD.to_vec()),
+        ("several", [ZSTD, &plain].concat()),
+        (
+            "linked",
+            cuda_abi::linked::encode([part(&plain), part(ZSTD)]),
+        ),
+        ("elf", elf()),
+        ("code", fatbin(2, &elf(), 0, 0, 0)),
+    ];
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    let server = daemon.server();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for (form, image) in forms {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |number: usize, image: &[u8]| {
+            std::fs::write(folder.path().join(number.to_string()), image).unwrap();
+        };
+        put(0, &image);
+        // Each byte of the headers, others by chance; and cut anywhere.
+        let header = image.len().min(160);
+        for number in 1..=header + 100 {
+            let mut damaged = image.clone();
+            for _ in 0..=random(3) {
+                let at = if number <= header {
+                    number - 1
+                } else {
+                    random(image.len())
+                };
+                damaged[at] ^= [1 << random(8), 0xff, 0x80][random(3)];
+            }
+            put(number, &damaged);
+        }
+        for number in 0..40 {
+            put(1000 + number, &image[..random(image.len())]);
+        }
+        let mut program = daemon.command(env!("CARGO_BIN_EXE_images"));
+        let text = succeed(program.arg(folder.path()));
+        let counts: Vec<u32> = text
+            .split([' ', '\n'])
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [loaded, refused] = counts[..] else {
+            panic!("{form}: {text}");
+        };
+        assert_eq!(
+            loaded > 0,
+            !matches!(form, "elf" | "code"),
+            "{form}: {text}"
+        );
+        assert!(refused > 100, "{form}: {text}");
+        assert_eq!(daemon.server(), server, "the server lives");
+    }
+    eventually("all clients are gone", || daemon.clients().is_empty());
+    assert_eq!(succeed(&mut daemon.probe(&["memory"])), "ok\n");
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is
 /// about what a sleep and a wake cost together; the shortest keeps a trace of a chance to notice that
 /// the peer has become quick.
-const SPIN: std::ops::RangeInclusive<u32> = 1_000..=50_000;
+const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
 
 /// The shortest where nobody wakes who waits, and work is known to be under way that may be short.
 pub(crate) const LEAST_WATCH: u32 = 10_000;

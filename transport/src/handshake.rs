@@ -146,6 +146,9 @@ pub enum Purpose {
 /// A bit of [`Hello::features`]: the client knows [`Packet::Queued`].
 pub const FEATURE_QUEUED: u64 = 1;
 
+/// A bit of [`Hello::features`]: the command client knows [`Packet::Remark`].
+pub const FEATURE_REMARK: u64 = 2;
+
 /// A client's first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -153,7 +156,7 @@ pub struct Hello {
     pub version: Version,
     /// Of its table, see [`fingerprint`].
     pub fingerprint: u64,
-    /// Bits of what it can do: [`FEATURE_QUEUED`].
+    /// Bits of what it can do: [`FEATURE_QUEUED`], [`FEATURE_REMARK`].
     pub features: u64,
     /// What it wants.
     pub purpose: Purpose,
@@ -319,6 +322,12 @@ pub enum Packet {
         /// A part of the text.
         text: String,
     },
+    /// Daemon to command client, before the output: what people are to read and tools are not, for
+    /// standard error. Sent only to those who said [`FEATURE_REMARK`].
+    Remark {
+        /// A line, without its end.
+        text: String,
+    },
     /// Server to client.
     Welcome(Welcome),
     /// Daemon or server to client: there is no session.
@@ -404,11 +413,21 @@ pub enum Packet {
     },
 }
 
+/// The packet that carries a remark on a command, as much of it as fits.
+#[must_use]
+pub fn remark(text: &str) -> Packet {
+    let text = &text[..text.floor_char_boundary(PART)];
+    Packet::Remark {
+        text: text.to_owned(),
+    }
+}
+
+/// Bytes of text in a packet at most: leaves room for its other fields.
+const PART: usize = PACKET_MAX - 64;
+
 /// The packets that carry a command's output.
 #[must_use]
 pub fn command_output(exit: u8, text: &str) -> Vec<Packet> {
-    // Leaves room for the packet's other fields.
-    const PART: usize = PACKET_MAX - 64;
     let mut packets = Vec::new();
     let mut rest = text;
     loop {

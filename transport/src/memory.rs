@@ -4,6 +4,8 @@
 //! out of a run of bytes. There is never a `&[u8]` or a `&mut [u8]` onto it. Sizes come from our own
 //! record, never from the peer's. Knows nothing of what lies where.
 
+mod past_caches;
+
 use crate::sync::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -395,6 +397,19 @@ impl Mapping {
         self.check(offset, bytes, 1);
         // SAFETY: as in `copy_in_from`, the other way round.
         unsafe { std::ptr::copy(self.base.as_ptr().add(offset), into, bytes) }
+    }
+
+    /// As [`Mapping::copy_out_to`], with stores that go past the processor's caches.
+    ///
+    /// # Safety
+    /// As [`Mapping::copy_out_to`].
+    ///
+    /// # Panics
+    /// When the bytes are not there.
+    pub unsafe fn copy_out_past_caches(&self, offset: usize, into: *mut u8, bytes: usize) {
+        self.check(offset, bytes, 1);
+        // SAFETY: as in `copy_out_to`.
+        unsafe { past_caches::copy(self.base.as_ptr().add(offset), into, bytes) }
     }
 }
 

@@ -241,6 +241,12 @@ fn packets() -> Vec<(&'static str, Packet)> {
             },
         ),
         (
+            "remark",
+            Packet::Remark {
+                text: "no percentage".into(),
+            },
+        ),
+        (
             "group",
             Packet::Group(Group {
                 group: 3,

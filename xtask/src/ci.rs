@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -17,6 +18,10 @@ const FEATURES: &str = "--features=platform/kubernetes,openmps/kubernetes";
 /// Seconds of each fuzz target in a test run.
 const SMOKE_SECONDS: u32 = 10;
 
+/// What the tests of platforms may take together in CI. They install a good deal, and one of them builds
+/// Kubernetes; what would take longer than is left is skipped by name.
+const PLATFORMS: Duration = Duration::from_secs(12 * 60);
+
 /// Formatting, lints, policy, then all tests.
 pub fn all() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))?;
@@ -30,12 +35,12 @@ pub fn all() -> Result<()> {
         "warnings",
     ]))?;
     deny()?;
-    test(true, false)
+    test(true, Some(PLATFORMS))
 }
 
 /// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too, with
-/// `platforms` containers run too.
-pub fn test(all_toolkits: bool, with_platforms: bool) -> Result<()> {
+/// `platforms` what runs real containers does, as far as it fits into that time.
+pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
     coverage::check()?;
     run(cargo().args([
         "build",
@@ -64,9 +69,9 @@ pub fn test(all_toolkits: bool, with_platforms: bool) -> Result<()> {
         corpus::test(all_toolkits),
         mpi::mpi(),
         python::python(""),
-        match with_platforms {
-            true => platforms::platforms(""),
-            false => Ok(()),
+        match platforms {
+            Some(within) => platforms::platforms("", within),
+            None => Ok(()),
         },
         run(cargo().args(["test", "--workspace", FEATURES, "--no-fail-fast"])),
     ];

@@ -30,10 +30,15 @@ impl Daemon {
 
     /// As [`Daemon::start`], with several devices.
     pub fn with_devices(devices: u32) -> Result<Self> {
+        run(cargo().args(["build", "--package", "openmps"]))?;
+        Self::of_built(devices)
+    }
+
+    /// As [`Daemon::with_devices`], of what is built: with other features, most likely.
+    pub fn of_built(devices: u32) -> Result<Self> {
         // Not under target/: a socket's path may have 107 bytes.
         let name = format!("openmps-xtask-{}-{devices}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        run(cargo().args(["build", "--package", "openmps"]))?;
         let openmps = root().join("target/debug/openmps");
         let child = Self::spawn(&openmps, &folder, devices)?;
         let mut daemon = Self {

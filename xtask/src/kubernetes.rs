@@ -6,20 +6,21 @@ mod cluster;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::images::Tree;
-use crate::platforms::{is_root, is_there, skip};
+use crate::platforms::{bridges, containers, helm, install, is_there, skip, why_skipped};
 use crate::shell::{cargo, root, run};
+pub use cluster::BRIDGE;
 use cluster::{Cluster, NODE, wait_for};
 
 /// The image of the pods.
 const SHARE: &str = "localhost/openmps-share";
 
-/// What Debian has of it.
+/// What Debian has of it: a program or file, and its package.
 const PACKAGES: &[(&str, &str)] = &[
     ("etcd", "etcd-server"),
     ("containerd", "containerd"),
@@ -27,21 +28,52 @@ const PACKAGES: &[(&str, &str)] = &[
     ("runc", "runc"),
     ("openssl", "openssl"),
     ("ip", "iproute2"),
+    ("kubectl", "kubernetes-client"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("/bin/busybox", "busybox-static"),
 ];
+
+/// What the build needs besides.
+const BUILD_PACKAGES: &[(&str, &str)] = &[("go", "golang-go"), ("dpkg-source", "dpkg-dev")];
+
+/// Seconds that the build may take.
+const BUILD_LIMIT: &str = "900";
+
+/// Bytes of the disk that the build takes for a while.
+const BUILD_SPACE: u64 = 6 << 30;
 
 /// Labels of the node: of all three modes, one of which is deployed at a time.
 const LABELS: &str =
     "ack.node.gpu.schedule=mps,nvidia.com/mps.capable=true,openmps.org/schedule=true";
 
-/// Runs everything that this machine can.
+/// How long this takes on two cores; the first time Kubernetes is built.
+pub fn usual() -> Duration {
+    Duration::from_secs(if is_built() { 300 } else { 660 })
+}
+
+/// Runs everything, or says why this machine cannot.
 pub fn kubernetes() -> Result<()> {
-    if let Some(why) = missing() {
-        return skip(why);
+    containers()?;
+    let mut wanted = PACKAGES.to_vec();
+    if !is_built() {
+        wanted.extend(BUILD_PACKAGES);
     }
+    wanted.retain(|(program, _)| !is_there(program));
+    if !wanted.is_empty() {
+        let (programs, packages): (Vec<&str>, Vec<&str>) = wanted.into_iter().unzip();
+        install(&programs.join(", "), &packages)?;
+    }
+    bridges()?;
+    build()?;
     let archives = archives()?;
-    let cluster = Cluster::start(LABELS)?;
+    let cluster = match Cluster::start(LABELS) {
+        Ok(cluster) => cluster,
+        // Nothing of ours has run yet.
+        Err(error) => return skip(format!("Kubernetes itself does not run here: {error:#}")),
+    };
     let mut test = Test { cluster };
-    let done = test.all(&archives);
+    test.runs_pods(&archives)?;
+    let done = test.all();
     if done.is_err() {
         test.cluster.print_logs();
         test.print_pods();
@@ -49,43 +81,33 @@ pub fn kubernetes() -> Result<()> {
     done
 }
 
-/// What stands in the way, after installing and building what can be.
-fn missing() -> Option<String> {
-    if !is_root() {
-        return Some("a kubelet needs root".into());
+fn is_built() -> bool {
+    // The last that is built.
+    root()
+        .join("target/kubernetes/bin/kube-controller-manager")
+        .exists()
+}
+
+/// Builds Kubernetes, once.
+fn build() -> Result<()> {
+    if is_built() {
+        return Ok(());
     }
-    let build = root().join("target/kubernetes/bin/kube-controller-manager");
-    let mut packages: Vec<&str> = PACKAGES
-        .iter()
-        .filter(|(program, _)| !is_there(program))
-        .map(|(_, package)| *package)
-        .collect();
-    if !PathBuf::from("/usr/lib/cni/bridge").exists() {
-        packages.push("containernetworking-plugins");
+    let disk = rustix::fs::statvfs(root().join("target"))?;
+    let free = disk.f_bavail * disk.f_frsize;
+    if free < BUILD_SPACE {
+        return skip(format!(
+            "to build Kubernetes takes {} GiB of the disk, and {} are free",
+            BUILD_SPACE >> 30,
+            free >> 30
+        ));
     }
-    if !PathBuf::from("/bin/busybox").exists() {
-        packages.push("busybox-static");
+    let script = ["tests/platforms/kubernetes/build.sh", "target/kubernetes"];
+    let mut command = Command::new("timeout");
+    match run(command.arg(BUILD_LIMIT).args(script)) {
+        Ok(()) => Ok(()),
+        Err(error) => skip(format!("Kubernetes cannot be built here: {error}")),
     }
-    if !build.exists() {
-        packages.extend(["golang-go", "dpkg-dev"]);
-    }
-    if !packages.is_empty() {
-        let mut install = Command::new("apt-get");
-        install.args(["install", "--yes", "--no-install-recommends"]);
-        if let Err(error) = run(install.args(&packages)) {
-            return Some(format!(
-                "{} cannot be installed: {error}",
-                packages.join(", ")
-            ));
-        }
-    }
-    if !build.exists() {
-        let mut script = Command::new("tests/platforms/kubernetes/build.sh");
-        if let Err(error) = run(script.arg("target/kubernetes")) {
-            return Some(format!("Kubernetes cannot be built here: {error}"));
-        }
-    }
-    (!is_there("kubectl")).then(|| "there is no kubectl on this machine".into())
 }
 
 /// The images: ours, one whose program takes its share, and the one that holds a pod.
@@ -112,19 +134,42 @@ struct Test {
 }
 
 impl Test {
-    fn all(&mut self, archives: &[PathBuf]) -> Result<()> {
+    /// Loads the images, and sees whether this machine can run a pod that has nothing of ours.
+    fn runs_pods(&self, archives: &[PathBuf]) -> Result<()> {
         for archive in archives {
             self.cluster.load(archive)?;
         }
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "canary"},
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": "main", "image": "localhost/pause:latest",
+                    "imagePullPolicy": "Never", "command": ["/usr/bin/busybox", "true"]
+                }]
+            }
+        });
+        self.cluster.apply(&pod.to_string())?;
+        let ran = wait_for("a pod ran", || Ok(self.phase("canary")? == "Succeeded"));
+        if ran.is_err() {
+            let events = self.kubectl(&["get", "events", "-o", "jsonpath={.items[*].message}"])?;
+            return skip(format!("Kubernetes runs no pod here: {events}"));
+        }
+        self.kubectl(&["delete", "pod", "canary"]).map(drop)
+    }
+
+    fn all(&mut self) -> Result<()> {
         println!("kubernetes: --- aliyun.com/gpu-mem");
         self.deploy("aliyun")?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.aliyun()?;
         self.restarts()?;
+        self.nobody_fills_the_log()?;
         self.undeploy("aliyun")?;
 
-        println!("kubernetes: --- nvidia.com/gpu");
-        self.deploy("nvidia")?;
+        println!("kubernetes: --- nvidia.com/gpu, from the chart");
+        self.deploy_chart("nvidia")?;
         self.offers("nvidia.com/gpu", "10")?;
         self.pod("replica", "1536", &json!({"nvidia.com/gpu": 1}))?;
         self.ends_well("replica")?;
@@ -177,6 +222,30 @@ impl Test {
             "the manifest is not what this test knows"
         );
         self.cluster.apply(&text)
+    }
+
+    /// As [`Self::deploy`], from the chart: the names are the same.
+    fn deploy_chart(&self, mode: &str) -> Result<()> {
+        let folder = |name: &str| self.cluster.path(name);
+        let values = json!({
+            "mode": mode,
+            "engine": "soft",
+            "daemonEnv": [{"name": "OPENMPS_SOFT_MEMORY", "value": "15G"}],
+            "image": {"pullPolicy": "Never"},
+            "directories": {
+                "pipe": folder("pipe"), "log": folder("mps-log"), "state": folder("state"),
+            },
+        });
+        match helm::rendered(&values) {
+            Ok(text) => self.cluster.apply(&text),
+            Err(error) => match why_skipped(&error) {
+                Some(why) => {
+                    println!("skipped: kubernetes: the chart: {why}");
+                    self.deploy(mode)
+                }
+                None => Err(error),
+            },
+        }
     }
 
     /// Ends a mode's pods, and what it has written.
@@ -353,6 +422,19 @@ impl Test {
         Ok(())
     }
 
+    /// Plugin and kubelet look at the daemon every second and every half minute.
+    fn nobody_fills_the_log(&self) -> Result<()> {
+        let log = fs::read_to_string(self.cluster.path("mps-log/control.log"))?;
+        let commands = log.lines().filter_map(|line| line.split_once("Cmd:"));
+        let commands: Vec<&str> = commands.map(|(_, command)| command).collect();
+        let probes = ["ping", "get_"];
+        let probe = commands
+            .iter()
+            .find(|command| probes.iter().any(|probe| command.starts_with(probe)));
+        ensure!(probe.is_none() && !commands.is_empty(), "{commands:?}");
+        Ok(())
+    }
+
     /// When the plugin's socket was made.
     fn known_since() -> Option<SystemTime> {
         Self::written("aliyungpushare.sock")
@@ -374,19 +456,17 @@ impl Test {
         })
     }
 
+    /// Deletes the pods of a DaemonSet of ours, which makes new ones.
+    fn end_component(&self, name: &str, how: &str) -> Result<()> {
+        let label = format!("app.kubernetes.io/component={name}");
+        self.kubectl(&["delete", "pods", "-n", "kube-system", "-l", &label, how])
+            .map(drop)
+    }
+
     /// Plugin, kubelet and daemon are started anew, while pod `first` runs.
     fn restarts(&mut self) -> Result<()> {
         let units = |count: u32| json!({"aliyun.com/gpu-mem": count});
-        let plugin = "app.kubernetes.io/component=device-plugin";
-        self.kubectl(&[
-            "delete",
-            "pods",
-            "-n",
-            "kube-system",
-            "-l",
-            plugin,
-            "--grace-period=1",
-        ])?;
+        self.end_component("device-plugin", "--grace-period=1")?;
         self.offers("aliyun.com/gpu-mem", "15")?;
         self.pod("after-plugin", "2048", &units(2))?;
         self.ends_well("after-plugin")?;
@@ -414,16 +494,7 @@ impl Test {
 
         // The daemon goes, and with it its clients; its devices are sick until the next one is there.
         let before = Self::known_since();
-        let daemon = "app.kubernetes.io/component=daemon";
-        self.kubectl(&[
-            "delete",
-            "pods",
-            "-n",
-            "kube-system",
-            "-l",
-            daemon,
-            "--wait=false",
-        ])?;
+        self.end_component("daemon", "--wait=false")?;
         // The software GPU of another container is another GPU, so it is offered anew.
         Self::known_anew(before)?;
         self.offers("aliyun.com/gpu-mem", "15")?;

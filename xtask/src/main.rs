@@ -16,6 +16,9 @@ mod shell;
 mod slurm;
 mod toolkit;
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
@@ -43,8 +46,15 @@ enum Task {
         /// Only tests whose name contains this
         #[arg(default_value = "")]
         filter: String,
+        /// Seconds that all may take: what would take longer than is left is skipped
+        #[arg(long, value_name = "SECONDS")]
+        within: Option<u64>,
+        /// Runs the one of this name in this process, and writes to this file how it ended
+        #[arg(long, hide = true)]
+        answer: Option<PathBuf>,
     },
-    /// What CI runs: formatting, clippy and cargo-deny, then `test`
+    /// What CI runs: formatting, clippy and cargo-deny, then `test`, with those of `platforms` that this
+    /// machine allows
     Ci,
     /// Runs the loom models of the ring and its bell
     Loom,
@@ -86,8 +96,20 @@ fn main() -> Result<()> {
         Task::Test {
             all_toolkits,
             platforms,
-        } => ci::test(all_toolkits, platforms),
-        Task::Platforms { filter } => platforms::platforms(&filter),
+        } => ci::test(all_toolkits, platforms.then_some(platforms::NO_LIMIT)),
+        Task::Platforms {
+            filter,
+            within,
+            answer: None,
+        } => {
+            let within = within.map_or(platforms::NO_LIMIT, Duration::from_secs);
+            platforms::platforms(&filter, within)
+        }
+        Task::Platforms {
+            filter,
+            answer: Some(answer),
+            ..
+        } => platforms::one(&filter, &answer),
         Task::Ci => ci::all(),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
@@ -96,8 +118,8 @@ fn main() -> Result<()> {
         Task::Mpi => mpi::mpi(),
         Task::Python { filter } => python::python(&filter),
         Task::Images(arguments) => images::images(&arguments),
-        Task::Kubernetes => platforms::platforms("kubernetes"),
-        Task::Slurm => platforms::platforms("slurm"),
+        Task::Kubernetes => platforms::platforms("kubernetes", platforms::NO_LIMIT),
+        Task::Slurm => platforms::platforms("slurm", platforms::NO_LIMIT),
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }

@@ -1,13 +1,20 @@
 //! `cargo xtask platforms`: real containers with real engines, on the software GPU.
 //!
 //! What a test needs is installed from Debian where this is root; a test that cannot run says why, by
-//! name, and again at the end: nothing passes in silence.
+//! name, and again at the end: nothing passes in silence. Each runs in a process of its own, for a limited
+//! time, and what it leaves is taken away (`apart`, `traces`).
 
+mod apart;
 mod cdi;
 mod cloudpods;
 mod compose;
+mod deb;
 mod docker;
+pub mod helm;
+mod needs;
+mod newer;
 mod podman;
+mod traces;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,9 +25,14 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell::{root, run};
 use crate::{images, kubernetes, package, slurm};
+use apart::{Outcome, Place};
+pub use needs::{bridges, containers, install, is_root, is_there, need};
 
 /// What anything that is waited for may take.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// As long as all of them take.
+pub const NO_LIMIT: Duration = Duration::MAX;
 
 /// A test that this machine cannot run, and why.
 #[derive(Debug)]
@@ -39,99 +51,126 @@ pub fn skip<T>(why: impl Into<String>) -> Result<T> {
     Err(Skipped(why.into()).into())
 }
 
+/// Why this machine cannot run what ended with an error, if that is it.
+pub fn why_skipped(error: &anyhow::Error) -> Option<&str> {
+    error.downcast_ref().map(|Skipped(why)| why.as_str())
+}
+
 /// A test.
 type Test = fn() -> Result<()>;
 
-/// The tests, in the order in which they run.
-const TESTS: &[(&str, Test)] = &[
-    ("cdi", cdi::oracle),
-    ("cloudpods", cloudpods::daemon),
-    ("cloudpods-files", cloudpods::files),
-    ("compose-ours", compose::ours),
-    ("compose-upstream", compose::upstream),
-    ("compose-early", compose::early),
-    ("docker-cdi", docker::cdi),
-    ("podman-cdi", podman::root_user),
-    ("podman-rootless", podman::rootless),
-    ("kubernetes", kubernetes::kubernetes),
-    ("slurm", slurm::slurm),
-    ("packages", package::development),
+/// A test in the list.
+struct Entry {
+    name: &'static str,
+    test: Test,
+    /// How long it usually takes on two cores.
+    usual: fn() -> Duration,
+    /// How long it may take.
+    limit: Duration,
+}
+
+/// What a test with containers may take.
+const LIMIT: Duration = Duration::from_secs(480);
+
+/// One that takes so many seconds.
+macro_rules! entry {
+    ($name:literal, $test:expr, $seconds:literal) => {
+        Entry {
+            name: $name,
+            test: $test,
+            usual: || Duration::from_secs($seconds),
+            limit: LIMIT,
+        }
+    };
+}
+
+/// The tests, in the order in which they run: first what needs the least of a machine.
+const TESTS: &[Entry] = &[
+    entry!("cloudpods", cloudpods::daemon, 20),
+    entry!("cloudpods-files", cloudpods::files, 5),
+    entry!("packages", package::development, 30),
+    entry!("helm-chart", helm::chart, 30),
+    entry!("slurm", slurm::slurm, 40),
+    entry!("cdi", cdi::oracle, 60),
+    entry!("compose-ours", compose::ours, 40),
+    entry!("compose-upstream", compose::upstream, 40),
+    entry!("compose-early", compose::early, 40),
+    entry!("docker-cdi", newer::docker, 40),
+    entry!("containerd-cdi", newer::containerd, 20),
+    entry!("podman-cdi", podman::root_user, 40),
+    entry!("podman-rootless", podman::rootless, 40),
+    Entry {
+        name: "deb",
+        test: deb::installed,
+        usual: deb::usual,
+        limit: Duration::from_secs(900),
+    },
+    Entry {
+        name: "kubernetes",
+        test: kubernetes::kubernetes,
+        usual: kubernetes::usual,
+        limit: Duration::from_secs(1200),
+    },
 ];
 
-/// Runs the tests whose name contains `filter`.
-pub fn platforms(filter: &str) -> Result<()> {
+/// Runs the tests whose name contains `filter`. Within a limited time, what would take longer than is
+/// left is skipped.
+pub fn platforms(filter: &str, within: Duration) -> Result<()> {
     let chosen: Vec<_> = TESTS
         .iter()
-        .filter(|(name, _)| name.contains(filter))
+        .filter(|entry| entry.name.contains(filter))
         .collect();
     ensure!(!chosen.is_empty(), "no test has `{filter}` in its name");
+    let start = Instant::now();
     images::build(true)?;
+    let place = Place::new()?;
     let mut lines = Vec::new();
     let mut failed = 0;
-    for (name, test) in chosen {
+    for entry in chosen {
+        let name = entry.name;
         println!("xtask: platforms: {name}");
-        let start = Instant::now();
-        let result = test();
-        let took = start.elapsed().as_secs_f32();
-        lines.push(match result {
-            Ok(()) => format!("{name:20} {took:7.2} s  pass"),
-            Err(error) => match error.downcast_ref::<Skipped>() {
-                Some(Skipped(why)) => format!("{name:20} {took:7.2} s  SKIPPED: {why}"),
-                None => {
-                    failed += 1;
-                    format!("{name:20} {took:7.2} s  FAIL: {error:#}")
-                }
-            },
+        let begun = Instant::now();
+        let outcome = match too_long(start.elapsed(), (entry.usual)(), within) {
+            Some(why) => Outcome::Skipped(why),
+            None => place.run(name, entry.limit)?,
+        };
+        let took = begun.elapsed().as_secs_f32();
+        lines.push(match outcome {
+            Outcome::Passed => format!("{name:20} {took:7.2} s  pass"),
+            Outcome::Skipped(why) => format!("skipped: {name}: {why}"),
+            Outcome::Failed(why) => {
+                failed += 1;
+                format!("{name:20} {took:7.2} s  FAIL: {why}")
+            }
         });
         println!("{}", lines.last().map_or("", String::as_str));
     }
-    println!("\nPlatforms:\n{}", lines.join("\n"));
+    println!(
+        "\nplatforms, in {:.0} s:\n{}",
+        start.elapsed().as_secs_f32(),
+        lines.join("\n")
+    );
     ensure!(failed == 0, "{failed} platform tests failed");
     Ok(())
 }
 
-/// Whether a program is on the path.
-pub fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
+/// Runs one test in this process, and writes how it ended.
+pub fn one(name: &str, answer: &Path) -> Result<()> {
+    let entry = TESTS.iter().find(|entry| entry.name == name);
+    apart::answer(entry.context("a test's name")?.test, answer)
 }
 
-/// Whether this is root.
-pub fn is_root() -> bool {
-    let output = Command::new("id").arg("-u").output();
-    output.is_ok_and(|output| output.stdout == b"0\n")
-}
-
-/// Has programs on the path, if need be from Debian's packages.
-fn need(programs: &[&str], packages: &[&str]) -> Result<()> {
-    let missing: Vec<&str> = programs
-        .iter()
-        .copied()
-        .filter(|it| !is_there(it))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let missing = missing.join(", ");
-    if !is_root() {
-        return skip(format!(
-            "{missing} missing, and only root can install packages"
-        ));
-    }
-    if !is_there("apt-get") {
-        return skip(format!(
-            "{missing} missing, and this is no Debian to install them from"
-        ));
-    }
-    run(Command::new("apt-get").args(["update", "-qq"])).ok();
-    let installed = run(Command::new("apt-get")
-        .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(packages)
-        .env("DEBIAN_FRONTEND", "noninteractive"));
-    match installed {
-        Ok(()) => Ok(()),
-        Err(error) => skip(format!("{missing} missing, and not to be had: {error:#}")),
-    }
+/// Why a test is not begun any more.
+fn too_long(passed: Duration, usual: Duration, within: Duration) -> Option<String> {
+    (passed + usual > within).then(|| {
+        format!(
+            "it takes {} s, and of the {} s that all of these may take {} are left; `cargo xtask \
+             platforms` has no such limit",
+            usual.as_secs(),
+            within.as_secs(),
+            within.saturating_sub(passed).as_secs()
+        )
+    })
 }
 
 /// A folder of this run's own, gone when it is dropped. Short, since sockets are in it.
@@ -140,7 +179,8 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Result<Self> {
-        let path = std::env::temp_dir().join(format!("openmps-{name}-{}", std::process::id()));
+        // The folder for temporary files is this test's own.
+        let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
     }
@@ -214,6 +254,32 @@ fn memory_program() -> Result<PathBuf> {
     Ok(program)
 }
 
+/// The image of [`canary`].
+const CANARY: &str = "localhost/openmps-canary";
+
+/// An image that has nothing of ours in it, and a program that ends at once: an engine that cannot run it
+/// can run nothing.
+fn canary() -> Result<PathBuf> {
+    let folder = root().join("target/platforms");
+    std::fs::create_dir_all(&folder)?;
+    let (source, program) = (folder.join("canary.c"), folder.join("canary"));
+    std::fs::write(&source, "int main(void) { return 0; }\n")?;
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source))?;
+    let tree = images::Tree::new("openmps-canary")?;
+    tree.program(&program, "canary")?;
+    tree.pack(
+        CANARY,
+        &serde_json::json!({"Cmd": ["canary"], "Env": ["PATH=/usr/bin"]}),
+    )
+}
+
+/// The last line that a program complained with.
+fn last_line(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let last = errors.lines().rfind(|line| !line.trim().is_empty());
+    last.unwrap_or("it said nothing").trim().to_owned()
+}
+
 /// The number that stands before a word on the first line that has both.
 fn number_before(text: &str, word: &str) -> Option<u64> {
     text.lines().find_map(|line| {
@@ -230,6 +296,26 @@ fn archive(name: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_longer_than_is_left_is_not_begun() {
+        let seconds = Duration::from_secs;
+        assert_eq!(too_long(seconds(900), seconds(900), NO_LIMIT), None);
+        assert_eq!(too_long(seconds(600), seconds(100), seconds(700)), None);
+        let why = too_long(seconds(601), seconds(100), seconds(700)).unwrap();
+        assert!(
+            why.contains("it takes 100 s") && why.contains("99 are left"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn names_of_tests_are_their_own() {
+        let mut names: Vec<_> = TESTS.iter().map(|entry| entry.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TESTS.len());
+    }
 
     #[test]
     fn order_is_checked() {

@@ -6,6 +6,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Between looks at a running program.
 pub const INTERVAL: Duration = Duration::from_millis(5);
@@ -41,6 +42,11 @@ pub fn run(command: &mut Command) -> Result<()> {
         bail!("{text}: {status}");
     }
     Ok(())
+}
+
+/// Sends a signal to a child. Not with the program `kill`, which a bare machine lacks.
+pub fn send(signal: Signal, child: &Child) -> Result<()> {
+    Ok(kill_process(Pid::from_child(child), signal)?)
 }
 
 /// Waits for a child, and ends it at the limit: then None.

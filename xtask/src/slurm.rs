@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::platforms::{is_root, skip};
+use crate::platforms::{install, is_root, skip};
 use crate::shell::{cargo, root, run};
 
 /// How long anything may take on a busy machine.
@@ -23,17 +23,15 @@ pub fn slurm() -> Result<()> {
     }
     let is_there = |program: &str| Path::new("/usr/sbin").join(program).exists();
     if !["slurmctld", "slurmd", "munged"].into_iter().all(is_there) {
-        let mut install = Command::new("apt-get");
-        install.args(["install", "--yes", "--no-install-recommends"]);
-        if let Err(error) = run(install.args(PACKAGES)) {
-            return skip(format!(
-                "{} cannot be installed: {error}",
-                PACKAGES.join(", ")
-            ));
-        }
+        install("slurmctld, slurmd and munged", PACKAGES)?;
     }
     run(cargo().args(["build", "--package", "tests", "--bin", "probe"]))?;
-    Cluster::start()?.jobs()
+    let cluster = match Cluster::start() {
+        Ok(cluster) => cluster,
+        // No job of ours has run yet.
+        Err(error) => return skip(format!("Slurm itself does not run here: {error:#}")),
+    };
+    cluster.jobs()
 }
 
 /// Slurm on this machine alone; dropping it ends it.
@@ -44,7 +42,7 @@ struct Cluster {
 
 impl Cluster {
     fn start() -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!("openmps-slurm-{}", std::process::id()));
+        let folder = std::env::temp_dir().join("slurm");
         for name in ["state", "spool", "log", "gpu", "lib"] {
             fs::create_dir_all(folder.join(name))?;
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
@@ -173,9 +173,16 @@ pub(crate) fn cuModuleEnumerateFunctions(
 }
 
 pub(crate) fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> Outcome {
-    // Eager would have runtimes load everything that is linked into a program at once.
-    mode.set(CUmoduleLoadingMode::LAZY_LOADING)
+    mode.set(match *EAGER {
+        true => CUmoduleLoadingMode::EAGER_LOADING,
+        false => CUmoduleLoadingMode::LAZY_LOADING,
+    })
 }
+
+/// Whether the program's user wants everything that is linked into it loaded at once, which runtimes
+/// then do. Without CUDA_MODULE_LOADING code is loaded when it is needed.
+static EAGER: LazyLock<bool> =
+    LazyLock::new(|| std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER"));
 
 /// A name as C has it, by its place in an image.
 pub(super) fn c_name(image: &Image, index: u32) -> Result<*const std::ffi::c_char, CUresult> {

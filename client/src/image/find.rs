@@ -4,10 +4,15 @@
 //! its wrapper, an ELF file, what a link gave, or text up to its NUL (`libcuda-compat` section 7.2). A
 //! wrapper that lists its parts becomes an image of all of them here. Knows nothing of
 //! what is inside, which only the server reads.
+//!
+//! What a damaged image says of its length may lead anywhere, so before anything is read the kernel is
+//! asked whether it is there: a damaged image is an error and not the program's end.
 
 use cuda_abi::CUresult;
 use cuda_abi::linked;
 use cuda_abi::types::CUjitInputType;
+use rustix::io::Errno;
+use rustix::mm::Advice;
 
 /// Magic of a fatbin's wrapper.
 const WRAPPER: u32 = 0x4662_43b1;
@@ -21,6 +26,12 @@ const ELF: [u8; 4] = *b"\x7fELF";
 const ELF_HEADER: usize = 64;
 /// No real image is larger; a size beyond it is damage.
 const MOST: u64 = 2 << 30;
+
+/// Bytes that text is looked through for its end at once.
+const STEP: usize = 16 << 10;
+
+/// The smallest pages that processors have.
+const PAGE: usize = 4096;
 
 /// Parts of a wrapper that lists what was linked; a list of more has no end.
 const MOST_PARTS: usize = 4096;
@@ -80,12 +91,14 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
     if start.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    readable(start, 1)?;
     // SAFETY: the first byte exists; the shortest text is its NUL alone. The further bytes of a
     // magic are read only once the ones before fit.
     unsafe {
         match *start {
             0x7f if (1..4).all(|at| *start.add(at) == ELF[at]) => elf(start),
             0x9d if (1..linked::MAGIC.len()).all(|at| *start.add(at) == linked::MAGIC[at]) => {
+                readable(start, linked::HEADER as u64)?;
                 let total = peek::<u64>(start.add(linked::MAGIC.len()));
                 bounded(start, total.max(linked::HEADER as u64))
             }
@@ -103,6 +116,7 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
 /// # Safety
 /// As [`find`], with a wrapper's magic at `start`.
 unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
+    readable(start, 24)?;
     // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
     let (version, data) = unsafe { (peek::<u32>(start.add(4)), peek::<*const u8>(start.add(8))) };
     if !matches!(version, 1 | 2) || data.is_null() {
@@ -119,8 +133,10 @@ unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
     let list = unsafe { peek::<*const *const u8>(start.add(16)) };
     let mut parts = Vec::new();
     while !list.is_null() {
+        let entry = list.wrapping_add(parts.len()).cast();
+        readable(entry, 8)?;
         // SAFETY: the list ends in a null pointer, which is what ends the loop.
-        let part = unsafe { peek::<*const u8>(list.add(parts.len()).cast()) };
+        let part = unsafe { peek::<*const u8>(entry) };
         if part.is_null() {
             break;
         }
@@ -154,6 +170,7 @@ unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
 /// # Safety
 /// `data` points to a fatbin, or to something whose first word shows that it is none.
 unsafe fn wrapped(data: *const u8) -> Result<Found, CUresult> {
+    readable(data, FATBIN_HEADER)?;
     // SAFETY: as this function's.
     unsafe {
         if peek::<u32>(data) == FATBIN {
@@ -165,15 +182,32 @@ unsafe fn wrapped(data: *const u8) -> Result<Found, CUresult> {
 }
 
 fn bounded(start: *const u8, bytes: u64) -> Result<Found, CUresult> {
+    readable(start, bytes)?;
+    Ok(Found::of(start, bytes as usize))
+}
+
+/// Checks that memory of the program's can be read, where the kernel can tell (Linux 5.14).
+fn readable(start: *const u8, bytes: u64) -> Result<(), CUresult> {
     if bytes > MOST {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
-    Ok(Found::of(start, bytes as usize))
+    let into_page = start.addr() % PAGE;
+    let first = start.wrapping_sub(into_page).cast_mut();
+    let whole = (into_page + bytes as usize).next_multiple_of(PAGE);
+    // SAFETY: the advice has pages brought in, which are read anyway, and changes nothing.
+    let asked = unsafe { rustix::mm::madvise(first.cast(), whole, Advice::LinuxPopulateRead) };
+    match asked {
+        // Nothing is there, or nothing that may be read.
+        Err(Errno::NOMEM | Errno::FAULT) => Err(CUresult::ERROR_INVALID_IMAGE),
+        // Older kernels and strange mappings: what the program promised must do.
+        _ => Ok(()),
+    }
 }
 
 /// # Safety
 /// As [`find`], with a fatbin's magic at `start`.
 unsafe fn fatbin(start: *const u8) -> Result<Found, CUresult> {
+    readable(start, FATBIN_HEADER)?;
     // SAFETY: the header has 16 bytes, of which the last 8 say what follows.
     let rest = unsafe { peek::<u64>(start.add(8)) };
     bounded(start, rest.saturating_add(FATBIN_HEADER))
@@ -182,14 +216,41 @@ unsafe fn fatbin(start: *const u8) -> Result<Found, CUresult> {
 /// # Safety
 /// As [`find`], with text at `start`.
 unsafe fn text(start: *const u8) -> Result<Found, CUresult> {
-    // SAFETY: text ends in a NUL. It is part of the image, so that the server sees where it ends.
-    let text = unsafe { std::ffi::CStr::from_ptr(start.cast()) };
-    bounded(start, text.to_bytes_with_nul().len() as u64)
+    // To the ends of pages, beyond which there may be nothing.
+    let mut length = STEP - start.addr() % PAGE;
+    loop {
+        // Where it is not readable to there, its end may still be before.
+        let known = match readable(start, length as u64) {
+            Ok(()) => length,
+            Err(_) => readable_pages(start, length)?,
+        };
+        // SAFETY: so many bytes can be read.
+        let bytes = unsafe { std::slice::from_raw_parts(start, known) };
+        if let Ok(text) = std::ffi::CStr::from_bytes_until_nul(bytes) {
+            // The NUL is part of the image, so that the server sees where it ends.
+            return bounded(start, text.to_bytes_with_nul().len() as u64);
+        }
+        if known < length {
+            return Err(CUresult::ERROR_INVALID_IMAGE);
+        }
+        length *= 2;
+    }
+}
+
+/// How many of some bytes can be read, in whole pages; at least the first.
+fn readable_pages(start: *const u8, bytes: usize) -> Result<usize, CUresult> {
+    let mut known = PAGE - start.addr() % PAGE;
+    readable(start, known as u64)?;
+    while known < bytes && readable(start.wrapping_add(known), PAGE as u64).is_ok() {
+        known += PAGE;
+    }
+    Ok(known)
 }
 
 /// # Safety
 /// As [`find`], with an ELF magic at `start`.
 unsafe fn elf(start: *const u8) -> Result<Found, CUresult> {
+    readable(start, ELF_HEADER as u64)?;
     // SAFETY: a 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
     let header = unsafe {
         if *start.add(4) != 2 {
@@ -215,6 +276,8 @@ unsafe fn elf(start: *const u8) -> Result<Found, CUresult> {
     {
         return Err(CUresult::ERROR_INVALID_IMAGE);
     }
+    // The tables lie within `end`.
+    readable(start, end)?;
     for index in 0..section_count {
         // SAFETY: the header says that its table of sections lies here.
         let (kind, offset, size) = unsafe {
@@ -372,6 +435,54 @@ mod tests {
         // SAFETY: NULL is refused before it is read.
         let null = unsafe { find(std::ptr::null()) };
         assert_eq!(null.unwrap_err(), CUresult::ERROR_INVALID_VALUE);
+    }
+
+    #[test]
+    fn what_leads_to_memory_that_is_not_there_is_refused() {
+        // A page, and nothing behind it.
+        let size = 2 * PAGE;
+        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let flags = rustix::mm::MapFlags::PRIVATE;
+        // SAFETY: new memory of this test's own, of which nothing uses the second page.
+        let page = unsafe {
+            let null = std::ptr::null_mut();
+            let base = rustix::mm::mmap_anonymous(null, size, protection, flags).unwrap();
+            rustix::mm::munmap(base.byte_add(PAGE), PAGE).unwrap();
+            std::slice::from_raw_parts_mut(base.cast::<u8>(), PAGE)
+        };
+        let invalid = Err(CUresult::ERROR_INVALID_IMAGE);
+        // Text without an end, and with one in the last byte.
+        page.fill(b'x');
+        assert_eq!(length(page), invalid);
+        assert_eq!(length(&page[PAGE - 3..]), invalid);
+        page[PAGE - 1] = 0;
+        assert_eq!(length(page), Ok(PAGE));
+        // Sizes that lead out of it.
+        let mut put = |image: &[u8]| page[..image.len()].copy_from_slice(image);
+        put(&a_fatbin(PAGE as u64 - 16)[..16]);
+        assert_eq!(length(page), Ok(PAGE));
+        page[8..16].copy_from_slice(&(1_u64 << 20).to_le_bytes());
+        assert_eq!(length(page), invalid);
+        let fatbin = page.as_ptr() as u64;
+        let mut linked = linked::MAGIC.to_vec();
+        linked.extend((1_u64 << 20).to_le_bytes());
+        page[..16].copy_from_slice(&linked);
+        assert_eq!(length(page), invalid);
+        page.fill(0);
+        page[..5].copy_from_slice(b"\x7fELF\x02");
+        page[40..48].copy_from_slice(&(PAGE as u64).to_le_bytes());
+        page[58..62].copy_from_slice(&[64, 0, 2, 0]);
+        assert_eq!(length(page), invalid);
+        // Pointers that do.
+        for (data, list) in [(fatbin + PAGE as u64, 0), (0x10, 0), (fatbin, 0x10)] {
+            page.fill(0);
+            page[..16].copy_from_slice(&a_fatbin(0));
+            let mut wrapper = WRAPPER.to_le_bytes().to_vec();
+            wrapper.extend(u32::to_le_bytes(2));
+            wrapper.extend(u64::to_le_bytes(data));
+            wrapper.extend(u64::to_le_bytes(list));
+            assert_eq!(length(&wrapper), invalid, "{data:#x}, {list:#x}");
+        }
     }
 
     #[test]

@@ -90,7 +90,8 @@ pub(super) fn put_sizes(
     Ok(())
 }
 
-fn no_device(name: &str) -> String {
+/// What is said of a limit's device that is none.
+pub(super) fn no_device(name: &str) -> String {
     format!("memory limit for device {name}, which there is not or more than one")
 }
 

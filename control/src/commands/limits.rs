@@ -2,13 +2,15 @@
 
 use cuda_abi::limits;
 use serde_json::json;
+use transport::handshake::ListedDevice;
 
+use super::changes::no_device;
 use super::{Answer, Arguments, Caller, with_server};
 use crate::daemon::Daemon;
-use crate::settings::{Settings, as_given};
+use crate::settings::{Settings, as_given, device_named};
 
 /// Sets a percentage and answers with the one in force, which is what NVIDIA's prints even when it
-/// refuses; that it refused is said in the log and by the exit status.
+/// refuses; why it refused is said on standard error, in the log and by the exit status.
 fn set_percentage(percentage: &mut f32, text: Option<&str>) -> Answer {
     match limits::percentage(text.unwrap_or("")) {
         Ok(value) => {
@@ -22,7 +24,8 @@ fn set_percentage(percentage: &mut f32, text: Option<&str>) -> Answer {
                 ))
                 .with_value(
                     json!({ "error": error.to_string(), "percentage": as_given(*percentage) }),
-                );
+                )
+                .with_remark(error);
             Answer { exit: 1, ..answer }
         }
     }
@@ -70,18 +73,35 @@ pub(super) fn get_active_thread_percentage(
 }
 
 /// Sets a memory limit and prints nothing; where NVIDIA's takes what does not parse for "no limit",
-/// this refuses it and says why.
-fn set_memory(settings: &mut Settings, device: Option<&str>, size: Option<&str>) -> Answer {
+/// this takes `none`, and refuses the rest and says why. Which devices there are is not known before a
+/// server has run.
+fn set_memory(
+    settings: &mut Settings,
+    devices: &[ListedDevice],
+    device: Option<&str>,
+    size: Option<&str>,
+) -> Answer {
     let (Some(device), Some(size)) = (device, size) else {
         return Answer::refusal("Invalid command format.");
     };
+    if size == "none" {
+        settings.memory.remove(device);
+        return Answer::nothing();
+    }
+    if limits::is_device(device) && is_unknown(devices, device) {
+        return Answer::refusal(no_device(device));
+    }
     match settings.set_memory(device, size) {
         Ok(()) => Answer::nothing(),
         Err(error) => Answer::refusal(error),
     }
 }
 
-fn show_memory(settings: &Settings, device: Option<&str>) -> Answer {
+fn is_unknown(devices: &[ListedDevice], device: &str) -> bool {
+    !devices.is_empty() && device_named(devices, device).is_none()
+}
+
+fn show_memory(settings: &Settings, devices: &[ListedDevice], device: Option<&str>) -> Answer {
     let Some(device) = device else {
         return Answer::refusal("Invalid command format.");
     };
@@ -91,6 +111,12 @@ fn show_memory(settings: &Settings, device: Option<&str>) -> Answer {
             Answer::line(size)
                 .with_value(json!({ "device": device, "limit": size, "bytes": bytes }))
         }
+        None if is_unknown(devices, device) => Answer {
+            exit: 1,
+            ..Answer::nothing()
+                .with_remark(no_device(device))
+                .with_value(json!({ "error": no_device(device) }))
+        },
         None => Answer::nothing()
             .with_log("No default pinned memory limit set for the device!")
             .with_value(json!({ "device": device, "limit": null })),
@@ -103,7 +129,7 @@ pub(super) fn set_default_device_pinned_mem_limit(
     arguments: &Arguments<'_>,
 ) -> Answer {
     let (device, size) = (arguments.word(0), arguments.word(1));
-    let answer = set_memory(&mut daemon.defaults, device, size);
+    let answer = set_memory(&mut daemon.defaults, &daemon.devices, device, size);
     if answer.exit != 0 {
         return answer;
     }
@@ -118,7 +144,7 @@ pub(super) fn get_default_device_pinned_mem_limit(
     _: Caller,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    show_memory(&daemon.defaults, arguments.word(0))
+    show_memory(&daemon.defaults, &daemon.devices, arguments.word(0))
 }
 
 pub(super) fn set_device_pinned_mem_limit(
@@ -127,7 +153,8 @@ pub(super) fn set_device_pinned_mem_limit(
     arguments: &Arguments<'_>,
 ) -> Answer {
     with_server(daemon, caller, arguments.word(0), |server| {
-        set_memory(&mut server.settings, arguments.word(1), arguments.word(2))
+        let (device, size) = (arguments.word(1), arguments.word(2));
+        set_memory(&mut server.settings, &server.devices, device, size)
     })
 }
 
@@ -137,7 +164,7 @@ pub(super) fn get_device_pinned_mem_limit(
     arguments: &Arguments<'_>,
 ) -> Answer {
     with_server(daemon, caller, arguments.word(0), |server| {
-        show_memory(&server.settings, arguments.word(1))
+        show_memory(&server.settings, &server.devices, arguments.word(1))
     })
 }
 

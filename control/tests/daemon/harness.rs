@@ -13,7 +13,7 @@ use transport::handshake::{
     ClientFields, FEATURE_QUEUED, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
 };
 use transport::session::{ClientEnd, SessionMemory};
-use transport::socket::Connection;
+use transport::socket::{Connection, SocketError};
 
 pub type Test = (&'static str, fn());
 
@@ -351,13 +351,17 @@ pub fn named(program: &str) -> ClientFields {
 }
 
 pub fn say_hello(connection: &Connection, fields: ClientFields) {
+    try_hello(connection, fields).unwrap();
+}
+
+pub fn try_hello(connection: &Connection, fields: ClientFields) -> Result<(), SocketError> {
     let hello = Packet::Hello(Hello {
         version: VERSION,
         fingerprint: fingerprint(),
         features: FEATURE_QUEUED,
         purpose: Purpose::Client(fields),
     });
-    connection.send(&hello.encode(), &[]).unwrap();
+    connection.send(&hello.encode(), &[])
 }
 
 pub fn attach(connection: &Connection, fields: ClientFields) -> Result<Client, (u32, String)> {

@@ -12,6 +12,29 @@ crate::harness::tests! {
     a_full_disk_stops_nobody
     lines_written_to_the_fifo_are_in_the_servers_log
     stamps_are_local_times
+    a_ping_leaves_no_line
+}
+
+fn a_ping_leaves_no_line() {
+    let rig = Rig::new();
+    rig.ask("get_server_list");
+    let (log, events) = (rig.control_log(), rig.events("command").len());
+    assert!(log.contains("Accepting connection...") && log.contains("UI closed"));
+    for _ in 0..3 {
+        let answer = rig.control(&["ping"], None);
+        assert!(answer.status.success());
+        assert_eq!(answer.stdout, b"The daemon runs\n");
+    }
+    // Lines are written before the answer is given.
+    rig.ask("get_server_list");
+    let later = rig.control_log();
+    let lines = |text: &str| text.matches("Accepting connection...").count();
+    assert_eq!(lines(&later), lines(&log) + 1, "{later}");
+    assert!(!later.contains("ping"), "{later}");
+    assert_eq!(rig.events("command").len(), events + 1);
+    // Only the word itself is quiet.
+    assert!(!rig.control(&["ping", "now"], None).status.success());
+    assert!(rig.control_log().contains("Cmd:ping now"));
 }
 
 fn the_structured_log_says_who_what_and_why() {

@@ -37,6 +37,9 @@ fn serve() -> ExitCode {
     if std::env::var_os("TEST_SERVER_FAILS").is_some() {
         return ExitCode::FAILURE;
     }
+    if let Some(path) = std::env::var_os("TEST_SERVER_WAITS") {
+        harness::until("it may go on", || std::path::Path::new(&path).exists());
+    }
     let (connection, log) = control::server_process::adopt().expect("started by a daemon");
     let engine = Arc::new(fake::FakeEngine::new());
     match server::run(connection, engine, Arc::new(ServerLog(log))) {

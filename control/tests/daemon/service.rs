@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{Rig, kill, runs, until};
+use crate::harness::{Rig, kill, named, runs, try_hello, until, welcomed};
 
 crate::harness::tests! {
     a_service_manager_is_told_when_it_is_ready_and_when_it_stops
@@ -15,6 +15,8 @@ crate::harness::tests! {
     as_process_1_it_reaps_orphans
     what_a_former_daemon_left_is_reclaimed
     signals_at_any_moment_leave_nothing_behind
+    a_daemon_that_ends_while_clients_come_leaves_none_waiting
+    descriptors_are_raised_to_what_is_allowed_and_kept_for_those_who_speak
 }
 
 fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
@@ -61,7 +63,7 @@ fn a_socket_that_a_service_manager_made_is_served() {
     let listener = transport::socket::Listener::bind(&path).unwrap();
     // Who connects before the daemon runs waits for it.
     let early = rig.connect();
-    crate::harness::say_hello(&early, crate::harness::named("early"));
+    crate::harness::say_hello(&early, named("early"));
     let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
     std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
     let listening = rustix::io::dup(&listener).unwrap();
@@ -81,7 +83,7 @@ fn a_socket_that_a_service_manager_made_is_served() {
         .unwrap();
     let pid = child.id().cast_signed();
     rig.foreground = Some(child);
-    let welcomed = crate::harness::welcomed(&early).map_err(|error| panic!("{error:?}"));
+    let welcomed = welcomed(&early).map_err(|error| panic!("{error:?}"));
     welcomed.unwrap().work();
     let mut client = rig.hold();
     assert_eq!(client.work(), "0");
@@ -221,12 +223,8 @@ fn signals_at_any_moment_leave_nothing_behind() {
         let pid = child.id().cast_signed();
         rig.foreground = Some(child);
         std::thread::sleep(std::time::Duration::from_millis(round * 4));
-        for signal in [Signal::HUP, Signal::PIPE, Signal::USR1] {
-            // None of these is for the daemon; HUP and USR1 end whoever has not said so.
-            if signal == Signal::PIPE {
-                kill(pid, signal);
-            }
-        }
+        // That somebody does not read is no reason to end.
+        kill(pid, Signal::PIPE);
         kill(pid, Signal::TERM);
         rig.foreground.take().unwrap().wait().unwrap();
         until("its server is gone", || {
@@ -237,4 +235,81 @@ fn signals_at_any_moment_leave_nothing_behind() {
                 .all(|server| !runs(server))
         });
     }
+}
+
+/// However the daemon ends, and in whatever place a client is then: it is served, or it is told.
+fn a_daemon_that_ends_while_clients_come_leaves_none_waiting() {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    let signals = [
+        Signal::TERM,
+        Signal::KILL,
+        Signal::INT,
+        Signal::HUP,
+        Signal::USR1,
+    ];
+    let (served, told) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    for (round, signal) in (0..).zip(signals.iter().cycle().take(15)) {
+        let rig = Rig::new();
+        let pid = rig.daemon_pid();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let path = rig.pipe().join("control");
+                        let Ok(connection) = transport::socket::Connection::connect(path) else {
+                            continue;
+                        };
+                        // It waits for 20 seconds at most, which is an error of its own.
+                        let said = try_hello(&connection, named("app"));
+                        let came = said.map_err(|error| (0, error.to_string()));
+                        match came.and_then(|()| welcomed(&connection)) {
+                            Ok(_) => served.fetch_add(1, Ordering::Relaxed),
+                            Err((code, text)) => {
+                                assert!(!text.contains("unavailable"), "{code} {text}");
+                                told.fetch_add(1, Ordering::Relaxed)
+                            }
+                        };
+                    }
+                });
+            }
+            std::thread::sleep(std::time::Duration::from_millis(round * 7));
+            kill(pid, *signal);
+            until("the daemon is gone", || !runs(pid));
+            over.store(true, Ordering::Relaxed);
+        });
+        until("its servers are gone", || {
+            let log = rig.control_log();
+            log.lines()
+                .filter_map(|line| line.split("Starting new server ").nth(1))
+                .filter_map(|rest| rest.split(' ').next()?.parse().ok())
+                .all(|server| !runs(server))
+        });
+    }
+    println!("  {served:?} served, {told:?} told");
+}
+
+fn descriptors_are_raised_to_what_is_allowed_and_kept_for_those_who_speak() {
+    let rig = Rig::without_daemon();
+    let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");
+    std::os::unix::fs::symlink(std::env::current_exe().unwrap(), &link).unwrap();
+    let output = Command::new("/bin/sh")
+        .args(["-c", "ulimit -Sn 100; ulimit -Hn 200; exec \"$0\" -d"])
+        .arg(&link)
+        .env("CUDA_MPS_PIPE_DIRECTORY", rig.pipe())
+        .env("CUDA_MPS_LOG_DIRECTORY", rig.log())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(
+        rig.control_log()
+            .contains("Up to 200 descriptors: room for about 68 clients of a server")
+    );
+    // More who say nothing than there are descriptors.
+    let silent: Vec<_> = (0..500).map(|_| rig.connect()).collect();
+    assert_eq!(rig.ask("get_default_active_thread_percentage"), "100.0\n");
+    rig.attach().work();
+    rig.hold();
+    drop(silent);
 }

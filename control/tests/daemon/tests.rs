@@ -113,8 +113,17 @@ fn limits_are_read_back_and_junk_changes_nothing() {
         ("abc", "50.0"),
         ("33.3", "33.3"),
     ] {
-        let answer = rig.ask(&format!("set_default_active_thread_percentage {set}"));
-        assert_eq!(answer, format!("{shown}\n"), "{set}");
+        let line = format!("set_default_active_thread_percentage {set}");
+        let output = rig.control(&[], Some(&line));
+        assert_eq!(output.stdout, format!("{shown}\n").as_bytes(), "{set}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        let refused = output.status.code() == Some(1);
+        assert_eq!(refused, set != shown.trim_end_matches(".0"), "{set}");
+        assert_eq!(
+            refused,
+            said.contains(&format!("{set:?} is not a number")),
+            "{said}"
+        );
     }
     assert!(
         rig.control_log()

@@ -110,6 +110,11 @@ impl Controls {
         self.count(6)
     }
 
+    /// Commands that streams have not done.
+    pub fn queued(&self) -> i64 {
+        self.count(7)
+    }
+
     /// To what an attribute of a function was last set.
     pub fn attribute(&self, attribute: u32) -> i32 {
         // SAFETY: the function has this type in `driver.c`.

@@ -130,6 +130,13 @@ long fake_count(int what) {
     case 4: return (long)taken;
     case 5: return stalls;
     case 6: return last_part;
+    case 7: {
+        long queued = 0;
+        for (int i = 0; i < 4096; i++)
+            if (streams[i])
+                for (struct op *o = streams[i]->first; o; o = o->next) queued++;
+        return queued;
+    }
     }
     return -1;
 }

@@ -153,9 +153,12 @@ pub fn variables_lie_in_cleared_memory(engine: &dyn Engine) {
     let [large, odd] = addresses[..] else {
         panic!("two addresses, not {addresses:x?}");
     };
-    assert_eq!(large, base);
     assert!(guest.download(large, kernels::LARGE_BYTES) == vec![0; kernels::LARGE_BYTES as usize]);
     assert!(guest.download(odd, 70_001) == vec![0; 70_001]);
+    if !guest.windows[0].contains(large, kernels::LARGE_BYTES) {
+        return; // A driver places them where it likes.
+    }
+    assert_eq!(large, base);
     // What lies behind them is nobody's business.
     let behind = odd + 70_001 - base;
     let before = noise(bytes.next_multiple_of(GRANULE), 9);
@@ -176,7 +179,8 @@ pub fn managed_variables_are_the_hosts_too(engine: &dyn Engine) {
         panic!("three addresses, not {addresses:x?}");
     };
     assert!(counter.is_multiple_of(4096) && room.is_multiple_of(1024));
-    assert!(aligned.is_multiple_of(4096));
+    // Where a driver places what is not managed is its own affair.
+    assert!(!guest.windows[0].contains(aligned, 1) || aligned.is_multiple_of(4096));
     assert!(guest.host.contains(counter, 4) && guest.host.contains(room, 2048));
     assert_eq!(guest.host_bytes(counter, 4), 3_u32.to_le_bytes());
     assert_eq!(guest.host_bytes(room, 2048), vec![0; 2048]);

@@ -51,9 +51,7 @@ fn pipe_directory(directories: &Directories) -> Finding {
             "set CUDA_MPS_PIPE_DIRECTORY to a shorter path, for the daemon and for programs",
         );
     }
-    let text = pipe.to_string_lossy();
-    let mut parts = text.split([',', ':']);
-    if !pipe.exists() && text.contains([',', ':']) && parts.all(|part| part.starts_with('/')) {
+    if control::names_several(pipe) {
         return Finding::problem(
             SUBJECT,
             format!("{shown} names several"),

@@ -61,41 +61,12 @@ impl Plan {
                     "keep one entry for each device",
                 ));
             }
-            let slice = Slice::of(gpu.mib(), entry.parts).ok_or_else(|| {
-                bad(
-                    format!(
-                        "virtual_number is {}, and GPU {} has {} MiB",
-                        entry.parts,
-                        gpu.index,
-                        gpu.mib()
-                    ),
-                    "write a smaller number: each part has at least 1 MiB",
-                )
-            })?;
-            shared.push(Shared {
-                gpu: gpu.clone(),
-                parts: entry.parts,
-                slice,
-            });
+            shared.push(Shared::of(gpu, entry.parts, "virtual_number", bad)?);
         }
         if entries.is_empty() {
             for gpu in gpus {
-                let slice = Slice::of(gpu.mib(), conf.replicas).ok_or_else(|| {
-                    conf.bad(
-                        format!(
-                            "cuda_mps_replicas is {}, and GPU {} has {} MiB",
-                            conf.replicas,
-                            gpu.index,
-                            gpu.mib()
-                        ),
-                        "write a smaller number: each part has at least 1 MiB",
-                    )
-                })?;
-                shared.push(Shared {
-                    gpu: gpu.clone(),
-                    parts: conf.replicas,
-                    slice,
-                });
+                let bad = |what: String, mend: &str| conf.bad(what, mend);
+                shared.push(Shared::of(gpu, conf.replicas, "cuda_mps_replicas", bad)?);
             }
         }
         Ok(Self { shared })
@@ -117,6 +88,32 @@ impl Plan {
         let percentage = percentages.max().unwrap_or(100);
         commands.push(format!("set_default_active_thread_percentage {percentage}"));
         commands
+    }
+}
+
+impl Shared {
+    /// A device in so many parts; `key` is what said so, and `bad` makes an error of its place.
+    fn of(
+        gpu: &Gpu,
+        parts: u32,
+        key: &str,
+        bad: impl FnOnce(String, &str) -> BadFile,
+    ) -> Result<Self, BadFile> {
+        let Some(slice) = Slice::of(gpu.mib(), parts) else {
+            return Err(bad(
+                format!(
+                    "{key} is {parts}, and GPU {} has {} MiB",
+                    gpu.index,
+                    gpu.mib()
+                ),
+                "write a smaller number: each part has at least 1 MiB",
+            ));
+        };
+        Ok(Self {
+            gpu: gpu.clone(),
+            parts,
+            slice,
+        })
     }
 }
 

@@ -268,10 +268,23 @@ fn a_bomb_is_refused_by_its_ratio() {
 proptest! {
     #[test]
     fn damaged_fatbins_never_panic(
-        at in 0..SCALE.len(), value in any::<u8>(), length in 0..=SCALE.len(), device in 0..200_u32,
+        form in 0..4_usize,
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        length in any::<prop::sample::Index>(),
+        device in 0..200_u32,
     ) {
-        let mut image = SCALE.to_vec();
-        image[at] = value;
+        let mut image = match form {
+            0 => SCALE.to_vec(),
+            1 => fatbin(&[ptx(75, LZ4), ptx(80, LZ4)]),
+            2 => fatbin(&[ptx(75, PLAIN), elf(90)]),
+            _ => [fatbin(&[ptx(75, ZSTD)]), fatbin(&[ptx(80, LZ4)])].concat(),
+        };
+        for (at, value) in damage {
+            let at = at.index(image.len());
+            image[at] = value;
+        }
+        // As often whole as cut.
+        let length = length.index(2 * image.len());
         image.truncate(length);
         let _ = select(&image, device);
     }

@@ -11,8 +11,10 @@ mkdir -p "$bin" "$work/lists/partial" "$GOPATH/src/k8s.io"
 
 kubernetes="$GOPATH/src/k8s.io/kubernetes"
 if [ ! -d "$kubernetes" ]; then
-    sed -n '/^Types:/,/^$/p' /etc/apt/sources.list.d/debian.sources |
-        sed 's/^Types:.*/Types: deb-src/' > "$work/debian.sources"
+    # Debian 12's, whichever release this is: from the mirror that this machine has.
+    mirror=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources | head -n 1)
+    printf 'Types: deb-src\nURIs: %s\nSuites: bookworm\nComponents: main\nSigned-By: %s\n' \
+        "$mirror" /usr/share/keyrings/debian-archive-keyring.gpg > "$work/debian.sources"
     set -- -o "Dir::Etc::SourceList=$work/debian.sources" -o "Dir::Etc::SourceParts=/dev/null" \
         -o "Dir::State::Lists=$work/lists" -o APT::Sandbox::User=root
     apt-get "$@" update

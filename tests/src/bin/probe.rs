@@ -89,10 +89,11 @@ fn contexts(percentages: &[String]) -> Result<(), Code> {
     say(&format!("device {count}"));
     for text in percentages {
         let (percentage, asked) = text.split_once('/').unwrap_or((text, ""));
-        // SAFETY: this program has no other thread of its own, and the library's read no variables.
         match percentage {
             "*" => {}
+            // SAFETY: this program has no other thread of its own, and the library's read no variables.
             "-" => unsafe { std::env::remove_var(NAME) },
+            // SAFETY: as above.
             value => unsafe { std::env::set_var(NAME, value) },
         }
         let mut context = 0;

@@ -31,6 +31,7 @@ impl Packet {
             Self::GroupGone { .. } => 15,
             Self::Change(_) => 16,
             Self::Changed { .. } => 17,
+            Self::Remark { .. } => 18,
         }
     }
 
@@ -136,7 +137,7 @@ impl Packet {
             }
             Self::Lost { code } => out.u32(*code),
             Self::Terminate { session } => out.u64(*session),
-            Self::Queued { text } => out.text(text),
+            Self::Queued { text } | Self::Remark { text } => out.text(text),
             Self::Group(group) => {
                 out.u32(group.group);
                 out.u32(group.slot);
@@ -289,6 +290,7 @@ impl Packet {
                 reserved: from.bool()?,
                 device: from.optional_u32()?,
             }),
+            18 => Self::Remark { text: from.text()? },
             15 => Self::GroupGone { group: from.u32()? },
             16 => Self::Change(Change {
                 request: from.u64()?,

@@ -173,6 +173,24 @@ impl Chunk {
                 .copy_out_to(self.offset + at, into, bytes);
         }
     }
+
+    /// As [`Chunk::copy_out_to`], and leaves the processor's caches to others: for what is too large to
+    /// stay in them. What this thread does later is not seen before the bytes are.
+    ///
+    /// # Safety
+    /// As [`Chunk::copy_out_to`].
+    ///
+    /// # Panics
+    /// When they are not there.
+    pub unsafe fn copy_out_past_caches(&self, at: usize, into: *mut u8, bytes: usize) {
+        self.check(at, bytes);
+        // SAFETY: the caller's promise is the same.
+        unsafe {
+            self.inner
+                .mapping
+                .copy_out_past_caches(self.offset + at, into, bytes);
+        }
+    }
 }
 
 impl Drop for Chunk {

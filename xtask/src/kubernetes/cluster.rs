@@ -22,7 +22,7 @@ pub const KUBELET: &str = "/var/lib/kubelet";
 pub const NODE: &str = "node1";
 
 /// The bridge of its pods.
-const BRIDGE: &str = "openmps0";
+pub const BRIDGE: &str = "openmps0";
 
 /// Between looks.
 const LOOK: Duration = Duration::from_millis(300);
@@ -112,7 +112,7 @@ impl Cluster {
             "another kubelet runs on this machine"
         );
         // Not under target/: a socket's path may have 107 bytes.
-        let folder = std::env::temp_dir().join(format!("openmps-k8s-{}", std::process::id()));
+        let folder = std::env::temp_dir().join("k8s");
         let mut cluster = Self {
             programs: root().join("target/kubernetes/bin"),
             children: Vec::new(),
@@ -137,14 +137,34 @@ impl Cluster {
             .status()
             .context("openssl")?;
         ensure!(made.success(), "openssl: {made}");
-        cluster.start_control_plane()?;
-        cluster.start_kubelet(labels)?;
+        let started = cluster
+            .start_control_plane()
+            .and_then(|()| cluster.start_kubelet(labels))
+            .and_then(|()| cluster.wait_for_node());
+        if started.is_err() {
+            cluster.print_logs();
+        }
+        started.map(|()| cluster)
+    }
+
+    fn wait_for_node(&mut self) -> Result<()> {
         wait_for("the node is ready", || {
+            self.still_run()?;
+            let kubelet = self.kubelet.as_mut().context("a kubelet")?;
+            if let Some(status) = kubelet.try_wait()? {
+                bail!("kubelet: {status}, {}", self.last_line("kubelet"));
+            }
             let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
-            let asked = cluster.kubectl(&["get", "node", NODE, "-o", ready]);
+            let asked = self.kubectl(&["get", "node", NODE, "-o", ready]);
             Ok(asked.is_ok_and(|text| text == "True"))
-        })?;
-        Ok(cluster)
+        })
+    }
+
+    /// What a program said last.
+    fn last_line(&self, name: &str) -> String {
+        let log = self.path("log").join(format!("{name}.log"));
+        let text = fs::read_to_string(log).unwrap_or_default();
+        text.lines().next_back().unwrap_or_default().to_owned()
     }
 
     /// A path in the cluster's folder.
@@ -224,15 +244,14 @@ impl Cluster {
     }
 
     fn still_run(&mut self) -> Result<()> {
-        for (name, child) in &mut self.children {
-            if let Some(status) = child.try_wait()? {
-                bail!(
-                    "{name}: {status}; see {}",
-                    self.folder.join("log").display()
-                );
-            }
+        let ended = self.children.iter_mut().find_map(|(name, child)| {
+            let status = child.try_wait().ok()??;
+            Some((*name, status))
+        });
+        match ended {
+            Some((name, status)) => bail!("{name}: {status}, {}", self.last_line(name)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Starts the kubelet; the node gets these labels when it is new.

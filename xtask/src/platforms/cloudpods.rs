@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use super::{Folder, is_root, memory_program, number_before, openmps, output, said, skip, until};
-use crate::shell::end_within;
+use crate::shell::{end_within, send};
 
 /// A host's files in a folder.
 struct Host(Folder);
@@ -74,11 +75,6 @@ impl Host {
     }
 }
 
-fn signal(child: &Child, name: &str) -> Result<()> {
-    said(Command::new("kill").args([name, &child.id().to_string()]))?;
-    Ok(())
-}
-
 pub(super) fn daemon() -> Result<()> {
     if !is_root() {
         return skip("Cloudpods' daemon must be root");
@@ -102,7 +98,7 @@ pub(super) fn daemon() -> Result<()> {
     );
 
     // Killed, it gives nothing back; the next one knows what was there before.
-    signal(&running, "-KILL")?;
+    send(Signal::KILL, &running)?;
     running.wait()?;
     output(&mut host.command(&["control", "quit", "-t", "1"]))?;
     ensure!(
@@ -111,24 +107,24 @@ pub(super) fn daemon() -> Result<()> {
         host.mode()?
     );
     let mut running = host.start()?;
-    for ending in ["-TERM", "-INT", "-QUIT"] {
-        signal(&running, ending)?;
+    for ending in [Signal::TERM, Signal::INT, Signal::QUIT] {
+        send(ending, &running)?;
         let status = end_within(&mut running, super::PATIENCE)?;
         ensure!(
             status.is_some_and(|status| status.success()),
-            "{ending}: {status:?}"
+            "{ending:?}: {status:?}"
         );
         ensure!(
             host.mode()? == "Default",
-            "{ending}: the mode is {}",
+            "{ending:?}: the mode is {}",
             host.mode()?
         );
         let left: Vec<_> = fs::read_dir(host.folder().join("pipe"))?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.contains("mode"))
             .collect();
-        ensure!(left.is_empty(), "{ending}: {left:?} is left");
-        if ending != "-QUIT" {
+        ensure!(left.is_empty(), "{ending:?}: {left:?} is left");
+        if ending != Signal::QUIT {
             running = host.start()?;
         }
     }

@@ -1,29 +1,39 @@
 //! A Docker daemon of this run's own, with its data in a folder that goes with it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Folder, PATIENCE, archive, is_root, need, output, said, skip, until};
-use crate::shell::{end_within, root};
+use super::{
+    CANARY, Folder, PATIENCE, archive, canary, containers, last_line, need, output, said, skip,
+    until,
+};
+use crate::shell::{end_within, root, send};
 
 /// The daemon; dropping it ends it, and what runs in it.
 #[derive(Debug)]
 pub(super) struct Docker {
     child: Child,
     folder: Folder,
+    /// Where its programs are looked for.
+    path: OsString,
 }
 
 impl Docker {
-    /// Starts a daemon and loads the images.
+    /// Starts the machine's daemon and loads the images.
     pub(super) fn start() -> Result<Self> {
-        if !is_root() {
-            return skip("dockerd must be root");
-        }
+        containers()?;
         need(&["dockerd", "docker", "runc"], &["docker.io", "runc"])?;
+        Self::start_from(std::env::var_os("PATH").unwrap_or_default())
+    }
+
+    /// As [`Docker::start`], of the programs on another path.
+    pub(super) fn start_from(programs: OsString) -> Result<Self> {
         let folder = Folder::new("docker")?;
         let path = |name: &str| folder.0.join(name);
         // No bridge and no rules of a firewall: nothing of it stays on the machine.
@@ -34,6 +44,7 @@ impl Docker {
             "hosts": [format!("unix://{}", path("docker.sock").display())],
             "bridge": "none",
             "iptables": false,
+            "ip6tables": false,
             "runtimes": { "nvidia": { "path": root().join("tests/platforms/runtime.py") } },
         });
         fs::write(path("daemon.json"), config.to_string())?;
@@ -41,13 +52,26 @@ impl Docker {
         let child = Command::new("dockerd")
             .arg("--config-file")
             .arg(path("daemon.json"))
+            .env("PATH", &programs)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()
             .context("cannot start dockerd")?;
-        let mut docker = Self { child, folder };
+        let mut docker = Self {
+            child,
+            folder,
+            path: programs,
+        };
         docker.wait()?;
+        let loaded = output(docker.docker(&["load", "-i"]).arg(canary()?))?;
+        if !loaded.status.success() {
+            return skip(format!(
+                "docker loads no image here: {}",
+                last_line(&loaded)
+            ));
+        }
+        docker.allows(&[])?;
         for name in ["openmps.tar", "openmps-nbody.tar"] {
             said(docker.docker(&["load", "-i"]).arg(archive(name)))?;
         }
@@ -67,6 +91,20 @@ impl Docker {
         Ok(())
     }
 
+    /// Whether this machine lets a container with these options run a program that is none of ours.
+    pub(super) fn allows(&self, options: &[&str]) -> Result<()> {
+        let mut run = self.docker(&["run", "--rm", "--network=none"]);
+        let tried = output(run.args(options).arg(CANARY))?;
+        if !tried.status.success() {
+            return skip(format!(
+                "docker runs no container here ({}): {}",
+                options.join(" "),
+                last_line(&tried)
+            ));
+        }
+        Ok(())
+    }
+
     pub(super) fn folder(&self) -> &Path {
         &self.folder.0
     }
@@ -82,6 +120,7 @@ impl Docker {
 
     pub(super) fn docker(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
+        command.env("PATH", &self.path);
         self.set_up(&mut command).args(arguments);
         command
     }
@@ -94,39 +133,7 @@ impl Drop for Docker {
                 said(&mut self.docker(&["rm", "-f", container])).ok();
             }
         }
-        let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().ok();
+        send(Signal::TERM, &self.child).ok();
         end_within(&mut self.child, PATIENCE).ok();
     }
-}
-
-/// `docker --device openmps.org/gpu=0`, with a dockerd that knows CDI.
-pub(super) fn cdi() -> Result<()> {
-    let docker = Docker::start()?;
-    let version = said(&mut docker.docker(&["version", "--format", "{{.Server.Version}}"]))?;
-    let version = version.trim();
-    let major: u32 = version
-        .split('.')
-        .next()
-        .and_then(|text| text.parse().ok())
-        .context("a version")?;
-    if major < 28 {
-        return skip(format!(
-            "dockerd {version} knows no CDI by default; 28.2 does"
-        ));
-    }
-    let daemon = crate::daemon::Daemon::start()?;
-    let library = docker.folder().join("lib");
-    let _registered = super::cdi::Registered::generate(&daemon.pipe(), &library, 2)?;
-    let text = said(&mut docker.docker(&[
-        "run",
-        "--rm",
-        "--network=none",
-        "--device=openmps.org/gpu=0",
-        crate::images::NBODY,
-        "-benchmark",
-        "-i=1",
-    ]))?;
-    ensure!(text.contains("single-precision GFLOP/s"), "{text}");
-    Ok(())
 }

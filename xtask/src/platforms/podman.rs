@@ -1,25 +1,25 @@
 //! podman with our CDI specification, as root and as a user.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 
 use super::cdi::Registered;
 use super::{
-    Folder, archive, is_root, is_there, memory_program, need, number_before, output, said, skip,
-    until,
+    CANARY, Folder, archive, canary, containers, is_there, last_line, memory_program, need,
+    number_before, output, said, skip, until,
 };
 use crate::daemon::Daemon;
 use crate::images::NBODY;
 use crate::shell::root;
 
 /// The user that rootless containers run as, made for the test and removed.
-const USER: &str = "openmps-test";
+pub(super) const USER: &str = "openmps-test";
 
 /// podman, with its storage in a folder.
-struct Podman {
+pub(super) struct Podman {
     folder: Folder,
     user: Option<User>,
 }
@@ -49,10 +49,8 @@ impl Drop for User {
 }
 
 impl Podman {
-    fn new(rootless: bool) -> Result<Self> {
-        if !is_root() {
-            return skip(format!("only root can write to {}", super::cdi::REGISTRY));
-        }
+    pub(super) fn new(rootless: bool) -> Result<Self> {
+        containers()?;
         need(
             &["podman", "runc", "conmon", "catatonit"],
             &[
@@ -95,27 +93,42 @@ impl Podman {
                 said(Command::new("chown").arg(USER).arg(&path))?;
             }
         }
-        let loaded = said(
-            podman
-                .podman(&["load", "--signature-policy"])
-                .arg(podman.folder.0.join("policy.json"))
-                .arg("-i")
-                .arg(podman.image()?),
-        );
-        match loaded {
-            Ok(_) => Ok(podman),
-            Err(error) => skip(format!("podman does not work here: {error:#}")),
+        let loaded = podman.load(&canary()?)?;
+        if !loaded.status.success() {
+            return skip(format!(
+                "podman loads no image here: {}",
+                last_line(&loaded)
+            ));
         }
+        let tried = output(&mut podman.podman(&["run", "--rm", "--network=none", CANARY]))?;
+        if !tried.status.success() {
+            return skip(format!(
+                "podman runs no container here: {}",
+                last_line(&tried)
+            ));
+        }
+        let loaded = podman.load(&root().join(archive("openmps-nbody.tar")))?;
+        ensure!(loaded.status.success(), "{}", last_line(&loaded));
+        Ok(podman)
     }
 
-    /// The program's image, where whoever runs podman can read it.
-    fn image(&self) -> Result<PathBuf> {
-        let copy = self.folder.0.join("openmps-nbody.tar");
-        fs::copy(root().join(archive("openmps-nbody.tar")), &copy)?;
-        Ok(copy)
+    /// Loads an image, from where whoever runs podman can read it.
+    fn load(&self, archive: &Path) -> Result<Output> {
+        let copy = self.folder.0.join("image.tar");
+        fs::copy(archive, &copy)?;
+        output(
+            self.podman(&["load", "--signature-policy"])
+                .arg(self.folder.0.join("policy.json"))
+                .arg("-i")
+                .arg(copy),
+        )
     }
 
-    fn podman(&self, arguments: &[&str]) -> Command {
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
+    pub(super) fn podman(&self, arguments: &[&str]) -> Command {
         let path = |name: &str| self.folder.0.join(name);
         let mut command = match &self.user {
             None => Command::new("podman"),
@@ -170,6 +183,7 @@ impl Podman {
 
 impl Drop for Podman {
     fn drop(&mut self) {
+        output(&mut self.podman(&["rm", "--all", "--force", "--time=0"])).ok();
         // Files of a user's containers belong to users that only its namespace can name.
         output(&mut self.podman(&["system", "reset", "--force"])).ok();
         // Ends the process that keeps a user's namespace.
@@ -178,7 +192,7 @@ impl Drop for Podman {
 }
 
 fn works(podman: &Podman) -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = Daemon::of_built(1)?;
     let library = podman.folder.0.join("lib");
     let registered = Registered::generate(&daemon.pipe(), &library, 4)?;
     // Read by podman's user, below a folder that it can enter.

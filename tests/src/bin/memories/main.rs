@@ -10,7 +10,9 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{finish, hear, say};
 
-const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
+mod quota;
+
+const KERNELS: &str = include_str!("../../../kernels/kernels.ptx");
 
 const NULL: Handle = 0;
 const OUT_OF_MEMORY: Code = 2;
@@ -55,6 +57,20 @@ functions! {
     device_pointer = "cuMemHostGetDevicePointer_v2"(*mut Address, *mut c_void, c_uint);
     pool_alloc = "cuMemAllocAsync"(*mut Address, usize, Handle);
     pool_free = "cuMemFreeAsync"(Address, Handle);
+    pool_create = "cuMemPoolCreate"(*mut u64, *const [u64; 11]);
+    pool_destroy = "cuMemPoolDestroy"(u64);
+    alloc_from_pool = "cuMemAllocFromPoolAsync"(*mut Address, usize, u64, Handle);
+    array_create = "cuArrayCreate_v2"(*mut u64, *const Array2d);
+    array_create_3d = "cuArray3DCreate_v2"(*mut u64, *const Array3d);
+    array_destroy = "cuArrayDestroy"(u64);
+    mipmapped_create = "cuMipmappedArrayCreate"(*mut u64, *const Array3d, c_uint);
+    mipmapped_destroy = "cuMipmappedArrayDestroy"(u64);
+    library_load = "cuLibraryLoadData"(*mut u64, *const c_void, *const c_void, *const c_void, c_uint, *const c_void, *const c_void, c_uint);
+    library_module = "cuLibraryGetModule"(*mut u64, u64);
+    library_unload = "cuLibraryUnload"(u64);
+    exec_destroy = "cuGraphExecDestroy"(Handle);
+    graph_destroy = "cuGraphDestroy"(Handle);
+    set_limit = "cuCtxSetLimit"(c_uint, usize);
     reserve = "cuMemAddressReserve"(*mut Address, usize, usize, Address, u64);
     create = "cuMemCreate"(*mut u64, usize, *const u32, u64);
     release = "cuMemRelease"(u64);
@@ -69,6 +85,26 @@ functions! {
     event_query = "cuEventQuery"(Handle);
 }
 
+/// What cuArray3DCreate takes. cuArrayCreate's has no depth and no flags.
+#[repr(C)]
+struct Array3d {
+    width: usize,
+    height: usize,
+    depth: usize,
+    /// CU_AD_FORMAT_UNSIGNED_INT8 is 1.
+    format: c_uint,
+    channels: c_uint,
+    flags: c_uint,
+}
+
+#[repr(C)]
+struct Array2d {
+    width: usize,
+    height: usize,
+    format: c_uint,
+    channels: c_uint,
+}
+
 fn ok(code: Code) -> Result<(), Code> {
     match code {
         0 => Ok(()),
@@ -79,7 +115,7 @@ fn ok(code: Code) -> Result<(), Code> {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map_or("", String::as_str) {
-        "quota" => quota(),
+        "quota" => quota::quota(),
         "hold" => hold(&arguments[1]),
         "free" => free(),
         "registered" => registered(),
@@ -101,106 +137,6 @@ fn bytes(text: &str) -> [u8; 64] {
         *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits");
     }
     bytes
-}
-
-/// A way to take memory and to give it back.
-type Path<'a> = (
-    &'static str,
-    &'a dyn Fn(usize) -> Result<u64, Code>,
-    &'a dyn Fn(u64) -> Result<(), Code>,
-);
-
-/// Every way to device memory obeys the quota, which is 64 MiB, alone and after each other way.
-fn quota() -> Result<(), Code> {
-    let driver = Driver::ready();
-    let more = Functions::open();
-    assert_eq!(driver.memory()?.1, 64 * MIB, "the quota is what is seen");
-    // SAFETY: out pointers lead to locals, addresses are this program's own.
-    let take = |alloc: &dyn Fn(*mut u64) -> Code| {
-        let mut address = 0;
-        ok(alloc(&raw mut address)).map(|()| address)
-    };
-    // SAFETY: as above.
-    let release = |address| unsafe { driver.mem_free(address) };
-    let plain = |bytes| driver.alloc(bytes);
-    let pitch = |bytes: usize| {
-        let (mut address, mut width) = (0, 0);
-        // SAFETY: as above.
-        let code =
-            unsafe { (more.pitch)(&raw mut address, &raw mut width, 1 << 16, bytes >> 16, 4) };
-        ok(code).map(|()| address)
-    };
-    // SAFETY: as above.
-    let managed = |bytes| take(&|out| unsafe { (more.managed)(out, bytes, 1) });
-    // SAFETY: as above.
-    let pool = |bytes| take(&|out| unsafe { (more.pool_alloc)(out, bytes, NULL) });
-    // SAFETY: as above.
-    let pool_free = |address| unsafe { ok((more.pool_free)(address, NULL)) };
-    let properties = PROPERTIES.as_ptr();
-    // SAFETY: as above.
-    let physical = |bytes| take(&|out| unsafe { (more.create)(out, bytes, properties, 0) });
-    // SAFETY: as above.
-    let physical_free = |handle| unsafe { ok((more.release)(handle)) };
-    let module = |bytes: usize| {
-        let text = format!(
-            ".version 7.5\n.target sm_75\n.address_size 64\n.visible .global .align 8 .b8 room[{bytes}];\n"
-        );
-        driver.module(&text).map(|module| module as u64)
-    };
-    let managed_module = |bytes: usize| {
-        let text = format!(
-            ".version 7.5\n.target sm_75\n.address_size 64\n\
-             .visible .global .attribute(.managed) .align 8 .b8 room[{bytes}];\n"
-        );
-        driver.module(&text).map(|module| module as u64)
-    };
-    // SAFETY: as above.
-    let unload = |module: u64| unsafe { driver.module_unload(module as Handle) };
-    let paths: [Path<'_>; 7] = [
-        ("plain", &plain, &release),
-        ("pitch", &pitch, &release),
-        ("managed", &managed, &release),
-        ("pool", &pool, &pool_free),
-        ("physical", &physical, &physical_free),
-        ("module", &module, &unload),
-        ("managed module", &managed_module, &unload),
-    ];
-    for (name, take, give_back) in paths {
-        let first = take(40 * MIB).unwrap_or_else(|code| panic!("{name}: {code}"));
-        for (other, take, _) in paths {
-            assert_eq!(take(32 * MIB), Err(OUT_OF_MEMORY), "{other} after {name}");
-        }
-        // What remains is there, by the same way.
-        let second = take(16 * MIB).unwrap_or_else(|code| panic!("{name} again: {code}"));
-        give_back(second)?;
-        give_back(first)?;
-        driver.synchronize()?;
-    }
-    // Memory of the host is not the device's, however it is locked.
-    let all = driver.alloc(63 * MIB)?;
-    let mut own = vec![1_u8; 8 * MIB];
-    // SAFETY: the vector is this program's own, and registered no longer than it lives.
-    unsafe {
-        ok((more.register)(own.as_mut_ptr().cast(), own.len(), 0))?;
-        ok((more.unregister)(own.as_mut_ptr().cast()))?;
-        // But it has a bound: the client's window of page-locked memory.
-        let huge = 33 << 30;
-        let none = libc::mmap(
-            std::ptr::null_mut(),
-            huge,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        );
-        assert_ne!(none, libc::MAP_FAILED);
-        assert_eq!((more.register)(none, huge, 0), OUT_OF_MEMORY);
-        libc::munmap(none, huge);
-        driver.mem_free(all)?;
-    }
-    driver.synchronize()?;
-    assert_eq!(driver.memory()?.0, 64 * MIB, "everything came back");
-    Ok(())
 }
 
 /// Says how much memory is free.

@@ -1,0 +1,92 @@
+//! A client's objects, found by its handles, made and ended.
+
+use std::sync::Arc;
+
+use cuda_abi::operations::{self, At};
+use engine::CUresult;
+
+use super::NvidiaClient;
+use crate::context::Context;
+use crate::launch::Launch;
+use crate::module::Module;
+use crate::stream::Stream;
+use crate::work::Work;
+
+impl NvidiaClient {
+    pub(super) fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
+        self.contexts
+            .get(&id)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    pub(super) fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {
+        self.streams
+            .get(&slot)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    /// The number of the device that a place in a stream is on.
+    pub(super) fn device_of(&self, at: At) -> Result<usize, CUresult> {
+        Ok(self.stream(at.stream)?.context().device().number())
+    }
+
+    pub(super) fn module(&self, handle: u64) -> Result<&Arc<Module>, CUresult> {
+        self.modules
+            .get(&handle)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    pub(super) fn add_stream(
+        &mut self,
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+    ) -> Result<(), CUresult> {
+        let before = self.streams.get(&slot).cloned();
+        if before.as_ref().is_some_and(|stream| !stream.is_ending()) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let common = Arc::clone(&self.common);
+        let priority = priority.saturating_add(self.nice);
+        let stream = Stream::new(slot, priority, context, common, before)?;
+        if let Some(before) = self.streams.insert(slot, stream) {
+            self.former.retain(|stream| !stream.is_idle());
+            self.former.push(before);
+        }
+        Ok(())
+    }
+
+    /// Posts what was planned; if the planning failed, that is told in the stream's order.
+    pub(super) fn post(&self, at: At, planned: Result<Work, CUresult>) -> Result<(), CUresult> {
+        self.stream(at.stream)?
+            .post(at.sequence, planned.unwrap_or_else(Work::Refused))
+    }
+
+    pub(super) fn plan_launch(
+        &self,
+        at: At,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<Work, CUresult> {
+        let stream = self.stream(at.stream)?;
+        let module = self.module(request.module)?;
+        if !Arc::ptr_eq(stream.context(), module.context()) {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        let mut launch = Launch::new(module, request, data)?;
+        if self.nice != 0 {
+            launch.keep_priority();
+        }
+        Ok(Work::Launch(launch))
+    }
+
+    /// Ends a module, which launches that were posted before keep.
+    pub(super) fn forget(&mut self, module: Arc<Module>) {
+        for variable in module.variables() {
+            self.memory.remove_variable(variable.base);
+        }
+        if !self.memory.looks_are_over() {
+            self.leaving.push(module);
+        }
+    }
+}

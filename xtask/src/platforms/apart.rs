@@ -1,0 +1,241 @@
+//! Each test in a process of its own: it has a limit of time, and whatever it leaves is taken away.
+//!
+//! A test starts daemons that start programs that outlive them. So the process that runs the tests is the
+//! reaper of all their orphans: when a test is over, by its own end or at its limit, what still descends
+//! from it is killed, and [`Traces`] takes away what was mounted, made and written.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
+
+use super::traces::Traces;
+use super::why_skipped;
+use crate::shell::{INTERVAL, end_within, root};
+
+/// How long the killed may take to be gone.
+const END: Duration = Duration::from_secs(20);
+
+/// How a test ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Passed,
+    /// This machine cannot run it, and why.
+    Skipped(String),
+    Failed(String),
+}
+
+impl Outcome {
+    fn of(result: &Result<()>) -> Self {
+        match result {
+            Ok(()) => Self::Passed,
+            Err(error) => match why_skipped(error) {
+                Some(why) => Self::Skipped(why.to_owned()),
+                None => Self::Failed(format!("{error:#}")),
+            },
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::Passed => "passed\n".into(),
+            Self::Skipped(why) => format!("skipped\n{why}"),
+            Self::Failed(why) => format!("failed\n{why}"),
+        }
+    }
+
+    fn from_text(text: &str) -> Option<Self> {
+        let (word, why) = text.split_once('\n')?;
+        match word {
+            "passed" => Some(Self::Passed),
+            "skipped" => Some(Self::Skipped(why.to_owned())),
+            "failed" => Some(Self::Failed(why.to_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// Where tests have their folders, one after another. Its path is short, since sockets are in it.
+#[derive(Debug)]
+pub(super) struct Place(PathBuf);
+
+impl Place {
+    pub(super) fn new() -> Result<Self> {
+        set_child_subreaper(Some(getpid())).context("to be the reaper of the tests' orphans")?;
+        let folder = std::env::temp_dir().join(format!("omps{}", std::process::id()));
+        fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+
+    /// Runs a test to its end, or to its limit.
+    pub(super) fn run(&self, name: &str, limit: Duration) -> Result<Outcome> {
+        let answer = self.0.join("answer");
+        let work = self.0.join("w");
+        fs::create_dir_all(&work)?;
+        let traces = Traces::before(work.clone());
+        // Itself, also when it was built anew since.
+        let mut child = Command::new("/proc/self/exe")
+            .args(["platforms", name, "--answer"])
+            .arg(&answer)
+            .env("TMPDIR", &work)
+            .env(super::needs::NOTES, &self.0)
+            .current_dir(root())
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start the test")?;
+        let status = end_within(&mut child, limit)?;
+        let left = end_descendants();
+        if status.is_some() && !left.is_empty() {
+            println!("xtask: platforms: {name} left {}: ended", left.join(", "));
+        }
+        traces.remove();
+        let said = fs::read_to_string(&answer).unwrap_or_default();
+        fs::remove_file(&answer).ok();
+        Ok(match (status, Outcome::from_text(&said)) {
+            (None, _) => Outcome::Failed(format!("no end within {} s", limit.as_secs())),
+            (Some(_), Some(outcome)) => outcome,
+            (Some(status), None) => Outcome::Failed(format!("it ended without a word: {status}")),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Runs a test in this process, and writes down how it ended.
+pub(super) fn answer(test: super::Test, answer: &std::path::Path) -> Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL)).context("to end with its parent")?;
+    let result = test();
+    Ok(fs::write(answer, Outcome::of(&result).to_text())?)
+}
+
+/// Kills all that descends from this process, and gives the names of what it found at first.
+fn end_descendants() -> Vec<String> {
+    let start = Instant::now();
+    let mut names = Vec::new();
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        let processes: Vec<Process> = fs::read_dir("/proc")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| {
+                let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+                Process::from_stat(&stat)
+            })
+            .collect();
+        let found = descendants(&processes, std::process::id().cast_signed());
+        if found.is_empty() || start.elapsed() > END {
+            return names;
+        }
+        for process in found {
+            if names.len() < 16 && start.elapsed() < INTERVAL {
+                names.push(process.name.clone());
+            }
+            if let Some(pid) = Pid::from_raw(process.pid) {
+                // It may be gone by now.
+                kill_process(pid, Signal::KILL).ok();
+            }
+        }
+        std::thread::sleep(INTERVAL);
+    }
+}
+
+/// A process, as far as it matters here.
+#[derive(Debug, PartialEq, Eq)]
+struct Process {
+    pid: i32,
+    parent: i32,
+    name: String,
+}
+
+impl Process {
+    /// Reads `/proc/PID/stat`: number, name in parentheses (which may hold anything), state, parent.
+    fn from_stat(stat: &str) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        Some(Self {
+            pid: pid.parse().ok()?,
+            parent: rest.split(' ').nth(1)?.parse().ok()?,
+            name: name.to_owned(),
+        })
+    }
+}
+
+/// Those that descend from a process, itself left out.
+fn descendants(processes: &[Process], ancestor: i32) -> Vec<&Process> {
+    let mut found: Vec<&Process> = Vec::new();
+    loop {
+        let more: Vec<&Process> = processes
+            .iter()
+            .filter(|one| one.parent == ancestor || found.iter().any(|it| it.pid == one.parent))
+            .filter(|one| !found.iter().any(|it| it.pid == one.pid))
+            .collect();
+        if more.is_empty() {
+            return found;
+        }
+        found.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_told() {
+        let skipped = super::super::skip::<()>("no root,\nnone at all");
+        let failed: Result<()> = Err(anyhow::anyhow!("inner").context("outer"));
+        for (result, outcome) in [
+            (Ok(()), Outcome::Passed),
+            (skipped, Outcome::Skipped("no root,\nnone at all".into())),
+            (failed, Outcome::Failed("outer: inner".into())),
+        ] {
+            assert_eq!(Outcome::of(&result), outcome);
+            assert_eq!(Outcome::from_text(&outcome.to_text()), Some(outcome));
+        }
+        assert_eq!(Outcome::from_text(""), None);
+    }
+
+    #[test]
+    fn a_skip_is_one_below_other_words_too() {
+        let error = super::super::skip::<()>("no root").context("while it began");
+        assert_eq!(Outcome::of(&error), Outcome::Skipped("no root".into()));
+    }
+
+    #[test]
+    fn names_of_processes_hold_anything() {
+        let process = Process::from_stat("12 (a) b (c) S 7 12 12 0").unwrap();
+        assert_eq!((process.pid, process.parent), (12, 7));
+        assert_eq!(process.name, "a) b (c");
+        assert_eq!(Process::from_stat("12"), None);
+    }
+
+    #[test]
+    fn descendants_are_found_in_any_order() {
+        let process = |pid, parent| Process {
+            pid,
+            parent,
+            name: String::new(),
+        };
+        let all = [
+            process(5, 4),
+            process(4, 3),
+            process(3, 1),
+            process(9, 1),
+            process(6, 5),
+        ];
+        let mut pids: Vec<i32> = descendants(&all, 3).iter().map(|it| it.pid).collect();
+        pids.sort_unstable();
+        assert_eq!(pids, [4, 5, 6]);
+    }
+}
