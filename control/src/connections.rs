@@ -166,9 +166,6 @@ impl Daemon {
             pid: peer.pid,
             group,
         };
-<<<<<<< HEAD
-        let mut answer = commands::run(self, caller, line);
-=======
         if commands::is_quiet(line) {
             let answer = commands::run(self, caller, line);
             self.answer(connection, caller, line, answer);
@@ -176,8 +173,7 @@ impl Daemon {
         }
         self.log("NEW UI");
         self.log(&format!("Cmd:{line}"));
-        let answer = commands::run(self, caller, line);
->>>>>>> refs/heads/tables
+        let mut answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
             self.log(line);
         }
