@@ -56,7 +56,7 @@ pub enum LineError<'a> {
     Unknown(&'a str),
     /// A word too many.
     Superfluous(&'static str, &'a str),
-    /// An option that takes a value stands last.
+    /// An option that takes a value has none.
     NoValue(&'static str, &'static str),
 }
 
@@ -92,8 +92,13 @@ pub fn parse(line: &str) -> Result<Line<'_>, LineError<'_>> {
         } else if let Some(flag) = command.flags.iter().find(|flag| **flag == word) {
             arguments.flags.push(flag);
         } else if let Some(option) = command.values.iter().find(|option| **option == word) {
+            // What is an option itself is no value: it was forgotten.
+            let is_option = |word: &&str| {
+                *word == "--json" || command.flags.contains(word) || command.values.contains(word)
+            };
             let value = words
                 .next()
+                .filter(|word| !is_option(word))
                 .ok_or(LineError::NoValue(command.name, option))?;
             arguments.values.push((option, value));
         } else if arguments.words.len() < command.words {
@@ -134,7 +139,13 @@ mod tests {
             refused("get_server_list 7"),
             "get_server_list does not take \"7\""
         );
-        assert_eq!(refused("ps -p"), "ps -p takes a value");
+        for line in ["ps -p", "ps -p --json", "ps -p -p 1"] {
+            assert_eq!(refused(line), "ps -p takes a value");
+        }
+        assert_eq!(
+            refused("group add g --memory --reserved"),
+            "group --memory takes a value"
+        );
     }
 
     #[test]
