@@ -6,7 +6,6 @@
 //! no client has work. Reading a word costs no call of the driver. Now and then, when nothing has moved
 //! for a while, it asks the driver whether the devices are well: a dead one writes no words.
 
-use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
@@ -141,7 +140,8 @@ impl Drop for Poller {
 impl State {
     fn run(&self) {
         // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
-        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        // SAFETY: changes a number of this very thread's.
+        let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin = if cores < CORES_TO_SPIN {
             Duration::ZERO

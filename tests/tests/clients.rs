@@ -74,7 +74,7 @@ fn streams_that_wait_for_each_other_finish_among_forty_programs() {
 }
 
 #[test]
-fn programs_that_wait_for_each_other_in_device_memory_finish_among_two_hundred_others() {
+fn those_that_wait_for_each_other_in_device_memory_finish_among_two_hundred_others() {
     let daemon = Daemon::start();
     let mut others: Vec<Child> = (0..200)
         .map(|index| {
@@ -113,6 +113,10 @@ fn programs_that_wait_for_each_other_in_device_memory_finish_among_two_hundred_o
         output.read_line(&mut line).unwrap();
         assert_eq!(line, "ok\n");
         assert!(child.wait().unwrap().success());
+    }
+    // Two streams, and two threads.
+    for task in [&["streams", "1"][..], &["threads"]] {
+        assert_eq!(succeed(&mut daemon.probe(task)), "ok\n", "{task:?}");
     }
     eventually("the others, and they alone, are there", || {
         daemon.clients().len() == others.len()
