@@ -304,7 +304,7 @@ fn descriptors_are_raised_to_what_is_allowed_and_kept_for_those_who_speak() {
     assert!(output.status.success(), "{output:?}");
     assert!(
         rig.control_log()
-            .contains("Up to 200 descriptors: room for about 68 clients of a server")
+            .contains("Up to 200 descriptors: room for about 45 clients of a server")
     );
     // More who say nothing than there are descriptors.
     let silent: Vec<_> = (0..500).map(|_| rig.connect()).collect();
