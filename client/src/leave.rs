@@ -20,7 +20,9 @@ extern "C" fn leave() {
     {
         // Nobody is left to be told that it failed.
         let until = Instant::now() + LAST_WORD;
-        let _ = session.link().post_until(0, 0, &Detach { status: 0 }, until);
+        let _ = session
+            .link()
+            .post_until(0, 0, &Detach { status: 0 }, until);
     }
 }
 

@@ -64,7 +64,10 @@ fn other_users_wait_until_the_present_ones_clients_have_left() {
     let first = rig.servers()[0];
     assert_eq!(uid_of(first), ADA);
     assert!(!sees_files_of(ADA, first), "what it shares with others");
-    assert!(sees_files_of(ADA, ada.pid().cast_signed()), "a process of hers is open");
+    assert!(
+        sees_files_of(ADA, ada.pid().cast_signed()),
+        "a process of hers is open"
+    );
     let mut bob = rig.hold_as(Some(BOB), &[]);
     assert_eq!(bob.line(), "queued");
     // Those of the present user are still served.
