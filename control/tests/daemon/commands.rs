@@ -243,6 +243,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     );
     try_it(&format!("shutdown_server {s} -f"), json!({}));
     try_it(&format!("start_server -uid {us}"), json!({}));
+    try_it("ping", json!({ "message": "The daemon runs" }));
     try_it("help x", error("Unknown command \"x\""));
     try_it("ping", json!({ "message": "The daemon runs" }));
     assert_eq!(json(&rig, "help quit")["name"], "quit");
