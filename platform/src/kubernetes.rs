@@ -6,13 +6,15 @@
 //! * `allocations`: which container allocation has which group of the daemon's, across restarts;
 //! * `pods`: pods and nodes as the API writes them; `inspect`: who has how much, as a table;
 //! * with the feature `kubernetes`, `plugin`: the conversation with the kubelet, `proto`: its messages,
-//!   `authority`: what kubelets before 1.26 need.
+//!   `authority`: what kubelets before 1.26 need, `extender`: gpushare's, as the API server knows it.
 //!
 //! The daemon is asked through [`allocations::Groups`] alone.
 
 pub mod allocations;
 #[cfg(feature = "kubernetes")]
 mod authority;
+#[cfg(feature = "kubernetes")]
+pub mod extender;
 pub mod inspect;
 #[cfg(feature = "kubernetes")]
 pub mod plugin;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches container engines that are newer than Debian 12's, and unpacks them into a folder, where nothing else
-# finds them: docker.io, docker-cli and containerd of Debian's unstable release, which do with Debian 12's libc.
+# finds them: docker.io, docker-cli, docker-compose and containerd of Debian's unstable release, which do with Debian 12's libc.
 #   newer.sh FOLDER
 # Debian's own lists of packages stay as they are: these have lists of their own, which go again.
 set -eu
@@ -16,10 +16,11 @@ set -- -qq -o "Dir::Etc::SourceList=$work/debian.sources" -o "Dir::Etc::SourcePa
     -o APT::Sandbox::User=root -o Acquire::Retries=1 -o Acquire::http::Timeout=10 -o Acquire::Languages=none
 apt-get "$@" update
 cd "$work"
-apt-get "$@" download docker.io docker-cli containerd
+apt-get "$@" download docker.io docker-cli docker-compose containerd
 for package in ./*.deb; do
     dpkg-deb -x "$package" "$folder/new"
 done
+ln -sf ../libexec/docker/cli-plugins/docker-compose "$folder/new/usr/bin/docker-compose"
 rm -rf "$folder/engines"
 mv "$folder/new" "$folder/engines"
 rm -rf "$work"

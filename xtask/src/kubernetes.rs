@@ -2,6 +2,7 @@
 //! the software GPU. What the machine cannot do is said and skipped.
 
 mod cluster;
+mod extender;
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::images::Tree;
 use crate::platforms::{bridges, containers, helm, install, is_there, skip, why_skipped};
@@ -168,6 +169,10 @@ impl Test {
         self.nobody_fills_the_log()?;
         self.undeploy("aliyun")?;
 
+        println!("kubernetes: --- aliyun.com/gpu-mem, as gpushare's extender chose");
+        extender::extender(self)?;
+        self.undeploy("aliyun")?;
+
         println!("kubernetes: --- nvidia.com/gpu, from the chart");
         self.deploy_chart("nvidia")?;
         self.offers("nvidia.com/gpu", "10")?;
@@ -195,6 +200,11 @@ impl Test {
 
     /// Applies a manifest of ours, with the software GPU, and with its folders in the cluster's.
     fn deploy(&self, mode: &str) -> Result<()> {
+        self.deploy_with(mode, 1, "")
+    }
+
+    /// As [`Self::deploy`], with so many devices and more arguments of the plugin's.
+    fn deploy_with(&self, mode: &str, devices: u32, arguments: &str) -> Result<()> {
         let file = root()
             .join("deploy/kubernetes")
             .join(format!("{mode}.yaml"));
@@ -209,13 +219,16 @@ impl Test {
                 &format!("--mode={mode}"),
                 &format!(
                     "--mode={mode}, --probe-interval=1, --state={state}/allocations.json, \
-                     --library-directory={state}/lib"
+                     --library-directory={state}/lib{arguments}"
                 ),
             )
             .replace(
                 "{name: NVIDIA_DRIVER_CAPABILITIES, value: \"compute,utility\"}",
-                "{name: OPENMPS_ENGINE, value: soft}\n            \
-                 - {name: OPENMPS_SOFT_MEMORY, value: 15G}",
+                &format!(
+                    "{{name: OPENMPS_ENGINE, value: soft}}\n            \
+                     - {{name: OPENMPS_SOFT_DEVICES, value: \"{devices}\"}}\n            \
+                     - {{name: OPENMPS_SOFT_MEMORY, value: 15G}}"
+                ),
             );
         ensure!(
             text.contains("value: soft"),
@@ -287,14 +300,25 @@ impl Test {
     }
 
     /// Makes a pod whose program takes so many MiB.
-    fn pod(&self, name: &str, arguments: &str, limits: &serde_json::Value) -> Result<()> {
+    fn pod(&self, name: &str, arguments: &str, limits: &Value) -> Result<()> {
+        self.annotated_pod(name, arguments, limits, &json!({}))
+    }
+
+    fn annotated_pod(
+        &self,
+        name: &str,
+        arguments: &str,
+        limits: &Value,
+        annotations: &Value,
+    ) -> Result<()> {
         let arguments: Vec<&str> = arguments.split_whitespace().collect();
         // Of a pod of this name in a former run.
         for folder in Self::log_folders(name) {
             fs::remove_dir_all(folder)?;
         }
         let pod = json!({
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "annotations": annotations},
             "spec": {
                 "restartPolicy": "Never",
                 "automountServiceAccountToken": false,

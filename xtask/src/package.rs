@@ -11,6 +11,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::platforms::skip;
 use crate::shell::{cargo, root, run};
 
 /// The linker.
@@ -45,6 +46,44 @@ pub fn development() -> Result<()> {
     package(&Arguments { debug: true })
 }
 
+/// The client library as it is packaged, alone: what it asks of glibc.
+pub fn floor() -> Result<()> {
+    let target = root().join("target/portable");
+    let linker = match linker() {
+        Ok(linker) => linker,
+        Err(error) => return skip(format!("{ZIG} is not to be had: {error:#}")),
+    };
+    run(
+        portable(cargo().args(["build", "--package", "client"]), &linker)
+            .arg("--target-dir")
+            .arg(&target),
+    )?;
+    check_floor(&target.join("release/libcuda.so"))
+}
+
+fn check_floor(library: &Path) -> Result<()> {
+    let needed = libc_of(library)?;
+    println!(
+        "package: libcuda.so.1 needs glibc {}.{}",
+        needed.0, needed.1
+    );
+    ensure!(
+        needed <= FLOOR,
+        "libcuda.so.1 must do with glibc {}.{}",
+        FLOOR.0,
+        FLOOR.1
+    );
+    Ok(())
+}
+
+/// A build for the packages: small, and linked for an old libc.
+fn portable<'a>(command: &'a mut Command, linker: &Path) -> &'a mut Command {
+    command
+        .args(["--release", "--config", "profile.release.debug=false"])
+        .args(["--config", "profile.release.strip=true"])
+        .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker)
+}
+
 /// The .deb of the development build.
 pub fn development_deb() -> Result<PathBuf> {
     debian(&build(true)?, &root().join("target/packages"))
@@ -53,17 +92,9 @@ pub fn development_deb() -> Result<PathBuf> {
 /// Makes both packages and looks at them.
 pub fn package(arguments: &Arguments) -> Result<()> {
     let product = build(arguments.debug)?;
-    let library = libc_of(&product.library)?;
-    println!(
-        "package: libcuda.so.1 needs glibc {}.{}",
-        library.0, library.1
-    );
-    ensure!(
-        arguments.debug || library <= FLOOR,
-        "libcuda.so.1 must do with glibc {}.{}",
-        FLOOR.0,
-        FLOOR.1
-    );
+    if !arguments.debug {
+        check_floor(&product.library)?;
+    }
     let folder = root().join("target/packages");
     fs::create_dir_all(&folder)?;
     let deb = debian(&product, &folder)?;
@@ -87,10 +118,7 @@ fn build(debug: bool) -> Result<Product> {
         .arg("--target-dir")
         .arg(&target);
     if !debug {
-        command
-            .args(["--release", "--config", "profile.release.debug=false"])
-            .args(["--config", "profile.release.strip=true"])
-            .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker()?);
+        portable(&mut command, &linker()?);
     }
     run(&mut command)?;
     let mut program = target

@@ -47,23 +47,19 @@ impl Objects {
                 } else {
                     String::new()
                 };
-                reply.extend_from_slice(&image.descriptor);
-                reply.extend_from_slice(log.as_bytes());
-                let descriptor = image.descriptor.len() as u64;
-                self.images.insert(request.image, image);
-                operations::ImageLoadReply {
-                    status: CUresult::SUCCESS.0,
+                let descriptor = &image.descriptor;
+                let fields = operations::ImageLoadReply::written(
+                    CUresult::SUCCESS,
                     descriptor,
-                    log: log.len() as u64,
-                }
+                    log.as_bytes(),
+                    reply,
+                );
+                self.images.insert(request.image, image);
+                fields
             }
             Err(refused) => {
-                reply.extend_from_slice(refused.log.as_bytes());
-                operations::ImageLoadReply {
-                    status: refused.code.0,
-                    descriptor: 0,
-                    log: refused.log.len() as u64,
-                }
+                let log = refused.log.as_bytes();
+                operations::ImageLoadReply::written(refused.code, &[], log, reply)
             }
         })
     }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use control::Directories;
 use platform::gpus::Gpu;
 use platform::kubernetes::allocations::{Groups, Limits};
+use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
 use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
 use platform::kubernetes::sharing::Config;
@@ -59,6 +60,13 @@ pub struct Arguments {
     /// The folder on the host in which containers find the client library; it is put there
     #[arg(long, value_name = "DIR", default_value = LIBRARY)]
     library_directory: PathBuf,
+    /// With --mode=aliyun and gpushare's scheduler extender: the socket of a `kubectl proxy` that may read
+    /// and patch pods and this node's status
+    #[arg(long, value_name = "SOCKET", requires = "node")]
+    extender_api: Option<PathBuf>,
+    /// This node's name
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    node: Option<String>,
     /// Seconds between looks at the daemon's health
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
     probe_interval: u64,
@@ -94,6 +102,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         (Word::Aliyun, None) => Mode::Aliyun { unit },
         (Word::Openmps, None) => Mode::Openmps { unit },
     };
+    let extender = match (&arguments.extender_api, &arguments.node) {
+        (Some(_), _) if !matches!(mode, Mode::Aliyun { .. }) => {
+            bail!("--extender-api is for --mode=aliyun")
+        }
+        (Some(socket), Some(node)) => Some(Api {
+            socket: socket.clone(),
+            node: node.clone(),
+        }),
+        _ => None,
+    };
     let library = std::path::absolute(&arguments.library_directory)?;
     embedded::client_library_for_all(&library)?;
     let settings = Settings {
@@ -111,6 +129,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         state: arguments.state.clone(),
         library,
         probe_interval: Duration::from_secs(arguments.probe_interval),
+        extender,
         say: |text| eprintln!("openmps: {text}"),
     };
     let (stopper, stop) = plugin::stop();

@@ -19,6 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 
 use super::allocations::{Allocations, FORGET_AFTER, Groups};
 use super::authority::Mended;
+use super::extender::{Api, Given};
 use super::proto;
 use super::resources::{Mode, Placement, Resource, ResourceError};
 use crate::gpus::Gpu;
@@ -79,6 +80,8 @@ pub struct Settings {
     pub library: PathBuf,
     /// Between looks at the daemon's health.
     pub probe_interval: Duration,
+    /// Where gpushare's scheduler extender chooses the GPUs of pods: how its choice is known.
+    pub extender: Option<Api>,
     /// What is told to whoever watches.
     pub say: fn(&str),
 }
@@ -152,6 +155,8 @@ struct Shared<N> {
     numa: Vec<Option<i64>>,
     resources: Vec<Resource>,
     allocations: Mutex<Allocations<N>>,
+    /// What the extender's pods have been given.
+    given: Mutex<Given>,
 }
 
 impl<N: Node> Shared<N> {
@@ -174,6 +179,25 @@ impl<N: Node> Shared<N> {
 
     fn say(&self, text: &str) {
         (self.settings.say)(text);
+    }
+
+    /// Asks the API server, where waiting holds up nobody; None where there is no extender.
+    async fn api<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Api) -> Result<T, String> + Send + 'static,
+    ) -> Option<Result<T, String>> {
+        let api = self.settings.extender.clone()?;
+        let asked = tokio::task::spawn_blocking(move || ask(&api)).await;
+        Some(asked.unwrap_or_else(|error| Err(error.to_string())))
+    }
+
+    /// The extender reads from the node's status how many GPUs there are; a kubelet that starts resets
+    /// what it does not know.
+    async fn count_gpus(&self) {
+        let count = self.gpus.len();
+        if let Some(Err(error)) = self.api(move |api| api.count(count)).await {
+            self.say(&error);
+        }
     }
 }
 
@@ -225,6 +249,7 @@ async fn serve<N: Node>(
         gpus,
         resources,
         allocations: Mutex::new(allocations),
+        given: Mutex::default(),
         settings,
     });
     if let Err(error) = shared.with(|_, all| all.reconcile()).await {
@@ -438,6 +463,7 @@ async fn offer<N: Node>(
                     shared.say(&format!("{}: {}", resource.name, error.message()));
                 } else {
                     shared.say(&format!("{}: known to the kubelet", resource.name));
+                    shared.count_gpus().await;
                     while identity(&kubelet) == registered_with && identity(&socket) == ours {
                         tokio::time::sleep(LOOK).await;
                     }

@@ -168,7 +168,7 @@ fn pod(item: &Item, gpus: u32) -> Option<Pod> {
 }
 
 /// A whole number as the API writes it: with k, M or G behind it, if it is round.
-fn quantity(value: &Value) -> Option<u64> {
+pub(super) fn quantity(value: &Value) -> Option<u64> {
     if let Some(number) = value.as_u64() {
         return Some(number);
     }

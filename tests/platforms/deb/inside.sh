@@ -109,6 +109,33 @@ systemctl start openmps.socket
 openmps control get_server_list > /dev/null || fail "stopped, it does not start again"
 echo "fine: the service"
 
+# A Cloudpods host's unit in place of it: Cloudpods' own files, 100 / 4 percent.
+mkdir /etc/yunion /etc/systemd/system/openmps-cloudpods.service.d
+cp /etc/systemd/system/openmps.service.d/soft.conf /etc/systemd/system/openmps-cloudpods.service.d
+cat > /etc/yunion/host.conf << END
+enable_cuda_mps: true
+container_device_config_file: /etc/yunion/devices.yml
+cuda_mps_pipe_directory: /run/cloudpods/pipe
+cuda_mps_log_directory: /run/cloudpods/log
+cuda_mps_replicas: 4
+END
+echo 'devices: []' > /etc/yunion/devices.yml
+systemctl daemon-reload
+systemctl start openmps-cloudpods.service || fail "the unit of Cloudpods does not start"
+systemctl is-active -q openmps.service && fail "both services run"
+percentage() {
+    CUDA_MPS_PIPE_DIRECTORY=/run/cloudpods/pipe openmps control get_default_active_thread_percentage
+}
+[ "$(percentage)" = 25.0 ] || fail "Cloudpods' percentage is $(percentage)"
+systemctl stop openmps-cloudpods.service
+percentage > /dev/null 2>&1 && fail "Cloudpods' daemon did not end with its unit"
+systemctl is-failed -q openmps-cloudpods.service && fail "Cloudpods' unit failed"
+rm -r /etc/yunion /etc/systemd/system/openmps-cloudpods.service.d
+systemctl daemon-reload
+systemctl start openmps.socket
+openmps control get_server_list > /dev/null || fail "after Cloudpods' unit it does not start again"
+echo "fine: Cloudpods' unit"
+
 # Installed over itself, it stays; what runs goes on.
 before=$(systemctl show -P MainPID openmps.service)
 dpkg -i "$package" > /run/dpkg.log 2>&1 || fail "dpkg -i again: $(cat /run/dpkg.log)"

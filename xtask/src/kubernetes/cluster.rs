@@ -278,6 +278,14 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts kubectl, for something that goes on.
+    pub fn start_kubectl(&mut self, arguments: &str) -> Result<()> {
+        let arguments = format!("--kubeconfig @/kubeconfig {arguments}");
+        let child = self.spawn("kubectl", Path::new("kubectl"), &arguments)?;
+        self.children.push(("kubectl", child));
+        Ok(())
+    }
+
     /// Runs kubectl; gives what it printed.
     pub fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl_with(arguments, "")

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -56,6 +57,12 @@ impl Drop for Registered {
     fn drop(&mut self) {
         fs::remove_file(Self::FILE).ok();
     }
+}
+
+/// How long this takes on two cores.
+pub(super) fn usual() -> Duration {
+    let is_built = root().join("target/tools/bin/validate").exists();
+    Duration::from_secs(if is_built { 5 } else { 150 })
 }
 
 /// Installed apart from the workspace: it brings 120 crates, a TLS library among them.

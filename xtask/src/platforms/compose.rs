@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use super::docker::Docker;
-use super::{PATIENCE, in_order, need, output, said, skip, until};
+use super::{PATIENCE, containers, in_order, need, output, said, until};
 use crate::images::{NBODY, OPENMPS};
 use crate::shell::{end_within, root, send};
 
@@ -21,23 +21,32 @@ struct Project<'a> {
     docker: &'a Docker,
     file: PathBuf,
     log: PathBuf,
+    /// Between a service's name and a container's number: version 1 has `_`, version 2 `-`.
+    between: char,
 }
 
 impl<'a> Project<'a> {
     fn new(docker: &'a Docker, file: &str) -> Result<Self> {
-        need(&["docker-compose"], &["docker-compose"])?;
-        let version = said(Command::new("docker-compose").args(["version", "--short"]))?;
-        if !version.starts_with("1.") {
-            return skip(format!(
-                "docker-compose {} prints other names than 1.29, whose transcript this reads",
-                version.trim()
-            ));
-        }
+        let mut asked = Command::new("docker-compose");
+        docker.set_up(&mut asked).args(["version", "--short"]);
+        let version = said(&mut asked)?;
+        println!("platforms: docker-compose {}", version.trim());
         Ok(Self {
             docker,
             file: root().join(file),
             log: docker.folder().join("compose.log"),
+            between: if version.starts_with("1.") { '_' } else { '-' },
         })
+    }
+
+    /// A service's container, as it is named in the log.
+    fn name(&self, service: &str, number: u32) -> String {
+        format!("{service}{}{number}", self.between)
+    }
+
+    /// The same, as Docker names it.
+    fn container(&self, service: &str, number: u32) -> String {
+        format!("t{}{}", self.between, self.name(service, number))
     }
 
     fn compose(&self, arguments: &[&str]) -> Command {
@@ -83,8 +92,7 @@ impl<'a> Project<'a> {
                 bail!("docker-compose ended: {status}\n{}", self.text());
             }
             let text = self.text();
-            Ok(text.matches("nbody_").count() > 0
-                && text.matches("GFLOP/s at 20 flops").count() == 3
+            Ok(text.matches("GFLOP/s at 20 flops").count() == 3
                 && text.matches("exited with code").count() >= 4
                 && self.lines("mps-daemon")?.matches("disconnected").count() == 3)
         })
@@ -121,7 +129,7 @@ impl Drop for Project<'_> {
 /// What the walk-through's readers see, in its order.
 fn check_transcript(project: &Project<'_>, mode: &str) -> Result<()> {
     in_order(
-        &project.lines("exclusive-mode_1")?,
+        &project.lines(&project.name("exclusive-mode", 1))?,
         &[
             "Set compute mode to EXCLUSIVE_PROCESS for GPU 0",
             "All done.\n",
@@ -155,7 +163,7 @@ fn check_transcript(project: &Project<'_>, mode: &str) -> Result<()> {
     );
     for number in 1..=3 {
         in_order(
-            &project.lines(&format!("nbody_{number}"))?,
+            &project.lines(&project.name("nbody", number))?,
             &[
                 "Compute ",
                 "[OpenMPS software GPU]\n",
@@ -176,13 +184,30 @@ fn check_transcript(project: &Project<'_>, mode: &str) -> Result<()> {
 
 /// Our file: nothing is shared but the socket and the library.
 pub(super) fn ours() -> Result<()> {
+    runs_ours(&started()?)
+}
+
+/// Our file with the newest that there is: `docker compose`, version 2 or later.
+pub(super) fn newer() -> Result<()> {
+    containers()?;
+    need(&["runc"], &["runc"])?;
+    runs_ours(&Docker::start_from(super::newer::path()?)?)
+}
+
+/// The machine's own engine, with docker-compose beside it.
+fn started() -> Result<Docker> {
     let docker = Docker::start()?;
-    let project = Project::new(&docker, "deploy/compose/docker-compose.yml")?;
+    need(&["docker-compose"], &["docker-compose"])?;
+    Ok(docker)
+}
+
+fn runs_ours(docker: &Docker) -> Result<()> {
+    let project = Project::new(docker, "deploy/compose/docker-compose.yml")?;
     let mut up = project.up()?;
     project.wait_for_results(&mut up)?;
     check_transcript(&project, "Exclusive_Process")?;
 
-    let one = project.inspect("t_nbody_1")?;
+    let one = project.inspect(&project.container("nbody", 1))?;
     let host = &one["HostConfig"];
     ensure!(one["Config"]["User"] == "1000:1000" && host["Privileged"] == false);
     ensure!(
@@ -231,7 +256,7 @@ pub(super) fn ours() -> Result<()> {
 
 /// A file of the walk-through's form, unchanged but for the images.
 pub(super) fn upstream() -> Result<()> {
-    let docker = Docker::start()?;
+    let docker = started()?;
     need(&["python3"], &["python3-minimal"])?;
     docker.allows(&[
         "--runtime=nvidia",
@@ -245,7 +270,7 @@ pub(super) fn upstream() -> Result<()> {
     let mut up = project.up()?;
     project.wait_for_results(&mut up)?;
     check_transcript(&project, "")?;
-    let one = project.inspect("t_nbody_1")?;
+    let one = project.inspect(&project.container("nbody", 1))?;
     let mode = one["HostConfig"]["IpcMode"].as_str().unwrap_or_default();
     ensure!(
         mode.starts_with("container:"),
@@ -256,7 +281,7 @@ pub(super) fn upstream() -> Result<()> {
 
 /// Programs that come before their daemon, and programs whose daemon never comes.
 pub(super) fn early() -> Result<()> {
-    let docker = Docker::start()?;
+    let docker = started()?;
     let project = Project::new(&docker, "deploy/compose/docker-compose.yml")?;
     // One alone first: three at once that fill the library's new volume are in each other's way in
     // dockerd.
@@ -264,18 +289,18 @@ pub(super) fn early() -> Result<()> {
     said(&mut project.compose(&alone))?;
     said(&mut project.compose(&["up", "-d", "--no-deps", "nbody"]))?;
     std::thread::sleep(std::time::Duration::from_secs(1));
-    let state = project.inspect("t_nbody_1")?["State"]["Status"].clone();
+    let state = project.inspect(&project.container("nbody", 1))?["State"]["Status"].clone();
     ensure!(
         state == "running",
         "without a daemon the program is {state}"
     );
     said(&mut project.compose(&["up", "-d", "mps-daemon"]))?;
     until("the three end", || {
-        let running = said(&mut docker.docker(&["ps", "-q", "--filter", "name=t_nbody"]))?;
+        let running = said(&mut docker.docker(&["ps", "-q", "--filter", "name=nbody"]))?;
         Ok(running.is_empty())
     })?;
     for number in 1..=3 {
-        let name = format!("t_nbody_{number}");
+        let name = project.container("nbody", number);
         let code = project.inspect(&name)?["State"]["ExitCode"].clone();
         let text = said(&mut docker.docker(&["logs", &name]))?;
         ensure!(

@@ -115,12 +115,12 @@ impl Docker {
         command
             .env("DOCKER_HOST", format!("unix://{}", socket.display()))
             .env_remove("DOCKER_CONTEXT")
+            .env("PATH", &self.path)
             .current_dir(root())
     }
 
     pub(super) fn docker(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("docker");
-        command.env("PATH", &self.path);
         self.set_up(&mut command).args(arguments);
         command
     }

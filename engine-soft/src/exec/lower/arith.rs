@@ -2,7 +2,7 @@
 
 use ptx::ast::{Instruction, Operand, Symbol, Type};
 
-use super::body::{Body, Lowered, type_of};
+use super::body::{Body, Lowered};
 use crate::exec::ir::{Kind, Reg};
 use crate::exec::isa::Isa;
 use crate::exec::ops::special;
@@ -20,7 +20,7 @@ impl<'a> Body<'a> {
         let mut types = Vec::new();
         let mut flags = Vec::new();
         for word in &at.modifiers {
-            match type_of(word) {
+            match Type::named(word) {
                 Some(ty) => types.push(ty),
                 None => flags.push(*word),
             }

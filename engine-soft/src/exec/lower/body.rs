@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use ptx::ast::{self, Instruction, Parameter, Space};
 
-pub(super) use self::operands::type_of;
 use super::{KernelFacts, error};
 use crate::exec::ir::{Block, BlockId, End, Func, Inst, Kind, Passed, Reg};
 use crate::exec::limits::{self, FRAME_BYTES, STRAIGHT};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
@@ -18,6 +18,7 @@ use tower::service_fn;
 use super::{Node, Shared, Strategy, pods};
 use crate::cdi::{self, Spec};
 use crate::kubernetes::allocations::Limits;
+use crate::kubernetes::extender::{Api, Assumed};
 use crate::kubernetes::proto::{self, method};
 use crate::kubernetes::resources::{Grant, Kind, Resource, environment, mounts};
 
@@ -143,11 +144,21 @@ impl<N: Node> Service<N> {
     ) -> Result<proto::PreferredAllocationResponse, Status> {
         let resource = self.resource()?;
         let placement = self.shared.settings.placement;
+        let waiting = self.waiting().await?;
         let each = request.container_requests.iter().map(|container| {
             let size = usize::try_from(container.allocation_size).unwrap_or(0);
+            let mut free = container.available_device_ids.clone();
+            // Where the extender has chosen, there is one GPU to choose from. If that has no room,
+            // Allocate says so.
+            if let Some(pod) = self.find(&waiting, size) {
+                let is_chosen = |id: &String| self.number_of(resource, id) == Some(pod.gpu);
+                if free.iter().filter(|id| is_chosen(id)).count() >= size {
+                    free.retain(is_chosen);
+                }
+            }
             proto::DeviceIds {
                 device_ids: resource.preferred(
-                    &container.available_device_ids,
+                    &free,
                     &container.must_include_device_ids,
                     size,
                     placement,
@@ -169,13 +180,82 @@ impl<N: Node> Service<N> {
             .map(|container| resource.grant(&container.device_ids, &self.shared.gpus))
             .collect::<Result<_, _>>()
             .map_err(refused)?;
-        let of_pod: usize = grants.iter().map(|grant| grant.units).sum();
+        let of_request: usize = grants.iter().map(|grant| grant.units).sum();
+        let waiting = self.waiting().await?;
         let mut answer = proto::AllocateResponse::default();
         for (container, grant) in request.container_requests.into_iter().zip(grants) {
+            let pod = self.chosen(&waiting, &grant).map_err(refused)?;
+            let units = grant.units;
+            let of_pod = pod.as_ref().map(Assumed::units);
+            let of_pod = of_pod.unwrap_or(u64::try_from(of_request).unwrap_or(u64::MAX));
             let given = self.give(container.device_ids, grant, of_pod).await;
             answer.container_responses.push(given.map_err(refused)?);
+            if let Some(pod) = pod {
+                self.follow(&waiting, pod, units).await.map_err(refused)?;
+            }
         }
         Ok(answer)
+    }
+
+    /// The pods for which the extender has chosen, where there is one.
+    async fn waiting(&self) -> Result<Vec<Assumed>, Status> {
+        let asked = self.shared.api(Api::waiting).await;
+        asked.unwrap_or_else(|| Ok(Vec::new())).map_err(refused)
+    }
+
+    fn find(&self, waiting: &[Assumed], units: usize) -> Option<Assumed> {
+        let given = self.shared.given.lock();
+        let given = given.unwrap_or_else(PoisonError::into_inner);
+        given.find(waiting, u64::try_from(units).ok()?).cloned()
+    }
+
+    /// The number of the GPU that a device is of.
+    fn number_of(&self, resource: &Resource, id: &str) -> Option<u32> {
+        let place = resource.device(id).ok()?.gpu?;
+        self.shared.gpus.get(place).map(|gpu| gpu.index)
+    }
+
+    /// The pod that the extender meant, which is to have what it chose. On a node with one GPU there is
+    /// nothing to choose, and pods that never saw the extender are welcome.
+    fn chosen(&self, waiting: &[Assumed], grant: &Grant) -> Result<Option<Assumed>, String> {
+        if self.shared.settings.extender.is_none() {
+            return Ok(None);
+        }
+        let numbers = grant
+            .gpus
+            .iter()
+            .filter_map(|&place| self.shared.gpus.get(place));
+        let number = numbers.map(|gpu| gpu.index).next();
+        match self.find(waiting, grant.units) {
+            Some(pod) if Some(pod.gpu) == number => Ok(Some(pod)),
+            Some(pod) => Err(format!(
+                "gpushare's extender chose GPU {} for pod {}/{}, which has no room for {} units: a pod \
+                 that never saw the extender has some of it, or another scheduler placed this one",
+                pod.gpu, pod.namespace, pod.name, grant.units
+            )),
+            None if self.shared.gpus.len() == 1 => Ok(None),
+            None => Err(format!(
+                "no pod of this node for which gpushare's extender has chosen a GPU asks for {} units: \
+                 let the scheduler ask the extender, or start the plugin without --extender-api",
+                grant.units
+            )),
+        }
+    }
+
+    /// Says that a container has what the extender chose; its pod is told when all of them have.
+    async fn follow(&self, waiting: &[Assumed], pod: Assumed, units: usize) -> Result<(), String> {
+        let is_last = {
+            let given = self.shared.given.lock();
+            let mut given = given.unwrap_or_else(PoisonError::into_inner);
+            given.give(waiting, &pod, u64::try_from(units).unwrap_or(u64::MAX))
+        };
+        match is_last {
+            true => {
+                let asked = self.shared.api(move |api| api.assigned(&pod)).await;
+                asked.unwrap_or(Ok(()))
+            }
+            false => Ok(()),
+        }
     }
 
     /// Gives a container what it was granted.
@@ -183,7 +263,7 @@ impl<N: Node> Service<N> {
         &self,
         ids: Vec<String>,
         grant: Grant,
-        of_pod: usize,
+        of_pod: u64,
     ) -> Result<proto::ContainerAllocateResponse, String> {
         let settings = &self.shared.settings;
         let mut envs = environment(&settings.mode, &grant, &self.shared.gpus);

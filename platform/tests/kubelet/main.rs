@@ -4,6 +4,8 @@
 #![cfg(feature = "kubernetes")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod extender;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -12,6 +14,7 @@ use std::time::Duration;
 
 use platform::gpus::{Gpu, MIB};
 use platform::kubernetes::allocations::{Groups, Limits};
+use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Stopper, Strategy};
 use platform::kubernetes::proto::{self, method};
 use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
@@ -102,6 +105,7 @@ impl Node for Daemon {
 struct Machine {
     folder: tempfile::TempDir,
     daemon: Daemon,
+    extender: bool,
     stopper: Option<(Stopper, std::thread::JoinHandle<()>)>,
 }
 
@@ -110,6 +114,7 @@ impl Machine {
         Self {
             folder: tempfile::tempdir().unwrap(),
             daemon: Daemon::default(),
+            extender: false,
             stopper: None,
         }
     }
@@ -128,6 +133,10 @@ impl Machine {
             state: self.path("allocations.json"),
             library: "/lib/openmps".into(),
             probe_interval: Duration::from_millis(50),
+            extender: self.extender.then(|| Api {
+                socket: self.path("api.sock"),
+                node: "node1".into(),
+            }),
             say: |text| println!("plugin: {text}"),
         };
         let (stopper, stop) = plugin::stop();
@@ -517,4 +526,18 @@ async fn memory_and_a_share_of_the_compute_come_together_at_the_start() {
         (limits.memory["GPU-1"].as_str(), limits.percentage),
         ("100M", Some(2))
     );
+}
+
+#[tokio::test]
+async fn a_plugin_that_comes_before_the_daemon_waits_for_it() {
+    let mut machine = Machine::new();
+    machine.daemon.0.lock().unwrap().is_dead = true;
+    let mut registered = machine.kubelet();
+    machine.start(ALIYUN, Strategy::Mounts);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(registered.try_recv().is_err(), "it offers what nobody has");
+    machine.daemon.0.lock().unwrap().is_dead = false;
+    let register = soon(registered.recv()).await.unwrap();
+    let mut plugin = machine.plugin(&register).await;
+    assert_all(&next(&mut watch(&mut plugin).await).await, "Healthy");
 }
