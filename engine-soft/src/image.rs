@@ -21,7 +21,7 @@ pub(crate) struct Refused {
     pub(crate) log: String,
 }
 
-/// Bytes of text that an image may become: sixteen times what was brought, which no compiler's output
+/// Bytes of text that an image may become: thirty-two times what was brought, which no compiler's output
 /// compresses to, within these.
 const TEXT_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 
@@ -30,7 +30,7 @@ struct Room(u64);
 
 impl Room {
     fn new(bytes: &[u8]) -> Self {
-        let most = (bytes.len() as u64).saturating_mul(16);
+        let most = (bytes.len() as u64).saturating_mul(32);
         Self(most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()))
     }
 

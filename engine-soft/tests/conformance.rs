@@ -132,7 +132,7 @@ fn images_do_not_expand_without_bound() {
     assert_eq!(load(1, 5).0, CUresult::SUCCESS);
     let (status, log) = load(2, 6);
     assert_eq!(status, CUresult::ERROR_OUT_OF_MEMORY, "{log}");
-    assert!(log.contains("claims to expand"), "{log}");
+    assert!(log.contains("more than there is room for"), "{log}");
 }
 
 /// Mappings of physical memory are the system's, of which it has so many for a process.

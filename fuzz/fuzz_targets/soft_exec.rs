@@ -113,7 +113,7 @@ fuzz_target!(|bytes: &[u8]| {
             continue;
         };
         let mut blocks: Vec<Block> = (0..2)
-            .map(|index| Block::new(Arc::clone(&launch), index, 0))
+            .filter_map(|index| Block::new(Arc::clone(&launch), index, 0).ok())
             .collect();
         for _ in 0..TURNS {
             let mut faulted = false;

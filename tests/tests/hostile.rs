@@ -440,7 +440,7 @@ fn kernels_that_ask_for_too_much() {
     let registers = ".visible .entry k() { .reg .b32 %r<1000000>; .reg .pred %p;
         setp.ne.u32 %p, %r999999, 0; A: "
         .to_owned()
-        + &"@%p bra A;\n".repeat(50_000)
+        + &"@%p bra A;\n".repeat(20_000)
         + "ret; }";
     for (greedy, end) in [
         (chain(30_000, ""), "error 714\n"),

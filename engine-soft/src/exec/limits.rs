@@ -24,7 +24,7 @@ pub(crate) const BLOCKS: usize = 1 << 16;
 /// Basic blocks times loops of a function: bits of the sets that say what is in which loop.
 pub(crate) const LOOP_BITS: u64 = 1 << 28;
 /// Steps up the tree of what dominates what, until all loops are found.
-pub(crate) const LOOP_STEPS: u64 = 1 << 31;
+pub(crate) const LOOP_STEPS: u64 = 1 << 30;
 /// Basic blocks times registers of a function: bits of the sets that say what is live where.
 pub(crate) const LIVE_BITS: u64 = 1 << 30;
 /// Registers that are live at the start of one block.

@@ -155,8 +155,12 @@ fn declared_registers_cost_nothing() {
 #[test]
 fn blocks_and_registers_have_limits() {
     let mut many = String::new();
-    for n in 0..33_000 {
-        let _ = writeln!(many, "add.u32 %r{n}, %r0, {n}; @%p bra L;");
+    for n in 0..20_000 {
+        let (x, y) = (2 * n, 2 * n + 1);
+        let _ = writeln!(
+            many,
+            "add.u32 %r{x}, %r0, {n}; @%p bra B{n}; add.u32 %r{y}, %r1, {n}; B{n}:"
+        );
     }
     let kernel = |body: &str| format!("{HEAD}.visible .entry k() {{ {body} ret; }}");
     let head = ".reg .b32 %r<80000>; .reg .pred %p; setp.ne.u32 %p, %r1, 0; L:\n";

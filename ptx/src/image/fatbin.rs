@@ -34,12 +34,22 @@ pub enum Damage {
     /// A header field has a value that no writer writes.
     #[error("the fatbin's {0} is wrong")]
     Header(&'static str),
-    /// A payload that says it expands to more than the limits allow.
+    /// A payload that says it expands to more than it can.
     #[error("a fatbin entry of {compressed} bytes claims to expand to {expanded}")]
     TooLarge {
         /// Bytes as stored.
         compressed: u64,
         /// Bytes that it claims to become.
+        expanded: u64,
+    },
+    /// A payload that expands to more than is wanted.
+    #[error(
+        "a fatbin entry of {compressed} bytes expands to {expanded}, more than there is room for"
+    )]
+    NoRoom {
+        /// Bytes as stored.
+        compressed: u64,
+        /// Bytes that it would become.
         expanded: u64,
     },
     /// A payload that does not decompress to exactly what its header says.
@@ -112,10 +122,16 @@ impl<'a> Entry<'a> {
         let most = compressed
             .saturating_mul(limits.max_ratio)
             .max(FREE_EXPANSION);
+        if expanded > most {
+            return Err(Damage::TooLarge {
+                compressed,
+                expanded,
+            });
+        }
         let size = usize::try_from(expanded)
             .ok()
-            .filter(|_| expanded <= most.min(limits.max_bytes))
-            .ok_or(Damage::TooLarge {
+            .filter(|_| expanded <= limits.max_bytes)
+            .ok_or(Damage::NoRoom {
                 compressed,
                 expanded,
             })?;

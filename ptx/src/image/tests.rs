@@ -248,7 +248,9 @@ fn claims_of_size_are_not_believed() {
         max_bytes: 10,
         ..Limits::default()
     };
-    assert!(select_within(&claim(LZ4, source.len() as u64), 90, &limits).is_err());
+    let error = select_within(&claim(LZ4, source.len() as u64), 90, &limits).unwrap_err();
+    assert!(matches!(error, ImageError::Damaged(Damage::NoRoom { .. })));
+    assert_eq!(error.cuda_error(), 2);
 }
 
 /// What small payloads may expand to.
