@@ -7,6 +7,8 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // dlclose leaves it where it is: the session is the process's, and its threads run code of it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     link_unwinder();
 }
 

@@ -1,13 +1,12 @@
 // How a server can learn that a kernel is done, and what each way costs when several threads launch in one
 // context, each in a stream of its own: the question behind launch + synchronise with many clients.
 //
-//   nvcc -std=c++17 -gencode arch=compute_75,code=compute_75 -o completion completion.cu -lcuda
+//   nvcc -O2 -std=c++17 -gencode arch=compute_75,code=compute_75 -o completion completion.cu -lcuda
 //   CUDA_DEVICE_MAX_CONNECTIONS=32 ./completion
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <string>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -55,83 +54,34 @@ static const Way ways[] = {
     {"launch with a completion event attribute, event queried", 8},
 };
 
-// Rounds a second and the median of all threads' times.
-static void measure(const Way &way, int threads) {
+// What a thread works with: a stream and an event of its own, and a word of host memory that the device
+// reaches too.
+struct Lane {
+    CUstream stream;
+    CUevent event;
+    volatile unsigned *word;
+    CUdeviceptr address;
+    unsigned value;
+
+    explicit Lane(int thread) : word(words + thread * 64), address(words_on_device + thread * 256), value(*word) {
+        CU(cuCtxSetCurrent(context));
+        CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    }
+};
+
+// Has threads prepare and then work round after round for 0.4 s; the seconds that it took. `prepare` makes
+// of a lane and a thread's number what does one round.
+template <typename Prepare> static double together(int threads, Prepare prepare) {
     std::atomic<bool> stop{false}, go{false};
-    std::vector<std::vector<double>> times(threads);
     std::vector<std::thread> all;
     for (int t = 0; t < threads; t++)
         all.emplace_back([&, t] {
-            CU(cuCtxSetCurrent(context));
-            CUstream stream;
-            CUevent event;
-            CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-            CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-            volatile unsigned *word = words + t * 64;
-            CUdeviceptr address = words_on_device + t * 256;
-            unsigned value = *word;
-            CUgraph graph;
-            CUgraphNode node;
-            CUgraphExec exec;
-            CUDA_KERNEL_NODE_PARAMS params{};
-            params.func = none, params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
-            CU(cuGraphCreate(&graph, 0));
-            CU(cuGraphAddKernelNode(&node, graph, nullptr, 0, &params));
-            CU(cuGraphInstantiate(&exec, graph, 0));
-            CUlaunchAttribute attribute{};
-            attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
-            attribute.value.launchCompletionEvent.event = event;
-            CUlaunchConfig config{};
-            config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
-            config.hStream = stream, config.attrs = &attribute, config.numAttrs = 1;
+            Lane lane(t);
+            auto round = prepare(lane, t);
             while (!go) std::this_thread::yield();
-            while (!stop) {
-                auto begin = Clock::now();
-                value++;
-                void *arguments[] = {&address, &value};
-                switch (way.kind) {
-                case 4: CU(cuLaunchKernel(mark, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr)); break;
-                case 6: CU(cuGraphLaunch(exec, stream)); break;
-                case 8: CU(cuLaunchKernelEx(&config, none, nullptr, nullptr)); break;
-                default: CU(cuLaunchKernel(none, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
-                }
-                CUresult state;
-                switch (way.kind) {
-                case 0:
-                case 6:
-                    CU(cuStreamWriteValue32(stream, address, value, 0));
-                    while (*word != value) {}
-                    break;
-                case 1:
-                    CU(cuEventRecord(event, stream));
-                    while ((state = cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {}
-                    CU(state);
-                    break;
-                case 2:
-                    while ((state = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {}
-                    CU(state);
-                    break;
-                case 3: CU(cuStreamSynchronize(stream)); break;
-                case 4:
-                    while (*word != value) {}
-                    break;
-                case 5:
-                    CU(cuEventRecord(event, stream));
-                    while ((state = cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {}
-                    CU(state);
-                    break;
-                case 7:
-                    CU(cuMemsetD32Async(address, value, 1, stream));
-                    while (*word != value) {}
-                    break;
-                case 8:
-                    while ((state = cuEventQuery(event)) == CUDA_ERROR_NOT_READY) {}
-                    CU(state);
-                    break;
-                }
-                times[t].push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
-            }
-            CU(cuStreamSynchronize(stream));
+            while (!stop) round();
+            CU(cuStreamSynchronize(lane.stream));
         });
     usleep(100000);
     go = true;
@@ -139,7 +89,76 @@ static void measure(const Way &way, int threads) {
     usleep(400000);
     stop = true;
     for (auto &thread : all) thread.join();
-    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// A graph of one kernel.
+static CUgraphExec graph_of_one() {
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUDA_KERNEL_NODE_PARAMS params{};
+    params.func = none, params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+    CU(cuGraphCreate(&graph, 0));
+    CU(cuGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+    CU(cuGraphInstantiate(&exec, graph, 0));
+    return exec;
+}
+
+static void launch(CUfunction kernel, CUstream stream, void **arguments = nullptr) {
+    CU(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, nullptr));
+}
+
+// Rounds a second and the median of all threads' times.
+static void measure(const Way &way, int threads) {
+    std::vector<std::vector<double>> times(threads);
+    double seconds = together(threads, [&](Lane &lane, int t) {
+        CUgraphExec exec = graph_of_one();
+        return [&lane, &way, &mine = times[t], exec] {
+            CUlaunchAttribute attribute{};
+            attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+            attribute.value.launchCompletionEvent.event = lane.event;
+            CUlaunchConfig config{};
+            config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+            config.hStream = lane.stream, config.attrs = &attribute, config.numAttrs = 1;
+            auto begin = Clock::now();
+            unsigned value = ++lane.value;
+            void *arguments[] = {&lane.address, &value};
+            switch (way.kind) {
+            case 4: launch(mark, lane.stream, arguments); break;
+            case 6: CU(cuGraphLaunch(exec, lane.stream)); break;
+            case 8: CU(cuLaunchKernelEx(&config, none, nullptr, nullptr)); break;
+            default: launch(none, lane.stream);
+            }
+            switch (way.kind) {
+            case 0:
+            case 6: CU(cuStreamWriteValue32(lane.stream, lane.address, value, 0)); break;
+            case 1:
+            case 5: CU(cuEventRecord(lane.event, lane.stream)); break;
+            case 7: CU(cuMemsetD32Async(lane.address, value, 1, lane.stream)); break;
+            }
+            CUresult state = CUDA_SUCCESS;
+            switch (way.kind) {
+            case 0:
+            case 4:
+            case 6:
+            case 7:
+                while (*lane.word != value) {}
+                break;
+            case 1:
+            case 8:
+                while ((state = cuEventQuery(lane.event)) == CUDA_ERROR_NOT_READY) {}
+                break;
+            case 2:
+            case 5:
+                while ((state = cuStreamQuery(lane.stream)) == CUDA_ERROR_NOT_READY) {}
+                break;
+            case 3: state = cuStreamSynchronize(lane.stream); break;
+            }
+            CU(state);
+            mine.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+        };
+    });
     std::vector<double> merged;
     for (auto &one : times) merged.insert(merged.end(), one.begin(), one.end());
     std::sort(merged.begin(), merged.end());
@@ -149,39 +168,20 @@ static void measure(const Way &way, int threads) {
 
 // Launches a second with a signal after every so many.
 static void rate(int threads, int every, int kind) {
-    std::atomic<bool> stop{false}, go{false};
     std::vector<long> counts(threads);
-    std::vector<std::thread> all;
-    for (int t = 0; t < threads; t++)
-        all.emplace_back([&, t] {
-            CU(cuCtxSetCurrent(context));
-            CUstream stream;
-            CUevent event;
-            CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-            CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-            volatile unsigned *word = words + t * 64;
-            CUdeviceptr address = words_on_device + t * 256;
-            unsigned value = *word;
-            while (!go) std::this_thread::yield();
-            while (!stop) {
-                for (int i = 0; i < 256; i++) {
-                    CU(cuLaunchKernel(none, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
-                    if (i % every == every - 1) {
-                        if (kind == 0) CU(cuStreamWriteValue32(stream, address, ++value, 0));
-                        else CU(cuEventRecord(event, stream));
-                    }
+    double seconds = together(threads, [&](Lane &lane, int t) {
+        return [&lane, &count = counts[t], every, kind] {
+            for (int i = 0; i < 256; i++) {
+                launch(none, lane.stream);
+                if (i % every == every - 1) {
+                    if (kind == 0) CU(cuStreamWriteValue32(lane.stream, lane.address, ++lane.value, 0));
+                    else CU(cuEventRecord(lane.event, lane.stream));
                 }
-                CU(cuStreamSynchronize(stream));
-                counts[t] += 256;
             }
-        });
-    usleep(50000);
-    go = true;
-    auto begin = Clock::now();
-    usleep(400000);
-    stop = true;
-    for (auto &thread : all) thread.join();
-    double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+            CU(cuStreamSynchronize(lane.stream));
+            count += 256;
+        };
+    });
     long sum = 0;
     for (long count : counts) sum += count;
     printf("empty kernels, %s after every %3d: %2d threads %9.0f a second\n", kind ? "event record" : "WriteValue  ", every, threads, sum / seconds);

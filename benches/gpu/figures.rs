@@ -18,14 +18,9 @@ pub struct Figure {
 /// All of them, in the table's order.
 pub const FIGURES: &[Figure] = &[
     Figure {
-        name: "launch + synchronise, 1 client, us: ",
+        name: "launch + synchronise, ",
         rounds: 9,
-        take: |peer| latency(peer, 1, 0),
-    },
-    Figure {
-        name: "launch + synchronise, 8 clients, us: ",
-        rounds: 9,
-        take: |peer| latency(peer, 8, 0),
+        take: |peer| each(&[1, 8], |count| latency(peer, count, 0)),
     },
     Figure {
         name: "launch + synchronise, 1 client, us: ",
@@ -42,34 +37,14 @@ pub const FIGURES: &[Figure] = &[
         },
     },
     Figure {
-        name: "empty kernels/s, 1 client",
+        name: "empty kernels/s, ",
         rounds: 9,
-        take: |peer| rate(peer, 1, 0),
+        take: |peer| each(&[1, 8, 16], |count| rate(peer, count, 0)),
     },
     Figure {
-        name: "empty kernels/s, 8 clients",
+        name: "kernels/s of 13 us, ",
         rounds: 9,
-        take: |peer| rate(peer, 8, 0),
-    },
-    Figure {
-        name: "empty kernels/s, 16 clients",
-        rounds: 9,
-        take: |peer| rate(peer, 16, 0),
-    },
-    Figure {
-        name: "kernels/s of 13 us, 4 clients",
-        rounds: 9,
-        take: |peer| rate(peer, 4, 13),
-    },
-    Figure {
-        name: "kernels/s of 13 us, 16 clients",
-        rounds: 9,
-        take: |peer| rate(peer, 16, 13),
-    },
-    Figure {
-        name: "kernels/s of 13 us, 32 clients",
-        rounds: 9,
-        take: |peer| rate(peer, 32, 13),
+        take: |peer| each(&[4, 16, 32], |count| rate(peer, count, 13)),
     },
     Figure {
         name: "n-body, 14336 bodies, GFLOP/s, ",
@@ -120,6 +95,16 @@ pub const FIGURES: &[Figure] = &[
     },
 ];
 
+/// Takes something with several counts of clients, whose rows begin with the count.
+fn each(counts: &[usize], take: impl Fn(usize) -> Vec<(String, f64)>) -> Vec<(String, f64)> {
+    let rows = counts.iter().flat_map(|&count| {
+        let clients = if count == 1 { "client" } else { "clients" };
+        let rows = take(count).into_iter();
+        rows.map(move |(row, value)| (format!("{count} {clients}{row}"), value))
+    });
+    rows.collect()
+}
+
 /// Clients of `gpu_client` that begin together; their lines.
 fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value> {
     // Enough for all to attach, natively too.
@@ -158,14 +143,20 @@ fn latency(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
     let lines = together(peer, count, &["latency", &microseconds.to_string()]);
     if lines.len() < count {
         return vec![(
-            "clients that got no answer".into(),
+            ", us: clients that got no answer".into(),
             (count - lines.len()) as f64,
         )];
     }
     let all = |name| lines.iter().filter_map(move |line| value(line, name));
     vec![
-        ("median".into(), all("median").sum::<f64>() / count as f64),
-        ("99th percentile".into(), all("p99").fold(0.0, f64::max)),
+        (
+            ", us: median".into(),
+            all("median").sum::<f64>() / count as f64,
+        ),
+        (
+            ", us: 99th percentile".into(),
+            all("p99").fold(0.0, f64::max),
+        ),
     ]
 }
 

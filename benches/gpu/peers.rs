@@ -79,6 +79,7 @@ impl Peer {
             .env("OPENMPS_ENGINE", "nvidia");
     }
 
+    /// Starts the daemon (`-d`), or gives it a command; what was said.
     fn control(&self, words: &str) -> Option<String> {
         let mut command = match self.kind {
             Kind::OpenMps => {
@@ -90,9 +91,8 @@ impl Peer {
             Kind::Driver => return None,
         };
         self.set(&mut command);
-        let ours = self.kind == Kind::OpenMps;
-        let output = if words == "-d" || ours {
-            command.args(words.split(' ')).output().ok()?
+        let output = if words == "-d" {
+            command.arg(words).output().ok()?
         } else {
             use std::io::Write;
             let mut child = command

@@ -2,8 +2,16 @@
 //!
 //! The loader calls this after the program's own handlers, runtimes' among them. Other threads may
 //! still run; whatever they call from here on answers that the driver is shut down.
+//!
+//! A program may end from a signal's handler, which perhaps came in the midst of a call of this very
+//! thread. What that call holds is never let go, so nothing here waits for it for long.
+
+use std::time::{Duration, Instant};
 
 use cuda_abi::operations::Detach;
+
+/// How long a process that ends tries to say so.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(1);
 
 extern "C" fn leave() {
     // A process that is killed, or calls _exit, does not come here; its socket's end says enough.
@@ -11,7 +19,8 @@ extern "C" fn leave() {
         && session.check_alive().is_ok()
     {
         // Nobody is left to be told that it failed.
-        let _ = session.post(&Detach { status: 0 });
+        let until = Instant::now() + LAST_WORD;
+        let _ = session.link().post_until(0, 0, &Detach { status: 0 }, until);
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! The contents go over piece by piece, and each piece is replaced by the window's pages in one system
 //! call, so that the program always finds its bytes. What another thread writes into the very piece
-//! between its copy and its replacement is lost; a page that a registration only begins or ends in is
-//! a piece of its own, so that this window is as short as can be for what the program did not name.
-//! Ending a registration goes the same way back, into private pages.
+//! between its copy and its replacement is lost; but a page that a registration begins or ends in, and
+//! that holds what the program did not name, is a piece of its own, and whoever writes to it meanwhile
+//! is held up ([`guard`]) where the kernel allows that. Ending a registration goes the same way back,
+//! into private pages.
 //!
 //! A fork's child would share such pages with its parent: it gets private ones before `fork` returns.
 //!
@@ -28,6 +29,10 @@ use crate::context::Current;
 use crate::memory::{self, Origin};
 use crate::process_maps::{Area, areas};
 use crate::session::Session;
+
+mod guard;
+
+use guard::Guard;
 
 /// Bytes that go over at once.
 const PIECE: u64 = 2 << 20;
@@ -100,6 +105,14 @@ fn pieces(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         at = end;
         Some(piece)
     })
+}
+
+impl Block {
+    /// Whether a piece is the first or last page, where the program may have other things too.
+    fn is_end(&self, piece: &Range<u64>) -> bool {
+        let alone = piece.end - piece.start == page();
+        alone && (piece.start == self.pages.start || piece.end == self.pages.end)
+    }
 }
 
 impl Registered {
@@ -207,10 +220,13 @@ impl Registered {
         };
         for piece in pieces(block.pages.clone()) {
             let there = window + (piece.start - block.pages.start);
+            let guard = block.is_end(&piece).then(|| Guard::over(&piece));
             // SAFETY: the piece is the program's readable memory (`check` has looked), which it has
             // given into our hands for this call; the window's memory is ours to write, and was given
             // for this block just now.
-            if let Err(error) = unsafe { replace(&piece, there, block.read_only) } {
+            let replaced = unsafe { replace(&piece, there, block.read_only) };
+            drop(guard);
+            if let Err(error) = replaced {
                 crate::log::log!("cuMemHostRegister: pages cannot be shared: {error}");
                 let done = Block {
                     pages: block.pages.start..piece.start,
@@ -444,8 +460,11 @@ fn give_back(session: &Session, block: &Block) -> Result<(), CUresult> {
     if !block.pages.is_empty() {
         for part in still_shared(session, block).map_err(|error| failed(&error))? {
             for piece in pieces(part) {
+                let guard = block.is_end(&piece).then(|| Guard::over(&piece));
                 // SAFETY: `still_shared` has just found our own pages there.
-                unsafe { make_private(&piece, block.read_only) }.map_err(|error| failed(&error))?;
+                let done = unsafe { make_private(&piece, block.read_only) };
+                drop(guard);
+                done.map_err(|error| failed(&error))?;
             }
         }
     }

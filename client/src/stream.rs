@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
@@ -17,6 +18,7 @@ use crate::graph::capture::{self, CAPTURED, Capture, PATIENT};
 use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
 use crate::host::Calls;
+use crate::leave::LAST_WORD;
 use crate::session::Session;
 use crate::slots::Slots;
 
@@ -226,8 +228,7 @@ impl Drop for Own {
     fn drop(&mut self) {
         if let Ok(session) = crate::session::session() {
             for (_, key) in &self.0 {
-                // Its context may have ended before.
-                let _ = session.streams.destroy(session, *key);
+                session.streams.end_own(session, *key);
             }
         }
     }
@@ -312,6 +313,38 @@ impl Streams {
         let sent = stream.post(session, key.index(), &StreamDestroy { reserved: 0 }, &[]);
         self.table.release(key.index());
         sent.map(drop)
+    }
+
+    /// Ends a stream of a thread that ends, unless its context did before. The thread may end with the
+    /// process, from a signal's handler that interrupted a call of its own (`leave`): then the stream is
+    /// in that call's hand, or another place in the ring is, for ever.
+    fn end_own(&self, session: &Session, key: Key) {
+        let Some(stream) = self.table.get(key) else {
+            return;
+        };
+        // Nobody but this thread ever has its stream in hand.
+        let Ok(mut order) = stream.order.try_lock() else {
+            return;
+        };
+        if stream.special() & CAPTURED != 0 {
+            drop(order);
+            let _ = self.destroy(session, key);
+            return;
+        }
+        if self.table.remove(key).is_none() {
+            return;
+        }
+        let slot = key.index();
+        let sent = stream.append(&mut order, session, slot, |sequence| {
+            let until = Instant::now() + LAST_WORD;
+            let destroy = StreamDestroy { reserved: 0 };
+            let posted = session.link().post_until(slot, sequence, &destroy, until);
+            posted.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
+        });
+        // The server has it still if it was not told, and the slot is not to be used again.
+        if sent.is_ok() {
+            self.table.release(slot);
+        }
     }
 
     /// Ends the streams of a context that is about to end, each by itself: the server ends the context

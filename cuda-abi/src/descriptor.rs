@@ -5,6 +5,8 @@
 //! 64-bit words with counts before lists and lengths before names; every count is checked against
 //! the bytes that are left, so that a damaged descriptor costs no memory.
 
+use crate::CUresult;
+use crate::operations::ImageLoadReply;
 use crate::words::{Damaged, Reader, put, put_name};
 
 /// An image's kernels and variables.
@@ -52,6 +54,20 @@ pub struct Variable {
     pub managed: bool,
     /// Bytes of which its address is a multiple; 0 says nothing.
     pub align: u64,
+}
+
+impl ImageLoadReply {
+    /// Writes what follows the fields: the encoded descriptor, which an image that was refused has not,
+    /// and what was remarked on it. Gives the fields that say how long each is.
+    pub fn written(status: CUresult, descriptor: &[u8], log: &[u8], reply: &mut Vec<u8>) -> Self {
+        reply.extend_from_slice(descriptor);
+        reply.extend_from_slice(log);
+        Self {
+            status: status.0,
+            descriptor: descriptor.len() as u64,
+            log: log.len() as u64,
+        }
+    }
 }
 
 impl Descriptor {

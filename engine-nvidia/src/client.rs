@@ -301,21 +301,12 @@ impl Client for NvidiaClient {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
-                reply.extend_from_slice(&descriptor);
                 self.images.insert(request.image, image);
-                operations::ImageLoadReply {
-                    status: CUresult::SUCCESS.0,
-                    descriptor: descriptor.len() as u64,
-                    log: 0,
-                }
+                operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
             }
             Err(refused) => {
-                reply.extend_from_slice(refused.log.as_bytes());
-                operations::ImageLoadReply {
-                    status: refused.code.0,
-                    descriptor: 0,
-                    log: refused.log.len() as u64,
-                }
+                let log = refused.log.as_bytes();
+                operations::ImageLoadReply::written(refused.code, &[], log, reply)
             }
         })
     }

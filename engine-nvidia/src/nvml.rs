@@ -16,6 +16,9 @@ const VARIABLE: &str = "OPENMPS_NVML";
 /// nvmlReturn_t: done.
 const SUCCESS: c_int = 0;
 
+/// NVML_ERROR_NO_PERMISSION
+const NO_PERMISSION: c_int = 4;
+
 /// Bytes that a UUID takes with its end, at most.
 const UUID_BYTES: usize = 96;
 
@@ -30,7 +33,7 @@ pub struct Nvml {
     uuid: unsafe extern "C" fn(Handle, *mut c_char, c_uint) -> c_int,
     get_mode: unsafe extern "C" fn(Handle, *mut c_uint) -> c_int,
     set_mode: unsafe extern "C" fn(Handle, c_uint) -> c_int,
-    text: unsafe extern "C" fn(c_int) -> *const c_char,
+    text_of: unsafe extern "C" fn(c_int) -> *const c_char,
     /// Keeps the functions.
     _library: Library,
 }
@@ -87,7 +90,7 @@ impl Nvml {
             uuid: function!("nvmlDeviceGetUUID"),
             get_mode: function!("nvmlDeviceGetComputeMode"),
             set_mode: function!("nvmlDeviceSetComputeMode"),
-            text: function!("nvmlErrorString"),
+            text_of: function!("nvmlErrorString"),
             _library: library,
         };
         // SAFETY: no pointers.
@@ -104,8 +107,19 @@ impl Nvml {
     }
 
     fn why(&self, code: c_int) -> String {
+        let what = self.text(code);
+        match code {
+            // It is not for being root that the driver asks.
+            NO_PERMISSION => format!(
+                "{what}: it takes CAP_SYS_ADMIN, which root has unless a container or a service takes it away"
+            ),
+            _ => what,
+        }
+    }
+
+    fn text(&self, code: c_int) -> String {
         // SAFETY: any number may be asked for.
-        let text = unsafe { (self.text)(code) };
+        let text = unsafe { (self.text_of)(code) };
         if text.is_null() {
             return format!("NVML error {code}");
         }

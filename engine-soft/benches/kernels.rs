@@ -104,7 +104,7 @@ fn run(launch: &Arc<Launch>, threads: usize) -> (f64, f64) {
                     if index >= launch.blocks() {
                         return;
                     }
-                    let mut block = Block::new(Arc::clone(launch), index, 0);
+                    let mut block = Block::new(Arc::clone(launch), index, 0).expect("a block");
                     loop {
                         match block.run(1 << 20) {
                             Outcome::Finished => break,

@@ -9,7 +9,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use engine::{CUresult, Owner, Window, arena};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -19,8 +20,53 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::memory::Budget;
 use crate::sync::lock;
 
-/// Mappings of physical memory that a window may have: the system has a bound for a whole process.
-const MOST_MAPPINGS: usize = 4096;
+/// Mappings that the system gives a process where it does not say.
+const USUAL_MAPPINGS: usize = 65_530;
+/// What part of those all clients' physical memory may use: one costs the system up to two, and clients
+/// that come, with all that they bring, need theirs.
+const ALL_CLIENTS: usize = 4;
+/// What part of that one client may use.
+const ONE_CLIENT: usize = 8;
+
+/// Mappings of physical memory of all clients.
+static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many mappings of physical memory one client has.
+#[derive(Debug, Default)]
+pub(crate) struct Mappings(AtomicUsize);
+
+/// One of them.
+#[derive(Debug)]
+struct Counted(Arc<Mappings>);
+
+impl Mappings {
+    /// Counts one more.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY if the client or all together have as many as they may.
+    fn take(self: &Arc<Self>) -> Result<Counted, CUresult> {
+        static MOST: OnceLock<usize> = OnceLock::new();
+        let most = *MOST.get_or_init(|| {
+            let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+            text.trim().parse().unwrap_or(USUAL_MAPPINGS) / ALL_CLIENTS
+        });
+        // Taken first, so that clients who come at once do not pass the bound together.
+        let own = self.0.fetch_add(1, Ordering::Relaxed);
+        let all = MAPPINGS.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted(Arc::clone(self));
+        if own >= most / ONE_CLIENT || all >= most {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        Ok(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+        MAPPINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// A device window's memory. Unmapped when the last piece of work that may touch it is gone.
 #[derive(Debug)]
@@ -30,9 +76,20 @@ pub(crate) struct Backing {
     budget: Arc<Budget>,
     kept: Mutex<Kept>,
     /// What is mapped over the window's own memory, by first address.
-    physical: Mutex<BTreeMap<u64, (u64, Arc<Physical>)>>,
+    physical: Mutex<BTreeMap<u64, Mapped>>,
+    mappings: Arc<Mappings>,
     /// Until here nobody else may have the addresses.
     _addresses: Arc<dyn Owner>,
+}
+
+/// Physical memory where it is mapped.
+#[derive(Debug)]
+struct Mapped {
+    bytes: u64,
+    _memory: Arc<Physical>,
+    /// It was to be unmapped, and the system could not: nothing else may lie there until it can.
+    stuck: bool,
+    _counted: Counted,
 }
 
 /// What of a window others share.
@@ -78,6 +135,7 @@ impl Backing {
         window: Window,
         budget: &Arc<Budget>,
         addresses: &Arc<dyn Owner>,
+        mappings: &Arc<Mappings>,
     ) -> Result<Arc<Self>, Errno> {
         let file = memfd("openmps-device", window.bytes)?;
         // SAFETY: FIXED_NOREPLACE only ever maps where nothing was, so no Rust object is touched;
@@ -101,6 +159,7 @@ impl Backing {
             budget: Arc::clone(budget),
             kept: Mutex::default(),
             physical: Mutex::default(),
+            mappings: Arc::clone(mappings),
             _addresses: Arc::clone(addresses),
         };
         // Kernels before 4.17 take the address as a hint.
@@ -171,8 +230,9 @@ impl Backing {
     ) -> Result<(), CUresult> {
         let mut physical = lock(&self.physical);
         let end = at.base + at.bytes;
+        self.retry(&mut physical, at)?;
         let before = physical.range(..end).next_back();
-        let occupied = before.is_some_and(|(base, (bytes, _))| base + bytes > at.base);
+        let occupied = before.is_some_and(|(base, mapped)| base + mapped.bytes > at.base);
         let fits = offset.is_multiple_of(arena::GRANULE)
             && offset
                 .checked_add(at.bytes)
@@ -180,12 +240,53 @@ impl Backing {
         if occupied || !fits || !self.window.contains(at.base, at.bytes) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if physical.len() >= MOST_MAPPINGS {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
+        let counted = self.mappings.take()?;
         self.replace(at, &memory.file, offset)
             .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        physical.insert(at.base, (at.bytes, Arc::clone(memory)));
+        let mapped = Mapped {
+            bytes: at.bytes,
+            _memory: Arc::clone(memory),
+            stuck: false,
+            _counted: counted,
+        };
+        physical.insert(at.base, mapped);
+        Ok(())
+    }
+
+    /// Makes sure that the window's own memory is where it was not mapped to anything else.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY while the system cannot take away what was unmapped there.
+    pub(crate) fn settle(&self, at: Window) -> Result<(), CUresult> {
+        self.retry(&mut lock(&self.physical), at)
+    }
+
+    fn retry(&self, physical: &mut BTreeMap<u64, Mapped>, at: Window) -> Result<(), CUresult> {
+        let end = at.base.saturating_add(at.bytes);
+        let overlaps = |base: u64, mapped: &Mapped| base + mapped.bytes > at.base;
+        let stuck = physical
+            .range(..end)
+            .rev()
+            .take_while(|(base, mapped)| overlaps(**base, mapped))
+            .filter(|(_, mapped)| mapped.stuck);
+        let stuck: Vec<Window> = stuck
+            .map(|(&base, mapped)| Window {
+                base,
+                bytes: mapped.bytes,
+            })
+            .collect();
+        for range in stuck {
+            self.take_away(physical, range)
+                .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the window's own memory, which is zero there, in the place of a mapping.
+    fn take_away(&self, physical: &mut BTreeMap<u64, Mapped>, at: Window) -> Result<(), Errno> {
+        let own = at.base - self.window.base;
+        self.replace(at, &self.file, own)?;
+        physical.remove(&at.base);
         Ok(())
     }
 
@@ -194,24 +295,23 @@ impl Backing {
         let physical = lock(&self.physical);
         physical
             .get(&at.base)
-            .is_some_and(|(bytes, _)| *bytes == at.bytes)
+            .is_some_and(|mapped| mapped.bytes == at.bytes && !mapped.stuck)
     }
 
     /// Puts the window's own memory, which is zero there, in the place of a mapping.
     pub(crate) fn unmap_physical(&self, at: Window) {
         let mut physical = lock(&self.physical);
-        if physical
-            .get(&at.base)
-            .is_none_or(|(bytes, _)| *bytes != at.bytes)
-        {
+        let known = physical.get(&at.base);
+        if known.is_none_or(|mapped| mapped.bytes != at.bytes) {
             return;
         }
-        let own = at.base - self.window.base;
-        match self.replace(at, &self.file, own) {
-            Ok(()) => drop(physical.remove(&at.base)),
-            // The system is short of memory for its own tables: what is mapped stays, out of reach,
-            // until the window goes.
-            Err(error) => debug_assert!(false, "unmapping physical memory: {error}"),
+        // If the system is short of memory for its own tables, what is mapped stays, out of reach, and
+        // the addresses are of no use to anybody until they can be had back: the memory may be another
+        // client's.
+        if self.take_away(&mut physical, at).is_err()
+            && let Some(mapped) = physical.get_mut(&at.base)
+        {
+            mapped.stuck = true;
         }
     }
 
@@ -219,7 +319,10 @@ impl Backing {
     pub(crate) fn unmap_all(&self) -> Vec<Window> {
         let all: Vec<Window> = lock(&self.physical)
             .iter()
-            .map(|(&base, &(bytes, _))| Window { base, bytes })
+            .map(|(&base, mapped)| Window {
+                base,
+                bytes: mapped.bytes,
+            })
             .collect();
         for &at in &all {
             self.unmap_physical(at);

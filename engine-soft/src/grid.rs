@@ -10,7 +10,9 @@ use engine::CUresult;
 
 use crate::context::Context;
 use crate::device::{BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM};
-use crate::exec::{AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, Textures};
+use crate::exec::{
+    AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES, Textures,
+};
 use crate::module::Module;
 use crate::work::{Piece, Progress, Task};
 
@@ -120,14 +122,13 @@ impl Grid {
             services: Arc::clone(&context.services) as _,
             cooperative: asked.cooperative,
         })
-        .map_err(|error| match error {
-            LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,
-            LaunchError::OutOfResources => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
-        })?;
+        .map_err(refused)?;
         let on_one = (THREADS_PER_SM / launch.threads())
             .min(SHARED_BYTES_PER_SM / shared)
             .clamp(1, BLOCKS_PER_SM);
-        let most_resident = u64::from(on_one) * sms;
+        // Blocks of a kernel that takes much memory wait for each other.
+        let fitting = (RESIDENT_BYTES / launch.block_bytes().max(1)).max(1);
+        let most_resident = (u64::from(on_one) * sms).min(fitting);
         if asked.cooperative && launch.blocks() > most_resident {
             return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -161,6 +162,13 @@ impl Grid {
 
     fn block_cost(&self) -> Option<&BlockCost> {
         self.module.image.costs.get(self.kernel as usize)
+    }
+}
+
+fn refused(error: LaunchError) -> CUresult {
+    match error {
+        LaunchError::InvalidValue => CUresult::ERROR_INVALID_VALUE,
+        LaunchError::OutOfResources => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
     }
 }
 
@@ -249,7 +257,10 @@ impl Task for Grid {
             let mut block = match piece.block.take() {
                 Some(block) => block,
                 None => match piece.fresh.next() {
-                    Some(index) => Block::new(Arc::clone(&self.launch), index, sm),
+                    Some(index) => match Block::new(Arc::clone(&self.launch), index, sm) {
+                        Ok(block) => block,
+                        Err(error) => return Progress::Failed(refused(error)),
+                    },
                     None => break,
                 },
             };

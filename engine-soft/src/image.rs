@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use cuda_abi::linked::{self, Part};
 use cuda_abi::types::CUjitInputType;
 use engine::CUresult;
-use ptx::image::{self, ImageError, PtxText, fatbin};
+use ptx::image::{self, ImageError, Limits, PtxText, fatbin};
 use ptx::link;
 
 use crate::device::BINARY_VERSION;
@@ -21,17 +21,45 @@ pub(crate) struct Refused {
     pub(crate) log: String,
 }
 
+/// Bytes of text that an image may become: sixteen times what was brought, which no compiler's output
+/// compresses to, within these.
+const TEXT_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
+
+/// What is left of the text that one load may become, over all of its parts.
+struct Room(u64);
+
+impl Room {
+    fn new(bytes: &[u8]) -> Self {
+        let most = (bytes.len() as u64).saturating_mul(16);
+        Self(most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()))
+    }
+
+    /// The PTX for this device.
+    fn select<'a>(&mut self, image: &'a [u8]) -> Result<PtxText<'a>, ImageError> {
+        let limits = Limits {
+            max_bytes: self.0,
+            ..Limits::default()
+        };
+        let text = image::select_within(image, BINARY_VERSION, &limits)?;
+        self.0 = self.0.saturating_sub(text.text.len() as u64);
+        Ok(text)
+    }
+}
+
 /// Compiles an image.
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_IMAGE for what is no image, CUDA_ERROR_NO_BINARY_FOR_GPU for one without PTX
-/// for this device, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, and CUDA_ERROR_INVALID_PTX for PTX that is
-/// wrong or asks for what is not built; as [`LINK_FAILED`] says where parts do not fit together.
+/// for this device, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, CUDA_ERROR_INVALID_PTX for PTX that is
+/// wrong or asks for what is not built, and CUDA_ERROR_OUT_OF_MEMORY for what is beyond the limits of
+/// one load; as [`LINK_FAILED`] says where parts do not fit together.
 pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<exec::Module, Refused> {
     if linked::is_linked(bytes) {
         return compile_linked(bytes, options);
     }
-    let source = image::select(bytes, BINARY_VERSION).map_err(|error| refused(&error))?;
+    let source = Room::new(bytes)
+        .select(bytes)
+        .map_err(|error| refused(&error))?;
     let invalid = CUresult::ERROR_INVALID_PTX;
     let module = ptx::parse(&source.text).map_err(|error| Refused::new(invalid, &error))?;
     load(&module, options)
@@ -56,9 +84,10 @@ fn refused(error: &ImageError) -> Refused {
 /// # Errors
 /// As [`compile`], but for what only the whole can show.
 pub(crate) fn check_part(bytes: &[u8]) -> Result<(), Refused> {
+    let mut room = Room::new(bytes);
     for part in decode(bytes)? {
         let mut texts = Vec::new();
-        match gather(&part, &mut texts)? {
+        match gather(&part, &mut room, &mut texts)? {
             Some(error) if texts.is_empty() && part.kind != CUjitInputType::LIBRARY.0 => {
                 return Err(refused(&error));
             }
@@ -87,9 +116,10 @@ fn parse<'a>(name: &str, text: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, 
 /// may have all that is used.
 fn gather<'a>(
     part: &Part<'a>,
+    room: &mut Room,
     texts: &mut Vec<PtxText<'a>>,
 ) -> Result<Option<ImageError>, Refused> {
-    let mut add = |image: &'a [u8]| match image::select(image, BINARY_VERSION) {
+    let mut add = |image: &'a [u8]| match room.select(image) {
         Ok(text) => {
             texts.push(text);
             Ok(None)
@@ -119,8 +149,9 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
     let (whole, parts): (Vec<_>, Vec<_>) = decode(bytes)?
         .into_iter()
         .partition(|part| part.kind == linked::ALREADY_LINKED);
+    let mut room = Room::new(bytes);
     for part in &whole {
-        if let Ok(source) = image::select(part.bytes, BINARY_VERSION) {
+        if let Ok(source) = room.select(part.bytes) {
             let module = parse(part.name, &source)?;
             return load(&module, options);
         }
@@ -129,7 +160,7 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
     let mut missing = None;
     for part in &parts {
         let mut texts = Vec::new();
-        missing = gather(part, &mut texts)?.or(missing);
+        missing = gather(part, &mut room, &mut texts)?.or(missing);
         sources.extend(texts.into_iter().map(|text| (part.name, text)));
     }
     if let (Some(error), true) = (&missing, sources.is_empty()) {
@@ -165,8 +196,13 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
 }
 
 fn load(module: &ptx::ast::Module<'_>, options: &exec::Options) -> Result<exec::Module, Refused> {
-    exec::Module::load(module, options)
-        .map_err(|error| Refused::new(CUresult::ERROR_INVALID_PTX, &error))
+    exec::Module::load(module, options).map_err(|error| {
+        let code = match error.limit {
+            true => CUresult::ERROR_OUT_OF_MEMORY,
+            false => CUresult::ERROR_INVALID_PTX,
+        };
+        Refused::new(code, &error)
+    })
 }
 
 /// What a program may want to know of its kernels.
@@ -188,7 +224,7 @@ pub(crate) fn remarks(module: &exec::Module) -> String {
 }
 
 impl Refused {
-    fn new(code: CUresult, why: &dyn std::fmt::Display) -> Self {
+    pub(crate) fn new(code: CUresult, why: &dyn std::fmt::Display) -> Self {
         Self {
             code,
             log: format!("error: {why}\n"),

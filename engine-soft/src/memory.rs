@@ -182,9 +182,10 @@ impl ClientMemory {
             _ticket: mapped.ticket(),
         };
         let host_table = table(host.window, Arc::new(borrow(host)));
+        let mappings = Arc::default();
         let mut devices = Vec::new();
         for (&window, budget) in windows.iter().zip(budgets) {
-            let backing = Backing::map(window, budget, addresses)
+            let backing = Backing::map(window, budget, addresses, &mappings)
                 .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
             let owner = Own {
                 _backing: Arc::clone(&backing),
@@ -435,6 +436,7 @@ impl ClientMemory {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if let Some(part) = self.part_of(range) {
+            part.backing.settle(range)?;
             let missing = range.bytes - part.table.valid_bytes(range.base, range.bytes);
             part.budget.take(missing)?;
             part.table.set_valid(range.base, range.bytes, true);

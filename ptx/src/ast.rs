@@ -64,6 +64,45 @@ pub enum Type {
     F64,
 }
 
+impl Type {
+    /// The type that a word such as `u32` names, without the dot.
+    #[must_use]
+    pub fn named(word: &str) -> Option<Self> {
+        Some(match word {
+            "pred" => Self::Pred,
+            "b8" => Self::B8,
+            "b16" => Self::B16,
+            "b32" => Self::B32,
+            "b64" => Self::B64,
+            "b128" => Self::B128,
+            "u8" => Self::U8,
+            "u16" => Self::U16,
+            "u16x2" => Self::U16x2,
+            "u32" => Self::U32,
+            "u64" => Self::U64,
+            "s8" => Self::S8,
+            "s16" => Self::S16,
+            "s16x2" => Self::S16x2,
+            "s32" => Self::S32,
+            "s64" => Self::S64,
+            "f16" => Self::F16,
+            "f16x2" => Self::F16x2,
+            "bf16" => Self::Bf16,
+            "bf16x2" => Self::Bf16x2,
+            "f32" => Self::F32,
+            "f64" => Self::F64,
+            _ => return None,
+        })
+    }
+
+    /// Whether variables, parameters and registers can be of it: two of them are types of instructions
+    /// alone, whose operands are `b32` or `u32`.
+    #[must_use]
+    pub const fn is_declarable(self) -> bool {
+        !matches!(self, Self::U16x2 | Self::S16x2)
+    }
+}
+
 /// How a symbol is seen by the linker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Linkage {

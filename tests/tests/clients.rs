@@ -130,6 +130,41 @@ fn threads_that_wait_for_each_other_finish() {
 }
 
 #[test]
+fn what_kernels_print_comes_from_their_own_program() {
+    const LAUNCHES: usize = 100;
+    let daemon = Daemon::start();
+    let numbers = [11, 22, 33, 44];
+    let printers = numbers.map(|number| {
+        daemon
+            .command(env!("CARGO_BIN_EXE_printer"))
+            .args([number.to_string(), LAUNCHES.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    for (number, printer) in numbers.into_iter().zip(printers) {
+        let output = printer.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(output.status.success());
+        // Each thread's line of every launch, and nobody else's.
+        for thread in 0..32 {
+            let line = format!("{number} {thread}");
+            let count = lines.iter().filter(|seen| **seen == line).count();
+            assert_eq!(count, LAUNCHES, "{line}");
+        }
+        assert_eq!(lines.len(), 32 * LAUNCHES, "{number}");
+    }
+}
+
+#[test]
+fn a_thread_that_is_stopped_anywhere_holds_up_no_other_stream() {
+    let daemon = Daemon::start();
+    let mut frozen = daemon.command(env!("CARGO_BIN_EXE_frozen"));
+    assert_eq!(succeed(&mut frozen), "ok\n");
+}
+
+#[test]
 fn a_forked_child_is_not_initialized_and_its_parent_goes_on() {
     let daemon = Daemon::start();
     assert_eq!(succeed(&mut daemon.probe(&["fork"])), "ok\n");

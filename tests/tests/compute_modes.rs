@@ -255,6 +255,7 @@ fn a_mode_that_may_not_be_set_keeps_the_daemon_from_starting() {
     let said = refused(&daemon, &[TOLD], &[]);
     assert!(said.contains("GPU-11111111-bbbb"), "{said}");
     assert!(said.contains("Insufficient Permissions"), "{said}");
+    assert!(said.contains("CAP_SYS_ADMIN"), "{said}");
     assert_eq!(
         cards.modes(),
         [DEFAULT, PROHIBITED],

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -387,6 +388,73 @@ fn images_larger_than_memory() {
         }
     }
     drop(liar);
+    scene.nobody_noticed(0);
+}
+
+/// PTX that would hold a worker for ever, overflow a stack, or take memory without end.
+#[test]
+fn kernels_that_ask_for_too_much() {
+    const HEAD: &str = ".version 9.0\n.target sm_75\n.address_size 64\n";
+    let scene = Scene::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let probe = |text: String| {
+        std::fs::write(file.path(), HEAD.to_owned() + &text).unwrap();
+        let path = file.path().to_str().unwrap();
+        let mut probe = scene.daemon.probe(&["kernel", path]);
+        probe.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let chain = |functions: u32, body: &str| {
+        let first = format!(".func f0() {{ {body} ret; }}\n");
+        let rest = (1..functions).map(|n| {
+            let below = n - 1;
+            format!(".func f{n}() {{ {body} call f{below}; ret; }}\n")
+        });
+        let last = functions - 1;
+        let entry = format!(".visible .entry k() {{ call f{last}; ret; }}");
+        first + &rest.collect::<String>() + &entry
+    };
+    // Killed in the middle, it is gone: no thread of the server's is in its work any more.
+    let mut tree = String::from(".func f0() { ret; }\n");
+    for n in 1..60 {
+        let below = n - 1;
+        tree += &format!(".func f{n}() {{ call f{below}; call f{below}; ret; }}\n");
+    }
+    tree += ".visible .entry k() { call f59; ret; }";
+    for endless in [
+        tree,
+        ".visible .entry k() { .reg .b32 %r; mov.u32 %r, 0; T: .branchtargets A; A: brx.idx %r, T; }".into(),
+        ".visible .entry k() { A: bar.arrive 1, 96; bra A; }".into(),
+    ] {
+        let mut child = probe(endless);
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "running\n");
+        assert_eq!(succeed(&mut scene.daemon.probe(&["work", "1"])), "ok\n");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        eventually("the killed client is gone", || {
+            scene.daemon.clients().len() <= 1
+        });
+    }
+    let registers = ".visible .entry k() { .reg .b32 %r<1000000>; .reg .pred %p;
+        setp.ne.u32 %p, %r999999, 0; A: "
+        .to_owned()
+        + &"@%p bra A;\n".repeat(50_000)
+        + "ret; }";
+    for (greedy, end) in [
+        (chain(30_000, ""), "error 714\n"),
+        (
+            chain(3000, ".local .b8 l[524288]; st.local.u32 [l], 1;"),
+            "error 2\n",
+        ),
+        (chain(70_000, ""), "error 2\n"),
+        (registers, "ok\n"),
+    ] {
+        let output = probe(greedy).wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.ends_with(end), "{text}");
+    }
     scene.nobody_noticed(0);
 }
 

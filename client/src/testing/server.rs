@@ -421,18 +421,10 @@ impl Operations for Server<'_> {
             let known = Descriptor::decode(&descriptor).expect("just encoded");
             self.descriptors.insert(request.image, known);
         }
-        let lengths = (descriptor.len() as u64, log.len() as u64);
-        self.place(
-            [descriptor, log].concat(),
-            request.staging,
-            request.capacity,
-            reply,
-        );
-        Ok(ImageLoadReply {
-            status: status.0,
-            descriptor: lengths.0,
-            log: lengths.1,
-        })
+        let mut bytes = Vec::new();
+        let fields = ImageLoadReply::written(status, &descriptor, &log, &mut bytes);
+        self.place(bytes, request.staging, request.capacity, reply);
+        Ok(fields)
     }
 
     fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Posted {

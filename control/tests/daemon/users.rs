@@ -1,6 +1,7 @@
 //! Several users: these need root, and say so where they are run without.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use crate::harness::{Held, Rig, runs, until};
 
@@ -44,8 +45,17 @@ fn ready(rig: &Rig, uid: u32) -> Held {
 }
 
 fn uid_of(pid: i32) -> u32 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(format!("/proc/{pid}")).unwrap().uid()
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let uid = line.and_then(|uids| uids.split_whitespace().next());
+    uid.unwrap().parse().unwrap()
+}
+
+/// Whether a user may look into a process's files.
+fn sees_files_of(uid: u32, pid: i32) -> bool {
+    let mut look = Command::new("ls");
+    look.arg(format!("/proc/{pid}/fd/")).uid(uid).gid(uid);
+    look.output().unwrap().status.success()
 }
 
 fn other_users_wait_until_the_present_ones_clients_have_left() {
@@ -53,6 +63,8 @@ fn other_users_wait_until_the_present_ones_clients_have_left() {
     let ada = ready(&rig, ADA);
     let first = rig.servers()[0];
     assert_eq!(uid_of(first), ADA);
+    assert!(!sees_files_of(ADA, first), "what it shares with others");
+    assert!(sees_files_of(ADA, ada.pid().cast_signed()), "a process of hers is open");
     let mut bob = rig.hold_as(Some(BOB), &[]);
     assert_eq!(bob.line(), "queued");
     // Those of the present user are still served.

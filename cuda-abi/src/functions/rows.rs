@@ -562,7 +562,7 @@ macro_rules! for_each_function {
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
             /// Launches a kernel with launch attributes.
             post 114 since 11060 twin "_ptsz" 11060 capture node survives none
-                partial "attributes with events, and nodes that the device updates, are refused" =>
+                partial "events of attributes are recorded once the kernel is done; nodes that the device updates, and clusters on the software GPU, are refused" =>
                 fn cuLaunchKernelEx(
                     config: struct_in(CUlaunchConfig), function: val(CUfunction),
                     kernel_params: opaque(*mut *mut c_void), extra: opaque(*mut *mut c_void));
@@ -698,12 +698,12 @@ macro_rules! for_each_function {
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
             call 145 since 4000 capture prohibited survives yes
-                partial "not stacks, code, what is shared already, or part of another registration's page" =>
+                partial "not stacks, code, what is shared already, or part of another registration's page; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
                 fn cuMemHostRegister(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
             call 146 since 6050 capture prohibited survives yes
-                partial "not stacks, code, what is shared already, or part of another registration's page" =>
+                partial "not stacks, code, what is shared already, or part of another registration's page; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
                 fn cuMemHostRegister_v2(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.

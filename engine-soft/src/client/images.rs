@@ -1,5 +1,6 @@
 //! Images, modules made of them, and what their kernels print.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use cuda_abi::operations::{
@@ -10,7 +11,8 @@ use engine::CUresult;
 
 use super::objects::{MOST_OBJECTS, Objects};
 use crate::device::Shared;
-use crate::module::Module;
+use crate::image::Refused;
+use crate::module::{Image, Module};
 use crate::services::Sink;
 use crate::{exec, image};
 
@@ -35,7 +37,7 @@ impl Objects {
             image::check_part(data).map(|()| None)
         } else {
             let image = shared.images.load(data, &options, image::compile);
-            image.map(Some)
+            image.and_then(|image| self.check_room(image)).map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
@@ -45,25 +47,37 @@ impl Objects {
                 } else {
                     String::new()
                 };
-                reply.extend_from_slice(&image.descriptor);
-                reply.extend_from_slice(log.as_bytes());
-                let descriptor = image.descriptor.len() as u64;
-                self.images.insert(request.image, image);
-                operations::ImageLoadReply {
-                    status: CUresult::SUCCESS.0,
+                let descriptor = &image.descriptor;
+                let fields = operations::ImageLoadReply::written(
+                    CUresult::SUCCESS,
                     descriptor,
-                    log: log.len() as u64,
-                }
+                    log.as_bytes(),
+                    reply,
+                );
+                self.images.insert(request.image, image);
+                fields
             }
             Err(refused) => {
-                reply.extend_from_slice(refused.log.as_bytes());
-                operations::ImageLoadReply {
-                    status: refused.code.0,
-                    descriptor: 0,
-                    log: refused.log.len() as u64,
-                }
+                let log = refused.log.as_bytes();
+                operations::ImageLoadReply::written(refused.code, &[], log, reply)
             }
         })
+    }
+
+    /// The image, unless the client has too much of them with it.
+    fn check_room(&self, image: Arc<Image>) -> Result<Arc<Image>, Refused> {
+        let modules = self.modules.values().map(|module| &module.image);
+        let mut seen = HashSet::from([Arc::as_ptr(&image)]);
+        let kept = self.images.values().chain(modules);
+        let kept: u64 = kept
+            .filter(|kept| seen.insert(Arc::as_ptr(kept)))
+            .map(|kept| kept.module.instructions())
+            .sum();
+        if kept + image.module.instructions() > exec::CLIENT_INSTRUCTIONS {
+            let why = "the program's modules have more instructions than the software GPU keeps for one client";
+            return Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why));
+        }
+        Ok(image)
     }
 
     /// See [`engine::Client::module_load`].

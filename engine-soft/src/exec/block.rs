@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::gang::{Gang, Pause, Surroundings};
-use super::launch::{Fault, FaultKind, Launch};
+use super::launch::{Fault, FaultKind, Launch, LaunchError};
 use super::mask::Mask;
 use super::program::Program;
 use super::regs::Bytes;
@@ -42,23 +42,28 @@ impl Block {
     /// Block number `index` (x fastest, below [`Launch::blocks`]) of a grid; `sm` becomes what `%smid` reads, modulo
     /// [`LaunchSpec::sm_count`](super::LaunchSpec::sm_count).
     ///
+    /// # Errors
+    /// [`LaunchError::OutOfResources`] if there is no memory for it.
+    ///
     /// # Panics
     /// If `index` is out of range.
-    #[must_use]
-    pub fn new(launch: Arc<Launch>, index: u64, sm: u32) -> Self {
+    pub fn new(launch: Arc<Launch>, index: u64, sm: u32) -> Result<Self, LaunchError> {
         assert!(index < launch.blocks());
         let [x, y, _] = launch.grid.map(u64::from);
         let index = [index % x, index / x % y, index / (x * y)].map(|n| n as u32);
         let threads = launch.threads() as usize;
-        let (program, lanes) = launch.kernel.program(threads);
-        let gangs = (0..threads)
+        let (program, lanes) = (Arc::clone(&launch.program), launch.lanes);
+        let gangs: Option<Vec<Gang>> = (0..threads)
             .step_by(lanes)
             .map(|first| Gang::new(&program, first as u32, lanes.min(threads - first), lanes))
             .collect();
         let shared =
             Bytes::new(launch.kernel.shared_bytes as usize + launch.dynamic_shared as usize);
+        let (Some(gangs), Some(shared)) = (gangs, shared) else {
+            return Err(LaunchError::OutOfResources);
+        };
         let launch_sms = launch.sm_count.max(1);
-        Self {
+        Ok(Self {
             launch,
             program,
             index,
@@ -66,7 +71,7 @@ impl Block {
             shared,
             gangs,
             next: 0,
-        }
+        })
     }
 
     /// Runs for about `budget` operations over a gang (one takes some tens of nanoseconds).

@@ -1,17 +1,24 @@
 //! From basic blocks to compiled operations.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
-use self::locals::local_stride;
 use super::analysis::{self, Class, Layout, Set};
 use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, Kind, Passed, Reg};
 use super::isa::Isa;
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
-use super::program::{BlockCode, CallSite, FunctionCode, Move, NOWHERE, Program, Slot};
+use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
 use super::segment::{self, Native, Place, Step};
 
 mod locals;
+mod places;
+
+/// Instructions that a block may have so that going on to a later one is free.
+const FREE: usize = 64;
+
+pub(crate) use locals::local_stride;
+use places::{moves, passed, slot};
 
 /// What is compiled for.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +29,18 @@ pub(crate) struct Target {
 }
 
 /// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
-/// of them each function of the module is.
-pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: usize) -> Program {
+/// of them each function of the module is. Threads have `local_stride` bytes of local memory.
+pub(crate) fn emit(
+    funcs: &[Func],
+    by_address: Vec<u32>,
+    local_stride: u32,
+    target: Target,
+    lanes: usize,
+) -> Program {
     let mut out = Emitter {
         program: Program {
             by_address,
+            local_stride,
             ..Program::default()
         },
         target,
@@ -36,12 +50,11 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
         line: 0,
     };
     let mut first = 0;
-    let align = funcs.iter().map(|func| func.local_align).max();
-    let align = align.unwrap_or(1).max(16);
+    let align = locals::alignment(funcs);
     for (index, func) in funcs.iter().enumerate() {
         let live = analysis::live_in(func);
         let classes = if index == 0 {
-            analysis::classes(func)
+            analysis::classes(func, &live)
         } else {
             vec![Class::Varying; func.regs.len()]
         };
@@ -56,8 +69,14 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
         let slot = |passed: &Passed| slot(func, &classes, &layout, false, passed);
         out.program.functions.push(FunctionCode {
             first,
-            frame: layout.bytes,
+            // `prepare` has seen that it is below a limit far below 2^32.
+            frame: layout.bytes as u32,
             local: func.local_bytes.next_multiple_of(align),
+            cost: func
+                .blocks
+                .iter()
+                .map(|block| block.insts.len() as u32 + 1)
+                .sum(),
             params: func.params.iter().map(slot).collect(),
             returns: func.returns.iter().map(slot).collect(),
         });
@@ -68,6 +87,7 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
             live: &live,
             classes,
             layout,
+            passed: passed(func),
             convergent: true,
         };
         if index == 0 {
@@ -84,54 +104,9 @@ pub(crate) fn emit(funcs: &[Func], by_address: Vec<u32>, target: Target, lanes: 
             jit: false,
             ..target
         };
-        return emit(funcs, out.program.by_address, without, lanes);
+        return emit(funcs, out.program.by_address, local_stride, without, lanes);
     }
-    out.finish(funcs)
-}
-
-fn moves(func: &Func, live: &Set, classes: &[Class], layout: &Layout) -> Vec<Move> {
-    live.iter()
-        .filter(|&reg| classes[reg as usize] == Class::Uniform)
-        .map(|reg| {
-            let homes = layout.homes[reg as usize];
-            Move {
-                uniform: homes.uniform,
-                varying: homes.varying,
-                width: func.regs[reg as usize],
-            }
-        })
-        .collect()
-}
-
-/// Where a passed value lies.
-fn slot(
-    func: &Func,
-    classes: &[Class],
-    layout: &Layout,
-    convergent: bool,
-    passed: &Passed,
-) -> Slot {
-    match *passed {
-        Passed::Local(offset, size) => Slot::Local { offset, size },
-        Passed::Register(reg) => {
-            let homes = layout.homes[reg as usize];
-            let varying = match classes[reg as usize] {
-                Class::Fixed => false,
-                Class::Uniform => !convergent,
-                Class::Varying => true,
-            };
-            let offset = if varying {
-                homes.varying
-            } else {
-                homes.uniform
-            };
-            Slot::Register {
-                offset,
-                width: func.regs[reg as usize],
-                varying,
-            }
-        }
-    }
+    out.finish()
 }
 
 /// A function while it is compiled.
@@ -145,6 +120,8 @@ struct Body<'a> {
     live: &'a [Set],
     classes: Vec<Class>,
     layout: Layout,
+    /// See [`passed`].
+    passed: Vec<(usize, usize)>,
     convergent: bool,
 }
 
@@ -235,7 +212,8 @@ impl Emitter {
             .collect();
         let possible = self.target.jit && segment::possible(self.target.isa, !body.convergent);
         let step = |inst: &Inst| inst.step().filter(|step| possible && body.home(step.d).1);
-        let mut runs: Vec<(Range<usize>, Set)> = Vec::new();
+        // With what of the run's own registers is needed after it.
+        let mut runs: Vec<(Range<usize>, HashSet<Reg>)> = Vec::new();
         let mut live = analysis::live_out(body.func, body.live, index);
         analysis::before_end(&block.end, &mut live);
         let mut end = insts.len();
@@ -245,7 +223,10 @@ impl Emitter {
                 start -= 1;
             }
             if end - start >= segment::LEAST {
-                runs.push((start..end, live.clone()));
+                let own = insts[start..end]
+                    .iter()
+                    .flat_map(|inst| inst.uses().chain(inst.d.iter().copied()));
+                runs.push((start..end, own.filter(|&reg| live.has(reg)).collect()));
             }
             // The run, or the one instruction that is none.
             start = start.min(end - 1);
@@ -264,15 +245,19 @@ impl Emitter {
                 .filter_map(|inst| step(inst))
                 .collect();
             self.line = insts[range.start].line;
-            self.segment(body, &steps, &live);
-            at = range.end;
+            if self.segment(body, &steps, &live) {
+                at = range.end;
+            } else {
+                at = range.start;
+            }
         }
         for inst in &insts[at..] {
             self.inst(body, inst);
         }
     }
 
-    fn segment(&mut self, body: &Body<'_>, steps: &[Step], live: &Set) {
+    /// Adds a segment; `false` if there is no code for it.
+    fn segment(&mut self, body: &Body<'_>, steps: &[Step], live: &HashSet<Reg>) -> bool {
         let place = |reg: Reg| {
             let (offset, varying) = body.home(reg);
             Place {
@@ -281,14 +266,18 @@ impl Emitter {
                 width: body.width(reg),
             }
         };
-        let live = |reg: Reg| live.has(reg);
-        let code = segment::compile(steps, &place, &live, self.target.isa, !body.convergent);
+        let live = |reg: Reg| live.contains(&reg);
+        let Some(code) = segment::compile(steps, &place, &live, self.target.isa, !body.convergent)
+        else {
+            return false;
+        };
         let mut op = blank(segment::run);
-        op.d[0] = body.layout.bytes;
+        op.d[0] = body.layout.bytes as u32;
         self.segments
             .push((self.program.ops.len(), self.code.len()));
         self.code.extend_from_slice(&code);
         self.push(op);
+        true
     }
 
     fn inst(&mut self, body: &Body<'_>, inst: &Inst) {
@@ -354,9 +343,8 @@ impl Emitter {
                 op.s[4] = *index;
                 op.imm = *addend;
             }
-            Kind::LocalAddress { offset, generic } => {
+            Kind::LocalAddress { offset } => {
                 op.run = special::local_address;
-                op.s[4] = u32::from(*generic);
                 op.imm = *offset;
             }
             Kind::Param { run, imm } | Kind::Load { run, imm, .. } | Kind::Store { run, imm } => {
@@ -376,17 +364,17 @@ impl Emitter {
 
     /// What it costs to go from block `from` to block `to`.
     fn cost(&self, body: &Body<'_>, from: BlockId, to: BlockId) -> u32 {
-        let range = to as usize..=from as usize;
+        let own = body.func.blocks[from as usize].insts.len();
         if to > from {
-            return 0;
+            // Straight-line code is free, but not whatever its length.
+            return if own < FREE {
+                0
+            } else {
+                control::forward(own as u32)
+            };
         }
-        let blocks = &body.func.blocks[range];
-        let operations: usize = blocks.iter().map(|block| block.insts.len() + 1).sum();
-        let spins = blocks
-            .iter()
-            .flat_map(|block| &block.insts)
-            .any(Inst::waits);
-        control::edge(true, operations as u32, spins)
+        let (before, after) = (body.passed[to as usize], body.passed[from as usize + 1]);
+        control::edge((after.0 - before.0) as u32, after.1 > before.1)
     }
 
     fn target(&mut self, body: &Body<'_>, op: &mut Op, which: usize, from: BlockId, to: BlockId) {
@@ -397,7 +385,7 @@ impl Emitter {
             .push((self.program.ops.len(), which, block, body.convergent));
     }
 
-    fn end(&mut self, body: &Body<'_>, block: &Block, index: BlockId) {
+    fn end(&mut self, body: &Body<'_>, block: &Block, from: BlockId) {
         self.line = block.line;
         let mut op = blank(control::exit);
         let source = |op: &mut Op, which: usize, reg: Reg| {
@@ -412,7 +400,7 @@ impl Emitter {
                 } else {
                     control::jump_slow
                 };
-                self.target(body, &mut op, 0, index, *next);
+                self.target(body, &mut op, 0, from, *next);
             }
             End::Branch {
                 on,
@@ -427,13 +415,15 @@ impl Emitter {
                 };
                 source(&mut op, 2, *on);
                 op.width[1] = u8::from(*negated);
-                self.target(body, &mut op, 0, index, *then);
-                self.target(body, &mut op, 1, index, *other);
+                self.target(body, &mut op, 0, from, *then);
+                self.target(body, &mut op, 1, from, *other);
             }
             End::Table { index, targets } => {
                 op.run = control::table;
                 source(&mut op, 2, *index);
-                op.imm = self.program.tables.len() as u64;
+                let costs = targets.iter().map(|&to| self.cost(body, from, to));
+                let cost = costs.max().unwrap_or(0);
+                op.imm = self.program.tables.len() as u64 | u64::from(cost) << 32;
                 self.program
                     .tables
                     .push(targets.iter().map(|block| body.first + block).collect());
@@ -458,15 +448,15 @@ impl Emitter {
                     source(&mut op, 3, *count);
                 }
                 op.width[1] = u8::from(count.is_some()) | u8::from(*arrive_only) << 1;
-                if let Some((kind, from, negated, to)) = reduce {
-                    source(&mut op, 4, *from);
+                if let Some((kind, of, to)) = reduce {
+                    source(&mut op, 4, *of);
                     op.d[1] = body.home(*to).0;
                     let kind = match kind {
                         ReduceOp::And => 1,
                         ReduceOp::Or => 2,
                         ReduceOp::Popc => 3,
                     };
-                    op.width[1] |= kind << 2 | u8::from(*negated) << 4;
+                    op.width[1] |= kind << 2;
                 }
             }
             End::Call {
@@ -527,12 +517,11 @@ impl Emitter {
         Some(())
     }
 
-    fn finish(mut self, funcs: &[Func]) -> Program {
+    fn finish(mut self) -> Program {
         for (op, which, block, fast) in std::mem::take(&mut self.fixups) {
             let block = &self.program.blocks[block as usize];
             self.program.ops[op].s[which] = if fast { block.fast } else { block.slow };
         }
-        self.program.local_stride = local_stride(funcs, &self.program.functions);
         self.program
     }
 }

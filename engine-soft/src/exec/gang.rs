@@ -6,7 +6,9 @@
 //! taken many back-edges while others wait gives way, so that lanes that spin for other lanes of their
 //! own warp are served (independent thread scheduling).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use self::calls::Caller;
 use super::launch::{FaultKind, Launch};
@@ -22,6 +24,8 @@ mod calls;
 const TURN: u32 = 1024;
 /// The most boundaries that a gang goes on in divergent code before it tries the convergent one again.
 const MAX_PATIENCE: u32 = 1024;
+/// What a call or a return costs of the budget, beside the function's own operations.
+const CALL: i64 = 16;
 
 /// What a fragment waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,16 +106,17 @@ pub(crate) struct Gang {
     first_thread: u32,
     live: Mask,
     fragments: Vec<Fragment>,
-    /// Lanes that arrived at each barrier without waiting (`barrier.arrive`).
-    arrived: Vec<(u8, Mask, u32)>,
+    /// Lanes that arrived at each barrier without waiting (`barrier.arrive`), and the count they gave.
+    arrived: BTreeMap<u8, (Mask, u32)>,
     patience: u32,
     impatience: u32,
     started: bool,
 }
 
 impl Gang {
-    /// The gang of threads `first..first + count` of a block, for slots of `lanes` lanes.
-    pub(crate) fn new(program: &Program, first: u32, count: usize, lanes: usize) -> Self {
+    /// The gang of threads `first..first + count` of a block, for slots of `lanes` lanes. `None` if there is
+    /// no memory for it.
+    pub(crate) fn new(program: &Program, first: u32, count: usize, lanes: usize) -> Option<Self> {
         let live = Mask::first(count);
         let fragment = Fragment {
             pc: 0,
@@ -125,18 +130,18 @@ impl Gang {
             local_base: 0,
             force: false,
         };
-        Self {
-            registers: Bytes::new(program.functions[0].frame as usize),
-            scratch: Bytes::new(Machine::SCRATCH_BYTES),
-            local: Bytes::new(program.local_stride as usize * lanes),
+        Some(Self {
+            registers: Bytes::new(program.functions[0].frame as usize)?,
+            scratch: Bytes::new(Machine::SCRATCH_BYTES)?,
+            local: Bytes::new(program.local_stride as usize * lanes)?,
             first_thread: first,
             live,
             fragments: vec![fragment],
-            arrived: Vec::new(),
+            arrived: BTreeMap::new(),
             patience: 0,
             impatience: 1,
             started: false,
-        }
+        })
     }
 
     /// Lanes that have not exited.
@@ -144,12 +149,15 @@ impl Gang {
         self.live
     }
 
-    /// Runs until nothing can go on, or the budget is spent.
+    /// Runs until nothing can go on, the budget is spent, or the launch is cancelled.
     pub(crate) fn run(&mut self, around: &Surroundings<'_>, budget: &mut i64) -> Pause {
         let program = around.program;
         if !self.started {
             self.started = true;
-            self.step(around, &mut i64::MAX.clone(), 0, program.prologue);
+            let (at, event) = self.step(around, &mut i64::MAX.clone(), 0, program.prologue);
+            if let Some(pause) = self.handle(program, 0, at, event) {
+                return pause;
+            }
             self.fragments[0].pc = program.blocks[program.functions[0].first as usize].fast;
         }
         loop {
@@ -163,10 +171,11 @@ impl Gang {
             let index = self.merge(index);
             let pc = self.fragments[index].pc;
             let (at, event) = self.step(around, budget, index, pc);
+            *budget = budget.saturating_sub(cost(program, &event));
             if let Some(pause) = self.handle(program, index, at, event) {
                 return pause;
             }
-            if *budget <= 0 {
+            if *budget <= 0 || around.launch.cancel.load(Ordering::Relaxed) {
                 return Pause::Budget;
             }
         }
@@ -303,18 +312,8 @@ impl Gang {
                 self.fragments[index].pc = fast.unwrap_or_else(|| start(block));
             }
             Event::BackEdge(pc) => {
-                // A turn outlasts the budget: fragments that changed places with it would all have their
-                // calls' frames at once.
-                let company = self.fragments.len() > 1;
-                let fragment = &mut self.fragments[index];
-                fragment.pc = pc;
-                if fragment.left == 0 {
-                    fragment.left = TURN;
-                    if company {
-                        fragment.turn += 1;
-                        self.free_stuck_warps();
-                    }
-                }
+                self.fragments[index].pc = pc;
+                self.end_turn(index);
             }
             Event::Split { taken, to, other } => {
                 if convergent {
@@ -340,6 +339,8 @@ impl Gang {
                         pc: start(block),
                         ..fragment.clone()
                     });
+                    // A jump by a table may be a loop's back-edge.
+                    self.end_turn(self.fragments.len() - 1);
                 }
             }
             Event::Barrier { arrival, next } => {
@@ -347,8 +348,9 @@ impl Gang {
                 let code = &program.blocks[next as usize];
                 fragment.pc = if convergent { code.fast } else { code.slow };
                 if arrival.arrive_only {
-                    self.arrived
-                        .push((arrival.id, fragment.mask, arrival.count));
+                    let (lanes, count) = self.arrived.entry(arrival.id).or_default();
+                    *lanes = lanes.or(fragment.mask);
+                    *count = arrival.count.max(*count);
                 } else {
                     fragment.state = State::Barrier(arrival);
                 }
@@ -419,17 +421,29 @@ impl Gang {
         None
     }
 
+    /// Gives the next fragment its turn if this one's is over.
+    fn end_turn(&mut self, index: usize) {
+        // A turn outlasts the budget: fragments that changed places with it would all have their calls'
+        // frames at once.
+        let company = self.fragments.len() > 1;
+        let fragment = &mut self.fragments[index];
+        if fragment.left == 0 {
+            fragment.left = TURN;
+            if company {
+                fragment.turn += 1;
+                self.free_stuck_warps();
+            }
+        }
+    }
+
     /// Spreads the uniform values that `blocks` want over the lanes.
     fn diverge(&mut self, program: &Program, index: usize, blocks: &[u32]) {
         let frame = Frame::new(&self.registers, self.fragments[index].base);
         let (low, high) = self.live.strips();
         for (at, &block) in blocks.iter().enumerate() {
             for one in &program.blocks[block as usize].moves {
-                if at > 0
-                    && blocks[..at]
-                        .iter()
-                        .any(|&before| has_move(program, before, one))
-                {
+                // Twice does no harm, and with many blocks it costs more to find out.
+                if at == 1 && has_move(program, blocks[0], one) {
                     continue;
                 }
                 match one.width {
@@ -468,6 +482,25 @@ impl Gang {
     }
 }
 
+/// What an event costs of the budget: whatever a fragment does over and over has its price, so that none
+/// keeps a thread for ever. Back-edges have paid theirs.
+fn cost(program: &Program, event: &Event) -> i64 {
+    let call = |callee: u32| CALL + i64::from(program.functions[callee as usize].cost);
+    let moves = |block: u32| program.blocks[block as usize].moves.len() as i64;
+    match event {
+        Event::Boundary(block) => 1 + moves(*block) / 64,
+        Event::Split { to, other, .. } => 1 + (moves(*to) + moves(*other)) / 16,
+        Event::Scatter(groups) => {
+            let all: i64 = groups.iter().map(|(_, block)| moves(*block)).sum();
+            1 + all / 16
+        }
+        Event::Call { site, .. } => call(program.sites[*site as usize].callee),
+        Event::CallEach { groups, .. } => groups.iter().map(|(_, callee)| call(*callee)).sum(),
+        Event::Return => CALL,
+        _ => 1,
+    }
+}
+
 /// Where a position stands in the order of blocks: the divergent code's positions are in that order.
 fn place(program: &Program, pc: u32) -> u32 {
     // Positions in the order of operations compare as their blocks do; limits are given in blocks.
@@ -478,10 +511,8 @@ fn place(program: &Program, pc: u32) -> u32 {
 }
 
 fn has_move(program: &Program, block: u32, one: &Move) -> bool {
-    program.blocks[block as usize]
-        .moves
-        .iter()
-        .any(|other| other.varying == one.varying && other.uniform == one.uniform)
+    let moves = &program.blocks[block as usize].moves;
+    moves.binary_search_by_key(&one.key(), Move::key).is_ok()
 }
 
 fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {

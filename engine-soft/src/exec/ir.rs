@@ -29,6 +29,8 @@ pub(crate) struct Func {
     /// Where its parameters and return values lie.
     pub(crate) params: Vec<Passed>,
     pub(crate) returns: Vec<Passed>,
+    /// It asks of addresses whether they are constants'.
+    pub(crate) asks_constants: bool,
 }
 
 /// Where a parameter or a return value lies in a frame.
@@ -37,6 +39,15 @@ pub(crate) enum Passed {
     Register(Reg),
     /// Offset in the local frame, and bytes.
     Local(u32, u32),
+}
+
+impl Passed {
+    /// Renumbers the register.
+    pub(crate) fn renumber(&mut self, f: impl Fn(Reg) -> Reg) {
+        if let Self::Register(reg) = self {
+            *reg = f(*reg);
+        }
+    }
 }
 
 /// A basic block.
@@ -78,8 +89,8 @@ pub(crate) enum Kind {
     Clock { nanoseconds: bool },
     /// Address of the module's global with this index, plus an addend.
     Global(u32, u64),
-    /// Address in the function's local frame; `generic` adds the window's base.
-    LocalAddress { offset: u64, generic: bool },
+    /// Address in the function's local frame.
+    LocalAddress { offset: u64 },
     /// A load from the entry's parameters at a fixed place: the same in every lane of the grid.
     Param { run: [OpFn; Isa::COUNT], imm: u64 },
     /// A load: destination elements; source: address.
@@ -112,9 +123,6 @@ pub(crate) struct Traits {
     pub(crate) private: bool,
     /// Another thread may write it meanwhile and this one waits for that.
     pub(crate) volatile: bool,
-    /// From the block's shared memory or constants: no one else writes it between two barriers, so it may
-    /// move up past instructions that write no memory.
-    pub(crate) generic: bool,
 }
 
 /// How a block ends.
@@ -136,7 +144,8 @@ pub(crate) enum End {
         id: Barrier,
         count: Option<Reg>,
         arrive_only: bool,
-        reduce: Option<(ReduceOp, Reg, bool, Reg)>,
+        /// What is reduced, of which predicate, and where the result goes.
+        reduce: Option<(ReduceOp, Reg, Reg)>,
         next: BlockId,
     },
     Call {
@@ -196,6 +205,52 @@ impl End {
         }
     }
 
+    /// What it counts as beside one, where blocks are counted: a table has as many entries as it likes.
+    pub(crate) fn weight(&self) -> u64 {
+        match self {
+            Self::Table { targets, .. } => targets.len() as u64,
+            Self::Call { args, results, .. } => (args.len() + results.len()) as u64,
+            _ => 0,
+        }
+    }
+
+    /// Renumbers the registers.
+    pub(crate) fn renumber(&mut self, f: impl Fn(Reg) -> Reg) {
+        let passed = |list: &mut Vec<Passed>| {
+            list.iter_mut().for_each(|passed| passed.renumber(&f));
+        };
+        match self {
+            Self::Branch { on: reg, .. } | Self::Table { index: reg, .. } => *reg = f(*reg),
+            Self::Barrier {
+                id, count, reduce, ..
+            } => {
+                if let Barrier::Register(reg) = id {
+                    *reg = f(*reg);
+                }
+                if let Some(reg) = count {
+                    *reg = f(*reg);
+                }
+                if let Some((_, source, destination)) = reduce {
+                    *source = f(*source);
+                    *destination = f(*destination);
+                }
+            }
+            Self::Call {
+                callee,
+                args,
+                results,
+                ..
+            } => {
+                if let Callee::Indirect(reg) = callee {
+                    *reg = f(*reg);
+                }
+                passed(args);
+                passed(results);
+            }
+            Self::Jump(_) | Self::Return | Self::Exit | Self::Trap { .. } => {}
+        }
+    }
+
     /// Registers read.
     pub(crate) fn uses(&self) -> Vec<Reg> {
         let passed = |list: &[Passed]| -> Vec<Reg> {
@@ -218,7 +273,7 @@ impl End {
                 };
                 id.into_iter()
                     .chain(*count)
-                    .chain(reduce.map(|(_, source, ..)| source))
+                    .chain(reduce.map(|(_, source, _)| source))
                     .collect()
             }
             Self::Call { callee, args, .. } => {

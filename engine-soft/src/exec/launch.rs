@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::machine::Machine;
 use super::memory::AddressSpace;
 use super::module::Kernel;
+use super::program::Program;
 use super::regs::Bytes;
 use super::texture::Textures;
 
@@ -16,6 +18,9 @@ pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
 #[derive(Debug)]
 pub struct Launch {
     pub(crate) kernel: Arc<Kernel>,
+    /// The kernel for gangs of `lanes` lanes.
+    pub(crate) program: Arc<Program>,
+    pub(crate) lanes: usize,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) dynamic_shared: u32,
@@ -30,6 +35,8 @@ pub struct Launch {
     /// Where a cooperative grid's blocks meet, zeroed.
     pub(crate) grid_memory: Bytes,
     pub(crate) cooperative: bool,
+    /// Where the module's constants lie and their bytes, ascending; empty if the kernel does not ask.
+    pub(crate) constants: Vec<(u64, u64)>,
 }
 
 /// Bytes in which a cooperative grid's blocks meet: the compiler's code uses the first few words.
@@ -72,7 +79,7 @@ pub enum LaunchError {
     /// A dimension is 0 or too large, a block has too many threads, also for this kernel, `.reqntid` is
     /// not met, or the parameter buffer has the wrong length: CUDA_ERROR_INVALID_VALUE.
     InvalidValue,
-    /// More shared memory than [`MAX_SHARED_BYTES`]: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+    /// More shared memory than [`MAX_SHARED_BYTES`], or no memory for it: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
     OutOfResources,
 }
 
@@ -108,7 +115,8 @@ pub struct LaunchSpec {
 }
 
 impl Launch {
-    /// Checks a launch.
+    /// Checks a launch, and compiles the kernel if this is the first one of such blocks. That may take long:
+    /// it is for whoever wants the launch to do it, not for those who run everybody's blocks.
     ///
     /// # Errors
     /// See [`LaunchError`].
@@ -151,9 +159,22 @@ impl Launch {
         if kernel.shared_bytes.saturating_add(dynamic_shared) > MAX_SHARED_BYTES {
             return Err(LaunchError::OutOfResources);
         }
-        let buffer = Bytes::from_slice(&params);
+        let resources = LaunchError::OutOfResources;
+        let buffer = Bytes::from_slice(&params).ok_or(resources)?;
+        let grid_memory = if cooperative { GRID_MEMORY } else { 0 };
+        let grid_memory = Bytes::new(grid_memory).ok_or(resources)?;
+        let (program, lanes) = kernel.program(threads as usize);
+        let constants = kernel.constants.iter().filter_map(|&(index, bytes)| {
+            let base = *globals.get(index as usize)?;
+            Some((base, bytes))
+        });
+        let mut constants: Vec<(u64, u64)> = constants.collect();
+        constants.sort_unstable();
         Ok(Self {
             kernel,
+            program,
+            lanes,
+            constants,
             grid,
             block,
             dynamic_shared,
@@ -165,7 +186,7 @@ impl Launch {
             grid_id,
             sm_count,
             services,
-            grid_memory: Bytes::new(if cooperative { GRID_MEMORY } else { 0 }),
+            grid_memory,
             cooperative,
         })
     }
@@ -180,6 +201,15 @@ impl Launch {
     #[must_use]
     pub fn threads(&self) -> u32 {
         self.block.iter().product()
+    }
+
+    /// Bytes that a block takes while it is under way, before it calls anything.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let gangs = (self.threads() as usize).div_ceil(self.lanes);
+        let registers = self.program.functions[0].frame as usize + Machine::SCRATCH_BYTES;
+        let local = self.program.local_stride as usize * self.lanes;
+        let shared = u64::from(self.kernel.shared_bytes) + u64::from(self.dynamic_shared);
+        (gangs * (registers + local)) as u64 + shared
     }
 
     /// The kernel.

@@ -4,10 +4,10 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use super::GANG_LANES;
-use super::analysis;
 use super::emit::{Target, emit};
 use super::ir::Func;
 use super::isa::Isa;
+use super::limits::MODULE_INSTRUCTIONS;
 use super::lower::ModuleFacts;
 use super::program::Program;
 
@@ -24,7 +24,8 @@ pub struct Options {
     pub gang: Option<usize>,
 }
 
-/// Why a module cannot be loaded: becomes CUDA_ERROR_INVALID_PTX and the JIT log.
+/// Why a module cannot be loaded: becomes CUDA_ERROR_INVALID_PTX or CUDA_ERROR_OUT_OF_MEMORY, and the JIT
+/// log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// Line of the PTX text, from 1; 0 where no line is at fault.
@@ -33,6 +34,9 @@ pub struct LoadError {
     pub function: String,
     /// What is wrong; names the instruction as it is written.
     pub message: String,
+    /// It asks for more than the software GPU gives to one module (`exec/limits.rs`), rather than being
+    /// wrong.
+    pub limit: bool,
 }
 
 impl fmt::Display for LoadError {
@@ -125,11 +129,13 @@ pub struct Kernel {
     /// The architecture that the PTX was compiled for, 10 × major + minor: what CUDA calls the PTX
     /// version of a function, and what CUB selects its policies by.
     pub ptx_version: u32,
-    /// The `.const` variables of the module: indices of globals, and their bytes.
-    pub(crate) constants: Vec<(u32, u64)>,
+    /// The `.const` variables of the module, if the kernel asks of addresses whether they are in one: indices
+    /// of globals, and their bytes.
+    pub(crate) constants: Arc<[(u32, u64)]>,
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
+    local_stride: u32,
     target: Target,
     gang: usize,
     /// The program for gangs of 32, 64, 128 and 256 lanes, compiled when first wanted.
@@ -137,7 +143,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The program for blocks of so many threads, and the lanes of its gangs.
+    /// The program for blocks of so many threads, and the lanes of its gangs. Compiles it if nobody has yet,
+    /// which is for [`super::Launch::new`] to ask for: workers have all clients' blocks to run.
     pub(crate) fn program(&self, threads: usize) -> (Arc<Program>, usize) {
         let lanes = threads.next_power_of_two().clamp(32, self.gang);
         let index = (lanes / 32).trailing_zeros() as usize;
@@ -145,6 +152,7 @@ impl Kernel {
             Arc::new(emit(
                 &self.funcs,
                 self.by_address.clone(),
+                self.local_stride,
                 self.target,
                 lanes,
             ))
@@ -159,6 +167,7 @@ pub struct Module {
     kernels: Vec<Arc<Kernel>>,
     globals: Vec<Global>,
     uses_heap: bool,
+    instructions: u64,
 }
 
 impl Module {
@@ -186,19 +195,21 @@ impl Module {
             .filter(|global| global.space == GlobalSpace::Const)
             .map(|global| global.size)
             .sum::<u64>();
-        let constants: Vec<(u32, u64)> = facts
+        let constants: Arc<[(u32, u64)]> = facts
             .globals
             .iter()
             .enumerate()
             .filter(|(_, global)| global.space == GlobalSpace::Const)
             .map(|(index, global)| (index as u32, global.size))
             .collect();
+        let no_constants: Arc<[(u32, u64)]> = Arc::default();
         let mut kernels = Vec::new();
+        let mut left = MODULE_INSTRUCTIONS;
         for (index, function) in module.functions.iter().enumerate() {
             if !function.entry || function.body.is_none() {
                 continue;
             }
-            let lowered = facts.kernel(index)?;
+            let lowered = facts.kernel(index, gang, &mut left)?;
             let params: Vec<ParamFact> = ptx::layout::params(function)
                 .into_iter()
                 .map(|(offset, size)| ParamFact {
@@ -208,7 +219,7 @@ impl Module {
                 .collect();
             let required = function.required_threads;
             let threads = required.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-            let registers = registers(&lowered.funcs);
+            let registers = registers(lowered.pressure);
             kernels.push(Arc::new(Kernel {
                 name: function.name.into(),
                 params,
@@ -222,7 +233,12 @@ impl Module {
                     .max_registers
                     .map_or(registers, |most| registers.min(most.max(16))),
                 ptx_version: module.target,
-                constants: constants.clone(),
+                constants: Arc::clone(if lowered.asks_constants {
+                    &constants
+                } else {
+                    &no_constants
+                }),
+                local_stride: lowered.local_stride,
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,
                 target,
@@ -238,6 +254,7 @@ impl Module {
             kernels,
             globals: facts.globals,
             uses_heap,
+            instructions: MODULE_INSTRUCTIONS - left,
         })
     }
 
@@ -245,6 +262,11 @@ impl Module {
     #[must_use]
     pub fn kernels(&self) -> &[Arc<Kernel>] {
         &self.kernels
+    }
+
+    /// What it keeps, counted in instructions of all kernels.
+    pub(crate) fn instructions(&self) -> u64 {
+        self.instructions
     }
 
     /// Whether device code calls `malloc`.
@@ -268,7 +290,6 @@ impl Module {
 
 /// How many registers a thread would have: as many 32-bit ones as are live at once, in the entry or in
 /// what it calls, and a few for addresses.
-fn registers(funcs: &[Func]) -> u32 {
-    let most = funcs.iter().map(analysis::pressure).max().unwrap_or(0);
-    (most + 4).next_multiple_of(8).clamp(16, 255)
+fn registers(live: u32) -> u32 {
+    (live + 4).next_multiple_of(8).clamp(16, 255)
 }

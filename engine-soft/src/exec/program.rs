@@ -32,7 +32,7 @@ pub(crate) struct Program {
     /// Bytes of local memory of a thread: the deepest chain of calls, and more if there is recursion.
     pub(crate) local_stride: u32,
     /// Which function of the module stands where, for indirect calls: [`NOWHERE`] or an index into
-    /// `functions`.
+    /// `functions`. Empty if there is no such call.
     pub(crate) by_address: Vec<u32>,
     /// Code of segments; keeps it mapped.
     pub(crate) native: Option<super::segment::Native>,
@@ -56,7 +56,7 @@ pub(crate) struct BlockCode {
     pub(crate) fast: u32,
     /// Its divergent operations.
     pub(crate) slow: u32,
-    /// Registers live at its start that are uniform in the convergent code.
+    /// Registers live at its start that are uniform in the convergent code, by [`Move::key`].
     pub(crate) moves: Vec<Move>,
 }
 
@@ -68,6 +68,13 @@ pub(crate) struct Move {
     pub(crate) width: u8,
 }
 
+impl Move {
+    /// What blocks' moves are sorted by.
+    pub(crate) fn key(&self) -> (u32, u32) {
+        (self.uniform, self.varying)
+    }
+}
+
 /// One function.
 #[derive(Clone, Debug)]
 pub(crate) struct FunctionCode {
@@ -77,6 +84,8 @@ pub(crate) struct FunctionCode {
     pub(crate) frame: u32,
     /// Bytes of its local frame.
     pub(crate) local: u32,
+    /// Its operations, which a call costs.
+    pub(crate) cost: u32,
     pub(crate) params: Vec<Slot>,
     pub(crate) returns: Vec<Slot>,
 }

@@ -4,7 +4,7 @@
 //! other; for one that is the same in all lanes, one strip that holds it 16 times. So the same loop
 //! serves both, with a step of one strip or of nothing.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 
@@ -57,35 +57,35 @@ impl fmt::Debug for Bytes {
 }
 
 impl Bytes {
-    /// `len` zero bytes.
-    pub(crate) fn new(len: usize) -> Self {
-        let len = len.max(1).next_multiple_of(ALIGN);
-        let layout = Self::layout(len);
+    /// `len` zero bytes; `None` if the system has no such memory. A program says how many it wants, so
+    /// that there are none is no failure of ours.
+    pub(crate) fn new(len: usize) -> Option<Self> {
+        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
+        let layout = Self::layout(len)?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
-        Self { start, len }
+        let start = NonNull::new(start)?;
+        Some(Self { start, len })
     }
 
-    /// A copy of `bytes`, zeroes after them.
-    pub(crate) fn from_slice(bytes: &[u8]) -> Self {
-        let copy = Self::new(bytes.len());
+    /// A copy of `bytes`, zeroes after them; `None` as for [`Bytes::new`].
+    pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
+        let copy = Self::new(bytes.len())?;
         // SAFETY: the copy is new and at least as long.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), copy.ptr(), bytes.len()) };
-        copy
+        Some(copy)
     }
 
     /// At least `len` bytes, with the old ones at their front. By half at least, so that what is left behind
-    /// by a recursion that grows step by step is no more than what it needs.
-    pub(crate) fn grow(&mut self, len: usize) {
+    /// by a recursion that grows step by step is no more than what it needs. `None` as for [`Bytes::new`].
+    pub(crate) fn grow(&mut self, len: usize) -> Option<()> {
         if len > self.len {
-            let bigger = Self::new(len.max(self.len + self.len / 2));
+            let bigger = Self::new(len.max(self.len + self.len / 2))?;
             // SAFETY: both are live, apart, and at least as long as the old length.
             unsafe { std::ptr::copy_nonoverlapping(self.ptr(), bigger.ptr(), self.len) };
             *self = bigger;
         }
+        Some(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -96,16 +96,18 @@ impl Bytes {
         self.start.as_ptr()
     }
 
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, ALIGN)
-            .expect("invariant: register files are far below 2^63 bytes")
+    fn layout(len: usize) -> Option<Layout> {
+        Layout::from_size_align(len, ALIGN).ok()
     }
 }
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) };
+        // There is one: `new` made it.
+        if let Some(layout) = Self::layout(self.len) {
+            // SAFETY: allocated in `new` with this layout.
+            unsafe { dealloc(self.start.as_ptr(), layout) };
+        }
     }
 }
 

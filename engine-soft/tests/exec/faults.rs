@@ -89,7 +89,7 @@ fn a_kernel_that_never_ends_yields_and_can_be_cancelled() {
     let mut gpu = gpu();
     let data = gpu.upload(&[0u32]);
     let launch = gpu.launch("forever", 1, 64, 0, &Args::new().ptr(data));
-    let mut block = Block::new(Arc::clone(&launch), 0, 0);
+    let mut block = Block::new(Arc::clone(&launch), 0, 0).unwrap();
     for _ in 0..3 {
         assert_eq!(block.run(10_000), Outcome::Yielded);
     }
@@ -97,7 +97,7 @@ fn a_kernel_that_never_ends_yields_and_can_be_cancelled() {
     assert_eq!(block.run(u64::MAX), Outcome::Finished);
 
     gpu.write(data, &[0u32]);
-    let mut block = Block::new(launch, 0, 0);
+    let mut block = Block::new(launch, 0, 0).unwrap();
     assert_eq!(block.run(10_000), Outcome::Yielded);
     gpu.cancel();
     assert_eq!(block.run(u64::MAX), Outcome::Cancelled);

@@ -219,7 +219,8 @@ pub fn run_all(launches: &[Arc<Launch>], budget: u64) -> Result<(), Fault> {
     let mut blocks: Vec<Block> = launches
         .iter()
         .flat_map(|launch| {
-            (0..launch.blocks()).map(|index| Block::new(Arc::clone(launch), index, 0))
+            (0..launch.blocks())
+                .map(|index| Block::new(Arc::clone(launch), index, 0).expect("a block"))
         })
         .collect();
     let mut rounds = 0;

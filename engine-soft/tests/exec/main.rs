@@ -13,5 +13,7 @@ mod faults;
 mod gpu;
 mod instructions;
 mod kernels;
+mod limits;
+mod rounding;
 mod textures;
 mod wild;

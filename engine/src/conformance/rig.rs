@@ -1,19 +1,22 @@
 //! What the cases share: a client with its memory, an observer that remembers, and short ways to ask.
 
+mod memory;
+mod told;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use self::memory::{Extents, Memory};
+pub use self::told::{Completion, Told};
+use super::kernels;
+use crate::arena::GRANULE;
+use crate::{Attachment, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
     At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, Space, StreamCreate,
     StreamDestroy, Write,
 };
-use rustix::mm::{MapFlags, ProtFlags};
-
-use super::kernels;
-use crate::arena::{Arena, GRANULE};
-use crate::{Attachment, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
 
 /// How long a case waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,9 +26,6 @@ pub const STAGING: u64 = 16 << 20;
 
 /// Bytes of a client's page-locked host memory.
 pub const HOST: u64 = 8 << 20;
-
-/// Extents are in one hand at a time in this process too.
-static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
 
 /// A client of an engine, with all that a session would have for it.
 #[derive(Debug)]
@@ -44,104 +44,6 @@ pub struct Guest {
     _extents: Arc<Extents>,
     next: HashMap<u32, u64>,
     modules: u64,
-}
-
-/// An observer that remembers everything.
-#[derive(Debug)]
-pub struct Told {
-    state: Mutex<ToldState>,
-    changed: Condvar,
-    /// Variables of modules are placed here, by counting up.
-    variables: Window,
-    /// Managed ones here: all of the host window.
-    managed: Window,
-}
-
-/// A position and what became of it.
-pub type Completion = (u64, Result<(), CUresult>);
-
-#[derive(Debug, Default)]
-struct ToldState {
-    /// How often it was told that there is text.
-    wrote: u64,
-    completed: HashMap<u32, Vec<Completion>>,
-    times: HashMap<u32, u64>,
-    faults: Vec<(u32, CUresult, String)>,
-    variable_bytes: u64,
-    managed_bytes: u64,
-}
-
-/// Anonymous shared memory, at an address of the arena.
-#[derive(Debug)]
-struct Memory {
-    window: Window,
-}
-
-impl Memory {
-    fn map(window: Window) -> Arc<Self> {
-        // SAFETY: nothing is replaced, and what is mapped is only reached through this object.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(
-                window.base as *mut _,
-                window.bytes as usize,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
-            )
-        };
-        assert_eq!(
-            at.expect("the arena's addresses are free") as u64,
-            window.base
-        );
-        Arc::new(Self { window })
-    }
-
-    fn write(&self, offset: u64, bytes: &[u8]) {
-        assert!(offset + bytes.len() as u64 <= self.window.bytes);
-        let to = (self.window.base + offset) as *mut u8;
-        // SAFETY: the range is inside the mapping, and no reference into it exists anywhere.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-    }
-
-    fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {
-        assert!(offset + bytes <= self.window.bytes);
-        let mut out = vec![0; bytes as usize];
-        let from = (self.window.base + offset) as *const u8;
-        // SAFETY: the range is inside the mapping, and no reference into it exists anywhere.
-        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
-        out
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map`; engines keep an Arc of this object while they may touch it.
-        let _ =
-            unsafe { rustix::mm::munmap(self.window.base as *mut _, self.window.bytes as usize) };
-    }
-}
-
-impl Owner for Memory {}
-
-/// Extents, given back when dropped.
-#[derive(Debug)]
-struct Extents(Vec<Window>);
-
-impl Extents {
-    fn take(count: usize) -> Arc<Self> {
-        let mut arena = lock(&ARENA);
-        let extents = arena.get_or_insert_default().take(count);
-        Arc::new(Self(extents.expect("the arena has room for the suite")))
-    }
-}
-
-impl Owner for Extents {}
-
-impl Drop for Extents {
-    fn drop(&mut self) {
-        if let Some(arena) = lock(&ARENA).as_mut() {
-            arena.give_back(&self.0);
-        }
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -175,15 +77,11 @@ impl Guest {
         let staging = Memory::map(part(1, STAGING));
         // The upper half of the first window is for modules' variables.
         let half = windows[0].bytes / 2 / GRANULE * GRANULE;
-        let told = Arc::new(Told {
-            state: Mutex::default(),
-            changed: Condvar::new(),
-            variables: Window {
-                base: windows[0].base + half,
-                bytes: windows[0].bytes - half,
-            },
-            managed: host_memory.window,
-        });
+        let variables = Window {
+            base: windows[0].base + half,
+            bytes: windows[0].bytes - half,
+        };
+        let told = Arc::new(Told::new(variables, host_memory.window));
         let region = |memory: &Arc<Memory>| Region {
             window: memory.window,
             owner: Arc::clone(memory) as Arc<dyn Owner>,
@@ -481,97 +379,6 @@ impl Guest {
     pub fn end(self) -> Arc<Told> {
         // The fields go in their order: the engine's side first, the addresses last.
         Arc::clone(&self.told)
-    }
-}
-
-impl Told {
-    /// What became of a position, if it is complete.
-    pub fn result_of(&self, stream: u32, sequence: u64) -> Option<Result<(), CUresult>> {
-        let state = lock(&self.state);
-        let completed = state.completed.get(&stream)?;
-        // Positions are complete in order.
-        let found = completed.binary_search_by_key(&sequence, |(at, _)| *at);
-        found.ok().map(|index| completed[index].1)
-    }
-
-    /// Where the next module's variables will lie.
-    pub fn variables_begin(&self) -> u64 {
-        self.variables.base + lock(&self.state).variable_bytes
-    }
-
-    /// Everything that a stream completed, in the order in which it was told.
-    pub fn completed(&self, stream: u32) -> Vec<Completion> {
-        let state = lock(&self.state);
-        state.completed.get(&stream).cloned().unwrap_or_default()
-    }
-
-    /// When an event was passed.
-    pub fn time(&self, event: u32) -> Option<u64> {
-        lock(&self.state).times.get(&event).copied()
-    }
-
-    /// How often it was told that there is text.
-    pub fn wrote(&self) -> u64 {
-        lock(&self.state).wrote
-    }
-
-    /// The faults, in order.
-    pub fn faults(&self) -> Vec<(u32, CUresult, String)> {
-        lock(&self.state).faults.clone()
-    }
-
-    /// Waits until a fault was told, and gives the first.
-    pub fn fault(&self) -> (u32, CUresult, String) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(fault) = self.faults().into_iter().next() {
-                return fault;
-            }
-            assert!(Instant::now() < deadline, "no fault was told");
-            self.wait_a_moment();
-        }
-    }
-
-    fn wait_a_moment(&self) {
-        let state = lock(&self.state);
-        let _ = self.changed.wait_timeout(state, Duration::from_millis(5));
-    }
-}
-
-impl Observer for Told {
-    fn completed(&self, at: At, result: Result<(), CUresult>) {
-        let mut state = lock(&self.state);
-        let completed = state.completed.entry(at.stream).or_default();
-        completed.push((at.sequence, result));
-        self.changed.notify_all();
-    }
-
-    fn event_time(&self, event: u32, nanoseconds: u64) {
-        lock(&self.state).times.insert(event, nanoseconds);
-    }
-
-    fn wrote(&self) {
-        lock(&self.state).wrote += 1;
-    }
-
-    fn fault(&self, context: u32, code: CUresult, text: &str) {
-        lock(&self.state).faults.push((context, code, text.into()));
-        self.changed.notify_all();
-    }
-
-    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
-        let mut state = lock(&self.state);
-        let (window, used) = match managed {
-            true => (self.managed, &mut state.managed_bytes),
-            false => (self.variables, &mut state.variable_bytes),
-        };
-        let base = window.base + *used;
-        let bytes = bytes.next_multiple_of(256);
-        if !window.contains(base, bytes) {
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        *used += bytes;
-        Ok(Window { base, bytes })
     }
 }
 

@@ -111,6 +111,8 @@ impl ImageError {
     #[must_use]
     pub fn cuda_error(&self) -> u32 {
         match self {
+            // CUDA_ERROR_OUT_OF_MEMORY
+            Self::Damaged(Damage::TooLarge { .. }) => 2,
             // CUDA_ERROR_INVALID_IMAGE
             Self::Damaged(_) | Self::NotAnImage => 200,
             // CUDA_ERROR_NO_BINARY_FOR_GPU

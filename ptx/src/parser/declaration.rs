@@ -22,31 +22,9 @@ pub(super) struct Specifier {
     pub(super) dimensions: Vec<u64>,
 }
 
-/// The type that a word such as `u32` names.
+/// The type that a word such as `u32` names where something is declared.
 pub(super) fn type_named(word: &str) -> Option<Type> {
-    Some(match word {
-        "pred" => Type::Pred,
-        "b8" => Type::B8,
-        "b16" => Type::B16,
-        "b32" => Type::B32,
-        "b64" => Type::B64,
-        "b128" => Type::B128,
-        "u8" => Type::U8,
-        "u16" => Type::U16,
-        "u32" => Type::U32,
-        "u64" => Type::U64,
-        "s8" => Type::S8,
-        "s16" => Type::S16,
-        "s32" => Type::S32,
-        "s64" => Type::S64,
-        "f16" => Type::F16,
-        "f16x2" => Type::F16x2,
-        "bf16" => Type::Bf16,
-        "bf16x2" => Type::Bf16x2,
-        "f32" => Type::F32,
-        "f64" => Type::F64,
-        _ => return None,
-    })
+    Type::named(word).filter(|kind| kind.is_declarable())
 }
 
 impl<'src> Parser<'src> {

@@ -620,3 +620,21 @@ fn deep_and_long_texts_take_linear_time() {
     let numbers = format!("{HEAD}.global .b8 x[{many}] = {{{}}};", "7,".repeat(many));
     assert_eq!(parse(&numbers).unwrap().variables[0].init.bytes.len(), many);
 }
+
+#[test]
+fn types_of_instructions_alone_are_not_declared() {
+    for word in ["u16x2", "s16x2", "u128", "f8"] {
+        for declared in [
+            format!(".global .{word} x;"),
+            format!(".visible .entry e(.param .{word} p) {{ ret; }}"),
+            format!(".visible .entry e() {{ .reg .{word} r; ret; }}"),
+        ] {
+            let text = format!(".version 8.0\n.target sm_90\n.address_size 64\n{declared}");
+            let error = parse(&text).unwrap_err().to_string();
+            assert!(error.contains("a type"), "{declared}: {error}");
+            assert!(parse(&text.replace(word, "u32")).is_ok(), "{declared}");
+        }
+    }
+    assert_eq!(Type::named("s16x2"), Some(Type::S16x2));
+    assert_eq!(Type::named("u128"), None);
+}

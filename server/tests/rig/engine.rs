@@ -351,12 +351,8 @@ impl Client for FakeClient {
             heap: false,
         }
         .encode();
-        reply.extend(&descriptor);
-        Ok(ImageLoadReply {
-            status: 0,
-            descriptor: descriptor.len() as u64,
-            log: 0,
-        })
+        let status = CUresult::SUCCESS;
+        Ok(ImageLoadReply::written(status, &descriptor, &[], reply))
     }
 
     fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Result<(), CUresult> {

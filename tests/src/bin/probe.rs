@@ -41,6 +41,7 @@ fn main() {
         "absent" => absent(),
         "events" => events(),
         "image" => image(&arguments[1]),
+        "kernel" => kernel(&arguments[1]),
         "in-function" => in_function(&arguments[1]),
         "contexts" => contexts(&arguments[1..]),
         "in-capture" => in_capture(&arguments[1]),
@@ -525,6 +526,16 @@ fn image(path: &str) -> Result<(), Code> {
             say(log.trim_end());
             code
         })
+}
+
+/// Loads PTX and runs its kernel `k`.
+fn kernel(path: &str) -> Result<(), Code> {
+    let text = std::fs::read_to_string(path).expect("a file");
+    let driver = Driver::ready();
+    let kernel = driver.function(driver.module(&text)?, "k")?;
+    driver.launch(kernel, 1, 64, NULL, &[])?;
+    say("running");
+    driver.synchronize()
 }
 
 /// Order between streams by events, and their times.

@@ -13,7 +13,7 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{Request, STREAM_DEPTH, STREAM_SLOTS};
 use cuda_abi::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The session is over: the server ended it, or is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +156,37 @@ impl ClientEnd {
         request: &R,
         data: &[&[u8]],
     ) -> Result<(), Closed> {
+        self.post_while(channel, sequence, request, data, || self.is_alive())
+    }
+
+    /// As [`ClientEnd::post`] without data, for who may have interrupted a thread in the midst of
+    /// posting, which then never goes on: gives up at `until` or a little later. After that nothing is
+    /// posted any more, by anybody.
+    ///
+    /// # Errors
+    /// When the session is over, or the time.
+    #[cold]
+    pub fn post_until<R: Request>(
+        &self,
+        channel: u32,
+        sequence: u64,
+        request: &R,
+        until: Instant,
+    ) -> Result<(), Closed> {
+        self.post_while(channel, sequence, request, &[], || {
+            Instant::now() < until && self.is_alive()
+        })
+    }
+
+    #[inline]
+    fn post_while<R: Request>(
+        &self,
+        channel: u32,
+        sequence: u64,
+        request: &R,
+        data: &[&[u8]],
+        go_on: impl Fn() -> bool,
+    ) -> Result<(), Closed> {
         if self.dead.load(Ordering::Relaxed) {
             return Err(Closed);
         }
@@ -173,7 +204,7 @@ impl ClientEnd {
         request.write(&mut head[HEADER_SLOTS..HEADER_SLOTS + R::SLOTS]);
         let posted = self
             .producer
-            .post(&head[..HEADER_SLOTS + R::SLOTS], data, || self.is_alive());
+            .post(&head[..HEADER_SLOTS + R::SLOTS], data, go_on);
         if posted { Ok(()) } else { Err(Closed) }
     }
 

@@ -68,11 +68,9 @@ impl Gang {
                 count = count.max(arrival.count);
             }
         }
-        for (other, mask, wanted) in &self.arrived {
-            if *other == id {
-                lanes = lanes.or(*mask);
-                count = count.max(*wanted);
-            }
+        if let Some((mask, wanted)) = self.arrived.get(&id) {
+            lanes = lanes.or(*mask);
+            count = count.max(*wanted);
         }
         (lanes, count)
     }
@@ -132,7 +130,7 @@ impl Gang {
                 }
             }
         }
-        self.arrived.retain(|(other, ..)| *other != id);
+        self.arrived.remove(&id);
         self.patience = 0;
     }
 }

@@ -4,17 +4,13 @@ use std::sync::Arc;
 
 use super::{Gang, Pause};
 use crate::exec::launch::FaultKind;
+use crate::exec::limits::{CALL_DEPTH, REGISTER_BYTES};
 use crate::exec::mask::Mask;
 use crate::exec::program::{Program, Slot};
 use crate::exec::regs::Frame;
 
-/// The most bytes of registers that a gang may have before its recursion is a stack overflow.
-const MAX_REGISTER_BYTES: usize = 64 << 20;
-/// The deepest chain of calls.
-const MAX_DEPTH: u32 = 4096;
-
 /// Where lanes return to.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Caller {
     /// Call site.
     site: u32,
@@ -25,6 +21,45 @@ pub(super) struct Caller {
     base: usize,
     local_base: u32,
     above: Option<Arc<Caller>>,
+}
+
+impl PartialEq for Caller {
+    /// Level by level: chains may be long, and this thread's stack is not.
+    fn eq(&self, other: &Self) -> bool {
+        let (mut a, mut b) = (self, other);
+        loop {
+            let own = |caller: &Self| {
+                let Self {
+                    site,
+                    next,
+                    callee,
+                    base,
+                    local_base,
+                    above: _,
+                } = *caller;
+                (site, next, callee, base, local_base)
+            };
+            if own(a) != own(b) {
+                return false;
+            }
+            match (&a.above, &b.above) {
+                (None, None) => return true,
+                (Some(x), Some(y)) if Arc::ptr_eq(x, y) => return true,
+                (Some(x), Some(y)) => (a, b) = (x.as_ref(), y.as_ref()),
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl Drop for Caller {
+    /// Level by level, as above.
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut caller) = above.and_then(Arc::into_inner) {
+            above = caller.above.take();
+        }
+    }
 }
 
 impl Gang {
@@ -49,7 +84,9 @@ impl Gang {
         let fits = local_base
             .checked_add(function.local)
             .is_some_and(|end| end <= program.local_stride);
-        if !fits || end > MAX_REGISTER_BYTES || fragment.depth >= MAX_DEPTH {
+        let fits = fits && end <= REGISTER_BYTES && fragment.depth < CALL_DEPTH;
+        // What the system has not is a stack overflow as well.
+        if !fits || self.registers.grow(end).is_none() {
             let lane = fragment.mask.lowest().unwrap_or(0) as u32;
             let (kind, line) = (FaultKind::StackOverflow, program.lines[at as usize]);
             return Some(Pause::Fault {
@@ -59,7 +96,6 @@ impl Gang {
                 line,
             });
         }
-        self.registers.grow(end);
         let (mask, from) = (fragment.mask, (fragment.base, fragment.local_base));
         for (arg, param) in call.args.iter().zip(&function.params) {
             self.pass(program, mask, from, *arg, (base, local_base), *param);
@@ -179,10 +215,16 @@ impl Gang {
                         width,
                         varying,
                     },
-                    Slot::Register { offset: b, .. },
+                    Slot::Register {
+                        offset: b,
+                        width: room,
+                        ..
+                    },
                 ) => {
+                    // The caller's idea of the width may be another one, through a pointer: what is written is
+                    // the callee's register.
                     let value = source.wide(a as usize, if varying { lane } else { 0 }, width);
-                    target.set_wide(b as usize, lane, width, value);
+                    target.set_wide(b as usize, lane, room, value);
                 }
                 (
                     Slot::Register {

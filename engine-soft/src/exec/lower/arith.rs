@@ -2,7 +2,7 @@
 
 use ptx::ast::{Instruction, Operand, Symbol, Type};
 
-use super::body::{Body, Lowered, type_of};
+use super::body::{Body, Lowered};
 use crate::exec::ir::{Kind, Reg};
 use crate::exec::isa::Isa;
 use crate::exec::ops::special;
@@ -20,7 +20,7 @@ impl<'a> Body<'a> {
         let mut types = Vec::new();
         let mut flags = Vec::new();
         for word in &at.modifiers {
-            match type_of(word) {
+            match Type::named(word) {
                 Some(ty) => types.push(ty),
                 None => flags.push(*word),
             }
@@ -323,6 +323,7 @@ impl<'a> Body<'a> {
             imm: 0,
         };
         if words.has("const") {
+            self.func.asks_constants = true;
             self.emit(constants, vec![dest], vec![source]);
             return Ok(());
         }
@@ -334,6 +335,7 @@ impl<'a> Body<'a> {
         // Global memory is what is in none of the windows and is no constant, though those lie in it.
         let (not, or) = (self.predicate_op("not")?, self.predicate_op("or")?);
         let mut any = self.temp(1);
+        self.func.asks_constants = true;
         self.emit(constants, vec![any], vec![source]);
         for base in [SHARED_BASE, LOCAL_BASE, PARAM_BASE] {
             let base = self.constant(base, 8);

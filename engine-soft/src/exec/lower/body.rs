@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use ptx::ast::{self, Instruction, Parameter, Space};
 
-pub(super) use self::operands::type_of;
-use super::{KernelFacts, MAX_FRAME, error};
+use super::{KernelFacts, error};
 use crate::exec::ir::{Block, BlockId, End, Func, Inst, Kind, Passed, Reg};
+use crate::exec::limits::{self, FRAME_BYTES, STRAIGHT};
 use crate::exec::module::LoadError;
 use crate::exec::ops::table::{Body as How, Simple};
 
@@ -41,13 +41,19 @@ pub(super) struct Body<'a> {
     carry: Option<Reg>,
     guard: Option<(Reg, bool)>,
     /// Registers of the source come before those of ours.
-    named: usize,
+    pub(super) named: usize,
     line: u32,
     at: &'a Instruction<'a>,
+    /// What it has come to so far: instructions, and what [`End::weight`] counts.
+    cost: u64,
 }
 
-/// Lowers the function with this index.
-pub(super) fn lower(kernel: &KernelFacts<'_>, index: usize) -> Lowered<Func> {
+/// Lowers the function with this index. Returns what it costs as well; `None` if that is more than `room`.
+pub(super) fn lower(
+    kernel: &KernelFacts<'_>,
+    index: usize,
+    room: u64,
+) -> Lowered<Option<(Func, u64)>> {
     let tree = &kernel.module.tree.functions[index];
     let Some(instructions) = &tree.body else {
         return Err(error(tree.line, tree.name, "function has no body"));
@@ -79,21 +85,15 @@ pub(super) fn lower(kernel: &KernelFacts<'_>, index: usize) -> Lowered<Func> {
         named: tree.registers.len(),
         line: tree.line,
         at: &nothing,
+        // What is declared takes its time in every kernel that has the function.
+        cost: (tree.registers.len() / 64 + tree.variables.len() + tree.labels.len()) as u64,
     };
+    if body.cost > room {
+        return Ok(None);
+    }
     for ty in &tree.registers {
-        let width = match ty.size() {
-            0 => 1,
-            1 | 2 => 2,
-            4 => 4,
-            8 => 8,
-            _ => {
-                return Err(error(
-                    tree.line,
-                    tree.name,
-                    "128-bit registers are not built",
-                ));
-            }
-        };
+        let wide = "128-bit registers are not built";
+        let width = width_of(*ty).ok_or_else(|| error(tree.line, tree.name, wide))?;
         body.func.regs.push(width);
     }
     body.place_variables()?;
@@ -120,6 +120,14 @@ pub(super) fn lower(kernel: &KernelFacts<'_>, index: usize) -> Lowered<Func> {
             None => None,
         };
         body.instruction(instruction)?;
+        if !body.ended && body.func.blocks[body.current as usize].insts.len() >= STRAIGHT {
+            let block = body.new_block();
+            body.end(End::Jump(block));
+            body.begin(block);
+        }
+        if body.cost + body.func.blocks.len() as u64 > room {
+            return Ok(None);
+        }
     }
     body.end(End::Return);
     // A label at the very end is a return.
@@ -129,7 +137,19 @@ pub(super) fn lower(kernel: &KernelFacts<'_>, index: usize) -> Lowered<Func> {
         end: End::Jump(1),
         line: tree.line,
     };
-    Ok(body.func)
+    let cost = body.cost + body.func.blocks.len() as u64;
+    Ok(Some((body.func, cost)))
+}
+
+/// Bytes of a lane of a register of this type; `None` for those that are not built.
+pub(super) fn width_of(ty: ast::Type) -> Option<u8> {
+    Some(match ty.size() {
+        0 => 1,
+        1 | 2 => 2,
+        4 => 4,
+        8 => 8,
+        _ => return None,
+    })
 }
 
 impl<'a> Body<'a> {
@@ -146,8 +166,9 @@ impl<'a> Body<'a> {
             most = most.max(align);
             let offset = end.next_multiple_of(align.max(1));
             end = offset.saturating_add(size);
-            if end > MAX_FRAME || align > 4096 {
-                return Err(error(tree.line, tree.name, "too much local memory"));
+            if end > FRAME_BYTES || align > 4096 {
+                let what = "bytes of a function's local memory";
+                return Err(limits::beyond(tree.line, tree.name, what, FRAME_BYTES));
             }
             Ok(offset as u32)
         };
@@ -199,6 +220,7 @@ impl<'a> Body<'a> {
     /// Ends the current block.
     pub(super) fn end(&mut self, end: End) {
         if !self.ended {
+            self.cost += end.weight();
             let block = &mut self.func.blocks[self.current as usize];
             block.end = end;
             block.line = self.line;
@@ -289,6 +311,7 @@ impl<'a> Body<'a> {
             guard,
             line: self.line,
         };
+        self.cost += 1;
         self.func.blocks[self.current as usize].insts.push(inst);
     }
 

@@ -1,13 +1,12 @@
 //! Branches, calls, barriers, and what the lanes of a warp do together.
 
-use ptx::ast::{Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
+use ptx::ast::{Function, Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
 
-use super::body::{Body, Lowered};
+use super::body::{Body, Lowered, width_of};
 use crate::exec::ir::{Barrier, Callee, End, Kind, Passed, Reg};
 use crate::exec::machine::{OpFn, ReduceOp};
 use crate::exec::ops::table::Words;
 use crate::exec::ops::{system, warp};
-use crate::exec::program::NOWHERE;
 
 impl<'a> Body<'a> {
     pub(super) fn control(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
@@ -175,7 +174,7 @@ impl<'a> Body<'a> {
             Some((kind, source, d, width)) => {
                 let dest = self.dest(d, width)?;
                 copied = Some((d, dest));
-                Some((kind, source, false, dest))
+                Some((kind, source, dest))
             }
             None => None,
         };
@@ -196,39 +195,61 @@ impl<'a> Body<'a> {
 
     fn call(&mut self, at: &'a Instruction<'a>) -> Lowered {
         let (results, callee, args) = self.call_parts(at)?;
-        let passed = |body: &mut Self, operand: &Operand<'a>| -> Lowered<Passed> {
-            match operand {
-                Operand::Symbol(Symbol::Local(index), 0) => {
-                    body.call_variable(*index).ok_or_else(|| body.unbuilt())
+        // `width`: of the callee's register, where it is known to want one.
+        let passed =
+            |body: &mut Self, operand: &Operand<'a>, width: Option<u8>| -> Lowered<Passed> {
+                match operand {
+                    Operand::Symbol(Symbol::Local(index), 0) => {
+                        body.call_variable(*index).ok_or_else(|| body.unbuilt())
+                    }
+                    Operand::Symbol(Symbol::Param(index), 0) if !body.tree.entry => body
+                        .func
+                        .params
+                        .get(*index)
+                        .copied()
+                        .ok_or_else(|| body.unbuilt()),
+                    Operand::Symbol(Symbol::Return(index), 0) => body
+                        .func
+                        .returns
+                        .get(*index)
+                        .copied()
+                        .ok_or_else(|| body.unbuilt()),
+                    Operand::Register(register) => Ok(Passed::Register(register.0)),
+                    Operand::Integer(value) => {
+                        let reg = body.constant(value.cast_unsigned(), width.unwrap_or(8));
+                        Ok(Passed::Register(reg))
+                    }
+                    _ => Err(body.unbuilt()),
                 }
-                Operand::Symbol(Symbol::Param(index), 0) if !body.tree.entry => body
-                    .func
-                    .params
-                    .get(*index)
-                    .copied()
-                    .ok_or_else(|| body.unbuilt()),
-                Operand::Symbol(Symbol::Return(index), 0) => body
-                    .func
-                    .returns
-                    .get(*index)
-                    .copied()
-                    .ok_or_else(|| body.unbuilt()),
-                Operand::Register(register) => Ok(Passed::Register(register.0)),
-                Operand::Integer(value) => {
-                    let reg = body.constant(value.cast_unsigned(), 8);
-                    Ok(Passed::Register(reg))
-                }
-                _ => Err(body.unbuilt()),
+            };
+        let called = match callee {
+            Operand::Symbol(Symbol::Function(index), 0) => {
+                self.kernel.module.tree.functions.get(*index)
             }
+            _ => None,
         };
-        let list = |body: &mut Self, operands: &[Operand<'a>]| -> Lowered<Vec<Passed>> {
+        let list = |body: &mut Self,
+                    operands: &[Operand<'a>],
+                    wanted: Option<&[Parameter<'_>]>|
+         -> Lowered<Vec<Passed>> {
+            let width = |at: usize| match wanted?.get(at)? {
+                Parameter::Register(register) => {
+                    width_of(*called?.registers.get(register.0 as usize)?)
+                }
+                Parameter::Memory(_) => None,
+            };
             operands
                 .iter()
-                .map(|operand| passed(body, operand))
+                .enumerate()
+                .map(|(at, operand)| passed(body, operand, width(at)))
                 .collect()
         };
-        let args = list(self, args)?;
-        let results = list(self, results)?;
+        let args = list(
+            self,
+            args,
+            called.map(|function| function.params.as_slice()),
+        )?;
+        let results = list(self, results, None)?;
         let known = |reg: &Passed| match reg {
             Passed::Register(reg) => (*reg as usize) < self.func.regs.len(),
             Passed::Local(..) => true,
@@ -241,24 +262,19 @@ impl<'a> Body<'a> {
                 return self.call_system(*index, &args, &results);
             }
             Operand::Symbol(Symbol::Function(index), 0) => {
-                let Some(function) = self.kernel.module.tree.functions.get(*index) else {
+                let Some(function) = called else {
                     return Err(self.fail("no such function"));
                 };
-                let number = self
-                    .kernel
-                    .by_address
-                    .get(*index)
-                    .copied()
-                    .unwrap_or(NOWHERE);
-                if number == NOWHERE || function.entry {
+                let number = self.kernel.numbers.get(index).copied();
+                let Some(number) = number.filter(|_| !function.entry) else {
                     let why = format!(
                         "function \"{}\" is not defined in this module",
                         function.name
                     );
                     return Err(self.fail(&why));
-                }
-                self.check_signature(&args, &function.params)?;
-                self.check_signature(&results, &function.returns)?;
+                };
+                self.check_signature(&args, function, &function.params)?;
+                self.check_signature(&results, function, &function.returns)?;
                 Callee::Direct(number)
             }
             callee => Callee::Indirect(self.read(callee, 8)?),
@@ -313,8 +329,34 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    fn check_signature(&self, given: &[Passed], wanted: &[Parameter<'_>]) -> Lowered {
-        if given.len() == wanted.len() {
+    /// Whether the arguments or results of a call are as many as `wanted` of the function, and where
+    /// registers are passed, as wide.
+    fn check_signature(
+        &self,
+        given: &[Passed],
+        function: &Function<'_>,
+        wanted: &[Parameter<'_>],
+    ) -> Lowered {
+        let fits = |(given, wanted): (&Passed, &Parameter<'_>)| {
+            // Bytes go in registers of 16 bits.
+            let holds = |width: u8, bytes: u64| u64::from(width) == bytes.max(2);
+            match (*given, wanted) {
+                // What is longer is cut off.
+                (Passed::Local(..), Parameter::Memory(_)) => true,
+                (Passed::Register(reg), Parameter::Memory(variable)) => {
+                    reg as usize >= self.named || holds(self.func.regs[reg as usize], variable.size)
+                }
+                (given, Parameter::Register(register)) => {
+                    let ty = function.registers.get(register.0 as usize);
+                    ty.and_then(|ty| width_of(*ty))
+                        .is_some_and(|width| match given {
+                            Passed::Register(reg) => self.func.regs[reg as usize] == width,
+                            Passed::Local(_, size) => holds(width, size.into()),
+                        })
+                }
+            }
+        };
+        if given.len() == wanted.len() && given.iter().zip(wanted).all(fits) {
             Ok(())
         } else {
             Err(self.fail("arguments that do not fit the function"))

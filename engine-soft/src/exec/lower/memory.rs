@@ -45,8 +45,8 @@ struct Target {
     base: Reg,
     wide: bool,
     offset: i64,
-    /// At a fixed place of the entry's parameters.
-    fixed: bool,
+    /// Where in the entry's parameters, if it is a fixed place there.
+    fixed: Option<u64>,
 }
 
 impl<'a> Body<'a> {
@@ -73,7 +73,7 @@ impl<'a> Body<'a> {
             return Err(self.fail("an operand that is no address"));
         };
         let mut offset = address.offset;
-        let mut fixed = false;
+        let mut fixed = None;
         // A variable's own space, where the instruction is generic.
         let mut own = None;
         let (base, wide) = match address.base {
@@ -95,7 +95,10 @@ impl<'a> Body<'a> {
                 (base, true)
             }
             Base::Symbol(symbol) => {
-                fixed = self.tree.entry && matches!(symbol, Symbol::Param(_));
+                if let (true, Symbol::Param(index)) = (self.tree.entry, symbol) {
+                    let place = self.param_places.get(index).copied().unwrap_or(0);
+                    fixed = Some(u64::from(place).wrapping_add_signed(offset));
+                }
                 own = match symbol {
                     Symbol::Param(_) | Symbol::Return(_) => Some(Space::Param),
                     Symbol::Local(index) => self.tree.variables.get(index).map(|v| v.space),
@@ -109,7 +112,7 @@ impl<'a> Body<'a> {
                     Symbol::Function(_) => None,
                 };
                 // Variables of a call stand in the local frame, even in an entry.
-                if space == Some(Space::Param) && !fixed {
+                if space == Some(Space::Param) && fixed.is_none() {
                     own = Some(Space::Local);
                 }
                 (self.symbol(symbol, 0)?, true)
@@ -203,7 +206,13 @@ impl<'a> Body<'a> {
         for element in elements {
             results.push(self.dest(element, width)?);
         }
-        let kind = if target.fixed {
+        // What cannot fail may run before everything else; what fails, fails only if it is reached.
+        let len = ty.size() * count as u64;
+        let size = ptx::layout::params_size(self.tree);
+        let sure = target.fixed.is_some_and(|place| {
+            place.is_multiple_of(len) && place.checked_add(len).is_some_and(|end| end <= size)
+        });
+        let kind = if sure {
             Kind::Param { run, imm }
         } else {
             let volatile = ["volatile", "relaxed", "acquire", "mmio"]
@@ -212,7 +221,6 @@ impl<'a> Body<'a> {
             let traits = Traits {
                 private: matches!(target.place, Place::Local | Place::Generic),
                 volatile,
-                generic: target.place == Place::Generic,
             };
             Kind::Load { run, imm, traits }
         };
@@ -305,7 +313,6 @@ impl<'a> Body<'a> {
                 let traits = Traits {
                     private: true,
                     volatile: false,
-                    generic: false,
                 };
                 self.emit(Kind::Load { run, imm, traits }, vec![d], vec![base]);
                 Ok(d)

@@ -10,19 +10,18 @@ mod control;
 mod memory;
 mod texture;
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
+use std::collections::{HashMap, HashSet};
 
 use ptx::ast::{self, Base, Instruction, Operand, Space, Symbol};
 
 use super::analysis;
-use super::ir::Func;
+use super::emit::local_stride;
+use super::ir::{Callee, End, Func};
+use super::limits::{self, FRAME_BYTES, KERNEL_COST, KERNEL_INSTRUCTIONS, MODULE_INSTRUCTIONS};
 use super::module::{Global, GlobalSpace, LoadError, Relocated};
 use super::program::NOWHERE;
 use super::spaces::{FUNCTION_BASE, FUNCTION_STEP};
-
-/// The most bytes of one thread's local frame, and of a block's static shared memory: far above what CUDA
-/// allows, far below what arithmetic on offsets could overflow.
-const MAX_FRAME: u64 = 1 << 20;
 
 /// A variable of the module or of one of its functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,16 +37,25 @@ pub(crate) struct ModuleFacts<'a> {
     pub(crate) globals: Vec<Global>,
     /// Where a `.global` or `.const` variable stands in `globals`.
     global_index: HashMap<VariableId, u32>,
+    /// See [`ModuleFacts::address_taken`].
+    taken: OnceCell<Vec<usize>>,
 }
 
 /// A lowered kernel.
 pub(crate) struct Lowered {
     /// The entry and what it may call.
     pub(crate) funcs: Vec<Func>,
-    /// For each function of the module: which of `funcs` it is, or [`NOWHERE`].
+    /// For each function of the module: which of `funcs` it is, or [`NOWHERE`]. Empty if nothing is called
+    /// through a pointer.
     pub(crate) by_address: Vec<u32>,
     pub(crate) shared_bytes: u32,
     pub(crate) local_bytes: u32,
+    /// Bytes of local memory of a thread, with all calls.
+    pub(crate) local_stride: u32,
+    /// The most 32-bit registers that are live at once in one of `funcs`.
+    pub(crate) pressure: u32,
+    /// Whether it asks of addresses whether they are constants'.
+    pub(crate) asks_constants: bool,
 }
 
 fn error(line: u32, function: &str, message: impl Into<String>) -> LoadError {
@@ -55,6 +63,7 @@ fn error(line: u32, function: &str, message: impl Into<String>) -> LoadError {
         line,
         function: function.into(),
         message: message.into(),
+        limit: false,
     }
 }
 
@@ -64,6 +73,7 @@ impl<'a> ModuleFacts<'a> {
             tree,
             globals: Vec::new(),
             global_index: HashMap::new(),
+            taken: OnceCell::new(),
         };
         let module = tree
             .variables
@@ -172,36 +182,81 @@ impl<'a> ModuleFacts<'a> {
         }
     }
 
-    /// Lowers the entry with this index.
-    pub(crate) fn kernel(&self, entry: usize) -> Result<Lowered, LoadError> {
+    /// Lowers the entry with this index, for gangs of up to `lanes` lanes. Takes what it costs from
+    /// `left`, of which a module has so much for all of its kernels.
+    pub(crate) fn kernel(
+        &self,
+        entry: usize,
+        lanes: usize,
+        left: &mut u64,
+    ) -> Result<Lowered, LoadError> {
+        let tree = &self.tree.functions[entry];
+        let refuse = |what: &str, most: u64| limits::beyond(tree.line, tree.name, what, most);
         let closure = self.closure(entry);
-        let mut by_address = vec![NOWHERE; self.tree.functions.len()];
-        for (index, &function) in closure.iter().enumerate() {
-            by_address[function] = index as u32;
+        if closure.len() > limits::FUNCTIONS {
+            let most = limits::FUNCTIONS as u64;
+            return Err(refuse("functions that a kernel may call", most));
         }
+        let numbers: HashMap<usize, u32> = closure.iter().copied().zip(0..).collect();
         let (shared, shared_bytes) = self.place_shared(&closure)?;
         let kernel = KernelFacts {
             module: self,
-            by_address: &by_address,
+            numbers: &numbers,
             shared,
         };
-        let mut funcs = Vec::with_capacity(closure.len());
-        for &function in &closure {
-            let mut func = body::lower(&kernel, function)?;
-            analysis::order(&mut func);
-            if function == entry {
-                let classes = analysis::classes(&func);
-                analysis::gather_segments(&mut func, &classes);
-            }
-            funcs.push(func);
-        }
-        let local_bytes = funcs.iter().map(|func| func.local_bytes).max().unwrap_or(0);
-        Ok(Lowered {
-            funcs,
-            by_address,
+        let room = KERNEL_INSTRUCTIONS.min(*left);
+        let mut spent = KERNEL_COST;
+        let mut lowered = Lowered {
+            funcs: Vec::with_capacity(closure.len()),
+            by_address: Vec::new(),
             shared_bytes,
-            local_bytes,
-        })
+            local_bytes: 0,
+            local_stride: 0,
+            pressure: 0,
+            asks_constants: false,
+        };
+        let too_many = || {
+            let (what, most) = if room < KERNEL_INSTRUCTIONS {
+                (
+                    "instructions of all kernels of a module",
+                    MODULE_INSTRUCTIONS,
+                )
+            } else {
+                ("instructions of a kernel", KERNEL_INSTRUCTIONS)
+            };
+            refuse(what, most)
+        };
+        for &function in &closure {
+            let rest = room.saturating_sub(spent);
+            let (mut func, cost) = body::lower(&kernel, function, rest)?.ok_or_else(too_many)?;
+            spent += cost;
+            let prepared = analysis::prepare(&mut func, function == entry, lanes);
+            let pressure = prepared.map_err(|(what, most)| {
+                let tree = &self.tree.functions[function];
+                limits::beyond(tree.line, tree.name, what, most)
+            })?;
+            lowered.pressure = lowered.pressure.max(pressure);
+            lowered.local_bytes = lowered.local_bytes.max(func.local_bytes);
+            lowered.asks_constants |= func.asks_constants;
+            lowered.funcs.push(func);
+        }
+        let blocks = lowered.funcs.iter().flat_map(|func| &func.blocks);
+        let indirect = |end: &End| {
+            let callee = |callee: &Callee| matches!(callee, Callee::Indirect(_));
+            matches!(end, End::Call { callee: how, .. } if callee(how))
+        };
+        if blocks.into_iter().any(|block| indirect(&block.end)) {
+            lowered.by_address = vec![NOWHERE; self.tree.functions.len()];
+            for (index, &function) in closure.iter().enumerate() {
+                lowered.by_address[function] = index as u32;
+            }
+            spent += lowered.by_address.len() as u64;
+        }
+        let most = u64::from(limits::LOCAL_BYTES);
+        lowered.local_stride = local_stride(&lowered.funcs)
+            .ok_or_else(|| refuse("bytes of local memory of a thread", most))?;
+        *left = left.checked_sub(spent).ok_or_else(too_many)?;
+        Ok(lowered)
     }
 
     /// The entry and the functions that it may call, itself or through others; all whose address is taken
@@ -209,16 +264,17 @@ impl<'a> ModuleFacts<'a> {
     fn closure(&self, entry: usize) -> Vec<usize> {
         let functions = &self.tree.functions;
         let mut found = vec![entry];
+        let mut known = HashSet::from([entry]);
         let mut next = 0;
         let mut indirect = false;
         while next < found.len() {
             let function = &functions[found[next]];
             next += 1;
             let mut add = |index: usize| {
-                let known = functions
+                let callable = functions
                     .get(index)
                     .is_some_and(|f| f.body.is_some() && !f.entry);
-                if known && !found.contains(&index) {
+                if callable && known.insert(index) {
                     found.push(index);
                 }
             };
@@ -232,11 +288,8 @@ impl<'a> ModuleFacts<'a> {
             }
             if indirect && next == found.len() {
                 indirect = false;
-                for index in self.address_taken() {
-                    if !found.contains(&index) {
-                        found.push(index);
-                    }
-                }
+                let taken = self.taken.get_or_init(|| self.address_taken());
+                found.extend(taken.iter().filter(|&&index| known.insert(index)));
             }
         }
         found
@@ -246,12 +299,13 @@ impl<'a> ModuleFacts<'a> {
     fn address_taken(&self) -> Vec<usize> {
         let functions = &self.tree.functions;
         let mut taken = Vec::new();
+        let mut known = HashSet::new();
         let mut add = |symbol: Symbol| {
             if let Symbol::Function(index) = symbol {
                 let callable = functions
                     .get(index)
                     .is_some_and(|f| f.body.is_some() && !f.entry);
-                if callable && !taken.contains(&index) {
+                if callable && known.insert(index) {
                     taken.push(index);
                 }
             }
@@ -278,7 +332,7 @@ impl<'a> ModuleFacts<'a> {
         &self,
         closure: &[usize],
     ) -> Result<(HashMap<VariableId, u64>, u32), LoadError> {
-        let mut ids = Vec::new();
+        let mut ids = HashSet::new();
         for &function in closure {
             for instruction in self.tree.functions[function].body.iter().flatten() {
                 each_symbol(instruction, &mut |symbol| {
@@ -288,12 +342,13 @@ impl<'a> ModuleFacts<'a> {
                         _ => return,
                     };
                     let shared = self.variable(id).is_some_and(|v| v.space == Space::Shared);
-                    if shared && !ids.contains(&id) {
-                        ids.push(id);
+                    if shared {
+                        ids.insert(id);
                     }
                 });
             }
         }
+        let mut ids: Vec<VariableId> = ids.into_iter().collect();
         ids.sort_unstable();
         let mut places = HashMap::new();
         let mut end = 0u64;
@@ -311,8 +366,9 @@ impl<'a> ModuleFacts<'a> {
                     end = end.next_multiple_of(variable.align.max(1));
                     places.insert(id, end);
                     end = end.saturating_add(variable.size);
-                    if end > MAX_FRAME {
-                        return Err(error(variable.line, "", "too much shared memory"));
+                    if end > FRAME_BYTES {
+                        let what = "bytes of shared memory of a block";
+                        return Err(limits::beyond(variable.line, "", what, FRAME_BYTES));
                     }
                 } else {
                     places.insert(id, end.next_multiple_of(variable.align.max(16)));
@@ -326,7 +382,8 @@ impl<'a> ModuleFacts<'a> {
 /// What the functions of one kernel see.
 struct KernelFacts<'a> {
     module: &'a ModuleFacts<'a>,
-    by_address: &'a [u32],
+    /// Which of the kernel's functions each function of the module is.
+    numbers: &'a HashMap<usize, u32>,
     shared: HashMap<VariableId, u64>,
 }
 

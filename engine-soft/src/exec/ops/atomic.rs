@@ -70,7 +70,8 @@ macro_rules! float_add {
 
 /// The operation of an atomic instruction, and how many operands it takes after the address.
 pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
-    let wide = ty.size() == 8;
+    // Bits that are not counted with may be of any type of their size; those of 128 are not built.
+    let (four, wide) = (ty.size() == 4, ty.size() == 8);
     let f = match (name, ty) {
         ("add", Type::U32 | Type::S32) => atomic!(u32; |old, b, _c| old.wrapping_add(b)),
         ("add", Type::U64 | Type::S64) => atomic!(u64; |old, b, _c| old.wrapping_add(b)),
@@ -81,20 +82,22 @@ pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
         ("add", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16)),
         ("add", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16)),
         ("and", _) if wide => atomic!(u64; |old, b, _c| old & b),
-        ("and", _) => atomic!(u32; |old, b, _c| old & b),
+        ("and", _) if four => atomic!(u32; |old, b, _c| old & b),
         ("or", _) if wide => atomic!(u64; |old, b, _c| old | b),
-        ("or", _) => atomic!(u32; |old, b, _c| old | b),
+        ("or", _) if four => atomic!(u32; |old, b, _c| old | b),
         ("xor", _) if wide => atomic!(u64; |old, b, _c| old ^ b),
-        ("xor", _) => atomic!(u32; |old, b, _c| old ^ b),
+        ("xor", _) if four => atomic!(u32; |old, b, _c| old ^ b),
         ("exch", _) if wide => atomic!(u64; |_old, b, _c| b),
-        ("exch", _) => atomic!(u32; |_old, b, _c| b),
+        ("exch", _) if four => atomic!(u32; |_old, b, _c| b),
         ("cas", Type::B16) => {
             return Some((atomic!(u16; |old, b, c| if old == b { c } else { old }), 2));
         }
         ("cas", _) if wide => {
             return Some((atomic!(u64; |old, b, c| if old == b { c } else { old }), 2));
         }
-        ("cas", _) => return Some((atomic!(u32; |old, b, c| if old == b { c } else { old }), 2)),
+        ("cas", _) if four => {
+            return Some((atomic!(u32; |old, b, c| if old == b { c } else { old }), 2));
+        }
         ("inc", Type::U32) => atomic!(u32; |old, b, _c| if old >= b { 0 } else { old + 1 }),
         ("dec", Type::U32) => {
             atomic!(u32; |old, b, _c| if old == 0 || old > b { b } else { old - 1 })
@@ -109,8 +112,7 @@ pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
         ("max", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).max(b as i64) as u64),
         _ => return None,
     };
-    let size = ty.size();
-    (size == 2 || size == 4 || size == 8).then_some((f, 1))
+    Some((f, 1))
 }
 
 fn half(a: u16, b: u16, ty: Type) -> u16 {

@@ -12,11 +12,9 @@ use crate::exec::program::NOWHERE;
 use crate::exec::regs::STRIP;
 use crate::exec::spaces::{FUNCTION_BASE, FUNCTION_STEP};
 
-/// What taking an edge costs: of the budget (24 bits), and of the fragment's turn (8 bits).
-pub(crate) fn edge(back: bool, operations: u32, spins: bool) -> u32 {
-    if !back {
-        return 0;
-    }
+/// What taking an edge costs that passes so many operations: of the budget (24 bits), and of the fragment's
+/// turn (8 bits).
+pub(crate) fn edge(operations: u32, spins: bool) -> u32 {
     // A loop that waits for others is to give way soon, in the block and in the gang.
     let (operations, turn) = if spins {
         (operations.saturating_mul(64), 64)
@@ -24,6 +22,11 @@ pub(crate) fn edge(back: bool, operations: u32, spins: bool) -> u32 {
         (operations, 1)
     };
     operations.clamp(1, 0xff_ffff) << 8 | turn
+}
+
+/// What going on to a later block costs after so many operations: of the budget alone.
+pub(crate) fn forward(operations: u32) -> u32 {
+    operations.min(0xff_ffff) << 8
 }
 
 impl Machine<'_> {
@@ -152,12 +155,14 @@ pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
 }
 
-/// Branch by a table: index in `s[2]`, table number in `imm`.
+/// Branch by a table: index in `s[2]`, table number in the lower half of `imm`, cost in the upper one.
 ///
 /// # Safety
 /// None.
 pub(crate) unsafe fn table(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let targets = &cx.program.tables[op.imm as usize];
+    // It stops here in any case, and whoever stops looks at the budget.
+    let _ = cx.pay((op.imm >> 32) as u32);
+    let targets = &cx.program.tables[op.imm as u32 as usize];
     let mut groups: Vec<(Mask, u32)> = Vec::new();
     for lane in cx.mask.lanes() {
         let index = cx
@@ -200,7 +205,7 @@ pub(crate) unsafe fn unguard(cx: &mut Machine<'_>, _: &Op) -> Flow {
 }
 
 /// Waits at a barrier. `width[0]`: its number, or 255 for that in `s[2]`; `s[3]`: thread count if
-/// `width[1]` bit 0 is set; bit 1: does not wait; bits 2 and 3: reduction; bit 4: negates `s[4]`; `d[1]`:
+/// `width[1]` bit 0 is set; bit 1: does not wait; bits 2 and 3: reduction of `s[4]`; `d[1]`:
 /// where the reduction goes.
 ///
 /// # Safety
@@ -231,7 +236,7 @@ pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
     };
     let reduce = kind.map(|kind| Reduce {
         op: kind,
-        holds: cx.holds(op, 4, flags & 16 != 0),
+        holds: cx.holds(op, 4, false),
         destination: op.d[1],
         width: if kind == ReduceOp::Popc { 4 } else { 1 },
     });

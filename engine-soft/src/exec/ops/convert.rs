@@ -191,10 +191,13 @@ fn integer_to_half(a: u64, _: u64, _: u64, imm: u64) -> u64 {
     };
     // More than 53 bits are far above the largest half; of a bfloat they count as sticky ones.
     let near = value as f64;
-    let sticky = if near as i128 == value {
+    let back = near as i128;
+    let sticky = if back == value {
         near
     } else {
-        f64::from_bits(near.to_bits() | 1)
+        // Toward zero, so that it stays on its side of what the second rounding may take for the middle.
+        let away = u64::from(back.unsigned_abs() > value.unsigned_abs());
+        f64::from_bits((near.to_bits() - away) | 1)
     };
     u64::from(half::from_f64(sticky, imm))
 }

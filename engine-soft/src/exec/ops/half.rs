@@ -6,7 +6,7 @@
 use half::{bf16, f16};
 use ptx::ast::Type;
 
-use super::table::{Simple, Words};
+use super::table::{Simple, Words, op};
 use crate::exec::machine::ColdFn;
 
 /// Bit of `imm`: bfloat16, not half.
@@ -52,6 +52,11 @@ fn flush(bits: u16, imm: u64) -> u16 {
     } else {
         bits
     }
+}
+
+/// A half without its bits if it is subnormal.
+pub(crate) fn flushed() -> Simple {
+    op!(u16 => u16; |a| flush(a, FTZ))
 }
 
 fn lanes(a: u64, b: u64, c: u64, imm: u64, f: impl Fn(f64, f64, f64) -> f64) -> u64 {

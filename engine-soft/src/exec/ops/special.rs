@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::exec::machine::{Flow, Machine, Op};
 use crate::exec::regs::{Lane, STRIP};
-use crate::exec::spaces::{GRID_BASE, LOCAL_BASE, WINDOW};
+use crate::exec::spaces::{GRID_BASE, WINDOW};
 
 /// Lanes of a warp.
 pub(crate) const WARP: u32 = 32;
@@ -189,13 +189,12 @@ pub(crate) unsafe fn global_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
     Flow::Next
 }
 
-/// d = local frame + imm; as a generic address if `s[4]` is not 0
+/// d = local frame + imm
 ///
 /// # Safety
 /// None.
 pub(crate) unsafe fn local_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let base = if op.s[4] == 0 { 0 } else { LOCAL_BASE };
-    cx.splat_wide(op, (u64::from(cx.local_base) + base).wrapping_add(op.imm));
+    cx.splat_wide(op, u64::from(cx.local_base).wrapping_add(op.imm));
     Flow::Next
 }
 
@@ -222,12 +221,12 @@ pub(crate) unsafe fn clock(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// # Safety
 /// None.
 pub(crate) unsafe fn in_constants(cx: &mut Machine<'_>, op: &Op) -> Flow {
-    let (frame, launch) = (cx.frame, cx.launch);
+    let (frame, constants) = (cx.frame, &cx.launch.constants);
     let inside = |address: u64| {
-        launch.kernel.constants.iter().any(|&(index, bytes)| {
-            let base = launch.globals.get(index as usize);
-            base.is_some_and(|base| address.wrapping_sub(*base) < bytes)
-        })
+        // Variables do not overlap.
+        let after = constants.partition_point(|&(base, _)| base <= address);
+        let before = after.checked_sub(1).and_then(|index| constants.get(index));
+        before.is_some_and(|&(base, bytes)| address - base < bytes)
     };
     cx.fill(op, |lane| {
         let lane = if op.varies(0) { lane } else { 0 };

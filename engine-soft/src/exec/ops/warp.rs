@@ -128,7 +128,7 @@ pub(crate) unsafe fn shuffle(cx: &mut Machine<'_>, op: &Op) -> Flow {
     Flow::Next
 }
 
-/// `vote`: predicate (negated if bit 8 of `imm` is set), member mask; mode in `imm`.
+/// `vote`: predicate, member mask; mode in `imm`.
 ///
 /// # Safety
 /// None.
@@ -137,7 +137,7 @@ pub(crate) unsafe fn vote(cx: &mut Machine<'_>, op: &Op) -> Flow {
     if let Err(flow) = cx.members(op, sync) {
         return flow;
     }
-    let holds = cx.holds(op, 0, op.imm >> 8 & 1 != 0);
+    let holds = cx.holds(op, 0, false);
     let mode = op.imm & 3;
     cx.each_warp(|cx, warp, lanes| {
         let here = holds.warp(warp);

@@ -40,6 +40,8 @@ struct Allocator<'a> {
     reads: HashMap<Reg, Vec<usize>>,
     writes: HashMap<Reg, Vec<usize>>,
     now: usize,
+    /// A slot is further away than an instruction can say.
+    far: bool,
 }
 
 pub(super) fn compile(
@@ -48,7 +50,7 @@ pub(super) fn compile(
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
-) -> Vec<u8> {
+) -> Option<Vec<u8>> {
     let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
     let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
     for (index, step) in steps.iter().enumerate() {
@@ -70,6 +72,7 @@ pub(super) fn compile(
         reads,
         writes,
         now: 0,
+        far: false,
     };
     for (index, step) in steps.iter().enumerate() {
         allocator.now = index;
@@ -82,7 +85,10 @@ pub(super) fn compile(
     for register in 0..allocator.registers.len() {
         allocator.clean(register as u8);
     }
-    allocator.out.close(top)
+    if allocator.far {
+        return None;
+    }
+    Some(allocator.out.close(top))
 }
 
 impl Allocator<'_> {
@@ -118,15 +124,21 @@ impl Allocator<'_> {
     }
 
     /// Where a unit lies in memory.
-    fn address(&self, unit: Unit) -> (Base, i32) {
+    fn address(&mut self, unit: Unit) -> (Base, i32) {
         let place = (self.place)(unit.0);
-        let offset = place.offset as i32;
-        if !place.varying {
+        let vector = if place.varying { unit.1 } else { 0 };
+        let offset = u64::from(place.offset) + u64::from(vector) * self.out.bytes() as u64;
+        let offset = i32::try_from(offset).unwrap_or_else(|_| {
+            self.far = true;
+            0
+        });
+        let base = match place {
             // All vectors of a uniform slot are the same.
-            return (Base::Rdi, offset);
-        }
-        let base = if place.width == 8 { Base::R9 } else { Base::R8 };
-        (base, offset + i32::from(unit.1) * self.out.bytes() as i32)
+            Place { varying: false, .. } => Base::Rdi,
+            Place { width: 8, .. } => Base::R9,
+            Place { .. } => Base::R8,
+        };
+        (base, offset)
     }
 
     /// Writes a register's value to its slot if that does not have it and somebody wants it.

@@ -98,14 +98,14 @@ pub(crate) fn possible(isa: Isa, masked: bool) -> bool {
     }
 }
 
-/// Compiles a segment: the code, to be placed anywhere.
+/// Compiles a segment: the code, to be placed anywhere. `None` if it cannot reach its slots.
 pub(crate) fn compile(
     steps: &[Step],
     place: &dyn Fn(Reg) -> Place,
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
-) -> Vec<u8> {
+) -> Option<Vec<u8>> {
     allocate::compile(steps, place, live_after, isa, masked)
 }
 

@@ -32,7 +32,7 @@ impl Texels {
     /// When the system refuses them.
     pub fn new(len: u64) -> Result<Self, rustix::io::Errno> {
         if len <= SMALL {
-            let heap = Bytes::new(len as usize);
+            let heap = Bytes::new(len as usize).ok_or(rustix::io::Errno::NOMEM)?;
             return Ok(Self {
                 start: heap.ptr().expose_provenance() as u64,
                 len: len.max(1),

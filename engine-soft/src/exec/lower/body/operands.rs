@@ -18,6 +18,7 @@ impl<'a> Body<'a> {
             guard: None,
             line: self.tree.line,
         };
+        self.cost += 1;
         self.preamble.push(inst);
         d
     }
@@ -224,14 +225,7 @@ impl<'a> Body<'a> {
 
     pub(in crate::exec::lower) fn local(&mut self, offset: u64) -> Reg {
         let d = self.temp(8);
-        self.emit(
-            Kind::LocalAddress {
-                offset,
-                generic: false,
-            },
-            vec![d],
-            Vec::new(),
-        );
+        self.emit(Kind::LocalAddress { offset }, vec![d], Vec::new());
         d
     }
 
@@ -306,33 +300,4 @@ impl<'a> Body<'a> {
             .try_into()
             .map_err(|_| self.fail("a wrong number of operands"))
     }
-}
-
-/// The type that a modifier names.
-pub(in crate::exec::lower) fn type_of(word: &str) -> Option<Type> {
-    Some(match word {
-        "pred" => Type::Pred,
-        "b8" => Type::B8,
-        "b16" => Type::B16,
-        "b32" => Type::B32,
-        "b64" => Type::B64,
-        "b128" => Type::B128,
-        "u8" => Type::U8,
-        "u16" => Type::U16,
-        "u16x2" => Type::U16x2,
-        "u32" => Type::U32,
-        "u64" => Type::U64,
-        "s8" => Type::S8,
-        "s16" => Type::S16,
-        "s16x2" => Type::S16x2,
-        "s32" => Type::S32,
-        "s64" => Type::S64,
-        "f16" => Type::F16,
-        "f16x2" => Type::F16x2,
-        "bf16" => Type::Bf16,
-        "bf16x2" => Type::Bf16x2,
-        "f32" => Type::F32,
-        "f64" => Type::F64,
-        _ => return None,
-    })
 }

@@ -1,0 +1,90 @@
+//! Memory that a client has: at addresses of the arena, and given back with the client.
+
+use std::sync::{Arc, Mutex};
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use super::lock;
+use crate::arena::Arena;
+use crate::{Owner, Window};
+
+/// Extents are in one hand at a time in this process too.
+static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
+
+/// Anonymous shared memory, at an address of the arena.
+#[derive(Debug)]
+pub struct Memory {
+    /// Its addresses.
+    pub window: Window,
+}
+
+impl Memory {
+    /// Maps memory there, which nothing may be yet.
+    pub fn map(window: Window) -> Arc<Self> {
+        // SAFETY: nothing is replaced, and what is mapped is only reached through this object.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(
+                window.base as *mut _,
+                window.bytes as usize,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE,
+            )
+        };
+        assert_eq!(
+            at.expect("the arena's addresses are free") as u64,
+            window.base
+        );
+        Arc::new(Self { window })
+    }
+
+    /// Puts bytes into it.
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        assert!(offset + bytes.len() as u64 <= self.window.bytes);
+        let to = (self.window.base + offset) as *mut u8;
+        // SAFETY: the range is inside the mapping, and no reference into it exists anywhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    /// Takes bytes out of it.
+    pub fn read(&self, offset: u64, bytes: u64) -> Vec<u8> {
+        assert!(offset + bytes <= self.window.bytes);
+        let mut out = vec![0; bytes as usize];
+        let from = (self.window.base + offset) as *const u8;
+        // SAFETY: the range is inside the mapping, and no reference into it exists anywhere.
+        unsafe { std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        out
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`; engines keep an Arc of this object while they may touch it.
+        let _ =
+            unsafe { rustix::mm::munmap(self.window.base as *mut _, self.window.bytes as usize) };
+    }
+}
+
+impl Owner for Memory {}
+
+/// Extents, given back when dropped.
+#[derive(Debug)]
+pub struct Extents(pub Vec<Window>);
+
+impl Extents {
+    /// Takes so many.
+    pub fn take(count: usize) -> Arc<Self> {
+        let mut arena = lock(&ARENA);
+        let extents = arena.get_or_insert_default().take(count);
+        Arc::new(Self(extents.expect("the arena has room for the suite")))
+    }
+}
+
+impl Owner for Extents {}
+
+impl Drop for Extents {
+    fn drop(&mut self) {
+        if let Some(arena) = lock(&ARENA).as_mut() {
+            arena.give_back(&self.0);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The observer of a client: it remembers what the engine says.
+
+use std::collections::HashMap;
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use cuda_abi::operations::At;
+
+use super::{PATIENCE, lock};
+use crate::{CUresult, Observer, Window};
+
+/// An observer that remembers everything.
+#[derive(Debug)]
+pub struct Told {
+    state: Mutex<ToldState>,
+    changed: Condvar,
+    /// Variables of modules are placed here, by counting up.
+    variables: Window,
+    /// Managed ones here: all of the host window.
+    managed: Window,
+}
+
+/// A position and what became of it.
+pub type Completion = (u64, Result<(), CUresult>);
+
+#[derive(Debug, Default)]
+struct ToldState {
+    /// How often it was told that there is text.
+    wrote: u64,
+    completed: HashMap<u32, Vec<Completion>>,
+    times: HashMap<u32, u64>,
+    faults: Vec<(u32, CUresult, String)>,
+    variable_bytes: u64,
+    managed_bytes: u64,
+}
+
+impl Told {
+    /// One that was told nothing yet, with places for modules' variables and for managed ones.
+    #[must_use]
+    pub fn new(variables: Window, managed: Window) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            variables,
+            managed,
+        }
+    }
+
+    /// What became of a position, if it is complete.
+    pub fn result_of(&self, stream: u32, sequence: u64) -> Option<Result<(), CUresult>> {
+        let state = lock(&self.state);
+        let completed = state.completed.get(&stream)?;
+        // Positions are complete in order.
+        let found = completed.binary_search_by_key(&sequence, |(at, _)| *at);
+        found.ok().map(|index| completed[index].1)
+    }
+
+    /// Where the next module's variables will lie.
+    pub fn variables_begin(&self) -> u64 {
+        self.variables.base + lock(&self.state).variable_bytes
+    }
+
+    /// Everything that a stream completed, in the order in which it was told.
+    pub fn completed(&self, stream: u32) -> Vec<Completion> {
+        let state = lock(&self.state);
+        state.completed.get(&stream).cloned().unwrap_or_default()
+    }
+
+    /// When an event was passed.
+    pub fn time(&self, event: u32) -> Option<u64> {
+        lock(&self.state).times.get(&event).copied()
+    }
+
+    /// How often it was told that there is text.
+    pub fn wrote(&self) -> u64 {
+        lock(&self.state).wrote
+    }
+
+    /// The faults, in order.
+    pub fn faults(&self) -> Vec<(u32, CUresult, String)> {
+        lock(&self.state).faults.clone()
+    }
+
+    /// Waits until a fault was told, and gives the first.
+    pub fn fault(&self) -> (u32, CUresult, String) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(fault) = self.faults().into_iter().next() {
+                return fault;
+            }
+            assert!(Instant::now() < deadline, "no fault was told");
+            self.wait_a_moment();
+        }
+    }
+
+    /// Waits until something was told, or a moment.
+    pub fn wait_a_moment(&self) {
+        let state = lock(&self.state);
+        let _ = self.changed.wait_timeout(state, Duration::from_millis(5));
+    }
+}
+
+impl Observer for Told {
+    fn completed(&self, at: At, result: Result<(), CUresult>) {
+        let mut state = lock(&self.state);
+        let completed = state.completed.entry(at.stream).or_default();
+        completed.push((at.sequence, result));
+        self.changed.notify_all();
+    }
+
+    fn event_time(&self, event: u32, nanoseconds: u64) {
+        lock(&self.state).times.insert(event, nanoseconds);
+    }
+
+    fn wrote(&self) {
+        lock(&self.state).wrote += 1;
+    }
+
+    fn fault(&self, context: u32, code: CUresult, text: &str) {
+        lock(&self.state).faults.push((context, code, text.into()));
+        self.changed.notify_all();
+    }
+
+    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
+        let mut state = lock(&self.state);
+        let (window, used) = match managed {
+            true => (self.managed, &mut state.managed_bytes),
+            false => (self.variables, &mut state.variable_bytes),
+        };
+        let base = window.base + *used;
+        let bytes = bytes.next_multiple_of(256);
+        if !window.contains(base, bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        *used += bytes;
+        Ok(Window { base, bytes })
+    }
+}
