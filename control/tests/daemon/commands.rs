@@ -245,7 +245,6 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     try_it(&format!("start_server -uid {us}"), json!({}));
     try_it("ping", json!({ "message": "The daemon runs" }));
     try_it("help x", error("Unknown command \"x\""));
-    try_it("ping", json!({ "message": "The daemon runs" }));
     assert_eq!(json(&rig, "help quit")["name"], "quit");
     try_it("quit -t x", error("quit -t takes a number of seconds"));
     try_it("quit -t 1", json!({}));
