@@ -5,6 +5,7 @@
 //! milliseconds since 1970, so that several begin together. The modes:
 //! * `rate`: kernels that take so long, launched back to back; kernels a second.
 //! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
+//! * `multiprocessors`: of how many the device is said to have.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
 use std::io::Read;
@@ -88,11 +89,18 @@ fn main() {
             let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
             println!("{{\"median\":{:.3},\"p99\":{:.3}}}", part(0.5), part(0.99));
         }
+        "multiprocessors" => {
+            // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+            let mut count = 0;
+            // SAFETY: the out pointer is a local's.
+            unsafe { driver.device_get_attribute(&raw mut count, 16, 0) }.expect("an attribute");
+            println!("{{\"multiprocessors\":{count}}}");
+        }
         "hold" => {
             driver.alloc(1 << 16).expect("a little memory");
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("rate, latency or hold"),
+        _ => panic!("rate, latency, multiprocessors or hold"),
     }
 }

@@ -89,6 +89,11 @@ pub const FIGURES: &[Figure] = &[
         take: idle,
     },
     Figure {
+        name: "multiprocessors told, at a percentage of ",
+        rounds: 1,
+        take: multiprocessors,
+    },
+    Figure {
         name: "server's CPU while 8 clients wait, % of a core",
         rounds: 2,
         take: waiting,
@@ -318,4 +323,23 @@ fn processor_ticks(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
+}
+
+/// What clients held to each whole percentage are told of the device's multiprocessors.
+fn multiprocessors(peer: &Peer) -> Vec<(String, f64)> {
+    if !peer.has_server() {
+        return Vec::new();
+    }
+    let told = (1..=100).filter_map(|percentage: u32| {
+        let child = peer
+            .client("gpu_client")
+            .arg("multiprocessors")
+            .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percentage.to_string())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the client starts");
+        let count = value(&output(child)?, "multiprocessors")?;
+        Some((percentage.to_string(), count))
+    });
+    told.collect()
 }

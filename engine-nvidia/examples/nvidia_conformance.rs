@@ -38,6 +38,8 @@ const NOT_PROMISED: &[(&str, &str)] = &[
     ("progress::dropping_a_client_ends_its_kernels", ENDLESS),
     ("progress::destroying_a_context_ends_its_kernels", ENDLESS),
     ("shares::what_never_ends_keeps_nobody", ENDLESS),
+    ("progress::a_storm_of_clients_leaves_nothing", SHARED),
+    ("progress::forty_kernels_wait_in_a_ring", QUEUES),
     ("faults::an_illegal_address_ends_its_context_only", SHARED),
     ("faults::a_neighbour_is_out_of_reach", SHARED),
     (
@@ -47,6 +49,7 @@ const NOT_PROMISED: &[(&str, &str)] = &[
 ];
 const ENDLESS: &str = "the driver cannot end one kernel";
 const SHARED: &str = "a fault ends the device's one context";
+const QUEUES: &str = "forty streams' signals share thirty-two hardware queues";
 
 fn main() -> ExitCode {
     // SAFETY: no other thread has been started.

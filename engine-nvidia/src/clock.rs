@@ -82,13 +82,20 @@ impl Clock {
             }
             time
         });
+        drop(state);
+        self.give_back(driver, done_with);
+        time
+    }
+
+    /// Takes an event back that nobody will ask for any more.
+    pub(crate) fn give_back(&self, driver: &Driver, event: Handle<CUevent>) {
+        let mut state = lock(&self.state);
         if state.spare.len() < SPARE {
-            state.spare.push(done_with);
+            state.spare.push(event);
         } else {
             // SAFETY: the event is ours, and nothing else holds it.
-            let _ = unsafe { driver.cuEventDestroy_v2(done_with.0) };
+            let _ = unsafe { driver.cuEventDestroy_v2(event.0) };
         }
-        time
     }
 
     /// Destroys the events. The device's context is current.

@@ -168,15 +168,44 @@ impl Context {
         }
         let text = format!(
             "device {} ({}) died: {code}; every client of this server on it has lost its context; \
-             this client's kernels at the time: {running}",
+             this client's kernels at the time: {running}; {}",
             self.device.ordinal(),
             self.device.facts().name,
+            advice(code),
         );
         let first = self
             .fault
             .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {
             self.observer.fault(self.id, code, &text);
+        }
+    }
+}
+
+/// What whoever reads of a device's death is to do.
+fn advice(code: CUresult) -> &'static str {
+    match code {
+        CUresult::ERROR_ECC_UNCORRECTABLE => {
+            "its memory is damaged: see `nvidia-smi -q -d ECC,ROW_REMAPPER`, then reset the GPU or restart the \
+             machine"
+        }
+        CUresult::ERROR_NVLINK_UNCORRECTABLE => {
+            "a link between GPUs has failed: see `nvidia-smi nvlink -e`, then restart the machine"
+        }
+        CUresult::ERROR_ASSERT
+        | CUresult::ERROR_HARDWARE_STACK_ERROR
+        | CUresult::ERROR_ILLEGAL_ADDRESS
+        | CUresult::ERROR_ILLEGAL_INSTRUCTION
+        | CUresult::ERROR_INVALID_ADDRESS_SPACE
+        | CUresult::ERROR_INVALID_PC
+        | CUresult::ERROR_LAUNCH_FAILED
+        | CUresult::ERROR_LAUNCH_TIMEOUT
+        | CUresult::ERROR_MISALIGNED_ADDRESS => {
+            "a kernel did this, and the GPU is well: `compute-sanitizer` finds the place in the program"
+        }
+        _ => {
+            "the GPU or its driver has failed: `dmesg` has an Xid that says why; if `nvidia-smi` does not answer, \
+             reset the GPU or restart the machine"
         }
     }
 }

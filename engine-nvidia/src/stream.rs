@@ -332,11 +332,11 @@ impl Stream {
                 state.unsigned += 1;
                 // What is not signed makes no room.
                 if alone || state.unsigned >= BATCH || commands >= room {
-                    self.sign(driver, state)?;
+                    // If that fails it is tried again, as in `sign_rest`: the driver has the work.
+                    let _ = self.device().confirm(self.sign(driver, state));
                 }
-                Ok(result)
-            })
-            .flatten();
+                result
+            });
         let (result, after) = match self.device().confirm(issued) {
             Ok(after) => (Ok(()), after),
             // A stream whose context is gone still ends.

@@ -519,7 +519,11 @@ impl DeviceWindow {
 
     /// Whether no memory is being cleared or looked at.
     fn is_clear(&self, driver: &Driver) -> bool {
-        self.looks.are_over() && self.cleared.is_over(driver)
+        // The stream is asked, and not the event: what was begun may have failed to be recorded.
+        // SAFETY: the stream is ours and alive.
+        let clears =
+            !self.clearing.0.is_null() && unsafe { driver.cuStreamQuery(self.clearing.0) }.is_err();
+        self.looks.are_over() && !clears
     }
 
     /// Waits until no memory is being cleared or looked at. A device that dies ends the waiting.

@@ -114,7 +114,10 @@ impl Work {
             Self::Event { event, .. } => {
                 let raw = device.clock().event(driver)?;
                 // SAFETY: event and stream are ours and of this context.
-                unsafe { driver.cuEventRecord(raw.0, stream)? };
+                if let Err(code) = unsafe { driver.cuEventRecord(raw.0, stream) } {
+                    device.clock().give_back(driver, raw);
+                    return Err(code);
+                }
                 Ok(After::Time { event, raw })
             }
             Self::Destroy => Ok(After::Destroy),

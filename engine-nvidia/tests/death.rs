@@ -17,6 +17,47 @@ fn poke(to: u64, value: u32) -> Vec<u8> {
     [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
 }
 
+/// Each death in a process of its own, which this one is when it is told of one.
+#[test]
+fn a_gpu_that_fails_is_told_of_with_what_to_do() {
+    const DEATH: &str = "OPENMPS_TEST_DEATH";
+    if let Ok(code) = std::env::var(DEATH) {
+        return dies_of(code.parse().unwrap());
+    }
+    // Memory that error correction could not mend, a GPU that dropped off, and what nobody knows.
+    for (code, advice) in [(214, "ECC"), (46, "Xid"), (999, "Xid")] {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "a_gpu_that_fails_is_told_of_with_what_to_do",
+                "--nocapture",
+            ])
+            .env(DEATH, code.to_string())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && text.contains(advice),
+            "{code}: {text}"
+        );
+    }
+}
+
+fn dies_of(code: u32) {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    controls.hold(true);
+    guest.write(0, device, &[1]);
+    controls.die(code);
+    assert_eq!(guest.wait(0), Err(CUresult(code)));
+    let (_, told, text) = guest.told.fault();
+    assert_eq!(told, CUresult(code));
+    println!("{text}");
+}
+
 #[test]
 fn a_dead_device_is_told_to_all_and_takes_nobody() {
     let fake = Fake::new(&["VERSION=12040"]);
@@ -46,6 +87,7 @@ fn a_dead_device_is_told_to_all_and_takes_nobody() {
     let (context, code, text) = guilty.told.fault();
     assert_eq!((context, code), (0, illegal));
     assert!(text.contains("poke") && text.contains("Fake GPU"), "{text}");
+    assert!(text.contains("compute-sanitizer"), "{text}");
     // Once for each context, of clients that did nothing too.
     let _ = other.told.fault();
     while other.told.faults().len() < 2 {

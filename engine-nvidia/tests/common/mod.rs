@@ -110,6 +110,18 @@ impl Controls {
         self.count(6)
     }
 
+    /// Has the call find no memory that is so many calls away; 0 for none. Gives how far it was still.
+    pub fn fail(&self, calls: i32) -> i32 {
+        // SAFETY: the function has this type in `driver.c`.
+        unsafe {
+            let fail = self
+                .library
+                .get::<unsafe extern "C" fn(i32) -> i32>(b"fake_fail\0")
+                .unwrap();
+            fail(calls)
+        }
+    }
+
     /// Commands that streams have not done.
     pub fn queued(&self) -> i64 {
         self.count(7)

@@ -81,10 +81,18 @@ static void drain(struct stream *s) {
         run(o);
     }
 }
+/* Calls until one finds no memory; 0 when all do. */
+static int fail_in;
+static R scarce(void) {
+    return __atomic_load_n(&fail_in, __ATOMIC_SEQ_CST) > 0 && !__atomic_sub_fetch(&fail_in, 1, __ATOMIC_SEQ_CST) ? OUT_OF_MEMORY : OK;
+}
+/* Sets them, and gives how many were left. */
+int fake_fail(int calls) { return __atomic_exchange_n(&fail_in, calls, __ATOMIC_SEQ_CST); }
+
 static struct stream *streams[4096];
 static R push(struct stream *s, struct op o) {
     pthread_mutex_lock(&big);
-    R r = sticky;
+    R r = sticky ? sticky : scarce();
     if (!r) {
         struct op *kept = malloc(sizeof o);
         *kept = o;
@@ -163,6 +171,7 @@ R cuCtxGetStreamPriorityRange(int *l, int *g) { *l = 0; *g = -5; return OK; }
 R cuMemGetInfo_v2(size_t *f, size_t *t) { *f = total - taken; *t = total; return sticky; }
 
 R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
+    if (scarce()) return OUT_OF_MEMORY;
     if (f != 1 || p > 0 || p < -5) return INVALID_VALUE;
     *s = malloc(sizeof **s);
     (*s)->first = 0;
@@ -216,21 +225,25 @@ R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {
 R cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *d) {
     return push(s, (struct op){.kind = 3, .call = f, .data = d});
 }
-R cuEventCreate(struct event **e, unsigned f) { *e = calloc(1, sizeof **e); live_events++; return sticky; }
+R cuEventCreate(struct event **e, unsigned f) { if (scarce()) return OUT_OF_MEMORY; *e = calloc(1, sizeof **e); live_events++; return sticky; }
 R cuEventDestroy_v2(struct event *e) { live_events--; free(e); return OK; }
 R cuEventRecord(struct event *e, struct stream *s) {
+    struct event before = *e;
     e->recorded = 1;
     e->passed = 0;
-    return push(s, (struct op){.kind = 4, .data = e});
+    R r = push(s, (struct op){.kind = 4, .data = e});
+    if (r) *e = before;
+    return r;
 }
 R cuEventQuery(struct event *e) { return sticky ? sticky : e->recorded && !e->passed ? NOT_READY : OK; }
 R cuEventElapsedTime(float *ms, struct event *a, struct event *b) { *ms = b->at - a->at; return sticky; }
 
-R cuMemHostAlloc(void **p, size_t n, unsigned f) { *p = aligned_alloc(4096, n); return *p ? OK : OUT_OF_MEMORY; }
+R cuMemHostAlloc(void **p, size_t n, unsigned f) { if (scarce()) return OUT_OF_MEMORY; *p = aligned_alloc(4096, n); return *p ? OK : OUT_OF_MEMORY; }
 R cuMemFreeHost(void *p) { free(p); return OK; }
 /* Registrations as first address and size, so that copies over two of them can be refused. */
 static P registered[4096][2];
 R cuMemHostRegister_v2(void *p, size_t n, unsigned f) {
+    if (scarce()) return OUT_OF_MEMORY;
     for (int i = 0; i < 4096; i++)
         if (registered[i][1] && registered[i][0] < (P)p + n && (P)p < registered[i][0] + registered[i][1]) return 712;
     for (int i = 0; i < 4096; i++)
@@ -254,6 +267,7 @@ R cuMemHostUnregister(void *p) {
 }
 R cuMemGetAllocationGranularity(size_t *n, void *p, unsigned o) { *n = 2 << 20; return OK; }
 R cuMemAddressReserve(P *at, size_t n, size_t a, P want, uint64_t f) {
+    if (scarce()) return OUT_OF_MEMORY;
     if (!want) { /* anywhere, at a multiple of the granularity */
         static P next = 0x300000000000;
         want = next;
@@ -274,6 +288,7 @@ static void leave(struct physical *what) {
     free(what);
 }
 R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
+    if (scarce()) return OUT_OF_MEMORY;
     if (n % (2 << 20) || !n) return INVALID_VALUE;
     if (taken + n > total) return OUT_OF_MEMORY;
     taken += n;
@@ -289,6 +304,7 @@ R cuMemCreate(struct physical **h, size_t n, void *p, uint64_t f) {
 }
 R cuMemRelease(struct physical *h) { leave(h); return OK; }
 R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
+    if (scarce()) return OUT_OF_MEMORY;
     if (at % (2 << 20) || n % (2 << 20) || o % (2 << 20) || o + n > h->bytes) return INVALID_VALUE;
     int free = -1;
     for (int i = 0; i < 4096; i++) {
@@ -306,6 +322,7 @@ R cuMemMap(P at, size_t n, size_t o, struct physical *h, uint64_t f) {
     return OK;
 }
 R cuMemSetAccess(P at, size_t n, int *d, size_t c) {
+    if (scarce()) return OUT_OF_MEMORY;
     for (int i = 0; i < 4096; i++)
         if (mappings[i].bytes == n && mappings[i].at == at) {
             mappings[i].devices = d[2] ? mappings[i].devices | 1u << d[1] : mappings[i].devices & ~(1u << d[1]);
@@ -373,6 +390,7 @@ R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stre
 
 struct module { char name[64]; long variable[8]; char *text; };
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
+    if (scarce()) return OUT_OF_MEMORY;
     const char *entry;
     waits_for_all();
     if (strncmp(image, ".version", 8) || !(entry = strstr(image, ".entry "))) {

@@ -1,0 +1,84 @@
+//! A driver that runs out of memory in the middle of things: whatever call it is that finds none, the client
+//! is told so, nothing is left behind, and others go on.
+
+mod common;
+
+use std::panic::AssertUnwindSafe;
+
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use cuda_abi::operations::ModuleUnload;
+use engine::Window;
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+use engine_nvidia::NvidiaEngine;
+
+const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+/// A bit of everything; what finds no memory gives its error, which ends the client.
+fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(0, 40 * GRANULE);
+    guest.commit_host();
+    guest.stream(40);
+    guest.upload(device, &[7; 100]);
+    let (module, _) = guest.module_in(0, PTX);
+    let value = [&device.to_le_bytes()[..], &5_u32.to_le_bytes()].concat();
+    guest.launch(40, module, 1, 1, &value);
+    guest.wait(40)?;
+    guest.event(40, 3);
+    guest.destroy(40);
+    guest.wait(40)?;
+    let memory = guest.client.physical_create(0, 2 << 20)?;
+    let at = Window {
+        base: guest.windows[0].base + (1 << 30),
+        bytes: 2 << 20,
+    };
+    guest.client.physical_map(at, &memory, 0)?;
+    guest.client.physical_access(at, 0, true)?;
+    let unload = ModuleUnload { module };
+    guest.client.module_unload(&unload, &[])?;
+    guest.wait(0)?;
+    assert_eq!(guest.word(device), 5);
+    Ok(())
+}
+
+#[test]
+fn a_driver_without_memory_is_an_error_at_any_call() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    work(&engine).unwrap();
+    let mut other = Guest::new(&engine);
+    let device = other.commit(0, GRANULE);
+    // What the first left to be given back later is: its module, and the page-locked memory.
+    controls.settle(1, 0);
+    controls.settle(2, 0);
+    let before = controls.counts();
+    let mut failed = 0;
+    for call in 1.. {
+        controls.fail(call);
+        // What the rig does not pass on it panics with, naming the code.
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| work(&engine)));
+        let over = controls.fail(0) > 0;
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(code)) => assert_eq!(code, CUresult::ERROR_OUT_OF_MEMORY, "call {call}"),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+                let told = text.contains("OUT_OF_MEMORY") || text.contains("CUresult(2)");
+                assert!(told, "call {call}: {text}");
+            }
+        }
+        for (what, &count) in before.iter().enumerate() {
+            controls.settle(what, count);
+        }
+        other.write(0, device, &call.to_le_bytes());
+        assert_eq!(other.wait(0), Ok(()), "another client, after call {call}");
+        if over {
+            break;
+        }
+        failed += 1;
+    }
+    assert!(failed > 20, "only {failed} calls");
+}
