@@ -19,9 +19,9 @@ use crate::sync::lock;
 const SPIN: Duration = Duration::from_micros(60);
 /// Its shortest and its longest sleep while there is work, and what part of the time since the last
 /// progress it sleeps: so much of a kernel's time may be lost before its end is seen.
-const SHORTEST: Duration = Duration::from_micros(10);
-const LONGEST: Duration = Duration::from_millis(2);
-const PART: u32 = 100;
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_micros(500);
+const PART: u32 = 32;
 /// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// How often the devices are asked while nothing moves.
