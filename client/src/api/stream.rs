@@ -52,16 +52,32 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
     capture::may_ask(&target)?;
-    target.wait(end_of(&target)?)?;
+    for (slot, sequence) in ends_of(&target)? {
+        target.current.session.wait(slot, sequence)?;
+    }
     let session = target.current.session;
+    session.outcome(target.current.slot())?;
     session.pools.synchronized(session);
     Ok(())
 }
 
-/// The place that a stream must come to for all that was posted until now.
-fn end_of(target: &Target) -> Result<u64, CUresult> {
-    target.current.session.check_open()?;
-    Ok(target.stream.posted())
+/// The streams, and the places in them, that must be come to for all that a stream stands for until now. The
+/// legacy stream stands for the blocking streams of its context too, as NVIDIA's driver has it: work that it
+/// was given now would wait for theirs.
+fn ends_of(target: &Target) -> Result<impl Iterator<Item = (u32, u64)>, CUresult> {
+    let session = target.current.session;
+    session.check_open()?;
+    let legacy = target.slot == target.current.slot();
+    let context = target.current.handle();
+    let others = legacy.then(|| {
+        session
+            .streams
+            .of_context(context)
+            .filter(|(_, stream)| stream.flags() & CU_STREAM_NON_BLOCKING == 0)
+            .map(|(key, stream)| (key.index(), stream.posted()))
+    });
+    let own = (target.slot, target.stream.posted());
+    Ok(std::iter::once(own).chain(others.into_iter().flatten()))
 }
 
 /// Queries that found nothing done, of all threads: now and then one of them looks whether there
@@ -89,7 +105,10 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
     capture::may_ask(&target)?;
-    query(target.slot, end_of(&target)?, target.current.slot())
+    for (slot, sequence) in ends_of(&target)? {
+        query(slot, sequence, target.current.slot())?;
+    }
+    Ok(())
 }
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Outcome {
