@@ -217,10 +217,7 @@ const FEATURES: &[(&str, &[&str])] = &[
     ),
     (
         "a trap",
-        &[
-            "cuLaunchKernel stop 1 1 1 1 1 1 0 stream {64:heap} NULL",
-            "cuLaunchKernel nothing 1 1 1 1 1 1 0 stream {64:heap} NULL",
-        ],
+        &["cuLaunchKernel stop 1 1 1 1 1 1 0 stream {64:heap} NULL"],
     ),
     (
         "contexts",
