@@ -41,8 +41,6 @@ pub(crate) struct Common {
     waiting: AtomicUsize,
     /// Streams with operations that were not signed when they came here. Streams keep this.
     unsigned: Mutex<Vec<Weak<Stream>>>,
-    /// Whether there are any.
-    has_unsigned: AtomicBool,
     /// Streams that have work, other than those that somebody is looking at.
     busy: Mutex<Vec<Arc<Stream>>>,
     /// How many streams have work.
@@ -69,7 +67,6 @@ impl Common {
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
             unsigned: Mutex::default(),
-            has_unsigned: AtomicBool::new(false),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
@@ -179,11 +176,8 @@ impl Common {
     /// The client's own thread looks no more for now, and gives the driver no more work.
     pub(crate) fn leave(&self) {
         self.sign();
-        if self.attended.load(Ordering::Relaxed) {
-            self.attended.store(false, Ordering::Release);
-            if self.is_busy() {
-                self.waker.wake();
-            }
+        if self.attended.swap(false, Ordering::AcqRel) && self.is_busy() {
+            self.waker.wake();
         }
     }
 
@@ -215,14 +209,10 @@ impl Common {
     /// A stream has an operation that is not signed.
     pub(crate) fn add_unsigned(&self, stream: &Arc<Stream>) {
         lock(&self.unsigned).push(Arc::downgrade(stream));
-        self.has_unsigned.store(true, Ordering::Release);
     }
 
     /// Signs what is not signed: nothing more comes for now.
     pub(crate) fn sign(&self) {
-        if !self.has_unsigned.swap(false, Ordering::AcqRel) {
-            return;
-        }
         let streams = std::mem::take(&mut *lock(&self.unsigned));
         for stream in streams.iter().filter_map(Weak::upgrade) {
             stream.sign_now();

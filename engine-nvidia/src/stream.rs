@@ -332,8 +332,7 @@ impl Stream {
                 state.unsigned += 1;
                 // What is not signed makes no room.
                 if alone || state.unsigned >= BATCH || commands >= room {
-                    // If that fails it is tried again, as in `sign_rest`: the driver has the work.
-                    let _ = self.device().confirm(self.sign(driver, state));
+                    self.sign_rest(state);
                 }
                 result
             });

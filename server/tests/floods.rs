@@ -13,6 +13,7 @@ use cuda_abi::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, TestClient, own_memory, until};
 use transport::handshake::Packet;
+use transport::session::{Chunk, Reply};
 
 /// Records of a flood.
 const MANY: u64 = 400_000;
@@ -30,6 +31,25 @@ fn attach_behind_a_gate(rig: &Rig) -> TestClient {
 
 fn post<R: Request>(client: &TestClient, request: &R) {
     client.end.post(0, 0, request, &[]).unwrap();
+}
+
+/// Has the first bytes of a chunk of staging memory loaded as an image.
+fn load_image(client: &TestClient, chunk: &Chunk, image: u64, bytes: u64) -> Reply<ImageLoadReply> {
+    let put = ImagePut {
+        image,
+        total: bytes,
+        offset: 0,
+        staging: chunk.offset(),
+        bytes,
+    };
+    post(client, &put);
+    let load = ImageLoad {
+        image,
+        staging: chunk.offset(),
+        capacity: 1 << 16,
+        options: 0,
+    };
+    client.end.call(&load, &[]).unwrap()
 }
 
 #[test]
@@ -87,21 +107,7 @@ fn a_module_is_unloaded_once() {
     let client = rig.attach_with_context();
     let chunk = client.end.staging().allocate(1 << 16).unwrap();
     chunk.copy_in(0, &[3, 1]);
-    let put = ImagePut {
-        image: 1,
-        total: 2,
-        offset: 0,
-        staging: chunk.offset(),
-        bytes: 2,
-    };
-    post(&client, &put);
-    let load = ImageLoad {
-        image: 1,
-        staging: chunk.offset(),
-        capacity: 1 << 16,
-        options: 0,
-    };
-    assert_eq!(client.end.call(&load, &[]).unwrap().status.0, 0);
+    assert_eq!(load_image(&client, &chunk, 1, 2).status.0, 0);
     let module = ModuleLoad {
         module: 9,
         image: 1,
@@ -126,21 +132,7 @@ fn images_that_are_refused_fill_no_log() {
     let client = rig.attach_with_context();
     let chunk = client.end.staging().allocate(1 << 16).unwrap();
     for image in 1..=200 {
-        let put = ImagePut {
-            image,
-            total: 1,
-            offset: 0,
-            staging: chunk.offset(),
-            bytes: 1,
-        };
-        post(&client, &put);
-        let load = ImageLoad {
-            image,
-            staging: chunk.offset(),
-            capacity: 1 << 16,
-            options: 0,
-        };
-        assert_ne!(client.end.call(&load, &[]).unwrap().fields.status, 0);
+        assert_ne!(load_image(&client, &chunk, image, 1).fields.status, 0);
     }
     let lines = rig.log.count("an image was refused");
     assert!((1..=20).contains(&lines), "{lines}");

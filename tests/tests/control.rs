@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
 
-fn openmps_in(folder: &std::path::Path) -> Command {
+fn openmps_in(folder: &Path) -> Command {
     let mut command = Command::new(openmps());
     command
         .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
@@ -17,20 +18,24 @@ fn openmps_in(folder: &std::path::Path) -> Command {
     command
 }
 
+/// A program whose environment holds nothing but the two directories.
+fn bare_in(folder: &Path, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command
+        .env_clear()
+        .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
+        .env("CUDA_MPS_LOG_DIRECTORY", folder.join("log"))
+        .stdin(Stdio::null());
+    command
+}
+
 #[test]
 fn a_daemon_in_the_background_accepts_at_once_and_quits() {
     let folder = tempfile::tempdir().unwrap();
     // NVIDIA's device plugin gives its daemon nothing else.
     let bare = |arguments: &[&str]| {
-        Command::new(openmps())
-            .arg("control")
-            .args(arguments)
-            .env_clear()
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
-            .stdin(Stdio::null())
-            .output()
-            .unwrap()
+        let mut command = bare_in(folder.path(), openmps());
+        command.arg("control").args(arguments).output().unwrap()
     };
     assert!(bare(&["-d"]).status.success());
     assert!(bare(&["get_server_list"]).status.success());
@@ -203,14 +208,8 @@ fn the_binary_answers_to_nvidias_names() {
     let call = |name: &str, arguments: &[&str]| {
         let link = folder.path().join(name);
         let _ = std::os::unix::fs::symlink(openmps(), &link);
-        let output = Command::new(link)
-            .args(arguments)
-            .env_clear()
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let mut command = bare_in(folder.path(), &link);
+        let output = command.args(arguments).output().unwrap();
         let text = [output.stdout, output.stderr].concat();
         (
             String::from_utf8(text).unwrap(),
@@ -343,7 +342,7 @@ fn doctor_says_what_is_wrong_and_logs_what_happened() {
 }
 
 /// Puts the client library somewhere, as `openmps run` does, and returns its folder.
-fn library_folder(home: &std::path::Path) -> std::path::PathBuf {
+fn library_folder(home: &Path) -> std::path::PathBuf {
     let output = openmps_in(home)
         .env_remove("CUDA_MPS_PIPE_DIRECTORY")
         .args(["run", "--", "printenv", "LD_LIBRARY_PATH"])

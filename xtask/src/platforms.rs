@@ -17,8 +17,9 @@ mod podman;
 mod traces;
 
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -203,6 +204,18 @@ impl Drop for Folder {
 fn output(command: &mut Command) -> Result<Output> {
     let name = format!("{command:?}");
     command.stdin(Stdio::null()).output().context(name)
+}
+
+/// Starts an engine's daemon, which writes what it has to say to a file.
+fn start(command: &mut Command, log: &Path) -> Result<Child> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let log = File::create(log)?;
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .with_context(|| format!("cannot start {name}"))
 }
 
 /// What a command prints, if it succeeds.

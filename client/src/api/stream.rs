@@ -75,6 +75,7 @@ fn ends_of(target: &Target) -> Result<impl Iterator<Item = (u32, u64)>, CUresult
             .of_context(context)
             .filter(|(_, stream)| stream.flags() & CU_STREAM_NON_BLOCKING == 0)
             .map(|(key, stream)| (key.index(), stream.posted()))
+            .filter(|(slot, _)| *slot != target.slot)
     });
     let own = (target.slot, target.stream.posted());
     Ok(std::iter::once(own).chain(others.into_iter().flatten()))

@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use platform::kubernetes::plugin::Strategy;
-use platform::kubernetes::proto::{self, method};
 use serde_json::{Value, json};
 
-use super::{ALIYUN, Machine, allocate, next, soon, watch};
+use super::{ALIYUN, Machine, allocate, next, preferred, soon, watch};
 
 /// An API server, as `kubectl proxy` shows it: a node with pods, of which one is what is asked for.
 fn api(machine: &Machine, mut pods: Value) -> Arc<Mutex<Vec<String>>> {
@@ -94,18 +93,7 @@ async fn what_the_extender_chose_is_what_a_pod_gets() {
     );
 
     // Alone the plugin would take the first GPU.
-    let request = proto::PreferredAllocationRequest {
-        container_requests: vec![proto::ContainerPreferredAllocationRequest {
-            available_device_ids: ids,
-            must_include_device_ids: Vec::new(),
-            allocation_size: 2,
-        }],
-    };
-    let preferred: proto::PreferredAllocationResponse =
-        proto::call(&mut plugin, method::PREFERRED, request)
-            .await
-            .unwrap();
-    let chosen = &preferred.container_responses[0].device_ids;
+    let chosen = preferred(&mut plugin, ids, 2).await;
     assert!(
         chosen.len() == 2 && chosen.iter().all(|id| id.starts_with("GPU-1-_-")),
         "{chosen:?}"

@@ -240,6 +240,26 @@ async fn allocate(
     answer.map(|answer: proto::AllocateResponse| answer.container_responses)
 }
 
+/// Which of the devices the plugin would rather have taken.
+async fn preferred(
+    plugin: &mut Grpc<Channel>,
+    available_device_ids: Vec<String>,
+    allocation_size: i32,
+) -> Vec<String> {
+    let request = proto::PreferredAllocationRequest {
+        container_requests: vec![proto::ContainerPreferredAllocationRequest {
+            available_device_ids,
+            must_include_device_ids: Vec::new(),
+            allocation_size,
+        }],
+    };
+    let mut answer: proto::PreferredAllocationResponse =
+        proto::call(plugin, method::PREFERRED, request)
+            .await
+            .unwrap();
+    answer.container_responses.swap_remove(0).device_ids
+}
+
 const ALIYUN: Mode = Mode::Aliyun {
     unit: MemoryUnit::Gib,
 };
@@ -264,24 +284,11 @@ async fn a_plugin_registers_lists_and_allocates() {
     assert_all(&devices, "Healthy");
     assert_eq!(devices[5].id, "GPU-1-_-1");
 
-    let request = proto::PreferredAllocationRequest {
-        container_requests: vec![proto::ContainerPreferredAllocationRequest {
-            available_device_ids: devices[2..]
-                .iter()
-                .map(|device| device.id.clone())
-                .collect(),
-            must_include_device_ids: Vec::new(),
-            allocation_size: 3,
-        }],
-    };
-    let preferred: proto::PreferredAllocationResponse =
-        proto::call(&mut plugin, method::PREFERRED, request)
-            .await
-            .unwrap();
-    let preferred = &preferred.container_responses[0].device_ids;
+    let ids = devices[2..].iter().map(|device| device.id.clone());
+    let chosen = preferred(&mut plugin, ids.collect(), 3).await;
     assert!(
-        preferred.iter().all(|id| id.starts_with("GPU-1-_-")),
-        "{preferred:?}"
+        chosen.iter().all(|id| id.starts_with("GPU-1-_-")),
+        "{chosen:?}"
     );
 
     // Two containers of a pod: each has its own group.

@@ -1,17 +1,17 @@
 //! A Docker daemon of this run's own, with its data in a folder that goes with it.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::{
     CANARY, Folder, PATIENCE, archive, canary, containers, last_line, need, output, said, skip,
-    until,
+    start, until,
 };
 use crate::shell::{end_within, root, send};
 
@@ -48,16 +48,13 @@ impl Docker {
             "runtimes": { "nvidia": { "path": root().join("tests/platforms/runtime.py") } },
         });
         fs::write(path("daemon.json"), config.to_string())?;
-        let log = File::create(path("log"))?;
-        let child = Command::new("dockerd")
-            .arg("--config-file")
-            .arg(path("daemon.json"))
-            .env("PATH", &programs)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start dockerd")?;
+        let child = start(
+            Command::new("dockerd")
+                .arg("--config-file")
+                .arg(path("daemon.json"))
+                .env("PATH", &programs),
+            &path("log"),
+        )?;
         let mut docker = Self {
             child,
             folder,

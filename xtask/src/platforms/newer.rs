@@ -2,9 +2,9 @@
 //! containerd from 1.7 on.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
@@ -13,7 +13,7 @@ use super::cdi::Registered;
 use super::docker::Docker;
 use super::{
     CANARY, Folder, PATIENCE, archive, canary, containers, last_line, memory_program, need,
-    number_before, output, said, skip, until,
+    number_before, output, said, skip, start, until,
 };
 use crate::daemon::Daemon;
 use crate::images::NBODY;
@@ -127,16 +127,13 @@ impl Containerd {
                 folder.0.display()
             ),
         )?;
-        let log = File::create(place("log"))?;
-        let child = Command::new("containerd")
-            .arg("--config")
-            .arg(place("config.toml"))
-            .env("PATH", &path)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("cannot start containerd")?;
+        let child = start(
+            Command::new("containerd")
+                .arg("--config")
+                .arg(place("config.toml"))
+                .env("PATH", &path),
+            &place("log"),
+        )?;
         let mut containerd = Self {
             child,
             folder,
