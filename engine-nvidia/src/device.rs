@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
+use cuda_abi::facts::{
+    COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts, MULTIPROCESSOR_COUNT,
+};
 use cuda_abi::types::*;
 
 use crate::clock::Clock;
@@ -16,6 +18,9 @@ use crate::parts::Parts;
 use crate::physical;
 use crate::sync::Handle;
 use crate::words::Words;
+
+/// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
 
 thread_local! {
     /// The context that this thread last made current.
@@ -120,6 +125,13 @@ impl Device {
         (10 * part(major) + part(minor)).cast_unsigned()
     }
 
+    /// Threads that can be on it at once.
+    pub(crate) fn threads(&self) -> u64 {
+        let fact = |number| self.facts.attribute(number).unwrap_or(0).max(0);
+        let each = fact(MAX_THREADS_PER_MULTIPROCESSOR);
+        u64::from(each.cast_unsigned()) * u64::from(fact(MULTIPROCESSOR_COUNT).cast_unsigned())
+    }
+
     /// The bit that stands for it.
     pub(crate) fn bit(&self) -> u64 {
         1_u64.checked_shl(self.ordinal.unsigned_abs()).unwrap_or(0)
@@ -188,8 +200,14 @@ impl Device {
     }
 
     /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].
-    pub(crate) fn alone<T>(&self, call: impl FnOnce() -> T) -> T {
-        self.gate.alone(|| self.check().is_err(), call)
+    ///
+    /// # Errors
+    /// As there, or the call's.
+    pub(crate) fn alone<T>(
+        &self,
+        call: impl FnOnce() -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        self.gate.alone(|| self.check().is_err(), call)?
     }
 
     /// Has the driver give something back while there are no kernels: it would wait for all of them.
@@ -213,8 +231,11 @@ impl Device {
 
     /// To be called before anything is made that will be [retired](Device::retire): waits while there is
     /// much of it already.
-    pub(crate) fn make_room(&self) {
-        self.gate.make_room(|| self.check().is_err());
+    ///
+    /// # Errors
+    /// See [`Gate::make_room`].
+    pub(crate) fn make_room(&self) -> Result<(), CUresult> {
+        self.gate.make_room(|| self.check().is_err())
     }
 
     pub(crate) fn granularity(&self) -> u64 {

@@ -23,6 +23,7 @@ mod array;
 mod cleared;
 mod client;
 mod clock;
+mod code;
 mod common;
 mod context;
 mod copy;

@@ -6,12 +6,16 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
 use engine::{Observer, Window};
 
+use crate::code::OwnCode;
 use crate::common::Common;
 use crate::context::Context;
 use crate::image::{Image, Loaded, ManagedVariable, Placed};
 use crate::memory::Memory;
 use crate::output::{RING, Ring};
 use crate::sync::{Handle, lock};
+
+/// The part of a device's memory that kernels' local memory may take: one in so many.
+const LOCAL_PART: u64 = 8;
 
 /// One module of a client.
 #[derive(Debug)]
@@ -28,6 +32,8 @@ pub(crate) struct Module {
     variables: Vec<Window>,
     /// Where its kernels print to.
     ring: Option<OwnRing>,
+    /// What it counts of code, if `loaded` is its own.
+    _code: Option<OwnCode>,
 }
 
 /// A module's ring, which counts among its client's.
@@ -55,8 +61,12 @@ impl Module {
         memory: &mut Memory,
         common: &Arc<Common>,
     ) -> Result<Self, CUresult> {
-        let loaded = image.instantiate(context.device())?;
         let shared = image.is_shared();
+        let code = match shared {
+            true => None,
+            false => Some(own_code(context, &image, common)?),
+        };
+        let loaded = image.instantiate(context.device())?;
         let mut variables = Vec::with_capacity(image.variables().len());
         for placed in image.variables() {
             variables.push(match placed {
@@ -77,7 +87,7 @@ impl Module {
             true => make_ring(context, &loaded, memory, common)?,
             false => None,
         };
-        let mut module = Self::of(context, image, loaded, shared, variables);
+        let mut module = Self::of(context, image, loaded, code, variables);
         module.ring = ring;
         Ok(module)
     }
@@ -86,11 +96,12 @@ impl Module {
     /// shared one has.
     ///
     /// # Errors
-    /// The driver's status.
-    pub(crate) fn apart(&self) -> Result<Self, CUresult> {
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if the client has much code of its own.
+    pub(crate) fn apart(&self, common: &Common) -> Result<Self, CUresult> {
         let image = Arc::clone(&self.image);
+        let code = own_code(&self.context, &image, common)?;
         let loaded = image.instantiate_alone(self.context.device())?;
-        let apart = Self::of(&self.context, image, loaded, false, Vec::new());
+        let apart = Self::of(&self.context, image, loaded, Some(code), Vec::new());
         for &(kernel, attribute, value) in &*lock(&self.attributes) {
             apart.set(kernel, attribute, value)?;
         }
@@ -101,7 +112,7 @@ impl Module {
         context: &Arc<Context>,
         image: Arc<Image>,
         loaded: Arc<Loaded>,
-        shared: bool,
+        code: Option<OwnCode>,
         variables: Vec<Window>,
     ) -> Self {
         Self {
@@ -113,10 +124,11 @@ impl Module {
                 .collect(),
             image,
             loaded,
-            shared,
+            shared: code.is_none(),
             attributes: Mutex::default(),
             variables,
             ring: None,
+            _code: code,
         }
     }
 
@@ -150,6 +162,24 @@ impl Module {
             .ok_or(invalid)?;
         let function = self.loaded.function(name)?;
         Ok(*cell.get_or_init(|| function))
+    }
+
+    /// Whether a kernel's local memory is within bounds. It is the context's, which all clients share: as
+    /// much as the neediest kernel's takes for all threads that can be on the device at once, and it stays.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY if it is more than a part of the device's memory.
+    pub(crate) fn check_local(&self, kernel: u32) -> Result<(), CUresult> {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize);
+        let bytes = kernel.map_or(0, |kernel| u64::from(kernel.local_bytes));
+        if bytes == 0 {
+            return Ok(());
+        }
+        let device = self.context.device();
+        match bytes.saturating_mul(device.threads()) > device.facts().total_memory / LOCAL_PART {
+            true => Err(CUresult::ERROR_OUT_OF_MEMORY),
+            false => Ok(()),
+        }
     }
 
     /// A kernel's name.
@@ -212,6 +242,12 @@ impl Module {
         attributes.push((kernel, attribute, value));
         Ok(())
     }
+}
+
+/// Counts the code of a module that is one client's only.
+fn own_code(context: &Context, image: &Image, common: &Common) -> Result<OwnCode, CUresult> {
+    let device = context.device().number();
+    common.code.take(device, image.code_bytes())
 }
 
 /// Gives a module that prints its ring, if there is room for one: printing is no reason to fail.

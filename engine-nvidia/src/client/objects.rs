@@ -74,6 +74,7 @@ impl NvidiaClient {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let mut launch = Launch::new(module, request, data)?;
+        module.check_local(request.kernel)?;
         if self.nice != 0 {
             launch.keep_priority();
         }
