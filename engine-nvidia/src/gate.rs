@@ -342,6 +342,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_retired_is_given_back_before_more_is_taken() {
+        let gate = Gate::default();
+        let (tell, told) = mpsc::channel();
+        gate.retire(1, move || tell.send(()).unwrap());
+        assert_eq!(gate.alone(NEVER, || told.try_recv()), Ok(Ok(())));
+    }
+
+    #[test]
     fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
         let gate = Arc::new(Gate::default());
         let running = gate.join();

@@ -5,6 +5,7 @@
  *   VERSION      what cuDriverGetVersion says;
  *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
+ *   LOCAL        bytes of a thread's local memory;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
@@ -35,6 +36,7 @@ enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 500, NOT_READY = 600, PTX =
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static int sticky;     /* what the context died of */
 static int held;       /* streams do nothing */
+static int spinning;   /* kernels that are told to spin do not end */
 static int attributes; /* how many device attributes are known */
 static size_t total = 1ull << 32, taken;
 static int live_streams, live_modules, live_registrations, live_events;
@@ -42,7 +44,7 @@ static int live_streams, live_modules, live_registrations, live_events;
 /* One operation of a stream. */
 struct op {
     struct op *next;
-    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event */
+    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin */
     P to, from;
     size_t width, height, depth, to_pitch, from_pitch, to_slice, from_slice;
     uint32_t value;
@@ -75,7 +77,7 @@ static void run(struct op *o) {
     free(o);
 }
 static void drain(struct stream *s) {
-    while (!held && !sticky && s->first) {
+    while (!held && !sticky && s->first && !(spinning && s->first->kind == 5)) {
         struct op *o = s->first;
         if (!(s->first = o->next)) s->last = &s->first;
         run(o);
@@ -121,13 +123,15 @@ static void waits_for_all(void) {
 static long last_part;
 
 /* What tests turn. */
-void fake_hold(int on) {
+static void turn(int *what, int on) {
     pthread_mutex_lock(&big);
-    held = on;
+    *what = on;
     for (int i = 0; i < 4096; i++)
         if (streams[i]) drain(streams[i]);
     pthread_mutex_unlock(&big);
 }
+void fake_hold(int on) { turn(&held, on); }
+void fake_spin(int on) { turn(&spinning, on); }
 void fake_die(int code) { sticky = code; }
 long fake_count(int what) {
     switch (what) {
@@ -423,14 +427,17 @@ static int set_last[32];
 R cuFuncSetAttribute(void *f, unsigned a, int v) { return a < 32 ? set_last[a] = v, OK : INVALID_VALUE; }
 int fake_attribute(unsigned a) { return set_last[a]; }
 #endif
-R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
+#ifndef LOCAL
+#define LOCAL 13
+#endif
+R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? LOCAL : 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;
     *o = 8 * i;
     *n = i ? 4 : 8;
     return OK;
 }
-/* A kernel writes its second parameter to the address that its first one is. */
+/* A kernel writes its second parameter to the address that its first one is; or it spins, if that is none. */
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                  unsigned shared, struct stream *s, void **params, void **extra) {
     if (!gx || bx > 1024) return INVALID_VALUE;
@@ -441,6 +448,6 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     memcpy(&to, block, 8);
     memcpy(&value, block + 8, 4);
     last_part = s->part;
-    return push(s, (struct op){.kind = 2, .to = to, .value = value});
+    return push(s, (struct op){.kind = to ? 2 : 5, .to = to, .value = value});
 }
 #endif
