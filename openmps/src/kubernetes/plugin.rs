@@ -12,7 +12,7 @@ use platform::kubernetes::allocations::{Groups, Limits};
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
 use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
-use platform::kubernetes::sharing::Config;
+use platform::kubernetes::sharing::Sharing;
 use serde::Deserialize;
 
 use crate::cdi::LIBRARY;
@@ -94,7 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let unit = arguments.memory_unit;
     let mode = match (arguments.mode, &arguments.config) {
-        (Word::Nvidia, Some(file)) => Mode::Nvidia(Config::read(file)?.sharing),
+        (Word::Nvidia, Some(file)) => Mode::Nvidia(Sharing::read(file)?),
         (Word::Nvidia, None) => bail!(
             "--mode=nvidia needs --config: the device plugin's file, with `sharing.mps.resources`"
         ),

@@ -38,8 +38,12 @@ pub struct HostConf {
     pub enabled_line: u64,
     /// `cuda_mps_pipe_directory`
     pub pipe: PathBuf,
+    /// The line that says so.
+    pub pipe_line: Option<u64>,
     /// `cuda_mps_log_directory`
     pub log: PathBuf,
+    /// The line that says so.
+    pub log_line: Option<u64>,
     /// `cuda_mps_replicas`
     pub replicas: u32,
     /// `container_device_config_file`, and its line.
@@ -66,7 +70,9 @@ impl HostConf {
             enabled: false,
             enabled_line: 1,
             pipe: "/tmp/nvidia-mps/pipe".into(),
+            pipe_line: None,
             log: "/tmp/nvidia-mps/log".into(),
+            log_line: None,
             replicas: 10,
             device_file: None,
         };
@@ -76,6 +82,7 @@ impl HostConf {
             conf.enabled_line = node.line;
         }
         if let Some(node) = said("cuda_mps_pipe_directory") {
+            conf.pipe_line = Some(node.line);
             conf.pipe = directory(
                 file,
                 node,
@@ -92,6 +99,7 @@ impl HostConf {
             }
         }
         if let Some(node) = said("cuda_mps_log_directory") {
+            conf.log_line = Some(node.line);
             conf.log = directory(file, node, "cuda_mps_log_directory", "/tmp/nvidia-mps/log")?;
         }
         if let Some(node) = said("cuda_mps_replicas") {
@@ -114,6 +122,24 @@ impl HostConf {
             line: Some(self.enabled_line),
             what,
             mend: mend.to_owned(),
+        }
+    }
+
+    /// A message about the pipe or log directory, which cannot be used: about the line that names it, or
+    /// that switches MPS on.
+    #[must_use]
+    pub fn bad_directory(&self, directory: &Path, what: String) -> BadFile {
+        let (key, line) = match directory == self.pipe {
+            true => ("cuda_mps_pipe_directory", self.pipe_line),
+            false => ("cuda_mps_log_directory", self.log_line),
+        };
+        let what = format!("{key} is {}: {what}", directory.display());
+        BadFile {
+            line: line.or(Some(self.enabled_line)),
+            ..self.bad(
+                what,
+                &format!("look at what is there and remove it, or name another with `{key}:`"),
+            )
         }
     }
 
@@ -272,6 +298,12 @@ mod tests {
         assert_eq!(conf.enabled_line, 3);
         assert_eq!(conf.pipe, Path::new("/tmp/mps/pipe"));
         assert_eq!(conf.replicas, 8);
+        let told = conf.bad_directory(&conf.log, "somebody else's".into());
+        assert_eq!(
+            told.to_string(),
+            "host.conf:5: cuda_mps_log_directory is /tmp/mps/log: somebody else's\n  -> look at what is \
+             there and remove it, or name another with `cuda_mps_log_directory:`"
+        );
         let file = "/etc/yunion/host_container_device.yml";
         assert_eq!(conf.device_file, Some((file.into(), 7)));
 
@@ -291,6 +323,7 @@ mod tests {
             assert!(!conf.enabled);
             assert_eq!(conf.pipe, Path::new("/tmp/nvidia-mps/pipe"));
             assert_eq!(conf.log, Path::new("/tmp/nvidia-mps/log"));
+            assert_eq!(conf.bad_directory(&conf.pipe, String::new()).line, Some(1));
             assert_eq!((conf.replicas, conf.device_file), (10, None));
         }
         assert_eq!(
