@@ -78,6 +78,11 @@ pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
     }
 }
 
+/// Whether the environment says which engine it is to be: else who has no GPU gets the software GPU.
+pub fn is_named() -> bool {
+    variable("OPENMPS_ENGINE").is_some()
+}
+
 /// Opens the compute modes of the devices that a server would have: NVIDIA's through their management
 /// library, the software GPU's in their file.
 pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {

@@ -165,7 +165,12 @@ fn the_chart_names_only_values_that_there_are() {
     assert_eq!(text(&chart, "version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(text(&chart, "appVersion"), env!("CARGO_PKG_VERSION"));
     let values = documents("helm/openmps/values.yaml").remove(0);
-    for template in ["_helpers.tpl", "daemon.yaml", "extender.yaml", "plugin.yaml"] {
+    for template in [
+        "_helpers.tpl",
+        "daemon.yaml",
+        "extender.yaml",
+        "plugin.yaml",
+    ] {
         let (_, text) = deploy(&format!("helm/openmps/templates/{template}"));
         for rest in text.split(".Values.").skip(1) {
             let name = |byte: char| byte.is_ascii_alphanumeric() || byte == '.';

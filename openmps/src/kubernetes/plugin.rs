@@ -203,9 +203,21 @@ impl Groups for Daemon {
 
 impl Node for Daemon {
     fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
-        let text = self.ask("device_query --json")?;
-        machine::listed(&text)
-            .ok_or_else(|| "no server has said yet which devices there are".into())
+        let pipe = self.0.pipe.display();
+        match control::ask(&self.0.control_socket(), "device_query --json") {
+            // Which server it was matters to nobody, and would be another one each time.
+            Ok((_, 1..)) => Err(format!(
+                "{pipe}: its server does not start, and server.log beside it says why\n  -> if this node \
+                 has no GPU, take the label by which the DaemonSets select it, or set OPENMPS_ENGINE=soft \
+                 on the daemon; else give the daemon the GPU and its driver (openmps doctor)"
+            )),
+            Ok((text, _)) => machine::listed(&text)
+                .ok_or_else(|| format!("{pipe}: no server has said yet which devices there are")),
+            Err(error) => Err(format!(
+                "{pipe}: {error}\n  -> start it with this CUDA_MPS_PIPE_DIRECTORY (openmps control -d), or \
+                 look why the DaemonSet's pod on this node does not run"
+            )),
+        }
     }
 
     fn probe(&mut self) -> Result<(), String> {

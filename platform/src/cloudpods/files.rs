@@ -125,6 +125,16 @@ impl HostConf {
         }
     }
 
+    /// A message about a machine on which MPS is wanted and that has no GPU, or none that can be used.
+    #[must_use]
+    pub fn no_gpu(&self, why: &str) -> BadFile {
+        self.bad(
+            format!("MPS is wanted, but this machine has no GPU: {why}"),
+            "install the GPU's driver, or write `enable_cuda_mps: false`; OPENMPS_ENGINE=soft in the \
+             environment takes the software GPU",
+        )
+    }
+
     /// A message about the pipe or log directory, which cannot be used: about the line that names it, or
     /// that switches MPS on.
     #[must_use]

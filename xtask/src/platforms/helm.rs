@@ -172,7 +172,10 @@ fn extender(defaults: &[String]) -> Result<()> {
     let mut plain = read("extender/rbac")?;
     let mut sets = read("aliyun")?;
     let plugin = sets[1].as_object_mut().context("the plugin")?;
-    for (key, patch) in read("extender/plugin-patch")?[0].as_object().context("a patch")? {
+    for (key, patch) in read("extender/plugin-patch")?[0]
+        .as_object()
+        .context("a patch")?
+    {
         merge(plugin.get_mut(key).context(key.clone())?, patch);
     }
     let sets = sets.as_array().context("documents")?;
