@@ -19,9 +19,11 @@ log="$base/log_$gpu"
 group="slurm-${SLURM_JOB_ID:?is set by Slurm}"
 
 control() {
-    # A node without its GPU is not to go on with the software GPU.
+    # Slurm numbers GPUs by the bus, as their files are. A node without its GPU is not to go on with the
+    # software GPU.
     env -u CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -u CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
-        OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" CUDA_MPS_PIPE_DIRECTORY="$pipe" CUDA_MPS_LOG_DIRECTORY="$log" CUDA_VISIBLE_DEVICES="$gpu" \
+        OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" CUDA_DEVICE_ORDER=PCI_BUS_ID \
+        CUDA_MPS_PIPE_DIRECTORY="$pipe" CUDA_MPS_LOG_DIRECTORY="$log" CUDA_VISIBLE_DEVICES="$gpu" \
         "$openmps" control "$@" 9>&-
 }
 

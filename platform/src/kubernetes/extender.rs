@@ -188,7 +188,12 @@ impl Api {
     /// One request and its answer's body. HTTP 1.0, so that the answer ends with the connection.
     fn ask(&self, method: &str, path: &str, patch: Option<&Value>) -> Result<String, String> {
         let place = self.socket.display();
-        let failed = |error: std::io::Error| format!("the API server, at {place}: {error}");
+        let failed = |error: std::io::Error| {
+            format!(
+                "the API server, at {place}: {error}: it is reached through `kubectl proxy`, in a container \
+                 beside the plugin"
+            )
+        };
         let body = patch.map(Value::to_string).unwrap_or_default();
         let mut stream = UnixStream::connect(&self.socket).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -213,7 +218,11 @@ impl Api {
         }
         let said: Value = serde_json::from_str(body).unwrap_or_default();
         let why = said["message"].as_str().unwrap_or("it does not say why");
-        Err(format!("the API server, at {place}: {status}, {why}"))
+        let mend = match status {
+            "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
+            _ => "",
+        };
+        Err(format!("the API server, at {place}: {status}, {why}{mend}"))
     }
 }
 
