@@ -71,7 +71,9 @@ pub fn open_directory(path: &Path) -> Result<(), String> {
             left.push_front(part.as_os_str().to_owned());
         }
     };
-    before(&mut left, path);
+    let whole =
+        std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    before(&mut left, &whole);
     let mut at = PathBuf::from("/");
     let mut links = 0;
     while let Some(name) = left.pop_front() {

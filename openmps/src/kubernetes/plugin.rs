@@ -26,8 +26,8 @@ pub struct Arguments {
     /// In what memory is counted: GiB or MiB
     #[arg(long, value_name = "UNIT", default_value = "GiB")]
     memory_unit: MemoryUnit,
-    /// With --mode=nvidia: the device plugin's file, with `sharing.mps`
-    #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
+    /// With --mode=nvidia: the device plugin's file, with `sharing.mps`; in place of CONFIG_FILE
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// On which GPU of several a container's share is put
     #[arg(long, value_enum, default_value = "binpack")]
@@ -93,7 +93,11 @@ enum Place {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let unit = arguments.memory_unit;
-    let mode = match (arguments.mode, &arguments.config) {
+    // As with NVIDIA's plugin, an empty variable names no file.
+    let variable = || std::env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
+    let config = arguments.config.clone();
+    let config = config.or_else(|| variable().map(PathBuf::from));
+    let mode = match (arguments.mode, &config) {
         (Word::Nvidia, Some(file)) => Mode::Nvidia(Sharing::read(file)?),
         (Word::Nvidia, None) => bail!(
             "--mode=nvidia needs --config: the device plugin's file, with `sharing.mps.resources`"

@@ -227,6 +227,7 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         return Ok(Vec::new());
     };
     let mut entries: Vec<Entry> = Vec::new();
+    let mut others = Vec::new();
     for item in file.list(devices, "devices")? {
         let fields = match &item.value {
             Value::Map(fields) => fields.as_slice(),
@@ -250,6 +251,12 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         let kind_node = field("type")?;
         let kind = file.text(kind_node, "type", OURS)?;
         if OTHERS.contains(&kind) {
+            // Its other fields are others' business, but a device that is somebody's alone is not shared.
+            if let Some(node) = get(fields, "path")
+                && let Value::Text(path) = &node.value
+            {
+                others.push((PathBuf::from(path), node.line));
+            }
             continue;
         }
         if kind != OURS {
@@ -266,19 +273,24 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         let path_node = field("path")?;
         let path = directory(file, path_node, "path", "/dev/dri/renderD128")?;
         let parts = count(file, field("virtual_number")?, "virtual_number")?;
-        if let Some(other) = entries.iter().find(|other| other.path == path) {
-            return Err(file.bad(
-                path_node.line,
-                format!("{} is in line {} already", path.display(), other.line),
-                "keep one entry for each device",
-            ));
-        }
         entries.push(Entry {
             file: file.path().to_owned(),
             line: path_node.line,
             path,
             parts,
         });
+    }
+    for (place, entry) in entries.iter().enumerate() {
+        let ours = entries[..place].iter().map(|one| (&one.path, one.line));
+        let others = others.iter().map(|(path, line)| (path, *line));
+        if let Some((path, line)) = ours.chain(others).find(|(path, _)| **path == entry.path) {
+            let (first, second) = (line.min(entry.line), line.max(entry.line));
+            return Err(file.bad(
+                second,
+                format!("{} is in line {first} already", path.display()),
+                "keep one entry for each device",
+            ));
+        }
     }
     Ok(entries)
 }
@@ -424,6 +436,24 @@ mod tests {
                 devices(&item(
                     "  type: NVIDIA_MPS\n  virtual_number: 4\n- path: /dev/dri/renderD128\n  \
                      type: NVIDIA_MPS\n  virtual_number: 2",
+                ))
+                .unwrap_err(),
+                5,
+                "in line 2 already",
+            ),
+            (
+                devices(&item(
+                    "  type: NVIDIA_GPU\n- path: /dev/dri/renderD128\n  type: NVIDIA_MPS\n  \
+                     virtual_number: 2",
+                ))
+                .unwrap_err(),
+                4,
+                "in line 2 already",
+            ),
+            (
+                devices(&item(
+                    "  type: NVIDIA_MPS\n  virtual_number: 2\n- path: /dev/dri/renderD128\n  \
+                     type: NVIDIA_GPU_SHARE",
                 ))
                 .unwrap_err(),
                 5,
