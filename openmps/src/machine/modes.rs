@@ -10,9 +10,13 @@ use crate::engines;
 /// The software GPU's name.
 const SOFTWARE: &str = "OpenMPS software GPU";
 
+pub fn is_software(gpu: &Gpu) -> bool {
+    gpu.name == SOFTWARE
+}
+
 /// The mode of a device; the default one where it cannot be found out.
 pub fn get(gpu: &Gpu) -> ComputeMode {
-    if gpu.name == SOFTWARE {
+    if is_software(gpu) {
         let number = SoftwareModes::new(0).get(gpu.index);
         return ComputeMode::numbered(number).unwrap_or_default();
     }
@@ -27,7 +31,7 @@ fn of_nvidia(gpu: &Gpu) -> Option<ComputeMode> {
 
 /// Sets the mode of a device.
 pub fn set(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
-    if gpu.name == SOFTWARE {
+    if is_software(gpu) {
         let name = gpu.index.to_string();
         return SoftwareModes::new(0)
             .set(&name, mode.number())
