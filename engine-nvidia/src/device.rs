@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
 use crate::gate::Gate;
+use crate::local::Local;
 use crate::parts::Parts;
 use crate::physical;
 use crate::sync::Handle;
@@ -46,6 +47,7 @@ pub(crate) struct Device {
     /// Streams that there are.
     streams: AtomicUsize,
     gate: Gate,
+    local: Local,
     parts: Parts,
     /// `None` if the driver has no use for it.
     mark: Option<Mark>,
@@ -100,6 +102,7 @@ impl Device {
             priorities,
             streams: AtomicUsize::new(0),
             gate: Gate::default(),
+            local: Local::default(),
             parts: Parts::new(driver, ordinal),
             mark: Mark::load(driver),
             reachable: reachable(driver, ordinal),
@@ -196,6 +199,16 @@ impl Device {
     /// What operations of streams pass on their way to the driver.
     pub(crate) fn gate(&self) -> &Gate {
         &self.gate
+    }
+
+    /// What its kernels have of local memory.
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// The engine's own stream.
+    pub(crate) fn service(&self) -> CUstream {
+        self.service.0
     }
 
     /// How it is split among clients with a percentage.

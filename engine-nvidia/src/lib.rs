@@ -40,6 +40,7 @@ mod host;
 mod image;
 mod launch;
 mod link;
+mod local;
 mod locate;
 mod looks;
 mod memory;

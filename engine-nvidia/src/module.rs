@@ -15,9 +15,6 @@ use crate::memory::Memory;
 use crate::output::{RING, Ring};
 use crate::sync::{Handle, lock};
 
-/// The part of a device's memory that kernels' local memory may take: one in so many.
-const LOCAL_PART: u64 = 8;
-
 /// One module of a client.
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -172,22 +169,10 @@ impl Module {
         Ok(*cell.get_or_init(|| function))
     }
 
-    /// Whether a kernel's local memory is within bounds. It is the context's, which all clients share: as
-    /// much as the neediest kernel's takes for all threads that can be on the device at once, and it stays.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_OUT_OF_MEMORY if it is more than a part of the device's memory.
-    pub(crate) fn check_local(&self, kernel: u32) -> Result<(), CUresult> {
+    /// Bytes of local memory that each thread of a kernel needs.
+    pub(crate) fn local_bytes(&self, kernel: u32) -> u64 {
         let kernel = self.image.descriptor().kernels.get(kernel as usize);
-        let bytes = kernel.map_or(0, |kernel| u64::from(kernel.local_bytes));
-        if bytes == 0 {
-            return Ok(());
-        }
-        let device = self.context.device();
-        match bytes.saturating_mul(device.threads()) > device.facts().total_memory / LOCAL_PART {
-            true => Err(CUresult::ERROR_OUT_OF_MEMORY),
-            false => Ok(()),
-        }
+        kernel.map_or(0, |kernel| kernel.local_bytes.into())
     }
 
     /// The driver has taken a launch of a kernel.

@@ -39,7 +39,7 @@ fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {
     let mut guest = Guest::new(engine);
     let module = guest.module(PTX);
     controls.spin(true);
-    guest.launch(0, module, 1, 1, &poke(0, 0));
+    guest.launch(0, module, 1, 1, &poke(0, 1));
     assert!(controls.queued() > 0, "it spins");
     std::thread::spawn(move || drop(guest))
 }
@@ -114,7 +114,7 @@ fn who_waits_for_a_part_holds_up_nobody_else() {
     busy.context(0, 0);
     let module = busy.module(PTX);
     controls.spin(true);
-    busy.launch(0, module, 1, 1, &poke(0, 0));
+    busy.launch(0, module, 1, 1, &poke(0, 1));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let mut guest = Guest::with_share(&engine, part(10.0));
@@ -134,6 +134,8 @@ fn who_waits_for_a_part_holds_up_nobody_else() {
     assert_eq!(controls.stalls(), 0);
 }
 
+const DEEP: &str = ".version 7.8\n.visible .entry deep() {}";
+
 /// Local memory is there for all threads of the device, and stays.
 #[test]
 fn kernels_that_want_very_much_local_memory_are_refused() {
@@ -142,7 +144,7 @@ fn kernels_that_want_very_much_local_memory_are_refused() {
         let engine = fake.open().expect("a driver that works");
         let mut guest = Guest::new(&engine);
         let device = guest.commit(0, GRANULE);
-        let module = guest.module(PTX);
+        let module = guest.module(DEEP);
         let launch = simple_launch(module, 1, 1);
         let told = guest.launch_result(0, &launch, &poke(device, 1));
         assert_eq!(
@@ -150,6 +152,43 @@ fn kernels_that_want_very_much_local_memory_are_refused() {
             "{local} bytes for each of a million threads, of 4 GiB"
         );
     }
+}
+
+/// A launch that needs more local memory than any before waits for kernels, with the context's lock held.
+#[test]
+fn more_local_memory_is_taken_while_nothing_runs() {
+    let fake = Fake::new(&["VERSION=12040", "LOCAL=2000", "TOTAL=(1ull<<40)"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let mut third = Guest::new(&engine);
+    let (spins, module) = (busy.module(PTX), other.module(DEEP));
+    let (device, place) = (other.commit(0, GRANULE), third.commit(0, GRANULE));
+    controls.spin(true);
+    busy.launch(0, spins, 1, 1, &poke(0, 1));
+    std::thread::scope(|scope| {
+        let launch = scope.spawn(|| {
+            let launch = simple_launch(module, 1, 1);
+            other.launch_result(0, &launch, &poke(device, 1))
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!launch.is_finished(), "launched beside a kernel");
+        third.write(0, place, &[1]);
+        assert_eq!(third.wait(0), Ok(()), "a third goes on");
+        controls.spin(false);
+        assert_eq!(launch.join().expect("it is told"), Ok(()));
+    });
+    assert_eq!(busy.wait(0), Ok(()));
+    // From then on it is there.
+    controls.spin(true);
+    busy.launch(0, spins, 1, 1, &poke(0, 1));
+    other.launch(0, module, 1, 1, &poke(device, 7));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 7);
+    controls.spin(false);
+    assert_eq!(busy.wait(0), Ok(()));
+    drop((busy, other, third, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
 }
 
 /// The driver calls the functions that move host memory one after another, whosever they are.

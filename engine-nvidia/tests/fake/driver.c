@@ -5,7 +5,8 @@
  *   VERSION      what cuDriverGetVersion says;
  *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
- *   LOCAL        bytes of a thread's local memory;
+ *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
+ *   TOTAL        bytes of memory that there are said to be;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
@@ -38,13 +39,16 @@ static int sticky;     /* what the context died of */
 static int held;       /* streams do nothing */
 static int spinning;   /* kernels that are told to spin do not end */
 static int attributes; /* how many device attributes are known */
-static size_t total = 1ull << 32, taken;
+#ifndef TOTAL
+#define TOTAL (1ull << 32)
+#endif
+static size_t total = TOTAL, taken;
 static int live_streams, live_modules, live_registrations, live_events;
 
 /* One operation of a stream. */
 struct op {
     struct op *next;
-    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin */
+    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin, 6 nothing */
     P to, from;
     size_t width, height, depth, to_pitch, from_pitch, to_slice, from_slice;
     uint32_t value;
@@ -419,6 +423,7 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     live_modules += !strstr(image, "openmps_mark"); /* which goes with the context */
     return sticky;
 }
+R cuModuleLoadData(struct module **m, const char *image) { return cuModuleLoadDataEx(m, image, 0, 0, 0); }
 R cuModuleUnload(struct module *m) { waits_for_all(); free(m->text); free(m); live_modules--; return OK; }
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
@@ -441,14 +446,15 @@ int fake_attribute(unsigned a) { return set_last[a]; }
 #ifndef LOCAL
 #define LOCAL 13
 #endif
-R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? LOCAL : 10 + a; return OK; }
+static int local_bytes(struct module *m) { return strstr(m->name, "deep") ? LOCAL : 13; }
+R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? local_bytes(f) : 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;
     *o = 8 * i;
     *n = i ? 4 : 8;
     return OK;
 }
-/* A kernel writes its second parameter to the address that its first one is; or it spins, if that is none. */
+/* A kernel writes its second parameter to the address that its first one is; if that is none, it spins, or does nothing if the second one is 0. */
 static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **extra) {
     if (!gx || bx > 1024) return INVALID_VALUE;
     *o = (struct op){.kind = 2};
@@ -460,7 +466,7 @@ static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **ex
         memcpy(&o->to, params[0], 8);
         memcpy(&o->value, params[1], 4);
     }
-    if (!o->to) o->kind = 5;
+    if (!o->to) o->kind = o->value ? 5 : 6;
     return OK;
 }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -470,6 +476,8 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     if (r) return r;
     last_part = s->part;
     launched_alone++;
+    static int most_local = 1024;
+    if (local_bytes(f) > most_local) waits_for_all(), most_local = local_bytes(f);
     return push(s, o);
 }
 
