@@ -217,11 +217,11 @@ R cuDevResourceGenerateDesc(long **d, struct resource *r, unsigned n) {
     for (unsigned i = 0; i < n; i++) **d += r[i].count;
     return OK;
 }
-R cuGreenCtxCreate(long **g, long *d, int device, unsigned f) { waits_for_all(); *g = d; return f == 1 ? OK : INVALID_VALUE; }
+R cuGreenCtxCreate(long **g, long *d, int device, unsigned f) { if (scarce()) return OUT_OF_MEMORY; waits_for_all(); *g = d; return f == 1 ? OK : INVALID_VALUE; }
 R cuCtxFromGreenCtx(void **c, long *g) { *c = g; return OK; }
 R cuGreenCtxStreamCreate(struct stream **s, long *g, unsigned f, int p) {
     R r = cuStreamCreateWithPriority(s, f, p);
-    (*s)->part = *g;
+    if (!r) (*s)->part = *g;
     return r;
 }
 #endif
@@ -359,6 +359,19 @@ R cuMemUnmap(P at, size_t n) {
         }
     return INVALID_VALUE;
 }
+
+/* Arrays hold nothing, but take room. */
+struct array { size_t bytes; };
+struct array_shape { size_t width, height, depth; unsigned format, channels, flags; };
+R cuArray3DCreate_v2(struct array **a, struct array_shape *s) {
+    if (scarce()) return OUT_OF_MEMORY;
+    *a = malloc(sizeof **a);
+    (*a)->bytes = s->width * (s->height ? s->height : 1) * (s->depth ? s->depth : 1) * 4;
+    taken += (*a)->bytes;
+    return sticky;
+}
+R cuArrayDestroy(struct array *a) { waits_for_all(); taken -= a->bytes; free(a); return OK; }
+R cuMemcpy3D_v2(void *copy) { return scarce() ? OUT_OF_MEMORY : sticky; }
 
 static R whole(P at, size_t n) { /* a host range lies in one registration, or in none */
     for (int i = 0; i < 4096; i++)
