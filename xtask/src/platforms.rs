@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell::{root, run};
-use crate::{images, kubernetes, package, slurm};
+use crate::{images, kubernetes, package, skipped, slurm};
 use apart::{Outcome, Place};
 pub use needs::{bridges, containers, install, is_root, is_there, need};
 
@@ -145,7 +145,10 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
         let took = begun.elapsed().as_secs_f32();
         lines.push(match outcome {
             Outcome::Passed => format!("{name:20} {took:7.2} s  pass"),
-            Outcome::Skipped(why) => format!("skipped: {name}: {why}"),
+            Outcome::Skipped(why) => {
+                skipped::record(name, &why)?;
+                format!("skipped: {name}: {why}")
+            }
             Outcome::Failed(why) => {
                 failed += 1;
                 format!("{name:20} {took:7.2} s  FAIL: {why}")
