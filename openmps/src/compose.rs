@@ -36,9 +36,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         embedded::client_library_for_all(folder)?;
     }
     let variable = |name: &str| std::env::var(name).ok();
-    let gpus = machine::gpus()?;
-    let gpus =
-        visible(gpus, variable("NVIDIA_VISIBLE_DEVICES").as_deref()).map_err(anyhow::Error::msg)?;
+    let mut gpus = machine::gpus()?;
+    let all = gpus.len();
+    // Of cards a container has those alone that NVIDIA's runtime has left it, under numbers of its own.
+    if gpus.iter().all(machine::is_software) {
+        let named = variable("NVIDIA_VISIBLE_DEVICES");
+        gpus = visible(gpus, named.as_deref()).map_err(anyhow::Error::msg)?;
+    }
     let shared_memory = rustix::fs::statvfs("/dev/shm").ok();
     print!(
         "{}",
@@ -59,7 +63,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGQUIT,
     ])?;
-    let mut daemon = Process::new(own_program()?)
+    let mut daemon = Process::new(own_program()?);
+    if gpus.len() < all {
+        let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+        daemon.env("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    }
+    let mut daemon = daemon
         .args(["control", "-f"])
         .stdin(Stdio::null())
         // Its log is printed from the file, in order with the servers'.

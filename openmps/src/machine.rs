@@ -6,6 +6,8 @@
 
 mod modes;
 
+pub use modes::is_software;
+
 use anyhow::{Context, Result};
 use control::Directories;
 use platform::gpus::{ComputeMode, Gpu, PciAddress, Process};

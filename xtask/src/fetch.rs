@@ -179,6 +179,7 @@ mod tests {
     use anyhow::bail;
 
     use super::*;
+    use crate::images;
 
     /// A folder of this process alone.
     fn place(name: &str) -> PathBuf {
@@ -240,22 +241,51 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
+    /// With a wheel of the test's own: nothing is asked of a network.
     #[test]
     fn a_wheel_without_its_sum_is_refused() {
         let folder = place("sums");
-        fs::create_dir_all(&folder).unwrap();
-        let wheels = |requirements| Wheels {
-            requirements,
-            limit: 60,
-        };
-        // Refused before anything is asked of a network.
-        for requirements in ["pip\n", "pip==1.0\n"] {
-            let wheels = wheels(requirements);
-            fs::write(folder.join(WANTED), wheels.requirements).unwrap();
-            let target = folder.join("lib");
-            let words: [&OsStr; 3] = ["--target".as_ref(), target.as_ref(), "--no-index".as_ref()];
-            assert!(wheels.pip(&folder, &[], &words).is_err(), "{requirements}");
+        let (tree, facts) = (folder.join("tree"), folder.join("tree/it-1.0.dist-info"));
+        fs::create_dir_all(&facts).unwrap();
+        for (name, text) in [
+            (
+                "METADATA",
+                "Metadata-Version: 2.1\nName: it\nVersion: 1.0\n",
+            ),
+            (
+                "WHEEL",
+                "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            ),
+        ] {
+            fs::write(facts.join(name), text).unwrap();
         }
+        let wheel = folder.join("it-1.0-py3-none-any.whl");
+        run(Command::new("python3")
+            .args(["-c", include_str!("package/wheel.py")])
+            .args([&tree, &wheel]))
+        .unwrap();
+        let sum = images::sha256(&wheel).unwrap();
+        let installs = |requirements: &str| {
+            let wheels = Wheels {
+                requirements,
+                limit: 60,
+            };
+            fs::write(folder.join(WANTED), requirements).unwrap();
+            let target = folder.join("installed");
+            let words = ["--no-index", "--find-links", "--target"].map(OsStr::new);
+            let words: [&OsStr; 5] = [
+                words[0],
+                words[1],
+                folder.as_ref(),
+                words[2],
+                target.as_ref(),
+            ];
+            wheels.pip(&folder, &[], &words).is_ok()
+        };
+        assert!(!installs("it==1.0\n"));
+        let other = sum.replace(|digit: char| digit != '0', "0");
+        assert!(!installs(&format!("it==1.0 --hash=sha256:{other}\n")));
+        assert!(installs(&format!("it==1.0 --hash=sha256:{sum}\n")));
         fs::remove_dir_all(folder).unwrap();
     }
 }
