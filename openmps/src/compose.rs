@@ -44,15 +44,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         gpus = visible(gpus, named.as_deref()).map_err(anyhow::Error::msg)?;
     }
     let shared_memory = rustix::fs::statvfs("/dev/shm").ok();
-    print!(
-        "{}",
-        greeting(
-            shared_memory.map(|facts| facts.f_blocks.saturating_mul(facts.f_frsize)),
-            variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref(),
-            &gpus,
-        )
-    );
-    std::io::stdout().flush()?;
+    say(&greeting(
+        shared_memory.map(|facts| facts.f_blocks.saturating_mul(facts.f_frsize)),
+        variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref(),
+        &gpus,
+    ));
 
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let mut logs = Logs::new(&[directories.control_log(), directories.server_log()]);
@@ -81,10 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             tell_to_quit(&daemon);
         }
         let ended = daemon.try_wait()?;
-        for line in logs.more()? {
-            print!("{line}");
-        }
-        std::io::stdout().flush()?;
+        say(&logs.more()?.concat());
         if let Some(status) = ended {
             break status;
         }
@@ -93,6 +86,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => ExitCode::FAILURE,
     })
+}
+
+/// Prints; where nobody reads what is printed, programs still have their daemon.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .ok();
 }
 
 /// SIGTERM is the daemon's `quit`.

@@ -19,7 +19,9 @@ fn devices(pipe: &std::path::Path) -> Vec<String> {
         text = String::from_utf8_lossy(&said.stdout).into_owned();
         text.contains("\"pci\"")
     });
-    let places = text.split("\"pci\"").skip(1);
+    // The first of the answer's blocks is what programs get; each server has one of its own.
+    let (first, _) = text.split_once(']').unwrap();
+    let places = first.split("\"pci\"").skip(1);
     places
         .map(|rest| rest.split('"').nth(1).unwrap().to_owned())
         .collect()
@@ -31,10 +33,7 @@ fn a_daemon_counts_anew_what_is_visible() {
         ("OPENMPS_SOFT_DEVICES", "3"),
         ("CUDA_VISIBLE_DEVICES", "2,0"),
     ]);
-    assert_eq!(
-        devices(&daemon.pipe()),
-        ["00005000:00:02.0", "00005000:00:00.0"]
-    );
+    assert_eq!(devices(&daemon.pipe()), ["5000:00:02.0", "5000:00:00.0"]);
     // A program numbers what the daemon has, and chooses among that.
     let mut program = daemon.probe(&["work"]);
     succeed(program.env("CUDA_VISIBLE_DEVICES", "1"));
@@ -52,7 +51,8 @@ fn what_is_visible_is_chosen_once() {
     let text = succeed(&mut demo);
     assert_eq!(
         text.matches("256 bodies, total time for").count(),
-        3,
+        // Together, and one after another.
+        6,
         "{text}"
     );
 }
@@ -69,6 +69,51 @@ fn in_a_container(folder: &std::path::Path, visible: &str) -> Command {
         .env("NVIDIA_VISIBLE_DEVICES", visible)
         .stdin(Stdio::null());
     command
+}
+
+#[test]
+fn a_containers_daemon_lives_on_when_nobody_reads_its_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = in_a_container(folder.path(), "all");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut daemon = Running(child);
+    let pipe = folder.path().join("pipe");
+    eventually("the daemon answers", || {
+        control_at(&pipe, &["get_server_list"]).status.success()
+    });
+    assert_eq!(devices(&pipe).len(), 2);
+    kill_process(Pid::from_child(&daemon.0), Signal::TERM).unwrap();
+    assert!(daemon.0.wait().unwrap().success());
+    assert!(!control_at(&pipe, &["get_server_list"]).status.success());
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_causes_no_panic() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("lib");
+    let library = library.to_str().unwrap();
+    for words in [
+        &[
+            "cdi",
+            "generate",
+            "--output",
+            "-",
+            "--library-directory",
+            library,
+        ][..],
+        &["completion", "bash"],
+        &["control", "--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(openmps());
+        command.args(words).stdout(writer).stdin(Stdio::null());
+        command.env("CUDA_MPS_PIPE_DIRECTORY", folder.path());
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("panicked"), "{words:?}: {said}");
+    }
 }
 
 struct Running(Child);
@@ -95,7 +140,7 @@ fn a_containers_daemon_has_the_devices_that_it_is_given() {
     eventually("the daemon answers", || {
         control_at(&pipe, &["get_server_list"]).status.success()
     });
-    assert_eq!(devices(&pipe), ["00005000:00:01.0"]);
+    assert_eq!(devices(&pipe), ["5000:00:01.0"]);
     let text = std::fs::read_to_string(&printed).unwrap();
     assert!(
         text.contains("- 0, 00005000:00:01.0, OpenMPS software GPU, Default\n"),
