@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use cuda_abi::CUresult;
 use engine::{Observer, Share};
 
+use crate::chain::MOST_NODES;
 use crate::cleared::Cleared;
 use crate::context::Context;
 use crate::groups::Groups;
@@ -39,6 +40,8 @@ pub(crate) struct Common {
     closed: AtomicBool,
     /// Bytes of all operations that wait here.
     waiting: AtomicUsize,
+    /// Nodes of all chains.
+    nodes: AtomicUsize,
     /// Streams with operations that were not signed when they came here. Streams keep this.
     unsigned: Mutex<Vec<Weak<Stream>>>,
     /// Streams that have work, other than those that somebody is looking at.
@@ -66,6 +69,7 @@ impl Common {
             cleared,
             closed: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
+            nodes: AtomicUsize::new(0),
             unsigned: Mutex::default(),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
@@ -204,6 +208,21 @@ impl Common {
     /// Gives the room back.
     pub(crate) fn unkeep(&self, bytes: usize) {
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes room for so many nodes of a chain; `false`, and nothing taken, if there is none.
+    pub(crate) fn add_nodes(&self, count: usize) -> bool {
+        let before = self.nodes.fetch_add(count, Ordering::Relaxed);
+        if before.saturating_add(count) > MOST_NODES {
+            self.nodes.fetch_sub(count, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Gives the room back.
+    pub(crate) fn remove_nodes(&self, count: usize) {
+        self.nodes.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// A stream has an operation that is not signed.

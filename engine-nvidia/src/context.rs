@@ -5,14 +5,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUstream};
 use engine::Observer;
 
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::gate::Running;
 use crate::parts::Part;
-use crate::sync::lock;
+use crate::sync::{Handle, lock};
 
 /// One context of a client. All contexts on a device share the driver's one.
 #[derive(Debug)]
@@ -32,6 +32,15 @@ pub(crate) struct Context {
     destroyed: AtomicBool,
     /// 0, or what the client was told that its device died of.
     fault: AtomicU32,
+}
+
+/// One of the driver's streams, as it was made.
+pub(crate) struct Made {
+    pub(crate) raw: Handle<CUstream>,
+    /// Of the context at that time.
+    pub(crate) epoch: u64,
+    /// The context in which graphs of its kernels are made, if there is one.
+    pub(crate) home: Option<Handle<CUcontext>>,
 }
 
 impl Context {
@@ -91,18 +100,14 @@ impl Context {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// Makes one of the driver's streams in the part, and says in which epoch.
+    /// Makes one of the driver's streams in the part.
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn make_stream(
-        &self,
-        driver: &Driver,
-        priority: i32,
-    ) -> Result<(CUstream, u64), CUresult> {
+    pub(crate) fn make_stream(&self, driver: &Driver, priority: i32) -> Result<Made, CUresult> {
         let part = lock(&self.part);
-        let stream = match &*part {
-            Some(part) => part.stream(driver, priority)?,
+        let (stream, home) = match &*part {
+            Some(part) => (part.stream(driver, priority)?, part.home()),
             None => {
                 let mut stream = CUstream::NULL;
                 // SAFETY: the pointer is to a local.
@@ -113,10 +118,14 @@ impl Context {
                         priority,
                     )?;
                 }
-                stream
+                (stream, Some(self.device.home()))
             }
         };
-        Ok((stream, self.epoch()))
+        Ok(Made {
+            raw: Handle(stream),
+            epoch: self.epoch(),
+            home,
+        })
     }
 
     /// Counts one more operation that goes to the driver, unless the device's gate is closed.

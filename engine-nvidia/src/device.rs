@@ -8,6 +8,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
 use cuda_abi::types::*;
 
+use crate::chain::Mark;
 use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
@@ -41,6 +42,8 @@ pub(crate) struct Device {
     streams: AtomicUsize,
     gate: Gate,
     parts: Parts,
+    /// `None` if the driver has no use for it.
+    mark: Option<Mark>,
     /// Devices whose memory this one can reach, as bits.
     reachable: u64,
     /// Those whose driver's own allocations, such as variables, it may reach by now.
@@ -93,6 +96,7 @@ impl Device {
             streams: AtomicUsize::new(0),
             gate: Gate::default(),
             parts: Parts::new(driver, ordinal),
+            mark: Mark::load(driver),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
             dead: AtomicU32::new(0),
@@ -187,6 +191,11 @@ impl Device {
         &self.parts
     }
 
+    /// The kernel that ends chains, if there can be any.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        self.mark.as_ref()
+    }
+
     /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].
     pub(crate) fn alone<T>(&self, call: impl FnOnce() -> T) -> T {
         self.gate.alone(|| self.check().is_err(), call)
@@ -233,6 +242,32 @@ impl Device {
     pub(crate) fn enter(&self) -> Result<&Driver, CUresult> {
         self.check()?;
         self.enter_anyway()
+    }
+
+    /// Its one context, in which all work is that stays in no part.
+    pub(crate) fn home(&self) -> Handle<CUcontext> {
+        self.context
+    }
+
+    /// Makes calls with another context current: this device's, or one of a part of it.
+    ///
+    /// # Errors
+    /// What the device died of, the driver's status, or the calls'.
+    pub(crate) fn within<T>(
+        &self,
+        context: Handle<CUcontext>,
+        calls: impl FnOnce(&Driver) -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        let driver = self.enter()?;
+        if context == self.context {
+            return calls(driver);
+        }
+        // SAFETY: contexts of parts live as long as the process.
+        unsafe { driver.cuCtxSetCurrent(context.0)? };
+        CURRENT.set(0);
+        let result = calls(driver);
+        self.enter_anyway()?;
+        result
     }
 
     /// As [`Device::enter`], for cleaning up.

@@ -107,12 +107,99 @@ impl Launch {
         self.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
     }
 
+    /// Whether the driver has taken the kernel before, and the launch asks for nothing special.
+    pub(crate) fn is_known_and_plain(&self) -> bool {
+        self.attributes.is_empty() && self.module.was_launched(self.kernel)
+    }
+
     /// Gives it to the driver. The device's context is current. What is returned keeps the
     /// module until the kernel has finished.
     ///
     /// # Errors
     /// The driver's status.
     pub(crate) fn issue(mut self, driver: &Driver, stream: CUstream) -> Result<After, CUresult> {
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
+        let (function, shared) = (self.function.0, self.shared);
+        if self.attributes.is_empty() {
+            self.with_parameters(|extra| {
+                // SAFETY: the module keeps the function; the driver copies the parameters.
+                unsafe {
+                    driver.cuLaunchKernel(
+                        function,
+                        grid_x,
+                        grid_y,
+                        grid_z,
+                        block_x,
+                        block_y,
+                        block_z,
+                        shared,
+                        stream,
+                        std::ptr::null_mut(),
+                        extra,
+                    )
+                }
+            })?;
+        } else {
+            let config = CUlaunchConfig {
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: shared,
+                hStream: stream,
+                attrs: self.attributes.as_mut_ptr(),
+                numAttrs: self.attributes.len() as u32,
+            };
+            self.with_parameters(|extra| {
+                // SAFETY: as above; the attributes are as many as said, and hold numbers only.
+                unsafe {
+                    driver.cuLaunchKernelEx(
+                        &raw const config,
+                        function,
+                        std::ptr::null_mut(),
+                        extra,
+                    )
+                }
+            })?;
+        }
+        self.module.launched(self.kernel);
+        Ok(self.after())
+    }
+
+    /// Calls with what makes a graph's node of it. It has no attributes.
+    pub(crate) fn with_node<T>(&mut self, call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
+        let (function, shared) = (self.function.0, self.shared);
+        self.with_parameters(|extra| {
+            call(&CUDA_KERNEL_NODE_PARAMS {
+                func: function,
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: shared,
+                kernelParams: std::ptr::null_mut(),
+                extra,
+                kern: CUkernel::NULL,
+                ctx: CUcontext::NULL,
+            })
+        })
+    }
+
+    /// What keeps the module until the kernel has finished.
+    pub(crate) fn after(self) -> After {
+        After::Keep {
+            module: self.module,
+            kernel: self.kernel,
+        }
+    }
+
+    /// Calls with the parameters in the driver's form, which is good for the call.
+    fn with_parameters<T>(&mut self, call: impl FnOnce(*mut *mut c_void) -> T) -> T {
         let mut size = self.parameters.len();
         let marker = std::ptr::without_provenance_mut::<c_void>;
         let mut extra = [
@@ -122,56 +209,10 @@ impl Launch {
             (&raw mut size).cast(),
             marker(CU_LAUNCH_PARAM_END),
         ];
-        let extra = if size == 0 {
+        call(if size == 0 {
             std::ptr::null_mut()
         } else {
             extra.as_mut_ptr()
-        };
-        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
-        if self.attributes.is_empty() {
-            // SAFETY: the module keeps the function; the buffer is as long as the parameters, which
-            // the driver copies.
-            unsafe {
-                driver.cuLaunchKernel(
-                    self.function.0,
-                    grid_x,
-                    grid_y,
-                    grid_z,
-                    block_x,
-                    block_y,
-                    block_z,
-                    self.shared,
-                    stream,
-                    std::ptr::null_mut(),
-                    extra,
-                )?;
-            }
-        } else {
-            let config = CUlaunchConfig {
-                gridDimX: grid_x,
-                gridDimY: grid_y,
-                gridDimZ: grid_z,
-                blockDimX: block_x,
-                blockDimY: block_y,
-                blockDimZ: block_z,
-                sharedMemBytes: self.shared,
-                hStream: stream,
-                attrs: self.attributes.as_mut_ptr(),
-                numAttrs: self.attributes.len() as u32,
-            };
-            // SAFETY: as above; the attributes are as many as said, and hold numbers only.
-            unsafe {
-                driver.cuLaunchKernelEx(
-                    &raw const config,
-                    self.function.0,
-                    std::ptr::null_mut(),
-                    extra,
-                )?;
-            }
-        }
-        Ok(After::Keep {
-            module: self.module,
-            kernel: self.kernel,
         })
     }
 }

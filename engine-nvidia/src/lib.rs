@@ -20,6 +20,7 @@
 //! It must not know who the clients are, nor what carries their calls here.
 
 mod array;
+mod chain;
 mod cleared;
 mod client;
 mod clock;

@@ -1,5 +1,6 @@
 //! A client's module: an image on a device, with variables and attributes of its own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_abi::CUresult;
@@ -24,6 +25,8 @@ pub(crate) struct Module {
     /// Attributes that were set: kernel, attribute, value.
     attributes: Mutex<Vec<(u32, CUfunction_attribute, i32)>>,
     functions: Vec<OnceLock<Handle<CUfunction>>>,
+    /// Kernels of which the driver has taken a launch.
+    launched: Vec<AtomicBool>,
     /// Where each variable is, in the descriptor's order.
     variables: Vec<Window>,
     /// Where its kernels print to.
@@ -111,6 +114,11 @@ impl Module {
                 .iter()
                 .map(|_| OnceLock::new())
                 .collect(),
+            launched: image
+                .kernel_names()
+                .iter()
+                .map(|_| AtomicBool::default())
+                .collect(),
             image,
             loaded,
             shared,
@@ -150,6 +158,22 @@ impl Module {
             .ok_or(invalid)?;
         let function = self.loaded.function(name)?;
         Ok(*cell.get_or_init(|| function))
+    }
+
+    /// The driver has taken a launch of a kernel.
+    pub(crate) fn launched(&self, kernel: u32) {
+        if let Some(launched) = self.launched.get(kernel as usize)
+            && !launched.load(Ordering::Relaxed)
+        {
+            launched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the driver has taken a launch of a kernel.
+    pub(crate) fn was_launched(&self, kernel: u32) -> bool {
+        self.launched
+            .get(kernel as usize)
+            .is_some_and(|launched| launched.load(Ordering::Relaxed))
     }
 
     /// A kernel's name.

@@ -58,6 +58,8 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 pub(crate) struct Part {
     context: Handle<CUgreenCtx>,
+    /// It in the form in which graphs are made in it, if the driver has that.
+    home: Option<Handle<CUcontext>>,
     groups: Vec<usize>,
 }
 
@@ -154,14 +156,23 @@ impl Parts {
                 DEFAULT_STREAM,
             )?;
         }
+        let mut home = CUcontext::NULL;
+        // SAFETY: the pointer is to a local, and the green context is of just now.
+        let has_home = unsafe { driver.cuCtxFromGreenCtx(&raw mut home, context) }.is_ok();
         Ok(Part {
             context: Handle(context),
+            home: has_home.then_some(Handle(home)),
             groups: groups.to_vec(),
         })
     }
 }
 
 impl Part {
+    /// The context in which graphs of its kernels are made.
+    pub(crate) fn home(&self) -> Option<Handle<CUcontext>> {
+        self.home
+    }
+
     /// A stream whose kernels stay in this part.
     ///
     /// # Errors

@@ -6,6 +6,9 @@
 //! now or the client's thread turns to something else ([`Common::sign`]), or after [`STALE`], when it is
 //! busy with other streams.
 //!
+//! Once a stream has had some launches, it gathers those that come one after another, and gives them to
+//! the driver, for the same reasons, as a [chain](Chains), which signs by itself.
+//!
 //! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
 //! complete. An operation of many commands is given to the driver in parts.
@@ -19,10 +22,12 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{At, STREAM_DEPTH};
 use cuda_abi::types::CUstream;
 
+use crate::chain::{Chains, MOST_GATHERED, Signal};
 use crate::common::{Common, Polled};
-use crate::context::Context;
+use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::launch::Launch;
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
@@ -70,9 +75,13 @@ struct State {
     raw: Handle<CUstream>,
     /// Of the context, when `raw` was made.
     epoch: u64,
+    chains: Chains,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
-    /// Commands of these.
+    /// Behind these, the sequence numbers and launches that go to the driver together. They have passed
+    /// the gate.
+    gathered: (Vec<u64>, Vec<Launch>),
+    /// Commands of both.
     commands: usize,
     /// Not yet with the driver, in order.
     pending: VecDeque<(u64, Work)>,
@@ -80,8 +89,8 @@ struct State {
     ticket: u32,
     /// Operations since then, which the next ticket is for.
     unsigned: u32,
-    /// When the first of them was issued.
-    unsigned_since: Instant,
+    /// When the first of them was issued, or of `gathered` came.
+    open_since: Instant,
     /// Up to where it waits for clearing, as in [`Common::cleared`].
     cleared: Vec<u64>,
     /// It is among the busy ones, or somebody is looking at it.
@@ -102,6 +111,18 @@ struct Issued {
     ticket: u32,
     result: Result<(), CUresult>,
     after: After,
+}
+
+impl State {
+    /// Whether anything was taken that no ticket is on its way for.
+    fn is_open(&self) -> bool {
+        self.unsigned > 0 || !self.gathered.0.is_empty()
+    }
+
+    /// Whether there is work that has passed the gate.
+    fn is_under_way(&self) -> bool {
+        !self.issued.is_empty() || !self.gathered.0.is_empty()
+    }
 }
 
 impl Issued {
@@ -130,17 +151,19 @@ impl Stream {
         let word = Word::new(device)?;
         let (least, greatest) = device.priorities();
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
-        let (raw, epoch) = device.confirm(context.make_stream(driver, priority))?;
+        let Made { raw, epoch, home } = device.confirm(context.make_stream(driver, priority))?;
         device.count_stream(true);
         let state = Mutex::new(State {
-            raw: Handle(raw),
+            raw,
             epoch,
+            chains: Chains::new(device, &common, home),
             issued: VecDeque::new(),
+            gathered: (Vec::new(), Vec::new()),
             commands: 0,
             pending: VecDeque::new(),
             ticket: word.load(),
             unsigned: 0,
-            unsigned_since: Instant::now(),
+            open_since: Instant::now(),
             cleared: vec![0; common.cleared.len()],
             listed: false,
             ending: false,
@@ -219,10 +242,12 @@ impl Stream {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         state.ending = matches!(work, Work::Destroy);
-        let unsigned = state.unsigned;
+        let was_open = state.is_open();
         if state.pending.is_empty() && self.may_issue(&mut state) {
-            self.issue(&mut state, sequence, work);
-            if self.word.load() != self.last.word.load(Ordering::Relaxed) {
+            self.take(&mut state, sequence, work);
+            let word = self.word.load();
+            let first = state.issued.front();
+            if first.is_some_and(|first| has_come_to(word, first.ticket)) {
                 self.advance(&mut state);
             }
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
@@ -238,7 +263,7 @@ impl Stream {
             // poller, which has everybody's.
             self.advance(&mut state);
         }
-        let to_sign = unsigned == 0 && state.unsigned > 0;
+        let to_sign = !was_open && state.is_open();
         let list = !std::mem::replace(&mut state.listed, true);
         self.note(&state);
         drop(state);
@@ -274,6 +299,7 @@ impl Stream {
     }
 
     fn sign_rest(&self, state: &mut State) {
+        self.issue_gathered(state);
         if state.unsigned > 0 {
             let signed = self
                 .device()
@@ -290,7 +316,7 @@ impl Stream {
         if state.epoch == self.context.epoch() {
             return true;
         }
-        if !state.issued.is_empty() {
+        if state.is_under_way() {
             return false;
         }
         let made = self
@@ -298,9 +324,10 @@ impl Stream {
             .enter()
             .and_then(|driver| Ok((driver, self.context.make_stream(driver, self.priority)?)));
         match self.device().confirm(made) {
-            Ok((driver, (raw, epoch))) => {
-                let old = std::mem::replace(&mut state.raw, Handle(raw));
+            Ok((driver, Made { raw, epoch, home })) => {
+                let old = std::mem::replace(&mut state.raw, raw);
                 state.epoch = epoch;
+                state.chains = Chains::new(self.device(), &self.common, home);
                 state.cleared.fill(0);
                 // SAFETY: made here or in `new`, and nothing is issued in it.
                 let _ = unsafe { driver.cuStreamDestroy_v2(old.0) };
@@ -312,10 +339,78 @@ impl Stream {
         }
     }
 
+    /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
+    fn take(&self, state: &mut State, sequence: u64, work: Work) {
+        match work {
+            Work::Launch(launch) if state.chains.take(&launch) => {
+                if !state.is_open() {
+                    state.open_since = Instant::now();
+                }
+                let (sequences, launches) = &mut state.gathered;
+                sequences.push(sequence);
+                launches.push(launch);
+                state.commands += 1;
+                // What is not issued makes no room.
+                if launches.len() >= MOST_GATHERED || state.commands >= self.depth() {
+                    self.issue_gathered(state);
+                }
+            }
+            work => {
+                self.issue_gathered(state);
+                self.issue(state, sequence, work);
+            }
+        }
+    }
+
+    /// Gives what was gathered to the driver.
+    fn issue_gathered(&self, state: &mut State) {
+        if state.gathered.0.is_empty() {
+            return;
+        }
+        let (mut sequences, mut launches) = std::mem::take(&mut state.gathered);
+        state.commands -= launches.len();
+        while !launches.is_empty() {
+            let ticket = state.ticket.wrapping_add(1);
+            let signal = Signal {
+                word: self.word.address(),
+                ticket,
+            };
+            let issued = self
+                .context
+                .check()
+                .and_then(|()| self.device().enter())
+                .and_then(|driver| {
+                    self.wait_until_cleared(driver, state)?;
+                    state.chains.issue(state.raw.0, &mut launches, signal)
+                });
+            let Ok(count) = issued else {
+                for (sequence, launch) in sequences.drain(..).zip(launches.drain(..)) {
+                    self.issue(state, sequence, Work::Launch(launch));
+                }
+                break;
+            };
+            state.ticket = ticket;
+            state.unsigned = 0;
+            state.commands += count;
+            let done = sequences.drain(..count).zip(launches.drain(..count));
+            state.issued.extend(done.map(|(sequence, launch)| Issued {
+                sequence: Some(sequence),
+                commands: 1,
+                ticket,
+                result: Ok(()),
+                after: launch.after(),
+            }));
+        }
+        // Empty, with room for the next.
+        state.gathered = (sequences, launches);
+    }
+
     /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
     /// comes of it is told in its turn.
     fn issue(&self, state: &mut State, sequence: u64, mut work: Work) {
         let last = matches!(work, Work::Destroy);
+        // The driver has nothing to do for it, and all before it is signed.
+        let signed = state.unsigned == 0 && matches!(work, Work::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
         let rest = work.split(room);
         let commands = work.commands();
@@ -325,9 +420,12 @@ impl Stream {
             .and_then(|()| self.device().enter())
             .and_then(|driver| {
                 let alone = !matches!(work, Work::Launch(_));
+                if signed {
+                    return Ok(After::Nothing);
+                }
                 let result = self.issue_work(driver, state, work);
                 if state.unsigned == 0 {
-                    state.unsigned_since = Instant::now();
+                    state.open_since = Instant::now();
                 }
                 state.unsigned += 1;
                 // What is not signed makes no room.
@@ -364,10 +462,16 @@ impl Stream {
         state: &mut State,
         work: Work,
     ) -> Result<After, CUresult> {
+        self.wait_until_cleared(driver, state)?;
+        work.issue(self.device(), driver, state.raw.0)
+    }
+
+    /// Has the stream wait for the clearing of memory that was asked for since it last did.
+    fn wait_until_cleared(&self, driver: &Driver, state: &mut State) -> Result<(), CUresult> {
         for (cleared, seen) in self.common.cleared.iter().zip(&mut state.cleared) {
             cleared.wait(driver, state.raw.0, seen)?;
         }
-        work.issue(self.device(), driver, state.raw.0)
+        Ok(())
     }
 
     /// Has the GPU write the next ticket once it has come this far, even where an operation was taken
@@ -385,7 +489,7 @@ impl Stream {
     /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
     fn note(&self, state: &State) {
         let seen = self.last.word.load(Ordering::Relaxed);
-        let calm = state.unsigned == 0
+        let calm = !state.is_open()
             && state.pending.is_empty()
             && state.before.is_none()
             && state
@@ -432,10 +536,10 @@ impl Stream {
             front.drain(&self.common);
         }
         let progress = self.advance(state);
-        if state.unsigned > 0 && state.unsigned_since.elapsed() > STALE {
+        if state.is_open() && state.open_since.elapsed() > STALE {
             self.sign_rest(state);
         }
-        let busy = !state.issued.is_empty() || !state.pending.is_empty();
+        let busy = state.is_under_way() || !state.pending.is_empty();
         state.listed = busy;
         self.note(state);
         Polled { progress, busy }
@@ -475,7 +579,7 @@ impl Stream {
                 };
                 gave = true;
                 self.common.unkeep(work.kept());
-                self.issue(state, sequence, work);
+                self.take(state, sequence, work);
             }
             // What failed at once is reported at once.
             if !gave {

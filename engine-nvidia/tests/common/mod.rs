@@ -127,6 +127,16 @@ impl Controls {
         self.count(7)
     }
 
+    /// Graphs that there are, as graphs and as executables.
+    pub fn graphs(&self) -> i64 {
+        self.count(8)
+    }
+
+    /// Launches of graphs, and of kernels by themselves.
+    pub fn launches(&self) -> (i64, i64) {
+        (self.count(9), self.count(10))
+    }
+
     /// To what an attribute of a function was last set.
     pub fn attribute(&self, attribute: u32) -> i32 {
         // SAFETY: the function has this type in `driver.c`.

@@ -1,0 +1,325 @@
+//! Chains: launches of one stream that the driver is given as one graph, whose last kernel writes the
+//! stream's completion word.
+//!
+//! A launch holds the context's lock for 1.4 us and the write of a word for 1 us, however many threads
+//! there are; a graph of up to 32 kernels holds it for 2.7 us in all, since changing a node's parameters
+//! does not take it (`benches/gpu/batches.cu`; docs/benchmarks.md has the figures).
+//!
+//! Owns a stream's graphs, one of each length, which are made once there is use for them. Called by the
+//! stream, with its lock held. Must not know when launches are gathered, nor who waits for them.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::*;
+
+use crate::common::Common;
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::launch::Launch;
+use crate::sync::Handle;
+
+/// What writes the word. Release at the scope of the system: whoever reads the ticket sees everything
+/// that the kernels before have written.
+const MARK: &[u8] = b".version 6.0\n.target sm_70\n.address_size 64\n\
+.visible .entry openmps_mark(.param .u64 word, .param .u32 ticket) {\n\
+.reg .b64 %rd<2>;\n.reg .b32 %r<2>;\n\
+ld.param.u64 %rd1, [word];\nld.param.u32 %r1, [ticket];\n\
+st.release.sys.global.u32 [%rd1], %r1;\nret;\n}\n\0";
+
+/// Kernels of the chains that a stream may have: what is gathered goes in such pieces.
+const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
+
+/// Launches that are gathered at most.
+pub(crate) const MOST_GATHERED: usize = LENGTHS[0];
+
+/// Launches of a stream before its first chain: making one takes as long as issuing some dozens.
+const BEFORE_CHAINS: u32 = 64;
+
+/// Launches of a stream that go by themselves after the driver has refused a chain.
+const AFTER_REFUSAL: u32 = 1024;
+
+/// Nodes of all chains of a client. Each takes about 6 KiB of the device's memory, which no quota has.
+pub(crate) const MOST_NODES: usize = 8 * (2 * MOST_GATHERED - 1 + LENGTHS.len());
+
+/// The kernel that ends chains, loaded in a device's context.
+#[derive(Debug)]
+pub(crate) struct Mark(Handle<CUfunction>);
+
+impl Mark {
+    /// Loads it in the current context. `None` if the driver does not take it: then there are no chains.
+    pub(crate) fn load(driver: &Driver) -> Option<Self> {
+        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+        // SAFETY: the image ends with a zero and the pointers are to locals; the module goes with the
+        // context.
+        unsafe {
+            driver
+                .cuModuleLoadDataEx(
+                    &raw mut module,
+                    MARK.as_ptr().cast(),
+                    0,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                )
+                .ok()?;
+            driver
+                .cuModuleGetFunction(&raw mut function, module, c"openmps_mark".as_ptr())
+                .ok()?;
+        }
+        Some(Self(Handle(function)))
+    }
+}
+
+/// Where a chain's last kernel writes what.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signal {
+    pub(crate) word: CUdeviceptr,
+    pub(crate) ticket: u32,
+}
+
+impl Signal {
+    /// Has `call` have the mark's launch.
+    fn with<T>(mut self, mark: &Mark, call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
+        let mut parameters = [
+            (&raw mut self.word).cast::<c_void>(),
+            (&raw mut self.ticket).cast::<c_void>(),
+        ];
+        call(&CUDA_KERNEL_NODE_PARAMS {
+            func: mark.0.0,
+            gridDimX: 1,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: 1,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            kernelParams: parameters.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: CUkernel::NULL,
+            ctx: CUcontext::NULL,
+        })
+    }
+}
+
+/// One stream's chains.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    device: Arc<Device>,
+    /// Which keeps count of the nodes.
+    common: Arc<Common>,
+    /// The context in which the stream's kernels run. `None` if there is no way to make graphs in it.
+    home: Option<Handle<CUcontext>>,
+    /// As [`LENGTHS`].
+    made: [Option<Chain>; LENGTHS.len()],
+    /// Launches that go by themselves before any goes in a chain.
+    alone: u32,
+}
+
+#[derive(Debug)]
+struct Chain {
+    graph: Handle<CUgraph>,
+    executable: Handle<CUgraphExec>,
+    /// One after another; the last is the mark.
+    nodes: Vec<Handle<CUgraphNode>>,
+}
+
+impl Chains {
+    /// Chains for a stream whose kernels run in the context `home`.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        common: &Arc<Common>,
+        home: Option<Handle<CUcontext>>,
+    ) -> Self {
+        Self {
+            device: Arc::clone(device),
+            common: Arc::clone(common),
+            home,
+            made: [const { None }; LENGTHS.len()],
+            alone: BEFORE_CHAINS,
+        }
+    }
+
+    /// Whether a launch is to be gathered, and not to be issued by itself.
+    pub(crate) fn take(&mut self, launch: &Launch) -> bool {
+        if self.alone > 0 {
+            self.alone -= 1;
+            return false;
+        }
+        // What was never launched may need more local memory than there is, for which the driver waits;
+        // and what it refuses by itself is best refused by itself.
+        self.home.is_some() && self.device.mark().is_some() && launch.is_known_and_plain()
+    }
+
+    /// Gives the driver as many of the first launches as there is a chain for, and then has the GPU give
+    /// the signal. The device's context is current, and no chain of the stream waits to be issued. Returns
+    /// how many.
+    ///
+    /// # Errors
+    /// The driver's status. It has taken nothing then, and each launch is to be issued by itself.
+    pub(crate) fn issue(
+        &mut self,
+        stream: CUstream,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Result<usize, CUresult> {
+        let issued = self.issue_some(stream, launches, signal);
+        if issued.is_err() {
+            self.alone = AFTER_REFUSAL;
+        }
+        issued
+    }
+
+    fn issue_some(
+        &mut self,
+        stream: CUstream,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Result<usize, CUresult> {
+        let none = CUresult::ERROR_NOT_SUPPORTED;
+        let device = Arc::clone(&self.device);
+        let mark = device.mark().ok_or(none)?;
+        let home = self.home.ok_or(none)?;
+        // The longest that is not too long, and that there is or can be.
+        for (made, length) in self.made.iter_mut().zip(LENGTHS) {
+            if length > launches.len() {
+                continue;
+            }
+            let launches = &mut launches[..length];
+            if let Some(chain) = made {
+                device.within(home, |driver| {
+                    chain.change(driver, mark, launches, signal)?;
+                    chain.launch(driver, stream)
+                })?;
+                return Ok(length);
+            }
+            if self.common.add_nodes(length + 1) {
+                let chain = device.within(home, |driver| {
+                    let chain = Chain::new(driver, mark, launches, signal)?;
+                    chain
+                        .launch(driver, stream)
+                        .inspect_err(|_| chain.destroy(driver))?;
+                    Ok(chain)
+                });
+                if chain.is_err() {
+                    self.common.remove_nodes(length + 1);
+                }
+                *made = Some(chain?);
+                return Ok(length);
+            }
+        }
+        Err(none)
+    }
+}
+
+impl Drop for Chains {
+    fn drop(&mut self) {
+        for chain in self.made.iter().flatten() {
+            self.common.remove_nodes(chain.nodes.len());
+            if let Ok(driver) = self.device.enter() {
+                chain.destroy(driver);
+            }
+        }
+    }
+}
+
+impl Chain {
+    /// Makes the graph of these launches.
+    fn new(
+        driver: &Driver,
+        mark: &Mark,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Result<Self, CUresult> {
+        let mut graph = CUgraph::NULL;
+        // SAFETY: the pointer is to a local.
+        unsafe { driver.cuGraphCreate(&raw mut graph, 0)? };
+        let mut chain = Self {
+            graph: Handle(graph),
+            executable: Handle(CUgraphExec::NULL),
+            nodes: Vec::with_capacity(launches.len() + 1),
+        };
+        chain
+            .fill(driver, mark, launches, signal)
+            .inspect_err(|_| chain.destroy(driver))?;
+        Ok(chain)
+    }
+
+    fn fill(
+        &mut self,
+        driver: &Driver,
+        mark: &Mark,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Result<(), CUresult> {
+        for launch in launches {
+            launch.with_node(|parameters| self.add(driver, parameters))?;
+        }
+        signal.with(mark, |parameters| self.add(driver, parameters))?;
+        // SAFETY: the pointer is to our own field, the graph ours.
+        unsafe { driver.cuGraphInstantiateWithFlags(&raw mut self.executable.0, self.graph.0, 0) }
+    }
+
+    /// Adds a kernel behind the others.
+    fn add(
+        &mut self,
+        driver: &Driver,
+        parameters: &CUDA_KERNEL_NODE_PARAMS,
+    ) -> Result<(), CUresult> {
+        let mut node = CUgraphNode::NULL;
+        let before = self.nodes.last().map(|last| last.0);
+        // SAFETY: the pointers are to locals and to the caller's parameters, of which the driver keeps a
+        // copy; there is one node before, or none.
+        unsafe {
+            driver.cuGraphAddKernelNode_v2(
+                &raw mut node,
+                self.graph.0,
+                before.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+                usize::from(before.is_some()),
+                std::ptr::from_ref(parameters),
+            )?;
+        }
+        self.nodes.push(Handle(node));
+        Ok(())
+    }
+
+    /// Makes it the chain of these launches, as many as it has. What was issued stays as it was.
+    fn change(
+        &self,
+        driver: &Driver,
+        mark: &Mark,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Result<(), CUresult> {
+        let set = |node: &Handle<CUgraphNode>, parameters: &CUDA_KERNEL_NODE_PARAMS| {
+            // SAFETY: the node is of this graph; the driver copies the parameters.
+            unsafe {
+                driver.cuGraphExecKernelNodeSetParams_v2(
+                    self.executable.0,
+                    node.0,
+                    std::ptr::from_ref(parameters),
+                )
+            }
+        };
+        for (node, launch) in self.nodes.iter().zip(launches) {
+            launch.with_node(|parameters| set(node, parameters))?;
+        }
+        let last = self.nodes.last().ok_or(CUresult::ERROR_UNKNOWN)?;
+        signal.with(mark, |parameters| set(last, parameters))
+    }
+
+    fn launch(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
+        // SAFETY: both are ours, and of one context.
+        unsafe { driver.cuGraphLaunch(self.executable.0, stream) }
+    }
+
+    fn destroy(&self, driver: &Driver) {
+        // SAFETY: ours, and destroyed once. What still runs of it, the driver keeps.
+        unsafe {
+            if !self.executable.0.is_null() {
+                let _ = driver.cuGraphExecDestroy(self.executable.0);
+            }
+            let _ = driver.cuGraphDestroy(self.graph.0);
+        }
+    }
+}

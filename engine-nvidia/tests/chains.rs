@@ -1,0 +1,172 @@
+//! Many launches one after another: they go to the driver as graphs, and do what they would by themselves.
+
+mod common;
+
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use engine::Share;
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, simple_launch};
+
+const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+/// Launches after which a stream has chains.
+const BEFORE: u32 = 64;
+
+fn poke(to: u64, value: u32) -> Vec<u8> {
+    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+/// Launches that each write their number to a place of their own.
+fn burst(guest: &mut Guest, stream: u32, module: u64, at: u64, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let to = at + 4 * u64::from(number);
+        guest.launch(stream, module, 1, 1, &poke(to, number + 1));
+    }
+}
+
+fn is_done_up_to(guest: &mut Guest, at: u64, count: u32) {
+    let words = guest.download(at, 4 * u64::from(count));
+    for (number, word) in words.chunks_exact(4).enumerate() {
+        assert_eq!(word, (number as u32 + 1).to_le_bytes(), "{number}");
+    }
+}
+
+#[test]
+fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(controls.launches(), (0, i64::from(BEFORE)));
+    // All of these are with the driver, or here, before any runs.
+    controls.hold(true);
+    burst(&mut guest, 0, module, at, BEFORE..BEFORE + 300);
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    let (graphs, alone) = controls.launches();
+    assert_eq!(alone, i64::from(BEFORE), "went by themselves");
+    assert!((9..30).contains(&graphs), "{graphs} graphs");
+    is_done_up_to(&mut guest, at, BEFORE + 300);
+    let completed = guest.told.completed(0);
+    assert!(completed.iter().all(|(_, result)| result.is_ok()));
+    assert!(completed.is_sorted_by_key(|&(sequence, _)| sequence));
+    // What comes between launches comes between them.
+    for round in 0..50 {
+        guest.launch(0, module, 1, 1, &poke(at, 2 * round));
+        guest.write(0, at + 4, &(2 * round + 1).to_le_bytes());
+        guest.launch(0, module, 1, 1, &poke(at + 4, 2 * round + 2));
+        guest.event(0, 1);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.word(at), 2 * round);
+        assert_eq!(guest.word(at + 4), 2 * round + 2);
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn what_the_driver_refuses_in_a_graph_is_refused_by_itself() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    burst(&mut guest, 0, module, at, 0..BEFORE + 40);
+    let wrong = guest.at(0);
+    let launch = simple_launch(module, 1, 2000);
+    let taken = guest.client.launch(wrong, &launch, &poke(at, 0));
+    assert_eq!(guest.taken(wrong, taken), Ok(()));
+    burst(&mut guest, 0, module, at, BEFORE + 40..BEFORE + 80);
+    assert_eq!(guest.wait(0), Ok(()));
+    let completed = guest.told.completed(0);
+    let failed: Vec<_> = completed
+        .iter()
+        .filter(|(_, result)| result.is_err())
+        .collect();
+    assert_eq!(
+        failed,
+        [&(wrong.sequence, Err(CUresult::ERROR_INVALID_VALUE))]
+    );
+    is_done_up_to(&mut guest, at, BEFORE + 80);
+}
+
+#[test]
+fn a_chain_stays_in_the_part_that_its_client_has_now() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let share = |percentage| Share {
+        percentage,
+        ..Share::default()
+    };
+    let mut guest = Guest::with_share(&engine, share(50.0));
+    guest.context(0, 0);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    let mut number = 0;
+    // Of 1016 multiprocessors in groups of 127.
+    for (percentage, multiprocessors) in [(50.0, 508), (25.0, 254), (100.0, 0), (12.5, 127)] {
+        guest.client.set_share(share(percentage)).unwrap();
+        let before = controls.launches();
+        burst(&mut guest, 0, module, at, number..number + 200);
+        number += 200;
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(controls.part(), multiprocessors, "{percentage} %");
+        let (graphs, alone) = controls.launches();
+        assert!(graphs > before.0, "{percentage} %: no chain");
+        assert_eq!(alone - before.1, i64::from(BEFORE), "{percentage} %");
+    }
+    is_done_up_to(&mut guest, at, number);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn streams_beyond_a_clients_room_do_without_chains() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    for stream in 40..60 {
+        guest.stream(stream);
+        burst(&mut guest, stream, module, at, 0..BEFORE);
+        for length in [32, 16, 8, 4, 2, 1, 32] {
+            burst(&mut guest, stream, module, at, 0..length);
+            assert_eq!(guest.wait(stream), Ok(()));
+        }
+    }
+    // A graph and its executable for each of six lengths, for eight streams or so, as a burst may be
+    // taken apart.
+    let all = controls.graphs();
+    assert!((2 * 6 * 7..=2 * 6 * 9).contains(&all), "{all} graphs");
+    guest.destroy(40);
+    assert_eq!(guest.wait(40), Ok(()));
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_gathered_launch_does_not_wait_for_others() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    // Nobody says that nothing more comes: the poller issues it.
+    guest.launch(0, module, 1, 1, &poke(at, 77));
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !guest.is_done(0) {
+        assert!(std::time::Instant::now() < until, "it was never issued");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(guest.word(at), 77);
+}
