@@ -11,6 +11,7 @@ mod compose;
 mod deb;
 mod docker;
 pub mod helm;
+mod musl;
 mod needs;
 mod newer;
 mod podman;
@@ -91,6 +92,7 @@ const TESTS: &[Entry] = &[
     entry!("cloudpods-files", cloudpods::files, 5),
     entry!("packages", package::development, 30),
     entry!("glibc", package::floor, 60),
+    entry!("musl", musl::refused, 10),
     entry!("helm-chart", helm::chart, 30),
     entry!("slurm", slurm::slurm, 40),
     entry!("compose-ours", compose::ours, 40),
