@@ -37,10 +37,19 @@ pub fn serve() -> ExitCode {
     let log = Arc::new(ServerLog(log));
     let result = from_environment().and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
-        Ok(server::run_gated(daemon, engine, log, gate)?)
+        let left = Arc::downgrade(&engine);
+        server::run_gated(daemon, engine, log, gate)?;
+        Ok(left.strong_count() > 0)
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => {
+            // A session waits for work that does not end, and so would the driver's own end: nothing but
+            // that of the process ends it.
+            let own = rustix::process::getpid();
+            let killed = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            killed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Err(error) => {
             log.0.line(
                 Role::Server,
