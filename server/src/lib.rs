@@ -40,6 +40,6 @@ mod sharing;
 mod values;
 
 pub use gate::{Gate, Open};
-pub use listed::listed;
+pub use listed::{listed, uuid};
 pub use log::{Log, NoLog};
 pub use run::{RunError, run, run_gated};
