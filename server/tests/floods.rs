@@ -4,8 +4,8 @@
 
 mod rig;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
@@ -20,6 +20,12 @@ const MANY: u64 = 400_000;
 
 /// Bytes that the server may take for one.
 const LITTLE: u64 = 16 << 20;
+
+/// One test at a time: they look at the memory of the process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A client one of whose streams waits for ever.
 fn attach_behind_a_gate(rig: &Rig) -> TestClient {
@@ -54,6 +60,7 @@ fn load_image(client: &TestClient, chunk: &Chunk, image: u64, bytes: u64) -> Rep
 
 #[test]
 fn what_ends_later_ends_once() {
+    let _alone = alone();
     let rig = Rig::new(FakeEngine::new());
     let (client, owner) = (attach_behind_a_gate(&rig), rig.attach_with_context());
     let before = own_memory();
@@ -103,6 +110,7 @@ fn what_ends_later_ends_once() {
 
 #[test]
 fn a_module_is_unloaded_once() {
+    let _alone = alone();
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();
     let chunk = client.end.staging().allocate(1 << 16).unwrap();
@@ -128,6 +136,7 @@ fn a_module_is_unloaded_once() {
 
 #[test]
 fn images_that_are_refused_fill_no_log() {
+    let _alone = alone();
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();
     let chunk = client.end.staging().allocate(1 << 16).unwrap();
@@ -140,6 +149,7 @@ fn images_that_are_refused_fill_no_log() {
 
 #[test]
 fn waits_for_values_go_with_their_records() {
+    let _alone = alone();
     let rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();
     // A stream that is gone.
@@ -184,6 +194,7 @@ fn fail(client: &TestClient, kernel: u32) {
 
 #[test]
 fn contexts_that_fail_on_and_on_are_told_of_a_few_times() {
+    let _alone = alone();
     let mut rig = Rig::new(FakeEngine::new());
     let client = rig.attach_with_context();
     for _ in 0..MANY / 10 {
@@ -226,6 +237,7 @@ fn contexts_that_fail_on_and_on_are_told_of_a_few_times() {
 
 #[test]
 fn releases_are_heard_when_no_more_can_be_held() {
+    let _alone = alone();
     const STREAMS: std::ops::Range<u32> = 40..46;
     const TOTAL: u64 = 6 * (STREAM_DEPTH - 1);
     let rig = Rig::new(FakeEngine::new());
