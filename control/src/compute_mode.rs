@@ -243,19 +243,19 @@ impl Daemon {
 #[derive(Clone, Debug)]
 pub struct SoftwareModes {
     directory: PathBuf,
-    /// How many devices there are.
-    count: u32,
+    /// The numbers of the devices that are asked about and set all together.
+    devices: Vec<u32>,
 }
 
 impl SoftwareModes {
-    /// The modes of so many devices, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps. They are named by
-    /// their ordinals there, since their UUIDs are others in each container.
+    /// The modes of the devices with these numbers, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps. They
+    /// are named by their numbers there, since their UUIDs are others in each container.
     #[must_use]
-    pub fn new(count: u32) -> Self {
+    pub fn new(devices: Vec<u32>) -> Self {
         let directory = std::env::var_os("OPENMPS_STATE_DIRECTORY").filter(|it| !it.is_empty());
         Self {
             directory: directory.map_or_else(|| "/var/lib/openmps".into(), PathBuf::from),
-            count,
+            devices,
         }
     }
 
@@ -301,7 +301,7 @@ impl DeviceModes for SoftwareModes {
     fn modes(&self) -> Result<Vec<(String, u32)>, String> {
         let all = self.all();
         let mode = |device: &str| all.get(device).copied().unwrap_or(DEFAULT);
-        let each = (0..self.count).map(|device| device.to_string());
+        let each = self.devices.iter().map(u32::to_string);
         Ok(each
             .map(|device| {
                 let mode = mode(&device);
@@ -440,7 +440,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let modes = SoftwareModes {
             directory: root.path().join("state"),
-            count: 1,
+            devices: vec![0],
         };
         assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
         modes.set("0", EXCLUSIVE_PROCESS).unwrap();

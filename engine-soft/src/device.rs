@@ -79,6 +79,16 @@ impl SoftEngine {
     /// # Errors
     /// If the configuration makes no sense or the system gives no threads.
     pub fn new(config: &Config) -> std::io::Result<Self> {
+        let all: Vec<u32> = (0..config.devices).collect();
+        Self::with_numbers(config, &all)
+    }
+
+    /// As [`SoftEngine::new`], but of the devices that there are only those with these numbers, in this
+    /// order. What tells them apart, UUID and place on the bus, is what it is where all are there.
+    ///
+    /// # Errors
+    /// As [`SoftEngine::new`], and if there is no device with one of the numbers, or no number.
+    pub fn with_numbers(config: &Config, numbers: &[u32]) -> std::io::Result<Self> {
         let memory = config.memory.min(arena::EXTENT) / arena::GRANULE * arena::GRANULE;
         if !(1..=8).contains(&config.devices) || config.workers == 0 || memory == 0 {
             return Err(std::io::Error::new(
@@ -86,18 +96,24 @@ impl SoftEngine {
                 "a software GPU needs 1 to 8 devices, some memory and at least one worker",
             ));
         }
-        let devices = 0..config.devices;
+        if numbers.is_empty() || numbers.iter().any(|number| *number >= config.devices) {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                format!("{} devices have no numbers {numbers:?}", config.devices),
+            ));
+        }
+        let numbers = numbers.iter();
         Ok(Self {
             shared: Arc::new(Shared {
-                budgets: devices
+                budgets: numbers
                     .clone()
                     .map(|_| Arc::new(Budget::new(memory)))
                     .collect(),
                 images: ImageCache::default(),
                 pool: Pool::new(config.workers)?,
             }),
-            facts: devices
-                .map(|ordinal| device_facts(ordinal, memory, config.workers))
+            facts: numbers
+                .map(|&number| device_facts(number, memory, config.workers))
                 .collect(),
         })
     }
@@ -233,8 +249,9 @@ const fn signed(value: u32) -> i32 {
     value.cast_signed()
 }
 
-/// An id that stays the same for this machine and ordinal.
-fn uuid(ordinal: u32) -> [u8; 16] {
+/// The id of a device, which stays the same for this machine and number.
+#[must_use]
+pub fn uuid(ordinal: u32) -> [u8; 16] {
     let machine = std::fs::read("/etc/machine-id")
         .unwrap_or_else(|_| rustix::system::uname().nodename().to_bytes().to_vec());
     let mut hasher = blake3::Hasher::new();

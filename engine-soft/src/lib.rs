@@ -33,4 +33,4 @@ mod stream;
 mod sync;
 mod work;
 
-pub use device::{Config, SoftEngine};
+pub use device::{Config, SoftEngine, uuid};

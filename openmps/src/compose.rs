@@ -36,19 +36,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         embedded::client_library_for_all(folder)?;
     }
     let variable = |name: &str| std::env::var(name).ok();
-    let gpus = machine::gpus()?;
-    let gpus =
-        visible(gpus, variable("NVIDIA_VISIBLE_DEVICES").as_deref()).map_err(anyhow::Error::msg)?;
+    let mut gpus = machine::gpus()?;
+    let all = gpus.len();
+    // Of cards a container has those alone that NVIDIA's runtime has left it, under numbers of its own.
+    if gpus.iter().all(machine::is_software) {
+        let named = variable("NVIDIA_VISIBLE_DEVICES");
+        gpus = visible(gpus, named.as_deref()).map_err(anyhow::Error::msg)?;
+    }
     let shared_memory = rustix::fs::statvfs("/dev/shm").ok();
-    print!(
-        "{}",
-        greeting(
-            shared_memory.map(|facts| facts.f_blocks.saturating_mul(facts.f_frsize)),
-            variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref(),
-            &gpus,
-        )
-    );
-    std::io::stdout().flush()?;
+    say(&greeting(
+        shared_memory.map(|facts| facts.f_blocks.saturating_mul(facts.f_frsize)),
+        variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").as_deref(),
+        &gpus,
+    ));
 
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let mut logs = Logs::new(&[directories.control_log(), directories.server_log()]);
@@ -59,7 +59,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         signal_hook::consts::SIGINT,
         signal_hook::consts::SIGQUIT,
     ])?;
-    let mut daemon = Process::new(own_program()?)
+    let mut daemon = Process::new(own_program()?);
+    if gpus.len() < all {
+        let uuids: Vec<&str> = gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+        daemon.env("CUDA_VISIBLE_DEVICES", uuids.join(","));
+    }
+    let mut daemon = daemon
         .args(["control", "-f"])
         .stdin(Stdio::null())
         // Its log is printed from the file, in order with the servers'.
@@ -72,10 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             tell_to_quit(&daemon);
         }
         let ended = daemon.try_wait()?;
-        for line in logs.more()? {
-            print!("{line}");
-        }
-        std::io::stdout().flush()?;
+        say(&logs.more()?.concat());
         if let Some(status) = ended {
             break status;
         }
@@ -84,6 +86,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => ExitCode::FAILURE,
     })
+}
+
+/// Prints; where nobody reads what is printed, programs still have their daemon.
+fn say(text: &str) {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .ok();
 }
 
 /// SIGTERM is the daemon's `quit`.

@@ -97,8 +97,11 @@ fn own_folder(folder: &Path) -> Result<()> {
     let facts = fs::metadata(folder)?;
     if facts.uid() != rustix::process::geteuid().as_raw() || facts.mode() & 0o022 != 0 {
         bail!(
-            "{} is not this user's alone; remove it and try again",
-            folder.display()
+            "{} belongs to user {} (mode {:o}), and programs' code must be this user's alone: be that \
+             user, name another folder, or remove this one",
+            folder.display(),
+            facts.uid(),
+            facts.mode() & 0o777
         );
     }
     Ok(())

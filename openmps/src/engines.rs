@@ -37,10 +37,19 @@ pub fn serve() -> ExitCode {
     let log = Arc::new(ServerLog(log));
     let result = from_environment().and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
-        Ok(server::run_gated(daemon, engine, log, gate)?)
+        let left = Arc::downgrade(&engine);
+        server::run_gated(daemon, engine, log, gate)?;
+        Ok(left.strong_count() > 0)
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => {
+            // A session waits for work that does not end, and so would the driver's own end: nothing but
+            // that of the process ends it.
+            let own = rustix::process::getpid();
+            let killed = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            killed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Err(error) => {
             log.0.line(
                 Role::Server,
@@ -97,8 +106,8 @@ pub fn open_modes() -> Result<Option<Box<dyn DeviceModes>>, String> {
     if asked.as_deref() == Some("nvidia") {
         return Ok(None);
     }
-    let count = soft_devices().map_err(|error| format!("{error:#}"))?;
-    Ok(Some(Box::new(SoftwareModes::new(count))))
+    let (_, numbers) = soft_config().map_err(|error| format!("{error:#}"))?;
+    Ok(Some(Box::new(SoftwareModes::new(numbers))))
 }
 
 /// NVIDIA's devices.
@@ -154,24 +163,44 @@ fn offered(
 #[derive(Debug)]
 struct SoftwareGate {
     modes: SoftwareModes,
+    /// The numbers of the devices among all of the software GPU's, which modes go by.
+    numbers: Vec<u32>,
     /// Devices that are this process's alone.
     taken: Mutex<BTreeMap<u32, File>>,
 }
 
 fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+    let (config, numbers) = soft_config()?;
+    let engine = SoftEngine::with_numbers(&config, &numbers).with_context(|| {
+        format!(
+            "cannot set up the software GPU (OPENMPS_SOFT_DEVICES={}, OPENMPS_SOFT_MEMORY={}, \
+             OPENMPS_SOFT_WORKERS={})",
+            config.devices, config.memory, config.workers
+        )
+    })?;
     let gate = SoftwareGate {
-        modes: SoftwareModes::new(0),
+        modes: SoftwareModes::new(numbers.clone()),
+        numbers,
         taken: Mutex::default(),
     };
-    Ok((soft_from_environment()?, Box::new(gate)))
+    Ok((Arc::new(engine), Box::new(gate)))
+}
+
+impl SoftwareGate {
+    /// What the modes' file calls a device of this process's engine.
+    fn number(&self, device: u32) -> u32 {
+        let number = self.numbers.get(device as usize);
+        number.copied().unwrap_or(device)
+    }
 }
 
 impl Gate for SoftwareGate {
     fn mode(&self, device: u32) -> u32 {
-        self.modes.get(device)
+        self.modes.get(self.number(device))
     }
 
     fn open(&self, device: u32) -> Result<(), CUresult> {
+        let device = self.number(device);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         match self.modes.get(device) {
             compute_mode::PROHIBITED => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
@@ -190,8 +219,13 @@ impl Gate for SoftwareGate {
     }
 }
 
-fn soft_from_environment() -> Result<Arc<dyn Engine>> {
-    let mut config = Config::with_devices(soft_devices()?);
+/// How the software GPU is set up, and which of its devices are this process's.
+fn soft_config() -> Result<(Config, Vec<u32>)> {
+    let devices = variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
+        text.parse()
+            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
+    })?;
+    let mut config = Config::with_devices(devices);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
         config.memory = size_in_bytes(&text)
             .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
@@ -201,16 +235,21 @@ fn soft_from_environment() -> Result<Arc<dyn Engine>> {
             .parse()
             .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
     }
-    Ok(Arc::new(
-        SoftEngine::new(&config).context("cannot set up the software GPU")?,
-    ))
+    let numbers = soft_numbers(devices, variable("CUDA_VISIBLE_DEVICES").as_deref());
+    Ok((config, numbers))
 }
 
-fn soft_devices() -> Result<u32> {
-    variable("OPENMPS_SOFT_DEVICES").map_or(Ok(1), |text| {
-        text.parse()
-            .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
-    })
+/// Those of so many devices that CUDA_VISIBLE_DEVICES leaves to a daemon, which counts them anew, as the
+/// driver does with cards. A list that names none of them is about cards, and hides nothing here.
+fn soft_numbers(devices: u32, visible: Option<&str>) -> Vec<u32> {
+    // More than there can be is the engine's to refuse.
+    let all = (0..devices.min(64)).map(|number| (server::uuid(&engine_soft::uuid(number)), number));
+    let all: Vec<(String, u32)> = all.collect();
+    let everything = all.iter().map(|(_, number)| *number).collect();
+    match offered(all, visible, true) {
+        Ok(some) if !some.is_empty() => some.into_iter().map(|(_, number)| number).collect(),
+        _ => everything,
+    }
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -239,5 +278,17 @@ mod tests {
         assert_eq!(names(Some("1,9,0"), true).unwrap(), ["GPU-b2"]);
         assert!(names(Some(""), true).unwrap().is_empty());
         assert!(names(Some("1"), false).unwrap_err().contains("PCI_BUS_ID"));
+    }
+
+    #[test]
+    fn a_daemon_has_the_software_devices_that_are_visible() {
+        let second = server::uuid(&engine_soft::uuid(1));
+        assert_eq!(soft_numbers(3, None), [0, 1, 2]);
+        assert_eq!(soft_numbers(3, Some("2,0")), [2, 0]);
+        assert_eq!(soft_numbers(3, Some(&second)), [1]);
+        assert_eq!(soft_numbers(3, Some("1,9,0")), [1]);
+        for of_cards in ["", "-1", "GPU-of-a-card"] {
+            assert_eq!(soft_numbers(2, Some(of_cards)), [0, 1], "{of_cards}");
+        }
     }
 }

@@ -114,7 +114,21 @@ const LIMIT_HELP: &str = "\
 A client whose process id cannot be seen is named as SERVER/ID, which `openmps control ps` shows. Each
 takes --json.";
 
+/// `openmps … | head`: who prints for a reader that has seen enough ends without the words of a panic.
+fn end_quietly_without_a_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        let is_of_printing =
+            said.starts_with("failed printing") || said.starts_with("failed to write");
+        if !(is_of_printing && (said.contains("Broken pipe") || said.contains("BrokenPipe"))) {
+            usual(panic);
+        }
+    }));
+}
+
 fn main() -> ExitCode {
+    end_quietly_without_a_reader();
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {

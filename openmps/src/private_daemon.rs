@@ -29,6 +29,8 @@ impl PrivateDaemon {
         let mut command = Command::new(own_program()?);
         command.args(["control", "-f"]).stdin(Stdio::null());
         set_directories(&mut command, folder.path());
+        // That is for the programs: a daemon would count anew what it leaves, and they would choose again.
+        command.env_remove("CUDA_VISIBLE_DEVICES");
         configure(&mut command);
         let child = command.spawn().context("cannot start the control daemon")?;
         let mut daemon = Self { folder, child };

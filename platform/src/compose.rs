@@ -25,21 +25,27 @@ pub fn greeting(shared_memory: Option<u64>, percentage: Option<&str>, gpus: &[Gp
     text
 }
 
-/// The devices that a container may have by `NVIDIA_VISIBLE_DEVICES`: indices or UUIDs, `all`, or
-/// nothing.
+/// Those of the software GPU's devices that `NVIDIA_VISIBLE_DEVICES` leaves to a container, by indices or
+/// UUIDs, as NVIDIA's container runtime does with cards; numbered anew, as they are in the container.
+/// `void` and nothing ask that runtime to do nothing, and leave all.
 ///
 /// # Errors
-/// In words, when it names one that is not there.
+/// In words, when it names one that is not there, or none at all.
 pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, String> {
     let text = variable.unwrap_or("all").trim();
     match text {
-        "all" => return Ok(gpus),
-        "" | "void" | "none" => return Ok(Vec::new()),
+        "all" | "" | "void" => return Ok(gpus),
+        "none" => {
+            return Err(
+                "NVIDIA_VISIBLE_DEVICES=none leaves the daemon no GPU: name one, or say all".into(),
+            );
+        }
         _ => {}
     }
     let mut shown = Vec::new();
     for word in text.split(',').map(str::trim) {
         match gpus.iter().find(|gpu| gpu.is_named(word)) {
+            Some(gpu) if shown.iter().any(|it: &Gpu| it.uuid == gpu.uuid) => {}
             Some(gpu) => shown.push(gpu.clone()),
             None => {
                 return Err(format!(
@@ -49,6 +55,9 @@ pub fn visible(gpus: Vec<Gpu>, variable: Option<&str>) -> Result<Vec<Gpu>, Strin
                 ));
             }
         }
+    }
+    for (index, gpu) in (0..).zip(&mut shown) {
+        gpu.index = index;
     }
     Ok(shown)
 }
@@ -87,9 +96,18 @@ mod tests {
     #[test]
     fn devices_are_chosen_by_the_variable() {
         let all = || vec![gpu()];
-        assert_eq!(visible(all(), None).unwrap().len(), 1);
-        assert_eq!(visible(all(), Some("GPU-1, 0")).unwrap().len(), 2);
-        assert_eq!(visible(all(), Some("void")).unwrap().len(), 0);
+        for everything in [None, Some("all"), Some(""), Some("void"), Some("GPU-1, 0")] {
+            assert_eq!(visible(all(), everything).unwrap().len(), 1);
+        }
+        let second = Gpu {
+            index: 1,
+            uuid: "GPU-2".into(),
+            ..gpu()
+        };
+        let some = visible(vec![gpu(), second], Some("1")).unwrap();
+        assert_eq!((some.len(), some[0].index), (1, 0));
+        assert_eq!(some[0].uuid, "GPU-2");
+        assert!(visible(all(), Some("none")).unwrap_err().contains("none"));
         let error = visible(all(), Some("0,3")).unwrap_err();
         assert!(error.contains("\"3\""), "{error}");
     }

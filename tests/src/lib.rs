@@ -5,3 +5,4 @@ pub mod cuda;
 pub mod daemon;
 pub mod program;
 pub mod script;
+pub mod skipped;

@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use rustix::process::Signal;
 use tests::daemon::{Daemon, openmps, succeed};
+use tests::skipped::skipped;
 
 /// nvmlComputeMode_t
 const DEFAULT: u32 = 0;
@@ -312,7 +313,7 @@ fn a_privileged_program_loads_no_library_that_its_environment_names() {
     use std::os::unix::fs::{PermissionsExt, chown};
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: being another user takes root");
+        return skipped("being another user takes root");
     }
     let cards = Cards::of([DEFAULT, DEFAULT]);
     let folder = tempfile::tempdir().unwrap();
@@ -326,7 +327,8 @@ fn a_privileged_program_loads_no_library_that_its_environment_names() {
     succeed(Command::new("cp").arg(openmps()).arg(&program));
     let mounted = rustix::fs::statvfs(folder.path()).unwrap().f_flag;
     if mounted.contains(rustix::fs::StatVfsMountFlags::NOSUID) {
-        return println!("skipped: no program has more rights in {:?}", folder.path());
+        let folder = folder.path().display();
+        return skipped(&format!("no program has more rights in {folder}"));
     }
     let run = |mode| {
         std::fs::set_permissions(&program, all(mode)).unwrap();

@@ -1,16 +1,20 @@
 //! What must pass before anything lands.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::shell::{cargo, root, run};
-use crate::{corpus, coverage, fuzz, mpi, platforms, python};
+use crate::fetch::Crate;
+use crate::shell::{cargo, run};
+use crate::{corpus, coverage, fuzz, mpi, platforms, python, skipped};
 
 /// The cargo-deny that `deny.toml` was written for.
-const DENY_VERSION: &str = "0.20.2";
+const DENY: Crate = Crate {
+    name: "cargo-deny",
+    version: "0.20.2",
+    is_debug: false,
+};
 
 /// What is not built without being asked for, and must pass all the same.
 const FEATURES: &str = "--features=platform/kubernetes,openmps/kubernetes";
@@ -73,7 +77,9 @@ pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
             Some(within) => platforms::platforms("", within),
             None => Ok(()),
         },
-        run(cargo().args(["test", "--workspace", FEATURES, "--no-fail-fast"])),
+        run(cargo()
+            .args(["test", "--workspace", FEATURES, "--no-fail-fast"])
+            .env(skipped::VARIABLE, skipped::list())),
     ];
     results.into_iter().collect()
 }
@@ -96,19 +102,6 @@ pub fn loom() -> Result<()> {
 
 /// Licences, duplicates and sources of foreign crates. Installs the tool on first use.
 fn deny() -> Result<()> {
-    let tools = root().join("target/tools");
-    let program: PathBuf = tools.join("bin/cargo-deny");
-    if !program.exists() {
-        run(cargo()
-            .args([
-                "install",
-                "cargo-deny",
-                "--locked",
-                "--version",
-                DENY_VERSION,
-                "--root",
-            ])
-            .arg(&tools))?;
-    }
+    let program = DENY.install()?.join("cargo-deny");
     run(Command::new(program).args(["check", "bans", "licenses", "sources"]))
 }

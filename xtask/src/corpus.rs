@@ -18,6 +18,7 @@ use clap::ValueEnum;
 
 use crate::runtimes;
 use crate::shell::root;
+use crate::skipped;
 use crate::toolkit::Toolkit;
 use build::Builder;
 use program::Program;
@@ -208,6 +209,9 @@ fn one(arguments: &Arguments, chosen: &[&str], libraries: Option<PathBuf>) -> Re
             ),
             (Ok(path), Some(runner)) => runner.run(program, &path, recorded.get(&program.name)),
         };
+        if let Outcome::Skipped(why) = &outcome {
+            skipped::record(&program.name, why)?;
+        }
         table.add(program, &outcome, took);
     }
     table.finish()

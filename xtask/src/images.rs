@@ -212,7 +212,8 @@ fn tar(archive: &Path, folder: &Path) -> Command {
     command
 }
 
-fn sha256(file: &Path) -> Result<String> {
+/// A file's SHA-256, in hexadecimal digits.
+pub fn sha256(file: &Path) -> Result<String> {
     let output = Command::new("sha256sum")
         .arg(file)
         .output()

@@ -13,9 +13,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::fetch::Kept;
 use crate::images::Tree;
 use crate::platforms::{bridges, containers, helm, install, is_there, skip, why_skipped};
 use crate::shell::{cargo, root, run};
+use crate::skipped;
 pub use cluster::BRIDGE;
 use cluster::{Cluster, NODE, wait_for};
 pub use files::files;
@@ -84,32 +86,37 @@ pub fn kubernetes() -> Result<()> {
     done
 }
 
-fn is_built() -> bool {
-    // The last that is built.
-    root()
-        .join("target/kubernetes/bin/kube-controller-manager")
-        .exists()
+/// Kubernetes as the script builds it.
+fn built() -> Kept {
+    let script = include_str!("../../tests/platforms/kubernetes/build.sh");
+    Kept::new("kubernetes", script)
 }
 
-/// Builds Kubernetes, once.
+fn is_built() -> bool {
+    built().is_whole()
+}
+
+/// Builds Kubernetes, once; what an earlier try has built is not built again.
 fn build() -> Result<()> {
-    if is_built() {
-        return Ok(());
-    }
-    let disk = rustix::fs::statvfs(root().join("target"))?;
-    let free = disk.f_bavail * disk.f_frsize;
-    if free < BUILD_SPACE {
-        return skip(format!(
-            "to build Kubernetes takes {} GiB of the disk, and {} are free",
-            BUILD_SPACE >> 30,
-            free >> 30
-        ));
-    }
-    let script = ["tests/platforms/kubernetes/build.sh", "target/kubernetes"];
-    let mut command = Command::new("timeout");
-    match run(command.arg(BUILD_LIMIT).args(script)) {
-        Ok(()) => Ok(()),
-        Err(error) => skip(format!("Kubernetes cannot be built here: {error}")),
+    let built = built().resume(|folder| {
+        let disk = rustix::fs::statvfs(folder)?;
+        let free = disk.f_bavail * disk.f_frsize;
+        if free < BUILD_SPACE {
+            return skip(format!(
+                "to build Kubernetes takes {} GiB of the disk, and {} are free",
+                BUILD_SPACE >> 30,
+                free >> 30
+            ));
+        }
+        run(Command::new("timeout")
+            .args([BUILD_LIMIT, "tests/platforms/kubernetes/build.sh"])
+            .arg(folder))
+    });
+    match built {
+        Err(error) if why_skipped(&error).is_none() => {
+            skip(format!("Kubernetes cannot be built here: {error}"))
+        }
+        built => built.map(drop),
     }
 }
 
@@ -256,6 +263,7 @@ impl Test {
             Err(error) => match why_skipped(&error) {
                 Some(why) => {
                     println!("skipped: kubernetes: the chart: {why}");
+                    skipped::record("kubernetes: the chart", why)?;
                     self.deploy(mode)
                 }
                 None => Err(error),

@@ -4,6 +4,7 @@ mod ci;
 mod corpus;
 mod coverage;
 mod daemon;
+mod fetch;
 mod fuzz;
 mod images;
 mod kubernetes;
@@ -13,6 +14,7 @@ mod platforms;
 mod python;
 mod runtimes;
 mod shell;
+mod skipped;
 mod slurm;
 mod toolkit;
 
@@ -40,6 +42,9 @@ enum Task {
         /// Run what `platforms` runs too
         #[arg(long)]
         platforms: bool,
+        /// Fail if any part is skipped, as on a machine that should have everything
+        #[arg(long)]
+        strict: bool,
     },
     /// Runs real containers: Docker Compose, podman, CDI, Cloudpods' daemon, Kubernetes, Slurm, packages
     Platforms {
@@ -49,6 +54,9 @@ enum Task {
         /// Seconds that all may take: what would take longer than is left is skipped
         #[arg(long, value_name = "SECONDS")]
         within: Option<u64>,
+        /// Fail if any of them is skipped
+        #[arg(long)]
+        strict: bool,
         /// Runs the one of this name in this process, and writes to this file how it ended
         #[arg(long, hide = true)]
         answer: Option<PathBuf>,
@@ -96,30 +104,54 @@ fn main() -> Result<()> {
         Task::Test {
             all_toolkits,
             platforms,
-        } => ci::test(all_toolkits, platforms.then_some(platforms::NO_LIMIT)),
+            strict,
+        } => {
+            for (is_asked, option, what) in [
+                (
+                    all_toolkits,
+                    "--all-toolkits",
+                    "CUDA's runtimes of other releases",
+                ),
+                (
+                    platforms,
+                    "--platforms",
+                    "containers, Kubernetes, Slurm, packages",
+                ),
+            ] {
+                if !is_asked {
+                    println!("xtask: not asked for: {what} ({option})");
+                }
+            }
+            let platforms = platforms.then_some(platforms::NO_LIMIT);
+            skipped::finish(strict, ci::test(all_toolkits, platforms))
+        }
         Task::Platforms {
             filter,
             within,
+            strict,
             answer: None,
         } => {
             let within = within.map_or(platforms::NO_LIMIT, Duration::from_secs);
-            platforms::platforms(&filter, within)
+            skipped::finish(strict, platforms::platforms(&filter, within))
         }
         Task::Platforms {
             filter,
             answer: Some(answer),
             ..
         } => platforms::one(&filter, &answer),
-        Task::Ci => ci::all(),
+        Task::Ci => skipped::finish(false, ci::all()),
         Task::Loom => ci::loom(),
         Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
-        Task::Corpus(arguments) => corpus::corpus(&arguments),
+        Task::Corpus(arguments) => skipped::finish(false, corpus::corpus(&arguments)),
         Task::Runtimes => runtimes::runtimes(),
         Task::Mpi => mpi::mpi(),
-        Task::Python { filter } => python::python(&filter),
+        Task::Python { filter } => skipped::finish(false, python::python(&filter)),
         Task::Images(arguments) => images::images(&arguments),
-        Task::Kubernetes => platforms::platforms("kubernetes", platforms::NO_LIMIT),
-        Task::Slurm => platforms::platforms("slurm", platforms::NO_LIMIT),
+        Task::Kubernetes => skipped::finish(
+            false,
+            platforms::platforms("kubernetes", platforms::NO_LIMIT),
+        ),
+        Task::Slurm => skipped::finish(false, platforms::platforms("slurm", platforms::NO_LIMIT)),
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
     }

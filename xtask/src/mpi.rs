@@ -11,8 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::daemon::Daemon;
+use crate::fetch::Kept;
 use crate::shell::{end_within, root, run};
 use crate::toolkit::Toolkit;
+
+/// Debian's packages of OpenMPI.
+const PACKAGES: [&str; 2] = ["openmpi-bin", "libopenmpi-dev"];
 
 /// Ranks of each program.
 const RANKS: &str = "4";
@@ -116,17 +120,15 @@ impl OpenMpi {
                 unpacked: None,
             });
         }
-        let place = root().join("target/openmpi");
-        if !place.exists() {
-            unpack(&place).context(
-                "no mpicxx and mpirun here, and Debian's packages cannot be unpacked; \
-                 install openmpi-bin and libopenmpi-dev",
-            )?;
-        }
+        let kept = Kept::new("openmpi", PACKAGES.join(" "));
+        let tree = kept.get(unpack).context(
+            "no mpicxx and mpirun here, and Debian's packages cannot be unpacked; \
+             install openmpi-bin and libopenmpi-dev",
+        )?;
         Ok(Self {
-            compiler: place.join("usr/bin/mpicxx.openmpi"),
-            starter: place.join("usr/bin/mpirun.openmpi"),
-            unpacked: Some(place),
+            compiler: tree.join("usr/bin/mpicxx.openmpi"),
+            starter: tree.join("usr/bin/mpirun.openmpi"),
+            unpacked: Some(tree),
         })
     }
 
@@ -150,11 +152,8 @@ impl OpenMpi {
 }
 
 /// Debian's packages of OpenMPI, and of what it needs that this machine lacks, unpacked in a folder.
-fn unpack(place: &Path) -> Result<()> {
-    let work = place.with_extension("partial");
-    if work.exists() {
-        fs::remove_dir_all(&work)?;
-    }
+fn unpack(tree: &Path) -> Result<()> {
+    let work = tree.join("work");
     let cache = work.join("cache");
     fs::create_dir_all(cache.join("archives/partial"))?;
     if let Err(error) = download(&cache, None) {
@@ -165,13 +164,13 @@ fn unpack(place: &Path) -> Result<()> {
         run(apt(&cache, Some(&lists)).args(["update", "-qq"]))?;
         download(&cache, Some(&lists))?;
     }
-    let tree = work.join("tree");
     for entry in fs::read_dir(cache.join("archives"))? {
         let package = entry?.path();
         if package.extension().is_some_and(|it| it == "deb") {
             let status = Command::new("dpkg-deb")
                 .arg("--extract")
-                .args([&package, &tree])
+                .arg(&package)
+                .arg(tree)
                 .status()
                 .context("cannot run dpkg-deb")?;
             ensure!(status.success(), "{}: {status}", package.display());
@@ -181,9 +180,7 @@ fn unpack(place: &Path) -> Result<()> {
         tree.join("usr/bin/mpirun.openmpi").exists(),
         "the packages hold no mpirun"
     );
-    fs::rename(&tree, place)?;
-    fs::remove_dir_all(&work)?;
-    Ok(())
+    Ok(fs::remove_dir_all(&work)?)
 }
 
 fn download(cache: &Path, lists: Option<&Path>) -> Result<()> {
@@ -193,8 +190,8 @@ fn download(cache: &Path, lists: Option<&Path>) -> Result<()> {
         "--no-install-recommends",
         "--yes",
         "-qq",
-        "openmpi-bin",
-        "libopenmpi-dev",
+        PACKAGES[0],
+        PACKAGES[1],
     ]))
 }
 

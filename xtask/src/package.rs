@@ -11,11 +11,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::fetch::{Wheels, environment};
 use crate::platforms::skip;
 use crate::shell::{cargo, root, run};
 
 /// The linker.
-const ZIG: &str = "ziglang==0.17.1";
+const ZIG: Wheels<'_> = Wheels {
+    requirements: "ziglang==0.17.1 \
+        --hash=sha256:ea6cc5d87b033cf0aedfbc8f9549a908cae6c50ac31f1698188fa48a74524b54\n",
+    limit: 300,
+};
 
 /// The libc that the client library must do with.
 const FLOOR: Version = (2, 17);
@@ -51,7 +56,7 @@ pub fn floor() -> Result<()> {
     let target = root().join("target/portable");
     let linker = match linker() {
         Ok(linker) => linker,
-        Err(error) => return skip(format!("{ZIG} is not to be had: {error:#}")),
+        Err(error) => return skip(format!("the linker is not to be had: {error:#}")),
     };
     run(
         portable(cargo().args(["build", "--package", "client"]), &linker)
@@ -144,14 +149,8 @@ fn build(debug: bool) -> Result<Product> {
 
 /// A linker for an old libc: zig's compiler, with the words that it does not know taken out.
 fn linker() -> Result<PathBuf> {
-    let folder = root().join("target/zig");
+    let folder = ZIG.install("zig", |_| Ok(()))?;
     let zig = folder.join("ziglang/zig");
-    if !zig.exists() {
-        run(Command::new("python3")
-            .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
-            .arg(&folder)
-            .arg(ZIG))?;
-    }
     let script = folder.join("cc");
     let text = format!(
         "#!/bin/sh\n\
@@ -381,13 +380,10 @@ fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
 fn try_wheel(wheel: &Path) -> Result<()> {
     let place = root().join("target/packages/venv");
     empty(&place)?;
-    // Without pip, which Debian splits off (python3-venv); the outer pip installs into it.
-    run(Command::new("python3")
-        .args(["-m", "venv", "--without-pip"])
-        .arg(&place))?;
+    let python = environment(&place)?;
     run(Command::new("python3")
         .args(["-m", "pip", "--python"])
-        .arg(place.join("bin/python"))
+        .arg(&python)
         .args([
             "install",
             "--quiet",
@@ -397,7 +393,7 @@ fn try_wheel(wheel: &Path) -> Result<()> {
         .arg(wheel))?;
     let output = Command::new(place.join("bin/openmps"))
         .args(["run", "--"])
-        .arg(place.join("bin/python"))
+        .arg(&python)
         .arg(root().join("tests/platforms/wheel.py"))
         .env("OPENMPS_ENGINE", "soft")
         .env_remove("CUDA_MPS_PIPE_DIRECTORY")

@@ -11,6 +11,7 @@ mod compose;
 mod deb;
 mod docker;
 pub mod helm;
+mod musl;
 mod needs;
 mod newer;
 mod podman;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::shell::{root, run};
-use crate::{images, kubernetes, package, slurm};
+use crate::{images, kubernetes, package, skipped, slurm};
 use apart::{Outcome, Place};
 pub use needs::{bridges, containers, install, is_root, is_there, need};
 
@@ -92,6 +93,7 @@ const TESTS: &[Entry] = &[
     entry!("kubernetes-files", kubernetes::files, 15),
     entry!("packages", package::development, 30),
     entry!("glibc", package::floor, 60),
+    entry!("musl", musl::refused, 10),
     entry!("helm-chart", helm::chart, 30),
     entry!("slurm", slurm::slurm, 40),
     entry!("compose-ours", compose::ours, 40),
@@ -146,7 +148,10 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
         let took = begun.elapsed().as_secs_f32();
         lines.push(match outcome {
             Outcome::Passed => format!("{name:20} {took:7.2} s  pass"),
-            Outcome::Skipped(why) => format!("skipped: {name}: {why}"),
+            Outcome::Skipped(why) => {
+                skipped::record(name, &why)?;
+                format!("skipped: {name}: {why}")
+            }
             Outcome::Failed(why) => {
                 failed += 1;
                 format!("{name:20} {took:7.2} s  FAIL: {why}")

@@ -6,17 +6,25 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::corpus::BUILT;
 use crate::daemon::Daemon;
-use crate::shell::{end_within, root, run};
+use crate::fetch::Wheels;
+use crate::shell::{end_within, root};
+use crate::skipped;
 
 /// What a program may take: the first imports of a cold machine, and NVRTC.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// What they run with.
+const PACKAGES: Wheels<'_> = Wheels {
+    requirements: include_str!("../../tests/python/requirements.txt"),
+    limit: 900,
+};
 
 /// Makes CuPy hand over PTX, as docs/python.md explains.
 const ENVIRONMENT: (&str, &str) = ("CUPY_COMPILE_WITH_PTX", "1");
@@ -35,7 +43,7 @@ pub fn python(filter: &str) -> Result<()> {
         "no program has `{filter}` in its name"
     );
 
-    let interpreter = install(&folder.join("requirements.txt"))?;
+    let interpreter = PACKAGES.environment("python")?;
     let mut daemon = Daemon::start()?;
     let mut failed = 0;
     for program in &programs {
@@ -45,6 +53,7 @@ pub fn python(filter: &str) -> Result<()> {
         let needs = needs.with_context(|| format!("{}: no `# needs: …`", name(program)))?;
         if let Some(missing) = needs.split_whitespace().find(|need| !BUILT.contains(need)) {
             println!("{:24}            skipped: needs {missing}", name(program));
+            skipped::record(&name(program), &format!("needs {missing}"))?;
             continue;
         }
         let start = Instant::now();
@@ -65,41 +74,6 @@ pub fn python(filter: &str) -> Result<()> {
 fn name(program: &Path) -> String {
     let name = program.file_stem().unwrap_or_default();
     name.to_string_lossy().into_owned()
-}
-
-/// The interpreter of an environment that holds just what the requirements say.
-fn install(requirements: &Path) -> Result<PathBuf> {
-    let place = root().join("target/python");
-    let interpreter = place.join("bin/python");
-    let (wanted, installed) = (
-        fs::read_to_string(requirements)?,
-        place.join("requirements.txt"),
-    );
-    if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
-        return Ok(interpreter);
-    }
-    if place.exists() {
-        fs::remove_dir_all(&place)?;
-    }
-    // Without pip, which Debian splits off (python3-venv); the outer pip installs into it.
-    run(Command::new("python3")
-        .args(["-m", "venv", "--without-pip"])
-        .arg(&place))
-    .context("Python programs need python3 with its module venv")?;
-    run(Command::new("python3")
-        .args(["-m", "pip", "--python"])
-        .arg(&interpreter)
-        .args([
-            "install",
-            "--quiet",
-            "--root-user-action=ignore",
-            "--no-deps",
-            "--requirement",
-        ])
-        .arg(requirements))
-    .context("the packages come from PyPI by pip 22.3 or newer (Debian: python3-pip)")?;
-    fs::write(installed, wanted)?;
-    Ok(interpreter)
 }
 
 fn run_one(daemon: &mut Daemon, interpreter: &Path, program: &Path) -> Result<()> {

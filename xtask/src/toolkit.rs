@@ -3,17 +3,31 @@
 //! NVIDIA publishes nvcc, its headers and the runtimes as wheels; none of it may be redistributed, so
 //! each machine fetches its own (about 105 MB).
 
-use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell::{root, run};
+use crate::fetch::Wheels;
+use crate::shell::root;
 
-/// The release whose wheels hold all parts; `nvidia-cuda-nvcc` alone would pull newer ones beside it.
+/// The release, in whose name its parts are kept.
 const RELEASE: &str = "13.0.2";
+
+/// Its parts; `nvidia-cuda-nvcc` alone would pull newer ones beside it.
+const PARTS: Wheels<'_> = Wheels {
+    requirements: "\
+nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
+nvidia-cuda-crt==13.0.88 --hash=sha256:2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4
+nvidia-cuda-nvcc==13.0.88 --hash=sha256:56fe502eb77625a12f25172caa3cdddb4e4c8ba2c8c17dba44b164761b380f03
+nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
+nvidia-nvvm==13.0.88 --hash=sha256:c5f41ffeb6466944a026dfa5317d7d85355c119bbec279205d22f1869d1054e0
+",
+    limit: LIMIT,
+};
+
+/// Seconds that wheels may take to come.
+const LIMIT: u32 = 900;
 
 /// An installed toolkit.
 #[derive(Debug)]
@@ -24,20 +38,14 @@ pub struct Toolkit {
 impl Toolkit {
     /// The toolkit in `target/cuda`, fetched on first use.
     pub fn install() -> Result<Self> {
-        let place = root().join("target/cuda").join(RELEASE);
+        let place = PARTS
+            .install(&format!("cuda/{RELEASE}"), |place| {
+                complete(&place.join("nvidia/cu13"))
+            })
+            .context("CUDA's compiler comes from PyPI")?;
         let toolkit = Self {
             folder: place.join("nvidia/cu13"),
         };
-        if toolkit.nvcc().exists() {
-            return Ok(toolkit);
-        }
-        fetch(
-            &format!("cuda-toolkit[nvcc,crt,nvvm,cudart,cccl]=={RELEASE}"),
-            &[],
-            &place,
-            |partial| complete(&partial.join("nvidia/cu13")),
-        )
-        .context("CUDA's compiler comes from PyPI")?;
         ensure!(
             toolkit.nvcc().exists(),
             "the wheels hold no {}",
@@ -68,6 +76,8 @@ pub struct Runtime {
     /// The wheel's version.
     pub version: &'static str,
     package: &'static str,
+    /// The wheel's SHA-256.
+    sum: &'static str,
     folder: &'static str,
     /// The libraries to link; the static one is in few wheels.
     cudart: &'static [&'static str],
@@ -78,26 +88,53 @@ pub const RUNTIMES: [Runtime; 7] = [
     Runtime {
         version: "11.8.89",
         package: "nvidia-cuda-runtime-cu11",
+        sum: "92d04069a987e1fbc9213f8376d265df0f7bb42617d44f5eda1f496acea7f2d1",
         folder: "nvidia/cuda_runtime",
         cudart: &["libcudart.so.11.0"],
     },
-    twelve("12.1.105", &["libcudart.so.12"]),
-    twelve("12.4.127", &["libcudart.so.12"]),
-    twelve("12.6.77", &["libcudart.so.12"]),
-    twelve("12.8.90", &["libcudart.so.12"]),
-    twelve("12.9.79", &["libcudart.so.12", "libcudart_static.a"]),
+    twelve(
+        "12.1.105",
+        "6e258468ddf5796e25f1dc591a31029fa317d97a0a94ed93468fc86301d61e40",
+        &["libcudart.so.12"],
+    ),
+    twelve(
+        "12.4.127",
+        "64403288fa2136ee8e467cdc9c9427e0434110899d07c779f25b5c068934faa5",
+        &["libcudart.so.12"],
+    ),
+    twelve(
+        "12.6.77",
+        "ba3b56a4f896141e25e19ab287cd71e52a6a0f4b29d0d31609f60e3b4d5219b7",
+        &["libcudart.so.12"],
+    ),
+    twelve(
+        "12.8.90",
+        "adade8dcbd0edf427b7204d480d6066d33902cab2a4707dcfc48a2d0fd44ab90",
+        &["libcudart.so.12"],
+    ),
+    twelve(
+        "12.9.79",
+        "25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3",
+        &["libcudart.so.12", "libcudart_static.a"],
+    ),
     Runtime {
         version: "13.5.37",
         package: "nvidia-cuda-runtime",
+        sum: "df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d",
         folder: "nvidia/cu13",
         cudart: &["libcudart.so.13", "libcudart_static.a"],
     },
 ];
 
-const fn twelve(version: &'static str, cudart: &'static [&'static str]) -> Runtime {
+const fn twelve(
+    version: &'static str,
+    sum: &'static str,
+    cudart: &'static [&'static str],
+) -> Runtime {
     Runtime {
         version,
         package: "nvidia-cuda-runtime-cu12",
+        sum,
         folder: "nvidia/cuda_runtime",
         cudart,
     }
@@ -106,12 +143,12 @@ const fn twelve(version: &'static str, cudart: &'static [&'static str]) -> Runti
 impl Runtime {
     /// Fetches it on first use.
     pub fn install(&self) -> Result<()> {
-        let place = self.place();
-        if !place.exists() {
-            let package = format!("{}=={}", self.package, self.version);
-            fetch(&package, &["--no-deps"], &place, |_| Ok(()))?;
-        }
-        Ok(())
+        let (package, version, sum) = (self.package, self.version, self.sum);
+        let wheels = Wheels {
+            requirements: &format!("{package}=={version} --hash=sha256:{sum}\n"),
+            limit: LIMIT,
+        };
+        wheels.install(&self.name(), |_| Ok(())).map(drop)
     }
 
     /// The folder of its shared library.
@@ -129,42 +166,14 @@ impl Runtime {
         self.cudart.iter().map(|name| self.libraries().join(name))
     }
 
-    fn place(&self) -> PathBuf {
-        root().join(format!("target/cuda/runtime-{}", self.version))
+    /// Where it is kept, under `target/`.
+    fn name(&self) -> String {
+        format!("cuda/runtime-{}", self.version)
     }
-}
 
-/// Installs a package into a folder, whole or not at all.
-fn fetch(
-    package: &str,
-    options: &[&str],
-    place: &Path,
-    finish: impl FnOnce(&Path) -> Result<()>,
-) -> Result<()> {
-    // Not with_extension(): the folder's name ends with a version.
-    let mut partial = place.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    if partial.exists() {
-        fs::remove_dir_all(&partial)?;
+    fn place(&self) -> PathBuf {
+        root().join("target").join(self.name())
     }
-    fs::create_dir_all(&partial)?;
-    run(Command::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--root-user-action=ignore",
-            "--target",
-        ])
-        .arg(&partial)
-        .args(options)
-        .arg(package))
-    .context("needs python3 with pip (Debian: python3-pip)")?;
-    finish(&partial)?;
-    fs::rename(&partial, place)?;
-    Ok(())
 }
 
 /// Adds what nvcc and the linker look for and the wheels leave out.

@@ -184,7 +184,7 @@ fn list(daemon: &Daemon, caller: Caller) -> Answer {
         let [name, clients, compute, device, limit, used] = fields;
         let _ = writeln!(
             text,
-            "{name:<20}{clients:<9}{compute:<18}{device:<10}{limit:<15}{used:<15}"
+            "{name:<19} {clients:<8} {compute:<17} {device:<9} {limit:<14} {used:<15}"
         );
     };
     let groups = daemon.groups.by_number.iter();

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::{Rig, runs, until};
+use crate::skipped::skipped;
 
 crate::harness::tests! {
     every_command_answers_in_json_too
@@ -502,7 +503,7 @@ fn at_a_terminal_there_is_a_prompt() {
     // util-linux's, which gives a program a terminal.
     let found = Command::new("script").arg("--version").output();
     if found.is_err() {
-        println!("  skipped: there is no `script`");
+        skipped("there is no `script`");
         return;
     }
     let link = rig.pipe().with_file_name("nvidia-cuda-mps-control");

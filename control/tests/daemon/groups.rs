@@ -7,6 +7,7 @@ use cuda_abi::operations::{ManagedAlloc, MemAlloc, MemFree, MemInfo, PhysicalCre
 use rustix::process::Signal;
 
 use crate::harness::{Client, Held, Rig, kill, runs, until};
+use crate::skipped::skipped;
 
 crate::harness::tests! {
     all_processes_of_a_group_share_one_budget
@@ -154,7 +155,7 @@ fn own_cgroup() -> Option<String> {
 
 fn a_group_is_found_by_cgroup() {
     let Some(cgroup) = own_cgroup() else {
-        return println!("  skipped: this process is in no cgroup but the root's");
+        return skipped("this process is in no cgroup but the root's");
     };
     let rig = Rig::new();
     assert_eq!(
@@ -312,7 +313,7 @@ fn limits_change_at_once_or_say_why_not() {
 
 fn users_of_one_group_have_one_budget_between_their_servers() {
     if !rustix::process::geteuid().is_root() {
-        return println!("  skipped: being other users takes root");
+        return skipped("being other users takes root");
     }
     let rig = Rig::without_daemon();
     rig.open_to_all();

@@ -14,6 +14,8 @@ mod logs;
 mod modes;
 mod partitions;
 mod service;
+#[path = "../../../tests/src/skipped.rs"]
+mod skipped;
 mod tests;
 mod transcript;
 mod users;

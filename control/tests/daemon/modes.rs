@@ -15,7 +15,7 @@ const GPU: &str = "0";
 /// How the daemon of these tests reaches a device.
 #[allow(clippy::unnecessary_wraps, reason = "it is what a daemon takes")]
 pub fn open() -> Result<Option<Box<dyn DeviceModes>>, String> {
-    Ok(Some(Box::new(SoftwareModes::new(1))))
+    Ok(Some(Box::new(SoftwareModes::new(vec![0]))))
 }
 
 fn rig() -> Rig {

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 
 use crate::harness::{Rig, kill, named, runs, try_hello, until, welcomed};
+use crate::skipped::skipped;
 
 crate::harness::tests! {
     a_service_manager_is_told_when_it_is_ready_and_when_it_stops
@@ -119,7 +120,7 @@ fn the_units_are_well_formed() {
             .env("XDG_RUNTIME_DIR", root.path())
             .output();
         let Ok(output) = output else {
-            return println!("  skipped: there is no `systemd-analyze`");
+            return skipped("there is no `systemd-analyze`");
         };
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.is_empty(), "{said}");
@@ -150,7 +151,7 @@ fn as_process_1_it_reaps_orphans() {
         .process_group(0)
         .spawn()
     else {
-        return println!("  skipped: there is no `unshare`");
+        return skipped("there is no `unshare`");
     };
     let outer = child.id();
     // Killed with all that it holds, however this ends.
@@ -161,7 +162,7 @@ fn as_process_1_it_reaps_orphans() {
         over || rig.pipe().join("nvidia-cuda-mps-control.pid").exists()
     });
     if over {
-        return println!("  skipped: no pid namespace may be made here");
+        return skipped("no pid namespace may be made here");
     }
     let pid_file = rig.pipe().join("nvidia-cuda-mps-control.pid");
     until("it says that it is process 1", || {

@@ -4,6 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use crate::harness::{Held, Rig, runs, until};
+use crate::skipped::skipped;
 
 crate::harness::tests! {
     other_users_wait_until_the_present_ones_clients_have_left
@@ -18,9 +19,10 @@ const ADA: u32 = 4242;
 const BOB: u32 = 4343;
 
 /// A rig for several users, if this process may be them.
+#[track_caller]
 fn users(arguments: &[&str]) -> Option<Rig> {
     if !rustix::process::geteuid().is_root() {
-        println!("  skipped: being other users takes root");
+        skipped("being other users takes root");
         return None;
     }
     let rig = Rig::without_daemon();

@@ -10,6 +10,7 @@ use crate::engines;
 /// The software GPU's name.
 const SOFTWARE: &str = "OpenMPS software GPU";
 
+/// Whether a device is one of the software GPU's.
 pub fn is_software(gpu: &Gpu) -> bool {
     gpu.name == SOFTWARE
 }
@@ -17,10 +18,16 @@ pub fn is_software(gpu: &Gpu) -> bool {
 /// The mode of a device; the default one where it cannot be found out.
 pub fn get(gpu: &Gpu) -> ComputeMode {
     if is_software(gpu) {
-        let number = SoftwareModes::new(0).get(gpu.index);
-        return ComputeMode::numbered(number).unwrap_or_default();
+        let mode = SoftwareModes::new(Vec::new()).get(number(gpu));
+        return ComputeMode::numbered(mode).unwrap_or_default();
     }
     of_nvidia(gpu).unwrap_or_default()
+}
+
+/// The number that a device of the software GPU has among all of them. It is also its place on the bus;
+/// its index is another one where a daemon has only some.
+fn number(gpu: &Gpu) -> u32 {
+    gpu.pci.device
 }
 
 fn of_nvidia(gpu: &Gpu) -> Option<ComputeMode> {
@@ -32,9 +39,8 @@ fn of_nvidia(gpu: &Gpu) -> Option<ComputeMode> {
 /// Sets the mode of a device.
 pub fn set(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
     if is_software(gpu) {
-        let name = gpu.index.to_string();
-        return SoftwareModes::new(0)
-            .set(&name, mode.number())
+        return SoftwareModes::new(Vec::new())
+            .set(&number(gpu).to_string(), mode.number())
             .map_err(anyhow::Error::msg);
     }
     let modes = engines::open_modes()

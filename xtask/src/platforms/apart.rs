@@ -19,6 +19,7 @@ use rustix::process::{
 use super::traces::Traces;
 use super::why_skipped;
 use crate::shell::{INTERVAL, end_within, root};
+use crate::skipped;
 
 /// How long the killed may take to be gone.
 const END: Duration = Duration::from_secs(20);
@@ -87,6 +88,7 @@ impl Place {
             .arg(&answer)
             .env("TMPDIR", &work)
             .env(super::needs::NOTES, &self.0)
+            .env(skipped::VARIABLE, skipped::list())
             .current_dir(root())
             .stdin(Stdio::null())
             .spawn()

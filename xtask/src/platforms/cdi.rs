@@ -9,10 +9,14 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{Folder, is_root, openmps, output, said, skip};
-use crate::shell::{cargo, root, run};
+use crate::fetch::Crate;
 
-/// The release of container-device-interface.
-const VERSION: &str = "1.1.1";
+/// The CDI project's tools. Not optimised, which would take many times as long.
+const TOOLS: Crate = Crate {
+    name: "container-device-interface",
+    version: "1.1.1",
+    is_debug: true,
+};
 
 /// Where engines look for generated specifications.
 pub(super) const REGISTRY: &str = "/var/run/cdi";
@@ -61,37 +65,16 @@ impl Drop for Registered {
 
 /// How long this takes on two cores.
 pub(super) fn usual() -> Duration {
-    let is_built = root().join("target/tools/bin/validate").exists();
-    Duration::from_secs(if is_built { 5 } else { 150 })
+    Duration::from_secs(if TOOLS.is_there() { 5 } else { 150 })
 }
 
-/// Installed apart from the workspace: it brings 120 crates, a TLS library among them.
-/// Not optimised either, which would take many times as long.
 fn tool(name: &str) -> Result<Command> {
-    let tools = root().join("target/tools");
-    let program = tools.join("bin").join(name);
-    if !program.exists() {
-        let built = run(cargo()
-            .args([
-                "install",
-                "container-device-interface",
-                "--locked",
-                "--debug",
-            ])
-            .args(["--version", VERSION, "--target-dir"])
-            .arg(tools.join("build"))
-            .arg("--root")
-            .arg(&tools)
-            .env("CARGO_PROFILE_DEV_DEBUG", "false"));
-        if let Err(error) = built {
-            return skip(format!(
-                "the CDI project's tools cannot be built here: {error}"
-            ));
-        }
-        // 120 crates that nothing else needs.
-        fs::remove_dir_all(tools.join("build")).ok();
+    match TOOLS.install() {
+        Ok(programs) => Ok(Command::new(programs.join(name))),
+        Err(error) => skip(format!(
+            "the CDI project's tools cannot be built here: {error:#}"
+        )),
     }
-    Ok(Command::new(program))
 }
 
 pub(super) fn oracle() -> Result<()> {

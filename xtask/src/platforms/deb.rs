@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::podman::Podman;
-use super::{last_line, memory_program, need, output, said, skip, until};
+use super::{last_line, memory_program, need, output, said, skip, until, why_skipped};
+use crate::fetch::Kept;
 use crate::package;
 use crate::shell::{root, run};
 
@@ -26,34 +27,29 @@ const NAME: &str = "openmps-debian";
 
 /// How long this takes on two cores.
 pub(super) fn usual() -> Duration {
-    Duration::from_secs(if tree().exists() { 40 } else { 140 })
+    Duration::from_secs(if debian().is_whole() { 40 } else { 140 })
 }
 
-fn tree() -> PathBuf {
-    root().join("target/platforms").join(RELEASE)
+fn debian() -> Kept {
+    let name = format!("platforms/{RELEASE}");
+    Kept::new(&name, format!("{RELEASE} {INCLUDE}"))
 }
 
 /// A fresh Debian, fetched once.
 fn fetched() -> Result<PathBuf> {
-    let tree = tree();
-    if tree.exists() {
-        return Ok(tree);
+    let made = debian().get(|folder| {
+        need(&["debootstrap"], &["debootstrap"])?;
+        run(Command::new("timeout")
+            .args(["--kill-after=10", LIMIT, "debootstrap", "--variant=minbase"])
+            // Without Debian's keys it would go on and check nothing.
+            .args(["--force-check-gpg", INCLUDE, RELEASE])
+            .arg(folder.join("tree")))
+    });
+    match made {
+        Ok(folder) => Ok(folder.join("tree")),
+        Err(error) if why_skipped(&error).is_some() => Err(error),
+        Err(error) => skip(format!("no fresh Debian is to be had: {error}")),
     }
-    need(&["debootstrap"], &["debootstrap"])?;
-    let new = tree.with_extension("new");
-    if new.exists() {
-        fs::remove_dir_all(&new)?;
-    }
-    fs::create_dir_all(&new)?;
-    let made = run(Command::new("timeout")
-        .args(["--kill-after=10", LIMIT, "debootstrap", "--variant=minbase"])
-        .args([INCLUDE, RELEASE])
-        .arg(&new));
-    if let Err(error) = made {
-        return skip(format!("no fresh Debian is to be had: {error}"));
-    }
-    fs::rename(&new, &tree)?;
-    Ok(tree)
 }
 
 /// Copies a tree as it is.

@@ -9,34 +9,24 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::{openmps, output, said, skip};
-use crate::shell::{root, run};
+use crate::fetch::Wheels;
+use crate::shell::root;
 
 /// Helm 4.2.3.
-const PACKAGE: &str = "helm-python-sdk==0.2.2";
+const PACKAGE: Wheels<'_> = Wheels {
+    requirements: "helm-python-sdk==0.2.2 \
+        --hash=sha256:28cc13abaf134c3a7e37f070c939be8d9cdc9825c3c8b8b2d35161073bcd4578\n",
+    limit: 180,
+};
 
 const CHART: &str = "deploy/helm/openmps";
 
 /// The script, with its library at hand.
 fn script(arguments: &[&str]) -> Result<Command> {
-    let place = root().join("target/helm");
-    if !place.join("helm_python").exists() {
-        let installed = run(Command::new("timeout")
-            .args([
-                "180",
-                "python3",
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-            ])
-            .args(["--root-user-action=ignore", "--target"])
-            .arg(&place)
-            .arg(PACKAGE));
-        if let Err(error) = installed {
-            return skip(format!("no Helm: {PACKAGE} is not to be had: {error}"));
-        }
-    }
+    let place = match PACKAGE.install("helm", |_| Ok(())) {
+        Ok(place) => place,
+        Err(error) => return skip(format!("no Helm: its package is not to be had: {error:#}")),
+    };
     let mut command = Command::new("python3");
     command
         .arg("tests/platforms/helm/chart.py")

@@ -13,9 +13,10 @@ use super::cdi::Registered;
 use super::docker::Docker;
 use super::{
     CANARY, Folder, PATIENCE, archive, canary, containers, last_line, memory_program, need,
-    number_before, output, said, skip, start, until,
+    number_before, output, said, skip, start, until, why_skipped,
 };
 use crate::daemon::Daemon;
+use crate::fetch::Kept;
 use crate::images::NBODY;
 use crate::shell::{end_within, root, run, send};
 
@@ -24,21 +25,23 @@ const LIMIT: &str = "180";
 
 /// The path with them at its head.
 pub(super) fn path() -> Result<OsString> {
-    let place = root().join("target/platforms/newer");
-    let engines = place.join("engines");
-    if !engines.exists() {
+    // Which release they are of is for the mirror to say; the script says where they come from.
+    let script = include_str!("../../../tests/platforms/newer.sh");
+    let fetched = Kept::new("platforms/newer", script).get(|place| {
         need(&["apt-get", "dpkg-deb"], &["dpkg"])?;
-        let script = Path::new("tests/platforms/newer.sh");
-        let fetched = run(Command::new("timeout")
-            .args(["--kill-after=10", LIMIT])
-            .arg(script)
-            .arg(&place));
-        if let Err(error) = fetched {
+        run(Command::new("timeout")
+            .args(["--kill-after=10", LIMIT, "tests/platforms/newer.sh"])
+            .arg(place))
+    });
+    let engines = match fetched {
+        Ok(place) => place.join("engines"),
+        Err(error) if why_skipped(&error).is_some() => return Err(error),
+        Err(error) => {
             return skip(format!(
                 "Debian 12's engines know no CDI, and newer ones are not to be had: {error}"
             ));
         }
-    }
+    };
     let folders = ["usr/sbin", "usr/bin"].map(|name| engines.join(name));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = folders.into_iter().chain(std::env::split_paths(&path));
