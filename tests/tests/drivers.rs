@@ -62,7 +62,11 @@ fn a_driver_of_the_future_works() {
     let driver = fake(&folder, &["VERSION=99990"]);
     let daemon = daemon_over(driver.to_str().unwrap());
     let output = daemon.probe(&["init"]).output().unwrap();
-    assert!(output.status.success(), "{output:?}\n{}", daemon.server_log());
+    assert!(
+        output.status.success(),
+        "{output:?}\n{}",
+        daemon.server_log()
+    );
     assert!(daemon.server_log().contains("Device Fake GPU"));
     eventually("it has gone", || daemon.clients().is_empty());
 }

@@ -128,7 +128,7 @@ impl Drop for Place {
 }
 
 /// Runs a test in this process, and writes down how it ended.
-pub(super) fn answer(test: super::Test, answer: &std::path::Path) -> Result<()> {
+pub(super) fn answer(test: super::Test, answer: &Path) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("to end with its parent")?;
     let result = test();
     Ok(fs::write(answer, Outcome::of(&result).to_text())?)
