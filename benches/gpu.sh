@@ -50,7 +50,7 @@ pack)
     done
     for source in benches/gpu/*.cu; do
         # Our library stands in for the driver's, which this machine may not have.
-        "$nvcc" -O2 -std=c++17 -gencode arch=compute_75,code=compute_75 \
+        "$nvcc" -O2 -std=c++20 -gencode arch=compute_75,code=compute_75 \
             -o "$folder/$(basename "$source" .cu)" "$source" -Ltarget/embedded/release -lcuda
     done
     cp benches/gpu.sh tests/calls/wrong_arguments.txt "$folder/"

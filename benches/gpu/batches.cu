@@ -2,7 +2,7 @@
 // kernels a second. Threads of one process launch in one context, each in a stream of its own; a batch is N
 // launches, then an event record.
 //
-//   nvcc -O2 -std=c++17 -gencode arch=compute_75,code=compute_75 -o batches batches.cu -lcuda
+//   nvcc -O2 -std=c++20 -gencode arch=compute_75,code=compute_75 -o batches batches.cu -lcuda
 //   CUDA_DEVICE_MAX_CONNECTIONS=32 ./batches
 #include <algorithm>
 #include <atomic>
@@ -41,6 +41,23 @@ static const char *text = R"(.version 7.0
     st.global.u32 [%rd1], %r2;
     ret;
 }
+.visible .entry crowd(.param .u64 word, .param .u32 value) {
+    .reg .b64 %rd<4>; .reg .pred %p<2>; .reg .b32 %r<4>;
+    ld.param.u32 %r1, [value];
+    mov.u32 %r2, %ctaid.x;
+    mul.lo.u32 %r2, %r2, 2654435761;
+    mul.hi.u32 %r2, %r2, %r1;
+    add.u32 %r1, %r1, %r2;
+    cvt.u64.u32 %rd3, %r1;
+    mov.u64 %rd1, %globaltimer;
+again:
+    nanosleep.u32 1000;
+    mov.u64 %rd2, %globaltimer;
+    sub.u64 %rd2, %rd2, %rd1;
+    setp.lt.u64 %p1, %rd2, %rd3;
+    @%p1 bra again;
+    ret;
+}
 .visible .entry busy(.param .u64 word, .param .u32 value) {
     .reg .b64 %rd<4>; .reg .pred %p<2>; .reg .b32 %r<2>;
     ld.param.u32 %r1, [value];
@@ -57,7 +74,7 @@ again:
 
 using Clock = std::chrono::steady_clock;
 static CUcontext context;
-static CUfunction none, busy, mark, where;
+static CUfunction none, crowd, busy, mark, where;
 static volatile unsigned *words;
 static CUdeviceptr words_on_device;
 
@@ -425,6 +442,94 @@ static void kept() {
     printf("500 graphs of 33: %f KiB of device memory each\n", (before - after) / 1024.0 / 500);
 }
 
+// Launch of 100 us and wait beside kernels of another stream that fill the device with blocks of 300 to 600 us: how long it
+// takes until the kernel's end is known, by who tells of it.
+static void crowded() {
+    static const char *names[] = {"launch, WriteValue", "graph of kernel and mark", "graph of kernel and mark of the highest priority"};
+    CUstream others, stream;
+    int least, greatest;
+    CU(cuCtxGetStreamPriorityRange(&least, &greatest));
+    CU(cuStreamCreate(&others, CU_STREAM_NON_BLOCKING));
+    CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int way = 0; way < 3; way++) {
+        CUdeviceptr pointer = 0, address = words_on_device;
+        unsigned pause = 300000, one = 1;
+        void *crowding[] = {&pointer, &pause}, *marking[] = {&address, &one};
+        CUgraph graph;
+        CUgraphNode nodes[2];
+        CUgraphExec exec;
+        unsigned length = 100000;
+        void *working[] = {&pointer, &length};
+        CUDA_KERNEL_NODE_PARAMS first = Chain::of(busy, working), second = Chain::of(mark, marking);
+        CU(cuGraphCreate(&graph, 0));
+        CU(cuGraphAddKernelNode(&nodes[0], graph, nullptr, 0, &first));
+        CU(cuGraphAddKernelNode(&nodes[1], graph, nodes, 1, &second));
+        if (way == 2) {
+            CUlaunchAttributeValue priority{};
+            priority.priority = greatest;
+            CU(cuGraphKernelNodeSetAttribute(nodes[1], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority));
+        }
+        CU(cuGraphInstantiate(&exec, graph, way == 2 ? CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY : 0));
+        std::vector<double> times;
+        std::atomic<bool> stop{false};
+        // Two of them are always with the driver: a grid of some 10 ms follows another.
+        std::thread crowding_thread([&] {
+            CU(cuCtxSetCurrent(context));
+            CUevent events[2];
+            for (auto &event : events) CU(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+            for (int i = 0; !stop; i++) {
+                CU(cuEventSynchronize(events[i % 2]));
+                CU(cuLaunchKernel(crowd, 132 * 2 * 22, 1, 1, 1024, 1, 1, 0, others, crowding, nullptr));
+                CU(cuEventRecord(events[i % 2], others));
+            }
+        });
+        usleep(30000);
+        for (int i = 0; i < 60; i++) {
+            words[0] = 0;
+            auto begin = Clock::now();
+            if (way == 0) CU(cuLaunchKernel(busy, 1, 1, 1, 1, 1, 1, 0, stream, working, nullptr));
+            if (way == 0) CU(cuStreamWriteValue32(stream, address, 1, 0));
+            if (way > 0) CU(cuGraphLaunch(exec, stream));
+            while (!words[0]) {}
+            times.push_back(seconds_since(begin) * 1e6);
+            usleep(1000);
+        }
+        stop = true;
+        crowding_thread.join();
+        CU(cuCtxSynchronize());
+        std::sort(times.begin(), times.end());
+        printf("beside a full device: %-50s median %8.2f us, p99 %8.2f us\n", names[way], times[times.size() / 2], times[times.size() * 99 / 100]);
+    }
+}
+
+// The wait for a graph of a kernel and a mark when only one thread at a time is in its launch.
+static void in_turn(int threads) {
+    static std::atomic<unsigned> next{0}, serving{0};
+    std::vector<std::vector<double>> times(threads);
+    double seconds = together(threads, [&](CUstream stream, int t) {
+        CUdeviceptr address = words_on_device + t * 256;
+        Chain chain(1, none, Chain::MARK, address);
+        return [=, &mine = times[t]]() mutable {
+            volatile unsigned *word = words + t * 64;
+            *word = 0;
+            auto begin = Clock::now();
+            chain.sign(address, 1);
+            chain.update(none, 1);
+            unsigned turn = next++;
+            while (serving.load(std::memory_order_acquire) != turn) __builtin_ia32_pause();
+            CU(cuGraphLaunch(chain.exec, stream));
+            serving.store(turn + 1, std::memory_order_release);
+            while (*word != 1) {}
+            mine.push_back(seconds_since(begin) * 1e6);
+        };
+    });
+    std::vector<double> merged;
+    for (auto &one : times) merged.insert(merged.end(), one.begin(), one.end());
+    std::sort(merged.begin(), merged.end());
+    printf("graph of kernel and mark, in turn                | %2d threads | median %7.2f us, p99 %7.2f us, %9.0f a second\n", threads, merged[merged.size() / 2], merged[merged.size() * 99 / 100], merged.size() / seconds);
+    fflush(stdout);
+}
+
 int main() {
     CUdevice device;
     CUmodule module;
@@ -441,6 +546,9 @@ int main() {
     CU(cuModuleGetFunction(&busy, module, "busy"));
     CU(cuModuleGetFunction(&mark, module, "mark"));
     CU(cuModuleGetFunction(&where, module, "where"));
+    CU(cuModuleGetFunction(&crowd, module, "crowd"));
+    crowded();
+    for (int threads : {1, 8, 16}) in_turn(threads);
     kept();
     green(device);
     for (int way = 0; way < 4; way++) {

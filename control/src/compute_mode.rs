@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags};
 
 use crate::daemon::Daemon;
-use crate::directories::{Directories, text_variable};
+use crate::directories::text_variable;
+use crate::own_files;
 
 /// CUcomputemode: everybody.
 pub const DEFAULT: u32 = 0;
@@ -77,16 +78,16 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// What a daemon that was killed did not give back.
+    /// What is written down in a file: what a daemon that was killed did not give back.
     ///
     /// # Errors
     /// When it cannot be read or believed, in words.
-    pub fn read(directories: &Directories) -> Result<Self, String> {
-        let path = directories.compute_modes();
-        let before = match crate::group_files::read_own(&path)? {
+    pub fn read(path: PathBuf) -> Result<Self, String> {
+        let before = match own_files::read_own(&path)? {
             None => BTreeMap::new(),
-            Some(text) => serde_json::from_str(&text)
-                .map_err(|error| format!("{} cannot be read: {error}", path.display()))?,
+            Some(text) => serde_json::from_str(&text).map_err(|error| {
+                format!("{} cannot be read: {error}; remove it", path.display())
+            })?,
         };
         Ok(Self { path, before })
     }
@@ -97,29 +98,41 @@ impl Changed {
         self.before.is_empty()
     }
 
+    /// Sets a device to a mode, and writes down first what it was, so that whoever comes after a kill -9
+    /// knows. What a former daemon found and could not give back is what it is to have in the end.
+    ///
+    /// # Errors
+    /// In words; then what is written down is what was.
+    pub fn set(
+        &mut self,
+        devices: &dyn DeviceModes,
+        uuid: &str,
+        was: u32,
+        mode: u32,
+    ) -> Result<(), String> {
+        let is_new = !self.before.contains_key(uuid);
+        let mut done = Ok(());
+        if is_new {
+            self.before.insert(uuid.to_owned(), was);
+            done = self.keep();
+        }
+        let done = done.and_then(|()| devices.set(uuid, mode));
+        if done.is_err() && is_new {
+            // It is as it was: nobody is to set it later.
+            self.before.remove(uuid);
+            self.keep().ok();
+        }
+        done
+    }
+
     /// Sets all devices to a mode. Gives lines for the log.
     ///
     /// # Errors
     /// In words; then everything is as it was.
     pub fn set_all(&mut self, devices: &dyn DeviceModes, mode: u32) -> Result<Vec<String>, String> {
-        let found = devices.modes()?;
-        let others = found.into_iter().filter(|(_, is)| *is != mode);
-        let others: Vec<(String, u32)> = others.collect();
-        for (uuid, was) in &others {
-            // What a former daemon found and could not be given back is what it is to have in the end.
-            self.before.entry(uuid.clone()).or_insert(*was);
-        }
-        // First, so that whoever comes after a kill -9 knows.
-        self.keep()?;
         let mut lines = Vec::new();
-        for (place, (uuid, was)) in others.iter().enumerate() {
-            if let Err(error) = devices.set(uuid, mode) {
-                // This one and those behind it are as they were: nobody is to set them later.
-                for (uuid, was) in &others[place..] {
-                    if self.before.get(uuid) == Some(was) {
-                        self.before.remove(uuid);
-                    }
-                }
+        for (uuid, was) in devices.modes()?.into_iter().filter(|(_, is)| *is != mode) {
+            if let Err(error) = self.set(devices, &uuid, was, mode) {
                 self.give_back(devices);
                 return Err(format!(
                     "device {uuid} cannot be set to {}: {error}",
@@ -129,7 +142,7 @@ impl Changed {
             lines.push(format!(
                 "Compute mode of device {uuid} set to {}; it was {}",
                 name(mode),
-                name(*was)
+                name(was)
             ));
         }
         Ok(lines)
@@ -170,7 +183,7 @@ impl Changed {
             };
         }
         let text = serde_json::to_string(&self.before).map_err(|error| error.to_string())?;
-        crate::group_files::write_own(&self.path, &text)
+        own_files::write_own(&self.path, &text)
     }
 }
 
@@ -187,7 +200,7 @@ impl Daemon {
             (None, Some(text)) => Some(named(&text)?),
             (None, None) => None,
         };
-        let mut changed = Changed::read(self.instance.directories())?;
+        let mut changed = Changed::read(self.instance.directories().compute_modes())?;
         if asked.is_none() && changed.is_empty() {
             return Ok(());
         }
@@ -306,22 +319,15 @@ impl DeviceModes for SoftwareModes {
         std::fs::create_dir_all(&self.directory).map_err(|error| failed(&self.directory, error))?;
         let lock = self.lock_file(device);
         // Whoever can read it can take the device, as with a card.
-        File::options()
-            .create(true)
-            .append(true)
-            .mode(0o644)
-            .open(&lock)
-            .map_err(|error| failed(&lock, error))?;
+        own_files::append(&lock).map_err(|error| failed(&lock, error))?;
         let mut all = self.all();
         match mode {
             DEFAULT => all.remove(device),
             _ => all.insert(device.to_owned(), mode),
         };
         let text = serde_json::to_string(&all).map_err(|error| error.to_string())?;
-        let new = path.with_extension("new");
-        std::fs::write(&new, text)
-            .and_then(|()| std::fs::rename(&new, &path))
-            .map_err(|error| failed(&path, error))
+        // For servers of other users.
+        own_files::write(&path, &text, 0o644)
     }
 }
 
@@ -354,22 +360,18 @@ mod tests {
         }
     }
 
-    fn directories(root: &Path) -> Directories {
-        Directories {
-            pipe: root.to_owned(),
-            log: root.to_owned(),
-        }
+    fn file(root: &tempfile::TempDir) -> PathBuf {
+        root.path().join("modes.json")
     }
 
     #[test]
     fn devices_get_back_what_they_had_even_from_the_next_daemon() {
         let root = tempfile::tempdir().unwrap();
-        let directories = directories(root.path());
         let cards = Cards::of(
             &[("a", DEFAULT), ("b", EXCLUSIVE_PROCESS), ("c", PROHIBITED)],
             None,
         );
-        let mut changed = Changed::read(&directories).unwrap();
+        let mut changed = Changed::read(file(&root)).unwrap();
         let lines = changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap();
         assert_eq!(lines.len(), 2, "one had it already");
         assert!(
@@ -381,19 +383,19 @@ mod tests {
         );
         // Killed; the next one finds what is to be done.
         drop(changed);
-        let mut changed = Changed::read(&directories).unwrap();
+        let mut changed = Changed::read(file(&root)).unwrap();
         assert!(!changed.is_empty());
         assert_eq!(changed.give_back(&cards).len(), 2);
         let modes: Vec<u32> = cards.0.borrow().values().copied().collect();
         assert_eq!(modes, [DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED]);
-        assert!(Changed::read(&directories).unwrap().is_empty());
+        assert!(Changed::read(file(&root)).unwrap().is_empty());
     }
 
     #[test]
     fn a_device_that_cannot_be_set_leaves_all_as_they_were() {
         let root = tempfile::tempdir().unwrap();
         let cards = Cards::of(&[("a", DEFAULT), ("b", DEFAULT)], Some("b"));
-        let mut changed = Changed::read(&directories(root.path())).unwrap();
+        let mut changed = Changed::read(file(&root)).unwrap();
         let error = changed.set_all(&cards, EXCLUSIVE_PROCESS).unwrap_err();
         assert!(
             error.contains('b') && error.contains("no permission"),
@@ -415,11 +417,30 @@ mod tests {
     }
 
     #[test]
+    fn what_a_former_daemon_changed_is_not_forgotten_when_a_device_cannot_be_set() {
+        let root = tempfile::tempdir().unwrap();
+        let cards = Cards::of(&[("a", DEFAULT)], None);
+        let mut changed = Changed::read(file(&root)).unwrap();
+        changed.set(&cards, "a", DEFAULT, PROHIBITED).unwrap();
+        // Killed. Somebody sets it to a third mode, and now nobody can set it any more.
+        let cards = Cards::of(&[("a", EXCLUSIVE_PROCESS)], Some("a"));
+        let mut changed = Changed::read(file(&root)).unwrap();
+        let set = changed.set(&cards, "a", EXCLUSIVE_PROCESS, PROHIBITED);
+        assert!(set.unwrap_err().contains("no permission"));
+        assert_eq!(changed.before["a"], DEFAULT);
+        assert_eq!(Changed::read(file(&root)).unwrap().before["a"], DEFAULT);
+        // One that is not written down stays so.
+        let cards = Cards::of(&[("b", DEFAULT)], Some("b"));
+        assert!(changed.set(&cards, "b", DEFAULT, PROHIBITED).is_err());
+        assert!(!Changed::read(file(&root)).unwrap().before.contains_key("b"));
+    }
+
+    #[test]
     fn a_software_device_is_one_process_es_alone_while_that_has_it() {
         let root = tempfile::tempdir().unwrap();
         let modes = SoftwareModes {
             directory: root.path().join("state"),
-            count: 1,
+            devices: vec![0],
         };
         assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
         modes.set("0", EXCLUSIVE_PROCESS).unwrap();

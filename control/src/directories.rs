@@ -12,12 +12,23 @@ pub struct Directories {
     pub log: PathBuf,
 }
 
-fn variable(name: &str, otherwise: &str) -> Result<PathBuf, String> {
-    let path = match std::env::var_os(name) {
-        Some(path) if !path.is_empty() => PathBuf::from(path),
-        _ => PathBuf::from(otherwise),
-    };
-    std::path::absolute(&path).map_err(|error| format!("{name}={}: {error}", path.display()))
+/// Where daemon and clients meet, unless they are told another place.
+pub const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
+
+/// The pipe directory that the environment names. An empty variable names none, for the daemon as for
+/// clients.
+#[must_use]
+pub fn named_pipe_directory() -> Option<PathBuf> {
+    named("CUDA_MPS_PIPE_DIRECTORY")
+}
+
+fn named(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
+    path.map(PathBuf::from)
+}
+
+fn absolute(name: &str, path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{name}={}: {error}", path.display()))
 }
 
 /// A variable's text, `None` if it is unset.
@@ -38,9 +49,11 @@ impl Directories {
     /// # Errors
     /// When a relative one cannot be completed, in words.
     pub fn from_environment() -> Result<Self, String> {
+        let pipe = named_pipe_directory().unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
+        let log = named("CUDA_MPS_LOG_DIRECTORY").unwrap_or_else(|| "/var/log/nvidia-mps".into());
         Ok(Self {
-            pipe: variable("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")?,
-            log: variable("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")?,
+            pipe: absolute("CUDA_MPS_PIPE_DIRECTORY", &pipe)?,
+            log: absolute("CUDA_MPS_LOG_DIRECTORY", &log)?,
         })
     }
 

@@ -5,23 +5,18 @@
 //! no link is followed. A file is replaced as a whole or not at all.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File};
-use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use cuda_abi::limits;
-use rustix::fs::OFlags;
 use serde_json::{Value, json};
 
 use crate::directories::Directories;
+use crate::own_files::{own_directory, read_own, unbelievable, write_own};
 use crate::settings::as_given;
 
 /// Longest name of a group.
 const MAX_NAME: usize = 64;
-
-/// The longest file that is read.
-const MAX_FILE: u64 = 1 << 20;
 
 /// What the clients of a group have together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -131,33 +126,6 @@ impl Kept {
     }
 }
 
-fn ours(owner: u32, mode: u32) -> bool {
-    owner == rustix::process::geteuid().as_raw() && mode & 0o077 == 0
-}
-
-/// Makes a directory with a mode, or finds it there. It must be this user's own, and no link.
-///
-/// # Errors
-/// In words, with the path.
-pub fn own_directory(path: &Path, mode: u32) -> Result<(), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
-    let made = crate::instance::with_mode(mode, || DirBuilder::new().mode(mode).create(path));
-    match made {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(&error)),
-        _ => {}
-    }
-    let found = std::fs::symlink_metadata(path).map_err(|error| failed(&error))?;
-    let owner = rustix::process::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != owner || found.mode() & 0o777 & !mode != 0 {
-        return Err(format!(
-            "{} is not a directory of user {owner} that nobody else may change; \
-             look at what it is, and remove it",
-            path.display()
-        ));
-    }
-    Ok(())
-}
-
 /// Keeps a group, in place of what was kept of it.
 ///
 /// # Errors
@@ -167,32 +135,6 @@ pub fn save(directories: &Directories, kept: &Kept) -> Result<(), String> {
     own_directory(&folder, 0o700)?;
     let path = folder.join(format!("{}.json", kept.name));
     write_own(&path, &kept.to_json().to_string())
-}
-
-/// Writes a file that only this user can read, in place of what was there.
-///
-/// # Errors
-/// In words, with the path.
-pub fn write_own(path: &Path, text: &str) -> Result<(), String> {
-    let new = path.with_extension("new");
-    let write = || -> std::io::Result<()> {
-        match std::fs::remove_file(&new) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = File::options()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
-    };
-    write().map_err(|error| {
-        let _ = std::fs::remove_file(&new);
-        format!("cannot write {}: {error}", path.display())
-    })
 }
 
 /// Forgets a group.
@@ -239,42 +181,10 @@ pub fn load(directories: &Directories) -> Result<Vec<Kept>, String> {
     Ok(all)
 }
 
-fn unbelievable(path: &Path) -> String {
-    format!(
-        "{} is not what a daemon of user {} wrote; look at what it is, and remove it",
-        path.display(),
-        rustix::process::geteuid().as_raw()
-    )
-}
-
 fn read(path: &Path) -> Result<Kept, String> {
     let text = read_own(path)?;
     text.and_then(|text| Kept::from_json(&serde_json::from_str(&text).ok()?))
         .ok_or_else(|| unbelievable(path))
-}
-
-/// What is in a file that [`write_own`] wrote, if it is there.
-///
-/// # Errors
-/// In words, with the path, when somebody else could have written it.
-pub fn read_own(path: &Path) -> Result<Option<String>, String> {
-    let mut text = String::new();
-    let mut read = || -> std::io::Result<bool> {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
-        let file = File::options().read(true).custom_flags(flags).open(path)?;
-        let found = file.metadata()?;
-        if !found.is_file() || !ours(found.uid(), found.mode()) {
-            return Ok(false);
-        }
-        file.take(MAX_FILE).read_to_string(&mut text)?;
-        Ok(true)
-    };
-    match read() {
-        Ok(true) => Ok(Some(text)),
-        Ok(false) => Err(unbelievable(path)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use transport::socket::{Listener, PATH_MAX, Peer, SocketError};
 use crate::daemon::Daemon;
 use crate::former::Former;
 use crate::group_files::{self, GroupLimits, Holder, Kept};
+use crate::own_files;
 use crate::registry::ServerId;
 use crate::source::Source;
 
@@ -190,8 +191,8 @@ impl Daemon {
                 socket.display()
             ));
         }
-        group_files::own_directory(&directories.groups(), 0o755)?;
-        group_files::own_directory(&folder, 0o755)?;
+        own_files::own_directory(&directories.groups(), 0o755)?;
+        own_files::own_directory(&folder, 0o755)?;
         let listener = crate::instance::bind(&socket, 0o666)?;
         let number = self.groups.number();
         self.watch(&listener, Source::Group(number))

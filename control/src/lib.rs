@@ -3,7 +3,8 @@
 //! It holds no CUDA, so that no fault of a device or an engine can reach it, and is the one place
 //! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
 //!
-//! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names;
+//! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names; `own_files`: how
+//!   they are written where other users can write too;
 //! * `daemon`: the event loop, `source`: what it waits for; `connections`: those who have not said what they want;
 //!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
 //!   `registry`: what is known of both;
@@ -31,6 +32,7 @@ mod groups;
 mod instance;
 pub mod log;
 pub mod notify;
+mod own_files;
 mod partitions;
 pub mod placement;
 mod prompt;
@@ -50,6 +52,9 @@ pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
 };
 pub use directories::{Directories, names_several};
+pub use own_files::open_directory;
+// The grammar of sizes, for those who read settings as the daemon does.
+pub use cuda_abi::limits::size_in_bytes;
 
 use arguments::Action;
 

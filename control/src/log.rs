@@ -4,16 +4,19 @@
 //! are local. A line that cannot be written (a full disk) is lost; nobody waits or fails for it.
 //!
 //! A file that has grown too long is copied to `.1` and emptied, not renamed: servers have it open,
-//! and tools follow it by its descriptor. A file that is gone is made again.
+//! and tools follow it by its descriptor. A file that is gone is made again. No link of another user's is
+//! followed.
 
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::Zoned;
+
+use crate::own_files::{anew, append, open_in_place};
 
 /// Former files that are kept of each log.
 const KEPT: u32 = 3;
@@ -124,7 +127,7 @@ impl Log {
                 let _ = std::fs::rename(former(number), former(number + 1));
             }
             // Not kept is better than too long: a disk that is full already gets room.
-            let _ = std::fs::copy(path, former(1));
+            let _ = copy(path, &former(1), ours.mode());
             let _ = file.set_len(0);
         }
     }
@@ -149,12 +152,11 @@ impl Log {
     }
 }
 
-fn append(path: &Path) -> std::io::Result<File> {
-    File::options()
-        .create(true)
-        .append(true)
-        .mode(0o644)
-        .open(path)
+/// Copies a log into a file that is made for it, with the same mode.
+fn copy(path: &Path, former: &Path, mode: u32) -> std::io::Result<()> {
+    let mut from = open_in_place(path, File::options().read(true))?;
+    let mut to = anew(former, mode & 0o777)?;
+    std::io::copy(&mut from, &mut to).map(drop)
 }
 
 /// One line, with its end. Whatever could be taken for the end of a line, or would move a terminal's

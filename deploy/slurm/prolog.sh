@@ -12,6 +12,9 @@ if [ -z "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
     fi
     exit 0
 fi
+[ -e "$library/libcuda.so.1" ] ||
+    fail "no libcuda.so.1 in $library, so that the job would run past the daemon" \
+        "put it there: $openmps cdi generate --output - --library-directory $library"
 if ! running; then
     mkdir -p "$pipe" "$log"
     # Several users may share a GPU.
@@ -19,5 +22,6 @@ if ! running; then
 fi
 # The same job, started anew after a failure of the node, begins anew.
 control group remove "$group" >/dev/null 2>&1 || true
-control group add "$group" --percentage "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" >/dev/null
-control start_server -uid "${SLURM_JOB_UID:-0}" >/dev/null 2>&1 || true
+must group add "$group" --percentage "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+# One that is there already is well.
+must start_server -uid "${SLURM_JOB_UID:-0}"

@@ -44,7 +44,7 @@ impl Array {
         let shape = Shape::of(request)?;
         let descriptor = shape.descriptor(0);
         let device = context.device();
-        device.make_room();
+        device.make_room()?;
         let driver = device.enter()?;
         let mut array = Self {
             context: Arc::clone(context),

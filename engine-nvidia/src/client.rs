@@ -373,7 +373,7 @@ impl Client for NvidiaClient {
         let attribute = CUfunction_attribute(attribute);
         if !self.module(module)?.can_set(attribute) {
             // Launches that were posted before keep the shared one.
-            let apart = self.module(module)?.apart()?;
+            let apart = self.module(module)?.apart(&self.common)?;
             self.modules.insert(module, Arc::new(apart));
         }
         self.module(module)?.set(kernel, attribute, value)

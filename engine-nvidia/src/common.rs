@@ -11,6 +11,7 @@ use engine::{Observer, Share};
 
 use crate::chain::MOST_NODES;
 use crate::cleared::Cleared;
+use crate::code::Code;
 use crate::context::Context;
 use crate::groups::Groups;
 use crate::module::Module;
@@ -31,6 +32,8 @@ pub(crate) struct Common {
     pub(crate) observer: Arc<dyn Observer>,
     /// What its kernels have printed.
     pub(crate) output: Output,
+    /// What its modules have of code.
+    pub(crate) code: Arc<Code>,
     waker: Arc<Waker>,
     /// The client's own thread looks how far its work has come, until it leaves that to the poller.
     attended: AtomicBool,
@@ -64,6 +67,8 @@ impl Common {
         Self {
             observer,
             output: Output::default(),
+            // One for each device.
+            code: Code::new(cleared.len()),
             waker,
             attended: AtomicBool::new(false),
             cleared,
@@ -108,7 +113,8 @@ impl Common {
         context: Arc<Context>,
         groups: &Groups,
     ) -> Result<(), CUresult> {
-        let part = groups.fit(self.group, *lock(&self.share), &context)?;
+        let share = *lock(&self.share);
+        let part = groups.fit(self.group, share, &context)?;
         context.set_part(part);
         lock(&self.contexts).push(context);
         Ok(())
@@ -236,6 +242,13 @@ impl Common {
         for stream in streams.iter().filter_map(Weak::upgrade) {
             stream.sign_now();
         }
+    }
+
+    /// The kernels that the GPU is at, as far as nobody else looks at their streams.
+    pub(crate) fn running(&self) -> Vec<String> {
+        let busy = lock(&self.busy).clone();
+        let running = busy.iter().filter_map(|stream| stream.running());
+        running.take(MOST_NAMED).collect()
     }
 
     /// Tells the client of every device that has died. `streams` are those with work.

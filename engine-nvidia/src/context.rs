@@ -138,6 +138,11 @@ impl Context {
         self.running.leave();
     }
 
+    /// The client has gone.
+    pub(crate) fn abandon(&self) {
+        self.running.go();
+    }
+
     /// Whether it takes work.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //! each are one call of the driver.
 //!
 //! What lies on the host at both ends is moved by a host function, in the stream's order: the driver's
-//! own copies between host addresses wait for the stream.
+//! own copies between host addresses wait for the stream. The driver calls all clients' functions one
+//! after another, so each moves a [piece](HOST_PIECE) at most, and others' come in between.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -23,6 +24,10 @@ const MOST_STEPS: usize = 1 << 16;
 
 /// Up to this size the driver takes pageable data along with the command and does not wait.
 const WRITE_PIECE: usize = 32 << 10;
+
+/// What one host function moves at most, more or less; and what a row costs at least, in bytes.
+const HOST_PIECE: u64 = 2 << 20;
+const LEAST_ROW: u64 = 64;
 
 /// The greatest pitch that the driver takes.
 const MOST_PITCH: u64 = i32::MAX as u64;
@@ -80,10 +85,10 @@ pub(crate) struct HostJob {
     source: HostSource,
     extent: Extent,
     /// Keep both sides mapped.
-    _owners: Vec<Arc<dyn Owner>>,
+    owners: Arc<[Arc<dyn Owner>]>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum HostSource {
     Memory(Rows),
     Pattern { value: u32, element: u32 },
@@ -154,12 +159,13 @@ pub(crate) fn plan_copy(
             .filter_map(|&place| memory.host_of(place))
             .map(|window| Arc::clone(window.owner()))
             .collect();
-        return Ok(vec![Step::Host(HostJob {
+        let job = HostJob {
             to,
             source: HostSource::Memory(from),
             extent,
-            _owners: owners,
-        })]);
+            owners,
+        };
+        return job.in_pieces();
     }
     // Of a host side, how far one registration reaches.
     let pinned = [
@@ -338,21 +344,22 @@ pub(crate) fn plan_fill(
     let pitches = (request.pitch, 0);
     let unified = (Space::Unified as u32, request.to);
     let (to, place, _) = side(memory, on, unified, pitches, extent)?;
-    Ok(vec![match memory.host_of(place) {
-        None => Step::Fill(operations::Fill {
+    let Some(window) = memory.host_of(place) else {
+        return Ok(vec![Step::Fill(operations::Fill {
             pitch: to.pitch,
             ..*request
-        }),
-        Some(window) => Step::Host(HostJob {
-            to,
-            source: HostSource::Pattern {
-                value: request.value,
-                element: request.element,
-            },
-            extent,
-            _owners: vec![Arc::clone(window.owner())],
-        }),
-    }])
+        })]);
+    };
+    let job = HostJob {
+        to,
+        source: HostSource::Pattern {
+            value: request.value,
+            element: request.element,
+        },
+        extent,
+        owners: [Arc::clone(window.owner())].into(),
+    };
+    job.in_pieces()
 }
 
 /// Plans the writing of bytes that travelled with the request, by a stream on a device.
@@ -385,7 +392,7 @@ pub(crate) fn plan_write(
                 height: 1,
                 depth: 1,
             },
-            _owners: vec![Arc::clone(window.owner())],
+            owners: [Arc::clone(window.owner())].into(),
         }),
     }])
 }
@@ -520,6 +527,58 @@ unsafe extern "C" fn run_host_job(job: *mut c_void) {
 }
 
 impl HostJob {
+    /// The same as several jobs, none of which takes long.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for more than a copy may have.
+    fn in_pieces(self) -> Result<Vec<Step>, CUresult> {
+        let Extent {
+            width,
+            height,
+            depth,
+        } = self.extent;
+        let row = width.max(LEAST_ROW);
+        let plane = row.saturating_mul(height);
+        // As much of each as fits: whole planes, else whole rows, else a part of one.
+        let each = Extent {
+            width: width.min(HOST_PIECE),
+            height: (HOST_PIECE / row).clamp(1, height),
+            depth: (HOST_PIECE / plane).clamp(1, depth),
+        };
+        let pieces = width.div_ceil(each.width) as u128
+            * u128::from(height.div_ceil(each.height))
+            * u128::from(depth.div_ceil(each.depth));
+        if pieces > MOST_STEPS as u128 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let starts = |all: u64, each: u64| (0..all).step_by(each as usize);
+        let mut steps = Vec::with_capacity(pieces as usize);
+        for z in starts(depth, each.depth) {
+            for y in starts(height, each.height) {
+                for x in starts(width, each.width) {
+                    let from_here = |side: Rows| Rows {
+                        base: side.at(z, y) + x,
+                        ..side
+                    };
+                    steps.push(Step::Host(Self {
+                        to: from_here(self.to),
+                        source: match &self.source {
+                            HostSource::Memory(from) => HostSource::Memory(from_here(*from)),
+                            other => other.clone(),
+                        },
+                        extent: Extent {
+                            width: each.width.min(width - x),
+                            height: each.height.min(height - y),
+                            depth: each.depth.min(depth - z),
+                        },
+                        owners: Arc::clone(&self.owners),
+                    }));
+                }
+            }
+        }
+        Ok(steps)
+    }
+
     fn run(&self) {
         for plane in 0..self.extent.depth {
             for row in 0..self.extent.height {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts};
+use cuda_abi::facts::{
+    COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts, MULTIPROCESSOR_COUNT,
+};
 use cuda_abi::types::*;
 
 use crate::chain::Mark;
@@ -13,10 +15,14 @@ use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
 use crate::gate::Gate;
+use crate::local::Local;
 use crate::parts::Parts;
 use crate::physical;
 use crate::sync::Handle;
 use crate::words::Words;
+
+/// CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR
+const MAX_THREADS_PER_MULTIPROCESSOR: u32 = 39;
 
 thread_local! {
     /// The context that this thread last made current.
@@ -41,6 +47,7 @@ pub(crate) struct Device {
     /// Streams that there are.
     streams: AtomicUsize,
     gate: Gate,
+    local: Local,
     parts: Parts,
     /// `None` if the driver has no use for it.
     mark: Option<Mark>,
@@ -95,6 +102,7 @@ impl Device {
             priorities,
             streams: AtomicUsize::new(0),
             gate: Gate::default(),
+            local: Local::default(),
             parts: Parts::new(driver, ordinal),
             mark: Mark::load(driver),
             reachable: reachable(driver, ordinal),
@@ -122,6 +130,13 @@ impl Device {
         let part = |number| self.facts.attribute(number).unwrap_or(0).max(0);
         let (major, minor) = (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR);
         (10 * part(major) + part(minor)).cast_unsigned()
+    }
+
+    /// Threads that can be on it at once.
+    pub(crate) fn threads(&self) -> u64 {
+        let fact = |number| self.facts.attribute(number).unwrap_or(0).max(0);
+        let each = fact(MAX_THREADS_PER_MULTIPROCESSOR);
+        u64::from(each.cast_unsigned()) * u64::from(fact(MULTIPROCESSOR_COUNT).cast_unsigned())
     }
 
     /// The bit that stands for it.
@@ -186,6 +201,16 @@ impl Device {
         &self.gate
     }
 
+    /// What its kernels have of local memory.
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// The engine's own stream.
+    pub(crate) fn service(&self) -> CUstream {
+        self.service.0
+    }
+
     /// How it is split among clients with a percentage.
     pub(crate) fn parts(&self) -> &Parts {
         &self.parts
@@ -197,8 +222,14 @@ impl Device {
     }
 
     /// Makes a call that would wait for all kernels, while there are none. See [`Gate::alone`].
-    pub(crate) fn alone<T>(&self, call: impl FnOnce() -> T) -> T {
-        self.gate.alone(|| self.check().is_err(), call)
+    ///
+    /// # Errors
+    /// As there, or the call's.
+    pub(crate) fn alone<T>(
+        &self,
+        call: impl FnOnce() -> Result<T, CUresult>,
+    ) -> Result<T, CUresult> {
+        self.gate.alone(|| self.check().is_err(), call)?
     }
 
     /// Has the driver give something back while there are no kernels: it would wait for all of them.
@@ -222,8 +253,11 @@ impl Device {
 
     /// To be called before anything is made that will be [retired](Device::retire): waits while there is
     /// much of it already.
-    pub(crate) fn make_room(&self) {
-        self.gate.make_room(|| self.check().is_err());
+    ///
+    /// # Errors
+    /// See [`Gate::make_room`].
+    pub(crate) fn make_room(&self) -> Result<(), CUresult> {
+        self.gate.make_room(|| self.check().is_err())
     }
 
     pub(crate) fn granularity(&self) -> u64 {

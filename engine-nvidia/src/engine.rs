@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
@@ -106,6 +107,14 @@ impl NvidiaEngine {
         })
     }
 
+    /// Sets how long kernels of clients that have gone may take to their end before their device counts as
+    /// stuck; 30 s unless this is called.
+    pub fn set_grace(&self, grace: Duration) {
+        for device in &self.shared.devices {
+            device.gate().set_grace(grace);
+        }
+    }
+
     /// The CUDA version that the driver is for: 1000 × major + 10 × minor.
     #[must_use]
     pub fn driver_version(&self) -> i32 {
@@ -127,6 +136,24 @@ impl Engine for NvidiaEngine {
     fn lost(&self) -> Option<CUresult> {
         let mut devices = self.shared.devices.iter();
         devices.find_map(|device| device.check().err())
+    }
+
+    fn stuck(&self) -> Option<String> {
+        let mut devices = self.shared.devices.iter();
+        let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;
+        let clients = self.shared.poller.clients();
+        let gone = clients.iter().filter(|client| !client.is_open());
+        let running: Vec<String> = gone.flat_map(|client| client.running()).collect();
+        let running = match &running[..] {
+            [] => "something other than a kernel".to_owned(),
+            names => names.join(", "),
+        };
+        let (ordinal, name) = (device.ordinal(), &device.facts().name);
+        Some(format!("{running} on device {ordinal} ({name})"))
+    }
+
+    fn keeps_variables(&self) -> bool {
+        true
     }
 
     /// As the driver splits the device for green contexts: groups of eight on compute capability 9.

@@ -9,12 +9,17 @@
 //! A closed gate keeps others' operations in their streams. It is closed for a short time at first, and
 //! then open for nine times as long: a kernel that runs long holds up who loads, and nobody else.
 //!
+//! A kernel of a client that has gone may never end, and the driver cannot end it. After a [grace](GRACE)
+//! the device counts as [stuck](Gate::is_stuck): what would wait for it fails at once, until it ends.
+//!
 //! Must not know what is loaded or retired.
 
 use std::fmt::{Debug, Formatter};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
 
 use crate::poller::Waker;
 use crate::sync::lock;
@@ -31,11 +36,18 @@ const LOOK: Duration = Duration::from_micros(20);
 const MOST_RETIRED: usize = 64;
 const MOST_RETIRED_BYTES: u64 = 256 << 20;
 
+/// How long what a client that has gone had running may take to its end, unless something else is set.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// Operations of one client that the driver has and that are not known to be done. Apart from others' in
 /// memory, since every launch counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Running(AtomicUsize);
+pub(crate) struct Running {
+    operations: AtomicUsize,
+    /// Since when the client is gone.
+    gone: OnceLock<Instant>,
+}
 
 /// What waits for an idle device.
 #[derive(Default)]
@@ -46,7 +58,6 @@ struct Retired {
 }
 
 /// A device's gate.
-#[derive(Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
     clients: Mutex<Vec<Weak<Running>>>,
@@ -55,6 +66,23 @@ pub(crate) struct Gate {
     retired: Mutex<Retired>,
     /// Is told that the gate is open again.
     waker: OnceLock<Arc<Waker>>,
+    /// Milliseconds.
+    grace: AtomicU64,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        let gate = Self {
+            closed: AtomicBool::default(),
+            clients: Mutex::default(),
+            turn: Mutex::default(),
+            retired: Mutex::default(),
+            waker: OnceLock::new(),
+            grace: AtomicU64::default(),
+        };
+        gate.set_grace(GRACE);
+        gate
+    }
 }
 
 impl Debug for Gate {
@@ -86,7 +114,7 @@ impl Gate {
     /// Lets one operation through, which [`Running::leave`] ends, unless the gate is closed.
     pub(crate) fn pass(&self, running: &Running) -> bool {
         // Pairs with `close`: either it sees the operation, or we see that the gate is closed.
-        running.0.fetch_add(1, Ordering::SeqCst);
+        running.operations.fetch_add(1, Ordering::SeqCst);
         if self.closed.load(Ordering::SeqCst) {
             running.leave();
             return false;
@@ -94,12 +122,40 @@ impl Gate {
         true
     }
 
+    /// Sets how long what a client that has gone had running may take to its end.
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        let milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.grace.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Whether something runs of a client that has been gone for longer than the grace.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let grace = Duration::from_millis(self.grace.load(Ordering::Relaxed));
+        let clients = lock(&self.clients);
+        let mut running = clients.iter().filter_map(Weak::upgrade);
+        running.any(|client| {
+            let gone = client.gone.get();
+            gone.is_some_and(|since| since.elapsed() >= grace) && client.runs()
+        })
+    }
+
     /// Makes a call while no operation of any client runs. Waits for those that do, as the module says,
     /// or until `dead` says that the device is.
-    pub(crate) fn alone<T>(&self, dead: impl Fn() -> bool, call: impl FnOnce() -> T) -> T {
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE while the device is [stuck](Gate::is_stuck): as the CUDA manual has
+    /// it, kernels that run long keep new work from making progress.
+    pub(crate) fn alone<T>(
+        &self,
+        dead: impl Fn() -> bool,
+        call: impl FnOnce() -> T,
+    ) -> Result<T, CUresult> {
         let turn = lock(&self.turn);
         let mut patience = FIRST_PATIENCE;
         let closed = loop {
+            if self.is_stuck() && !dead() {
+                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+            }
             let closed = self.close();
             let until = Instant::now() + patience;
             while self.runs() && Instant::now() < until && !dead() {
@@ -111,14 +167,21 @@ impl Gate {
                 break closed;
             }
             drop(closed);
-            std::thread::sleep(patience * OPEN);
+            let until = Instant::now() + patience * OPEN;
+            while let Some(left) = until.checked_duration_since(Instant::now())
+                && !self.is_stuck()
+                && !dead()
+            {
+                std::thread::sleep(left.min(MOST_PATIENCE));
+            }
             patience = (patience * 2).min(MOST_PATIENCE);
         };
-        let result = call();
+        // First, because the call may need the memory.
         self.give_back();
+        let result = call();
         drop(closed);
         drop(turn);
-        result
+        Ok(result)
     }
 
     /// Has so many bytes of memory given back when no operation of any client runs. Does not wait: who
@@ -133,14 +196,18 @@ impl Gate {
 
     /// Waits while much is retired: before anything is made that will be, so that what waits for an idle
     /// device has a bound.
-    pub(crate) fn make_room(&self, dead: impl Fn() -> bool) {
+    ///
+    /// # Errors
+    /// As [`Gate::alone`], if there is much.
+    pub(crate) fn make_room(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
         let full = {
             let retired = lock(&self.retired);
             retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
         };
         if full {
-            self.alone(dead, || ());
+            self.alone(dead, || ())?;
         }
+        Ok(())
     }
 
     fn wake(&self) {
@@ -175,7 +242,7 @@ impl Gate {
     fn runs(&self) -> bool {
         let clients = lock(&self.clients);
         let mut running = clients.iter().filter_map(Weak::upgrade);
-        running.any(|client| client.0.load(Ordering::SeqCst) != 0)
+        running.any(|client| client.runs())
     }
 
     fn close(&self) -> Closed<'_> {
@@ -197,7 +264,17 @@ impl Drop for Closed<'_> {
 impl Running {
     /// An operation that was let through is done.
     pub(crate) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.operations.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The client has gone: what runs is all that there will be.
+    pub(crate) fn go(&self) {
+        // Only the first time counts.
+        let _ = self.gone.set(Instant::now());
+    }
+
+    fn runs(&self) -> bool {
+        self.operations.load(Ordering::SeqCst) != 0
     }
 }
 
@@ -218,10 +295,11 @@ mod tests {
         let alone = std::thread::spawn({
             let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
             move || {
-                gate.alone(NEVER, || {
+                let call = || {
                     assert!(!gate.pass(&running), "let through a closed gate");
                     tell.send(()).unwrap();
-                });
+                };
+                gate.alone(NEVER, call).unwrap();
             }
         });
         // Others are let through again and again while it waits for an operation that runs long.
@@ -245,7 +323,7 @@ mod tests {
         let gate = Gate::default();
         let running = gate.join();
         assert!(gate.pass(&running));
-        assert_eq!(gate.alone(|| true, || 7), 7);
+        assert_eq!(gate.alone(|| true, || 7), Ok(7));
     }
 
     #[test]
@@ -264,6 +342,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_retired_is_given_back_before_more_is_taken() {
+        let gate = Gate::default();
+        let (tell, told) = mpsc::channel();
+        gate.retire(1, move || tell.send(()).unwrap());
+        assert_eq!(gate.alone(NEVER, || told.try_recv()), Ok(Ok(())));
+    }
+
+    #[test]
     fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
         let gate = Arc::new(Gate::default());
         let running = gate.join();
@@ -271,7 +357,7 @@ mod tests {
         assert!(gate.pass(&running));
         for count in 0..=MOST_RETIRED {
             assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
-            gate.make_room(NEVER);
+            gate.make_room(NEVER).unwrap();
             let given_back = Arc::clone(&given_back);
             gate.retire(0, move || {
                 given_back.fetch_add(1, Ordering::SeqCst);
@@ -281,7 +367,7 @@ mod tests {
         let making = std::thread::spawn({
             let gate = Arc::clone(&gate);
             move || {
-                gate.make_room(NEVER);
+                gate.make_room(NEVER).unwrap();
                 tell.send(()).unwrap();
             }
         });
@@ -300,6 +386,37 @@ mod tests {
         let running = gate.join();
         assert!(gate.pass(&running));
         drop(running);
-        gate.alone(NEVER, || ());
+        gate.alone(NEVER, || ()).unwrap();
+    }
+
+    #[test]
+    fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
+        let gate = Arc::new(Gate::default());
+        let (live, gone) = (gate.join(), gate.join());
+        assert!(gate.pass(&live) && gate.pass(&gone));
+        gate.set_grace(Duration::ZERO);
+        assert!(!gate.is_stuck(), "both are there");
+        gate.set_grace(GRACE);
+        gone.go();
+        let waiting = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || gate.alone(NEVER, || ())
+        });
+        while !gate.closed.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        gate.set_grace(Duration::ZERO);
+        let unavailable = Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+        assert_eq!(waiting.join().unwrap(), unavailable);
+        assert_eq!(gate.alone(NEVER, || ()), unavailable);
+        assert_eq!(gate.make_room(NEVER), Ok(()), "there is room");
+        assert_eq!(
+            gate.alone(|| true, || ()),
+            Ok(()),
+            "a dead device runs nothing"
+        );
+        gone.leave();
+        live.leave();
+        assert_eq!(gate.alone(NEVER, || ()), Ok(()));
     }
 }

@@ -88,7 +88,7 @@ impl HostWindow {
         if !is_granular(range) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.device.make_room();
+        self.device.make_room()?;
         // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object, and
         // the client does not have this part of it.
         unsafe { std::ptr::write_bytes(range.base as *mut u8, 0, range.bytes as usize) };

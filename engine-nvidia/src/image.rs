@@ -121,8 +121,8 @@ pub(crate) struct Image {
     prints: bool,
     /// Modules of it, at most one a device. Without variables there is nothing in a module that its
     /// users could change under each other, and all have the same one: loading another would wait for
-    /// all kernels. With variables there is the one here that was made to learn all this, until its
-    /// first user takes it.
+    /// all kernels. With variables there is the one here that was made to learn all this, until the
+    /// first user comes, who takes it if it is on the right device.
     loaded: Mutex<Vec<Arc<Loaded>>>,
 }
 
@@ -248,6 +248,11 @@ impl Image {
         &self.variables
     }
 
+    /// Bytes of it, as the driver gets them.
+    pub(crate) fn code_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Whether its users have one module.
     pub(crate) fn is_shared(&self) -> bool {
         self.variables.is_empty() && !self.prints
@@ -276,7 +281,10 @@ impl Image {
                 Ok(Arc::clone(&known[known.len() - 1]))
             }
             None => {
+                // The one that nobody took is not kept for good.
+                let unused = std::mem::take(&mut *known);
                 drop(known);
+                drop(unused);
                 self.instantiate_alone(device)
             }
         }
@@ -322,6 +330,14 @@ impl Loaded {
         });
         device.confirm(result).map_err(|code| {
             let text = CStr::from_bytes_until_nul(&log).unwrap_or_default();
+            if code == CUresult::ERROR_DEVICE_UNAVAILABLE && device.gate().is_stuck() {
+                let log = "the device waits for work of a client that has gone, which does not end: the \
+                           server's log says of which client, and what to do";
+                return Refused {
+                    code,
+                    log: log.to_owned(),
+                };
+            }
             if text.is_empty() {
                 return Refused::from(code);
             }

@@ -7,6 +7,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
 use engine::{Observer, Window};
 
+use crate::code::OwnCode;
 use crate::common::Common;
 use crate::context::Context;
 use crate::image::{Image, Loaded, ManagedVariable, Placed};
@@ -31,6 +32,8 @@ pub(crate) struct Module {
     variables: Vec<Window>,
     /// Where its kernels print to.
     ring: Option<OwnRing>,
+    /// What it counts of code, if `loaded` is its own.
+    _code: Option<OwnCode>,
 }
 
 /// A module's ring, which counts among its client's.
@@ -58,8 +61,12 @@ impl Module {
         memory: &mut Memory,
         common: &Arc<Common>,
     ) -> Result<Self, CUresult> {
-        let loaded = image.instantiate(context.device())?;
         let shared = image.is_shared();
+        let code = match shared {
+            true => None,
+            false => Some(own_code(context, &image, common)?),
+        };
+        let loaded = image.instantiate(context.device())?;
         let mut variables = Vec::with_capacity(image.variables().len());
         for placed in image.variables() {
             variables.push(match placed {
@@ -80,7 +87,7 @@ impl Module {
             true => make_ring(context, &loaded, memory, common)?,
             false => None,
         };
-        let mut module = Self::of(context, image, loaded, shared, variables);
+        let mut module = Self::of(context, image, loaded, code, variables);
         module.ring = ring;
         Ok(module)
     }
@@ -89,11 +96,12 @@ impl Module {
     /// shared one has.
     ///
     /// # Errors
-    /// The driver's status.
-    pub(crate) fn apart(&self) -> Result<Self, CUresult> {
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if the client has much code of its own.
+    pub(crate) fn apart(&self, common: &Common) -> Result<Self, CUresult> {
         let image = Arc::clone(&self.image);
+        let code = own_code(&self.context, &image, common)?;
         let loaded = image.instantiate_alone(self.context.device())?;
-        let apart = Self::of(&self.context, image, loaded, false, Vec::new());
+        let apart = Self::of(&self.context, image, loaded, Some(code), Vec::new());
         for &(kernel, attribute, value) in &*lock(&self.attributes) {
             apart.set(kernel, attribute, value)?;
         }
@@ -104,7 +112,7 @@ impl Module {
         context: &Arc<Context>,
         image: Arc<Image>,
         loaded: Arc<Loaded>,
-        shared: bool,
+        code: Option<OwnCode>,
         variables: Vec<Window>,
     ) -> Self {
         Self {
@@ -121,10 +129,11 @@ impl Module {
                 .collect(),
             image,
             loaded,
-            shared,
+            shared: code.is_none(),
             attributes: Mutex::default(),
             variables,
             ring: None,
+            _code: code,
         }
     }
 
@@ -158,6 +167,12 @@ impl Module {
             .ok_or(invalid)?;
         let function = self.loaded.function(name)?;
         Ok(*cell.get_or_init(|| function))
+    }
+
+    /// Bytes of local memory that each thread of a kernel needs.
+    pub(crate) fn local_bytes(&self, kernel: u32) -> u64 {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize);
+        kernel.map_or(0, |kernel| kernel.local_bytes.into())
     }
 
     /// The driver has taken a launch of a kernel.
@@ -236,6 +251,12 @@ impl Module {
         attributes.push((kernel, attribute, value));
         Ok(())
     }
+}
+
+/// Counts the code of a module that is one client's only.
+fn own_code(context: &Context, image: &Image, common: &Common) -> Result<OwnCode, CUresult> {
+    let device = context.device().number();
+    common.code.take(device, image.code_bytes())
 }
 
 /// Gives a module that prints its ring, if there is room for one: printing is no reason to fail.

@@ -52,6 +52,8 @@ pub(crate) struct Parts {
     groups: Vec<Resource>,
     /// By the numbers of their groups.
     known: Mutex<HashMap<Vec<usize>, Arc<Part>>>,
+    /// Held by who makes some, which takes as long as kernels run.
+    making: Mutex<()>,
 }
 
 /// A green context.
@@ -70,6 +72,7 @@ impl Parts {
         Self {
             groups: split(driver, ordinal).unwrap_or_default(),
             known: Mutex::default(),
+            making: Mutex::default(),
         }
     }
 
@@ -110,22 +113,18 @@ impl Parts {
         let all = within.map_or(&all[..], |part| &part.groups);
         let each = self.granularity().step.max(1);
         let count = (multiprocessors / each).max(1) as usize;
-        let mut known = lock(&self.known);
         if count >= all.len() {
-            return Ok(within.and_then(|part| known.get(&part.groups).cloned()));
+            return Ok(within.and_then(|part| lock(&self.known).get(&part.groups).cloned()));
         }
         let places = places(all, count);
-        if places.iter().any(|place| !known.contains_key(place)) {
-            let driver = device.enter()?;
-            let made = device.alone(|| {
-                places
-                    .iter()
-                    .filter(|place| !known.contains_key(*place))
-                    .map(|place| Ok((place.clone(), Arc::new(self.make(driver, device, place)?))))
-                    .collect::<Result<Vec<_>, CUresult>>()
-            });
-            known.extend(device.confirm(made)?);
+        if !self.are_known(&places) {
+            let _making = lock(&self.making);
+            // Somebody may just have made them.
+            if !self.are_known(&places) {
+                self.make_all(device, &places)?;
+            }
         }
+        let known = lock(&self.known);
         // What is held beside the one in `known` is used.
         let mut users = vec![0; self.groups.len()];
         for part in known.values() {
@@ -136,6 +135,30 @@ impl Parts {
         let used = |place: &&Vec<usize>| place.iter().map(|&group| users[group]).sum::<usize>();
         let least = places.iter().min_by_key(used);
         Ok(least.and_then(|place| known.get(place)).cloned())
+    }
+
+    fn are_known(&self, places: &[Vec<usize>]) -> bool {
+        let known = lock(&self.known);
+        places.iter().all(|place| known.contains_key(place))
+    }
+
+    /// Makes the parts of these places that there are not, while nobody else makes any.
+    fn make_all(&self, device: &Device, places: &[Vec<usize>]) -> Result<(), CUresult> {
+        let missing: Vec<_> = {
+            let known = lock(&self.known);
+            let missing = places.iter().filter(|place| !known.contains_key(*place));
+            missing.collect()
+        };
+        let driver = device.enter()?;
+        let made = device.alone(|| {
+            let made = missing.iter().map(|&place| {
+                let part = self.make(driver, device, place)?;
+                Ok((place.clone(), Arc::new(part)))
+            });
+            made.collect::<Result<Vec<_>, CUresult>>()
+        });
+        lock(&self.known).extend(device.confirm(made)?);
+        Ok(())
     }
 
     fn make(&self, driver: &Driver, device: &Device, groups: &[usize]) -> Result<Part, CUresult> {

@@ -29,6 +29,21 @@ pub trait Engine: Send + Sync + Debug {
     /// The error of a device that does not work any more and that only another process can bring back.
     fn lost(&self) -> Option<CUresult>;
 
+    /// What clients that have gone still have running, in words, if that is for so long that it has to be
+    /// given up: a device that cannot end it is rid of it, and of what it keeps, only with this process.
+    /// Work of other clients goes on, but they are refused what would have to wait for it
+    /// (CUDA_ERROR_DEVICE_UNAVAILABLE).
+    fn stuck(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether modules' variables lie in memory that the engine takes by itself, once when an image that
+    /// has any is loaded, for its first module, and then for each further module. If not, the engine asks
+    /// for it ([`Observer::allocate`]), but for each module.
+    fn keeps_variables(&self) -> bool {
+        false
+    }
+
     /// In which steps a device's multiprocessors are shared out.
     fn granularity(&self, device: usize) -> Granularity {
         let _ = device;

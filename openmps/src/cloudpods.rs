@@ -5,12 +5,12 @@ mod daemon;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use platform::cloudpods::{
     HOST_CONF, HostConf, Plan, Shape, VirtualDevice, container, table, virtual_devices,
 };
 
-use crate::{cdi, embedded, machine};
+use crate::{cdi, embedded, engines, machine};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -95,7 +95,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// What the files ask for on this machine.
 fn plan(conf: &HostConf) -> Result<Plan> {
     let entries = conf.entries()?;
-    let gpus = machine::gpus().context("cannot find out which GPUs there are")?;
+    let gpus = machine::gpus_of(&conf.pipe).map_err(|error| conf.no_gpu(&format!("{error:#}")))?;
+    // A host's GPUs are real ones, unless somebody wants otherwise.
+    if gpus.iter().any(machine::is_software) && !engines::is_named() {
+        return Err(conf.no_gpu("there is no NVIDIA driver").into());
+    }
     Ok(Plan::new(conf, &entries, &gpus, Path::new("/"))?)
 }
 
@@ -108,14 +112,15 @@ fn devices(conf: &HostConf, shape: Shape) -> Result<Vec<VirtualDevice>> {
 
 fn check(conf: &HostConf) -> Result<ExitCode> {
     let path = conf.path.display();
-    let plan = plan(conf)?;
     if !conf.enabled {
+        conf.entries()?;
         println!(
             "{path}:{}: enable_cuda_mps is not true: nothing is done",
             conf.enabled_line
         );
         return Ok(ExitCode::SUCCESS);
     }
+    let plan = plan(conf)?;
     println!(
         "{path}: pipe directory {}, log directory {}",
         conf.pipe.display(),

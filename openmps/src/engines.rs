@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};
 use control::log::Role;
+use control::size_in_bytes;
 use engine::{CUresult, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml};
 use engine_soft::{Config, SoftEngine};
@@ -36,10 +37,19 @@ pub fn serve() -> ExitCode {
     let log = Arc::new(ServerLog(log));
     let result = from_environment().and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
-        Ok(server::run_gated(daemon, engine, log, gate)?)
+        let left = Arc::downgrade(&engine);
+        server::run_gated(daemon, engine, log, gate)?;
+        Ok(left.strong_count() > 0)
     });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => {
+            // A session waits for work that does not end, and so would the driver's own end: nothing but
+            // that of the process ends it.
+            let own = rustix::process::getpid();
+            let killed = rustix::process::kill_process(own, rustix::process::Signal::KILL);
+            killed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+        }
         Err(error) => {
             log.0.line(
                 Role::Server,
@@ -75,6 +85,11 @@ pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
         Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => soft_with_gate(),
         Err(error) => Err(error).context("cannot use the GPU"),
     }
+}
+
+/// Whether the environment says which engine it is to be: else who has no GPU gets the software GPU.
+pub fn is_named() -> bool {
+    variable("OPENMPS_ENGINE").is_some()
 }
 
 /// Opens the compute modes of the devices that a server would have: NVIDIA's through their management
@@ -212,7 +227,7 @@ fn soft_config() -> Result<(Config, Vec<u32>)> {
     })?;
     let mut config = Config::with_devices(devices);
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
-        config.memory = bytes(&text)
+        config.memory = size_in_bytes(&text)
             .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
     }
     if let Some(text) = variable("OPENMPS_SOFT_WORKERS") {
@@ -239,16 +254,6 @@ fn soft_numbers(devices: u32, visible: Option<&str>) -> Vec<u32> {
 
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let (digits, unit) = match text.char_indices().next_back()? {
-        (at, 'K' | 'k') => (&text[..at], 1 << 10),
-        (at, 'M' | 'm') => (&text[..at], 1 << 20),
-        (at, 'G' | 'g') => (&text[..at], 1 << 30),
-        _ => (text, 1),
-    };
-    digits.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]
@@ -284,16 +289,6 @@ mod tests {
         assert_eq!(soft_numbers(3, Some("1,9,0")), [1]);
         for of_cards in ["", "-1", "GPU-of-a-card"] {
             assert_eq!(soft_numbers(2, Some(of_cards)), [0, 1], "{of_cards}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("4096"), Some(4096));
-        assert_eq!(bytes("512M"), Some(512 << 20));
-        assert_eq!(bytes("4G"), Some(4 << 30));
-        for wrong in ["", "G", "-1M", "1.5G", "18446744073709551615K", "4 G"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
         }
     }
 }

@@ -6,7 +6,7 @@
 
 mod modes;
 
-pub use modes::is_software;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use control::Directories;
@@ -26,7 +26,7 @@ impl smi::Machine for Machine {
     }
 
     fn processes(&mut self) -> Vec<Process> {
-        processes().unwrap_or_default()
+        Daemon::of_environment().processes().unwrap_or_default()
     }
 
     fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
@@ -44,20 +44,17 @@ impl smi::Machine for Machine {
 
 /// The devices, with their compute modes.
 pub fn gpus() -> Result<Vec<Gpu>> {
-    let mut gpus = match of_daemon() {
-        Some(gpus) if !gpus.is_empty() => gpus,
-        _ => of_engine()?,
-    };
-    let clients = clients(&gpus);
-    for gpu in &mut gpus {
-        gpu.mode = modes::get(gpu);
-        // Of those whom this user may see; where any is not told, the sum is not either.
-        gpu.used = clients.as_ref().and_then(|clients| {
-            let theirs = clients.iter().filter(|client| client.gpu == gpu.index);
-            theirs.map(|client| client.memory).sum()
-        });
-    }
-    Ok(gpus)
+    Daemon::of_environment().gpus()
+}
+
+/// The same, where a daemon with this pipe directory is the one that knows them.
+pub fn gpus_of(pipe: &Path) -> Result<Vec<Gpu>> {
+    Daemon(Some(pipe.join("control"))).gpus()
+}
+
+/// Whether a device is a program.
+pub fn is_software(gpu: &Gpu) -> bool {
+    modes::is_software(gpu)
 }
 
 /// Sets who may have a context on a device.
@@ -102,24 +99,96 @@ struct Limits {
     memory: Vec<Memory>,
 }
 
-fn ask(command: &str) -> Option<String> {
-    let directories = Directories::from_environment().ok()?;
-    match control::ask(&directories.control_socket(), command) {
-        Ok((text, 0)) => Some(text),
-        _ => None,
-    }
-}
+/// A daemon, which need not run, by its socket.
+struct Daemon(Option<PathBuf>);
 
-fn servers() -> Option<Vec<i32>> {
-    let list = ask("get_server_list")?;
-    Some(list.lines().filter_map(|line| line.parse().ok()).collect())
-}
-
-fn of_daemon() -> Option<Vec<Gpu>> {
-    if servers()?.is_empty() {
-        return None;
+impl Daemon {
+    fn of_environment() -> Self {
+        let directories = Directories::from_environment().ok();
+        Self(directories.map(|directories| directories.control_socket()))
     }
-    listed(&ask("device_query --json")?)
+
+    fn ask(&self, command: &str) -> Option<String> {
+        match control::ask(self.0.as_deref()?, command) {
+            Ok((text, 0)) => Some(text),
+            _ => None,
+        }
+    }
+
+    fn servers(&self) -> Option<Vec<i32>> {
+        let list = self.ask("get_server_list")?;
+        Some(list.lines().filter_map(|line| line.parse().ok()).collect())
+    }
+
+    fn gpus(&self) -> Result<Vec<Gpu>> {
+        let mut gpus = match self.listed() {
+            Some(gpus) if !gpus.is_empty() => gpus,
+            _ => of_engine()?,
+        };
+        let clients = self.clients(&gpus);
+        for gpu in &mut gpus {
+            gpu.mode = modes::get(gpu);
+            // Of those whom this user may see; where any is not told, the sum is not either.
+            gpu.used = clients.as_ref().and_then(|clients| {
+                let theirs = clients.iter().filter(|client| client.gpu == gpu.index);
+                theirs.map(|client| client.memory).sum()
+            });
+        }
+        Ok(gpus)
+    }
+
+    fn listed(&self) -> Option<Vec<Gpu>> {
+        if self.servers()?.is_empty() {
+            return None;
+        }
+        listed(&self.ask("device_query --json")?)
+    }
+
+    /// Servers and their clients.
+    fn processes(&self) -> Option<Vec<Process>> {
+        let gpus = self.listed()?;
+        let mut list = self.clients(&gpus)?;
+        for pid in self.servers()? {
+            list.extend(gpus.iter().map(|gpu| Process {
+                gpu: gpu.index,
+                pid,
+                name: "nvidia-cuda-mps-server".into(),
+                client: false,
+                memory: None,
+            }));
+        }
+        list.sort_by_key(|process| (process.gpu, process.client));
+        Some(list)
+    }
+
+    /// The clients of the daemon, once for each device, if there is a daemon.
+    fn clients(&self, gpus: &[Gpu]) -> Option<Vec<Process>> {
+        // Without a server there is nobody, and `ps` says so in words.
+        if self.servers()?.is_empty() {
+            return Some(Vec::new());
+        }
+        let listed: Vec<ListedClient> = serde_json::from_str(&self.ask("ps --json")?).ok()?;
+        let clients = listed.into_iter().filter_map(|client| {
+            let gpu = gpus.iter().find(|gpu| gpu.uuid == client.device)?;
+            Some(Process {
+                gpu: gpu.index,
+                pid: client.pid,
+                memory: self.memory(&client, gpu),
+                name: client.command,
+                client: true,
+            })
+        });
+        Some(clients.collect())
+    }
+
+    /// Bytes of a device that a client has. Its server says it; a client that has left meanwhile has none.
+    fn memory(&self, client: &ListedClient, gpu: &Gpu) -> Option<u64> {
+        let show = format!("limit show --client {}/{} --json", client.server, client.id);
+        let limits: Limits = serde_json::from_str(&self.ask(&show)?).ok()?;
+        let index = gpu.index.to_string();
+        let on_it = limits.memory.iter().find(|memory| memory.device == index)?;
+        Some(on_it.used)
+    }
 }
 
 /// The devices in the daemon's answer to `device_query --json`.
@@ -161,50 +230,4 @@ fn of_engine() -> Result<Vec<Gpu>> {
             }
         })
         .collect())
-}
-
-/// Servers and their clients.
-fn processes() -> Option<Vec<Process>> {
-    let gpus = of_daemon()?;
-    let mut list = clients(&gpus)?;
-    for pid in servers()? {
-        list.extend(gpus.iter().map(|gpu| Process {
-            gpu: gpu.index,
-            pid,
-            name: "nvidia-cuda-mps-server".into(),
-            client: false,
-            memory: None,
-        }));
-    }
-    list.sort_by_key(|process| (process.gpu, process.client));
-    Some(list)
-}
-
-/// The clients of the daemon, once for each device, if there is a daemon.
-fn clients(gpus: &[Gpu]) -> Option<Vec<Process>> {
-    // Without a server there is nobody, and `ps` says so in words.
-    if servers()?.is_empty() {
-        return Some(Vec::new());
-    }
-    let listed: Vec<ListedClient> = serde_json::from_str(&ask("ps --json")?).ok()?;
-    let clients = listed.into_iter().filter_map(|client| {
-        let gpu = gpus.iter().find(|gpu| gpu.uuid == client.device)?;
-        Some(Process {
-            gpu: gpu.index,
-            pid: client.pid,
-            memory: memory(&client, gpu),
-            name: client.command,
-            client: true,
-        })
-    });
-    Some(clients.collect())
-}
-
-/// Bytes of a device that a client has. Its server says it; a client that has left meanwhile has none.
-fn memory(client: &ListedClient, gpu: &Gpu) -> Option<u64> {
-    let show = format!("limit show --client {}/{} --json", client.server, client.id);
-    let limits: Limits = serde_json::from_str(&ask(&show)?).ok()?;
-    let index = gpu.index.to_string();
-    let on_it = limits.memory.iter().find(|memory| memory.device == index)?;
-    Some(on_it.used)
 }

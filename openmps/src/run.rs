@@ -8,19 +8,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
+use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
 use transport::socket::Connection;
 
 use crate::embedded;
 use crate::private_daemon::PrivateDaemon;
 
-/// Where NVIDIA's daemon has its socket by default.
-const DEFAULT_PIPE_DIRECTORY: &str = "/tmp/nvidia-mps";
-
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The daemon's pipe directory; without it, a daemon at the default place is used, and where
-    /// there is none, one is started for this program alone
-    #[arg(long, env = "CUDA_MPS_PIPE_DIRECTORY", value_name = "DIR")]
+    /// The daemon's pipe directory, in place of CUDA_MPS_PIPE_DIRECTORY; where neither names one, a daemon
+    /// at the default place is used, and where there is none, one is started for this program alone
+    #[arg(long, value_name = "DIR")]
     pipe_directory: Option<PathBuf>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
@@ -34,10 +32,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.args(&arguments.program[1..]);
     put_first_on_loader_path(&mut command, &library);
 
-    let named = arguments.pipe_directory.as_deref();
-    let directory = named.unwrap_or(Path::new(DEFAULT_PIPE_DIRECTORY));
+    let named = arguments.pipe_directory.clone();
+    let named = named.or_else(named_pipe_directory);
+    let directory = named
+        .as_deref()
+        .unwrap_or(Path::new(DEFAULT_PIPE_DIRECTORY));
     let socket = directory.join("control");
-    match (Connection::connect(&socket), named) {
+    match (Connection::connect(&socket), &named) {
         (Ok(_), _) => {
             command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
             Err(command.exec()).with_context(|| name_of(arguments))

@@ -3,18 +3,15 @@
 //! * `files`: `host.conf` and `host_container_device.yml`, with a message for whatever is wrong in them;
 //! * `plan`: which devices are divided into how many parts, and the commands that say so to a daemon;
 //! * `bus`: what the kernel's directories tell of a device;
-//! * `list`: `isolated-device-list`; `container`: what a container is given;
-//! * `modes`: the compute modes that were changed, so that they can be put back.
+//! * `list`: `isolated-device-list`; `container`: what a container is given.
 
 mod bus;
 mod container;
 mod files;
 mod list;
-mod modes;
 mod plan;
 
 pub use container::{Container, Mount, Variable, container};
 pub use files::{Entry, HOST_CONF, HostConf, device_entries};
 pub use list::{Shape, VirtualDevice, table, virtual_devices};
-pub use modes::Changed;
 pub use plan::{Plan, Shared};

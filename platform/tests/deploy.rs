@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use platform::kubernetes::sharing::Config;
+use platform::kubernetes::sharing::Sharing;
 use platform::yaml::{File, Node, Value, get};
 
 fn deploy(path: &str) -> (PathBuf, String) {
@@ -146,7 +146,7 @@ fn the_configuration_in_the_manifest_is_one_that_the_plugin_reads() {
     let documents = documents("kubernetes/nvidia.yaml");
     let config = text(&documents[0], "data/config.yaml");
     let file = File::parse(Path::new("config.yaml"), config).unwrap();
-    let sharing = Config::from_file(&file).unwrap().sharing;
+    let sharing = Sharing::from_file(&file).unwrap();
     assert_eq!(
         (sharing.resource.as_str(), sharing.replicas),
         ("nvidia.com/gpu", 10)
@@ -155,7 +155,7 @@ fn the_configuration_in_the_manifest_is_one_that_the_plugin_reads() {
     let values = File::parse(&path, &text).unwrap();
     let mut inner = values.clone();
     inner.root = at(&values.root, "sharing").unwrap().clone();
-    assert_eq!(Config::from_file(&inner).unwrap().sharing, sharing);
+    assert_eq!(Sharing::from_file(&inner).unwrap(), sharing);
 }
 
 #[test]
@@ -165,7 +165,12 @@ fn the_chart_names_only_values_that_there_are() {
     assert_eq!(text(&chart, "version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(text(&chart, "appVersion"), env!("CARGO_PKG_VERSION"));
     let values = documents("helm/openmps/values.yaml").remove(0);
-    for template in ["_helpers.tpl", "daemon.yaml", "plugin.yaml"] {
+    for template in [
+        "_helpers.tpl",
+        "daemon.yaml",
+        "extender.yaml",
+        "plugin.yaml",
+    ] {
         let (_, text) = deploy(&format!("helm/openmps/templates/{template}"));
         for rest in text.split(".Values.").skip(1) {
             let name = |byte: char| byte.is_ascii_alphanumeric() || byte == '.';

@@ -20,6 +20,7 @@ use crate::log::Named;
 use crate::memory::{Allowance, Memory};
 use crate::news::Board;
 use crate::observer::{Ender, Shared};
+use crate::pinned::Pinned;
 use crate::session::{Partition, Parts, Session};
 use crate::sharing::Sharing;
 
@@ -54,6 +55,8 @@ pub struct Host {
     pub groups: Groups,
     /// Who may have contexts.
     pub gate: Box<dyn Gate>,
+    /// What host memory they may have together.
+    pub pinned: Arc<Pinned>,
 }
 
 /// The addresses of this process that clients' memory lies at.
@@ -147,11 +150,18 @@ struct Company {
 }
 
 impl Company {
-    /// Finds a client's company, and narrows its limits by it.
-    fn find(groups: &Groups, member: Membership, limits: &mut Limits) -> Result<Self, Refusal> {
+    /// Finds a client's company, and narrows its limits by it. Waits until what the daemon told of it
+    /// holds, or the client is to end.
+    fn find(
+        groups: &Groups,
+        member: Membership,
+        limits: &mut Limits,
+        ender: &Ender,
+    ) -> Result<Self, Refusal> {
         let known = |number: Option<u32>| match number {
             None => Ok(None),
             Some(number) => {
+                groups.settle(number, || ender.ending().is_some());
                 let unknown = "the client's group is not known here";
                 let code = CUresult::ERROR_MPS_CONNECTION_FAILED;
                 let group = groups.find(number);
@@ -283,7 +293,7 @@ pub fn admit(
     };
     let devices = host.engine.devices();
     let mut limits = Limits::read(&admit.client, devices)?;
-    let company = Company::find(&host.groups, admit.member, &mut limits)?;
+    let company = Company::find(&host.groups, admit.member, &mut limits, ender)?;
     let memory = SessionMemory::from_fds(memory, EXTENT).map_err(|error| full(&error))?;
     let extents = Extents::take(devices.len() + 1)
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
@@ -356,7 +366,12 @@ pub fn admit(
         session: Session::new(Parts {
             client,
             shared,
-            memory: Memory::new(&allowances, pinned_allowance, company.group),
+            memory: Memory::new(
+                &allowances,
+                pinned_allowance,
+                company.group,
+                host.pinned.clone(),
+            ),
             staging: staging.clone(),
             granted: granted(devices, &told),
             devices: told,

@@ -5,10 +5,12 @@
 //! limit holds whoever they run as. The numbers of groups are the daemon's. Static partitions are
 //! groups without a budget. Knows neither sessions nor blocks.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::{CUresult, limits};
@@ -126,50 +128,141 @@ impl Drop for Kept {
     }
 }
 
+/// How often a client that waits for its group looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// All groups that the daemon has told of.
 #[derive(Debug, Default)]
-pub struct Groups(Mutex<HashMap<u32, Arc<Group>>>);
+pub struct Groups(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    /// Somebody's turn is over.
+    turned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    groups: HashMap<u32, Arc<Group>>,
+    /// Places of what is still to be done for a group.
+    turns: HashMap<u32, BTreeSet<u64>>,
+    /// The next place.
+    next: u64,
+}
+
+/// A place in the order of what is done for one group, which may take long: the engine may have to wait
+/// for kernels. It is over when this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    shared: Arc<Shared>,
+    number: u32,
+    place: u64,
+}
+
+impl Turn {
+    fn new(shared: &Arc<Shared>, known: &mut Known, number: u32) -> Self {
+        let place = known.next;
+        known.next += 1;
+        known.turns.entry(number).or_default().insert(place);
+        Self {
+            shared: shared.clone(),
+            number,
+            place,
+        }
+    }
+
+    /// Waits for everything that is to be done before.
+    fn wait(&self) {
+        let mut known = lock(&self.shared.known);
+        while known
+            .turns
+            .get(&self.number)
+            .is_some_and(|turns| turns.first() != Some(&self.place))
+        {
+            let waited = self.shared.turned.wait(known);
+            known = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut known = lock(&self.shared.known);
+        if let Some(turns) = known.turns.get_mut(&self.number) {
+            turns.remove(&self.place);
+            if turns.is_empty() {
+                known.turns.remove(&self.number);
+            }
+        }
+        drop(known);
+        self.shared.turned.notify_all();
+    }
+}
 
 impl Groups {
     /// The group with a number.
     #[must_use]
     pub fn find(&self, number: u32) -> Option<Arc<Group>> {
-        lock(&self.0).get(&number).cloned()
+        lock(&self.0.known).groups.get(&number).cloned()
     }
 
-    /// The daemon has told of a group, or of its new limits.
+    /// Waits until everything that the daemon told of a group is done, or `enough` says that there is
+    /// no use in waiting any more.
+    pub fn settle(&self, number: u32, enough: impl Fn() -> bool) {
+        let mut known = lock(&self.0.known);
+        while known.turns.contains_key(&number) && !enough() {
+            let waited = self.0.turned.wait_timeout(known, LOOK);
+            known = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// The daemon has told of a group, or of its new limits: these are for [`Groups::set`] to set,
+    /// on a thread that may wait. Until then it is there, and not [settled](Groups::settle).
     ///
     /// # Errors
-    /// When they cannot hold. A new group then takes no clients; the limits of one that was known
-    /// before stay as they were.
+    /// When its ledger is none.
     pub fn told(
         &self,
         engine: &dyn Engine,
         packet: &handshake::Group,
         ledger: OwnedFd,
+    ) -> Result<Turn, Wrong> {
+        let mut known = lock(&self.0.known);
+        if let Entry::Vacant(place) = known.groups.entry(packet.group) {
+            let ledger = Ledger::from_fd(ledger)
+                .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
+            let each = engine.devices().iter();
+            place.insert(Arc::new(Group {
+                number: packet.group,
+                slot: packet.slot,
+                ledger,
+                limits: each.map(|_| AtomicU64::new(0)).collect(),
+                compute: Mutex::default(),
+                wrong: Mutex::new(Some((
+                    CUresult::ERROR_MPS_CONNECTION_FAILED,
+                    "its limits were never set".to_owned(),
+                ))),
+                taking: Mutex::default(),
+            }));
+        }
+        Ok(Turn::new(&self.0, &mut known, packet.group))
+    }
+
+    /// Sets what the daemon told of a group, when that is its turn.
+    ///
+    /// # Errors
+    /// When the limits cannot hold. A new group then takes no clients; the limits of one that was
+    /// known before stay as they were.
+    pub fn set(
+        &self,
+        engine: &dyn Engine,
+        packet: &handshake::Group,
+        turn: &Turn,
     ) -> Result<(), Wrong> {
-        let mut groups = lock(&self.0);
-        let group = match groups.get(&packet.group) {
-            Some(group) => group.clone(),
-            None => {
-                let ledger = Ledger::from_fd(ledger)
-                    .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
-                let each = engine.devices().iter();
-                let group = Arc::new(Group {
-                    number: packet.group,
-                    slot: packet.slot,
-                    ledger,
-                    limits: each.map(|_| AtomicU64::new(0)).collect(),
-                    compute: Mutex::default(),
-                    wrong: Mutex::new(Some((
-                        CUresult::ERROR_MPS_CONNECTION_FAILED,
-                        "its limits were never set".to_owned(),
-                    ))),
-                    taking: Mutex::default(),
-                });
-                groups.insert(packet.group, group.clone());
-                group
-            }
+        turn.wait();
+        let Some(group) = self.find(packet.group) else {
+            return Ok(());
         };
         let set = group.set(engine, packet, Arc::strong_count(&group) > 2);
         let mut wrong = lock(&group.wrong);
@@ -182,12 +275,18 @@ impl Groups {
         set
     }
 
-    /// The daemon says that a group is no more.
-    pub fn gone(&self, engine: &dyn Engine, number: u32) {
-        if let Some(group) = lock(&self.0).remove(&number)
-            && lock(&group.compute).is_some_and(|compute| !compute.each)
-        {
-            let _ = engine.set_group(number, None);
+    /// The daemon says that a group is no more. What the engine has of it is for [`Groups::end`] to end.
+    pub fn gone(&self, number: u32) -> Option<(Turn, Arc<Group>)> {
+        let mut known = lock(&self.0.known);
+        let group = known.groups.remove(&number)?;
+        Some((Turn::new(&self.0, &mut known, number), group))
+    }
+
+    /// Ends what the engine has of a group, when that is its turn.
+    pub fn end(&self, engine: &dyn Engine, turn: &Turn, group: &Group) {
+        turn.wait();
+        if lock(&group.compute).is_some_and(|compute| !compute.each) {
+            let _ = engine.set_group(group.number, None);
         }
     }
 }
@@ -360,7 +459,8 @@ mod tests {
                 ..handshake::Group::default()
             };
             let fd = self.ledger.as_fd().try_clone_to_owned().unwrap();
-            self.groups.told(&self.engine, &packet, fd)
+            let turn = self.groups.told(&self.engine, &packet, fd)?;
+            self.groups.set(&self.engine, &packet, &turn)
         }
     }
 
@@ -404,7 +504,10 @@ mod tests {
         assert_eq!(group.left(0), 0);
         drop(kept);
         assert_eq!(group.left(0), 2 << 20);
-        rig.groups.gone(&rig.engine, 1);
+        let (turn, group) = rig.groups.gone(1).unwrap();
+        rig.groups.end(&rig.engine, &turn, &group);
+        drop(turn);
+        rig.groups.settle(1, || panic!("nothing is left to do"));
         assert!(rig.groups.find(1).is_none());
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
-    ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
+    ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload,
 };
 use transport::session::REPLY_DATA;
 
@@ -23,6 +23,9 @@ const MAX_IMAGES: usize = 1 << 16;
 
 /// Bytes that a module's variables may need beyond their sizes: for the engine's alignment.
 const SLACK: u64 = 64 << 10;
+
+/// What is said of an image whose variables are beyond the quota.
+const NO_ROOM: &[u8] = b"its variables are more than is left of the client's memory";
 
 /// Bytes of a compiler's log that go to the server's.
 const MOST_LOG: usize = 1000;
@@ -48,8 +51,13 @@ enum Image {
         said: Vec<u8>,
         /// What the variables of a module of it may need, or `None` if that is absurd.
         variables: Option<Needed>,
+        /// Bytes of [`UNUSED_ON`] that count for the variables of a module that nobody uses yet.
+        unused: u64,
     },
 }
+
+/// The device on which an engine that keeps variables has an image's first module.
+pub const UNUSED_ON: u32 = 0;
 
 impl Image {
     const fn total(&self) -> u64 {
@@ -140,7 +148,16 @@ impl Images {
             total: image.total(),
             variables: descriptor.as_ref().and_then(bytes_of_variables),
             said,
+            unused: 0,
         };
+    }
+
+    /// Sets what counts for a module of an image that nobody uses, and gives what did until now.
+    pub fn set_unused(&mut self, image: u64, bytes: u64) -> u64 {
+        match self.images.get_mut(&image) {
+            Some(Image::Loaded { unused, .. }) => std::mem::replace(unused, bytes),
+            _ => 0,
+        }
     }
 
     /// What the engine said of an image.
@@ -223,12 +240,23 @@ impl Session {
         reply: &mut Vec<u8>,
     ) -> Result<ImageLoadReply, CUresult> {
         let bytes = self.images.take_bytes(request.image)?;
-        let fields = self
+        let mut fields = self
             .client
             .image_load(request, &bytes, reply)
             .inspect_err(|_| {
                 self.images.remove(request.image);
             })?;
+        self.images
+            .loaded(request.image, reply.clone(), fields.descriptor);
+        if fields.status == 0
+            && let Err(code) = self.count_unused(request.image)
+        {
+            let image = request.image;
+            let _ = self.client.image_unload(&ImageUnload { image }, &[]);
+            reply.clear();
+            fields = ImageLoadReply::written(code, &[], NO_ROOM, reply);
+            self.images.loaded(image, reply.clone(), 0);
+        }
         if fields.status != 0 {
             // A program often shows the code alone.
             let log = reply.get(fields.descriptor as usize..).unwrap_or(&[]);
@@ -239,10 +267,28 @@ impl Session {
                 fields.status
             ));
         }
-        self.images
-            .loaded(request.image, reply.clone(), fields.descriptor);
         self.place_reply(request.staging, request.capacity, reply);
         Ok(fields)
+    }
+
+    /// Counts the variables of the module that an engine has of an image before anybody loads one.
+    fn count_unused(&mut self, image: u64) -> Result<(), CUresult> {
+        if self.shared.keeps_variables() {
+            let bytes = self.images.variables(image)?.device;
+            self.memory.charge(UNUSED_ON, bytes)?;
+            self.images.set_unused(image, bytes);
+        }
+        Ok(())
+    }
+
+    /// Ends an image.
+    pub(crate) fn unload_image(&mut self, request: &ImageUnload) {
+        let unused = self.images.set_unused(request.image, 0);
+        if self.images.remove(request.image) {
+            // The engine knows it only if it took it; either way it is gone.
+            let _ = self.client.image_unload(request, &[]);
+        }
+        self.memory.uncharge(UNUSED_ON, unused);
     }
 
     /// Says again what the engine said of an image.

@@ -6,6 +6,7 @@
 //! * `progress`: how far each stream of a client is, written by the engine's threads;
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
+//! * `pinned`: what host memory all clients may have together;
 //! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
 //! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
@@ -30,6 +31,7 @@ mod news;
 mod observer;
 mod operations;
 mod order;
+mod pinned;
 mod progress;
 mod run;
 mod serve;

@@ -16,6 +16,7 @@ use engine::Window;
 
 use crate::groups::{Group, Kept};
 use crate::heap::{Backing, Heap};
+use crate::pinned::Pinned;
 
 /// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
 const MAX_BLOCKS: usize = 1 << 20;
@@ -87,6 +88,9 @@ pub struct Memory {
     blocks: BTreeMap<u64, Block>,
     /// What all of it but page-locked memory counts against too.
     group: Option<Arc<Group>>,
+    /// What all clients have in their host windows, and what this one has of that.
+    pinned: Arc<Pinned>,
+    pinned_used: u64,
 }
 
 impl Pool {
@@ -108,13 +112,25 @@ impl Place {
             Self::Host => None,
         }
     }
+
+    /// Whether it lies in the host window.
+    const fn on_host(self) -> bool {
+        matches!(self, Self::Host | Self::Managed(_))
+    }
 }
 
 impl Memory {
     /// The memory of a new client.
     #[must_use]
-    pub fn new(devices: &[Allowance], host: Allowance, group: Option<Arc<Group>>) -> Self {
+    pub fn new(
+        devices: &[Allowance],
+        host: Allowance,
+        group: Option<Arc<Group>>,
+        pinned: Arc<Pinned>,
+    ) -> Self {
         Self {
+            pinned,
+            pinned_used: 0,
             devices: devices.iter().copied().map(Pool::new).collect(),
             host: Pool::new(host),
             blocks: BTreeMap::new(),
@@ -122,16 +138,25 @@ impl Memory {
         }
     }
 
-    /// Counts bytes against the quota of a place, and the group's.
+    /// Counts bytes against the quota of a place, the group's, and the machine's.
     fn take(&mut self, place: Place, bytes: u64) -> Result<(), CUresult> {
         let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         if bytes > quota.limit.saturating_sub(quota.used) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
+        if place.on_host() && !self.pinned.take(bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
         if let (Some(group), Some(device)) = (&self.group, place.device())
             && !group.take(device, bytes)
         {
+            if place.on_host() {
+                self.pinned.give(bytes);
+            }
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if place.on_host() {
+            self.pinned_used += bytes;
         }
         let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
         quota.used += bytes;
@@ -147,6 +172,11 @@ impl Memory {
         quota.used -= bytes;
         if let (Some(group), Some(device)) = (&self.group, place.device()) {
             group.give(device, bytes);
+        }
+        if place.on_host() {
+            let bytes = bytes.min(self.pinned_used);
+            self.pinned_used -= bytes;
+            self.pinned.give(bytes);
         }
     }
 
@@ -292,6 +322,9 @@ impl Memory {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.
     pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
+        if bytes == 0 {
+            return Ok(());
+        }
         self.take(Place::Device(device), bytes)
     }
 
@@ -339,6 +372,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        self.pinned.give(self.pinned_used);
         if let Some(group) = &self.group {
             for (device, pool) in (0..).zip(&self.devices) {
                 group.give(device, pool.used);
@@ -361,6 +395,9 @@ mod tests {
         fn decommit(&mut self, _: Window) {}
     }
 
+    /// What clients may have of host memory.
+    const PINNED: u64 = 1 << 30;
+
     fn memory(limit: u64) -> Memory {
         let window = |index: u64| Window {
             base: 0x1100_0000_0000 + (index << 30),
@@ -375,6 +412,7 @@ mod tests {
             &[allowance(0, limit), allowance(1, 1 << 30)],
             allowance(2, 1 << 30),
             None,
+            Arc::new(Pinned::new(PINNED)),
         )
     }
 
@@ -428,6 +466,28 @@ mod tests {
         let block = memory.remove(managed, true).unwrap();
         memory.release(&block, &mut Plenty);
         assert_eq!(memory.info(0, 1 << 40), Some((4 << 20, 4 << 20)));
+    }
+
+    #[test]
+    fn host_memory_of_all_clients_has_a_bound() {
+        let (mut one, mut other) = (memory(1 << 30), memory(1 << 30));
+        other.pinned = one.pinned.clone();
+        let half = PINNED / 2;
+        let ask = |memory: &mut Memory, place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        ask(&mut one, Place::Host, half).unwrap();
+        ask(&mut one, Place::Device(0), 1 << 30).unwrap();
+        let managed = ask(&mut other, Place::Managed(1), half).unwrap();
+        for place in [Place::Host, Place::Managed(1)] {
+            for memory in [&mut one, &mut other] {
+                assert_eq!(ask(memory, place, 4096), Err(CUresult::ERROR_OUT_OF_MEMORY));
+            }
+        }
+        let block = other.remove(managed, true).unwrap();
+        other.release(&block, &mut Plenty);
+        ask(&mut other, Place::Host, half).unwrap();
+        // What a client leaves behind is free again.
+        drop(other);
+        ask(&mut one, Place::Host, half).unwrap();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{ModuleLoad, ModuleLoadReply, ModuleUnload};
 use engine::Window;
 
-use crate::images::Needed;
+use crate::images::{Needed, UNUSED_ON};
 use crate::memory::Place;
 use crate::observer::Lent;
 use crate::session::{Action, Session};
@@ -28,6 +28,15 @@ struct Module {
     ending: bool,
     /// Where its variables are: on the device, and managed ones.
     variables: Vec<u64>,
+    /// What counts for those that the engine keeps.
+    kept: Kept,
+}
+
+/// Bytes of a device that an engine took for variables.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    device: u32,
+    bytes: u64,
 }
 
 impl Session {
@@ -42,24 +51,40 @@ impl Session {
         if known.len() >= MAX_MODULES || known.contains_key(&request.module) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let needed = self.images.variables(request.image)?;
+        let mut needed = self.images.variables(request.image)?;
+        let mut kept = Kept { device, bytes: 0 };
+        if self.shared.keeps_variables() {
+            kept.bytes = std::mem::take(&mut needed.device);
+        }
+        // The one that nobody used is this one now, or is no more.
+        let unused = self.images.set_unused(request.image, 0);
+        let (taken, freed) = match device == UNUSED_ON {
+            true => (kept.bytes - unused.min(kept.bytes), 0),
+            false => (kept.bytes, unused),
+        };
         let mut variables = Vec::new();
-        let loaded = self
-            .take_variables(device, request.context, needed, &mut variables)
-            .and_then(|lent| {
-                self.shared.lend_variables(lent);
-                let loaded = self.client.module_load(request, &[], reply);
-                self.shared.lend_variables(Lent::NOTHING);
-                loaded
-            });
+        let loaded = self.memory.charge(device, taken).and_then(|()| {
+            let loaded = self
+                .take_variables(device, request.context, needed, &mut variables)
+                .and_then(|lent| {
+                    self.shared.lend_variables(lent);
+                    let loaded = self.client.module_load(request, &[], reply);
+                    self.shared.lend_variables(Lent::NOTHING);
+                    loaded
+                });
+            loaded.inspect_err(|_| self.memory.uncharge(device, taken))
+        });
         if loaded.is_err() {
+            self.images.set_unused(request.image, unused);
             self.release_variables(&variables);
             return loaded;
         }
+        self.memory.uncharge(UNUSED_ON, freed);
         let module = Module {
             context: request.context,
             ending: false,
             variables,
+            kept,
         };
         self.modules.modules.insert(request.module, module);
         loaded
@@ -111,13 +136,19 @@ impl Session {
         let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
         if let Some(module) = self.modules.modules.remove(&module) {
             self.release_variables(&module.variables);
+            self.memory.uncharge(module.kept.device, module.kept.bytes);
         }
     }
 
-    /// Forgets the modules of a context that ended. The engine ended them with it, and their memory
-    /// goes with the context's.
+    /// Forgets the modules of a context that ended. The engine ended them with it, and the memory that it
+    /// was given for them goes with the context's.
     pub(crate) fn forget_modules(&mut self, context: u32) {
-        let modules = &mut self.modules.modules;
-        modules.retain(|_, module| module.context != context);
+        let memory = &mut self.memory;
+        self.modules.modules.retain(|_, module| {
+            if module.context == context {
+                memory.uncharge(module.kept.device, module.kept.bytes);
+            }
+            module.context != context
+        });
     }
 }

@@ -148,6 +148,12 @@ impl Shared {
         self.host.gate.open(device)
     }
 
+    /// See [`engine::Engine::keeps_variables`].
+    #[must_use]
+    pub fn keeps_variables(&self) -> bool {
+        self.host.engine.keeps_variables()
+    }
+
     /// Tells the main thread something.
     pub fn tell(&self, news: News) {
         self.host.news.tell(news);
@@ -173,6 +179,11 @@ impl Shared {
             .variables
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = lent;
+    }
+
+    /// Whether any context is dead.
+    pub fn has_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed) != 0
     }
 
     /// Whether a context is dead, or there is none such.

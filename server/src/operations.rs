@@ -489,11 +489,8 @@ impl Operations for Session {
         self.load_image(request, reply)
     }
 
-    fn image_unload(&mut self, request: &ImageUnload, data: &[u8]) -> Result<(), CUresult> {
-        if self.images.remove(request.image) {
-            // The engine knows it only if it took it; either way it is gone.
-            let _ = self.client.image_unload(request, data);
-        }
+    fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Result<(), CUresult> {
+        self.unload_image(request);
         Ok(())
     }
 

@@ -19,11 +19,12 @@ use transport::socket::{Connection, SocketError};
 
 use crate::admission::Host;
 use crate::gate::{Gate, Open};
-use crate::groups::Groups;
+use crate::groups::{Groups, Wrong};
 use crate::listed::all_listed;
 use crate::log::Log;
 use crate::news::{Board, News};
 use crate::observer::Ender;
+use crate::pinned::Pinned;
 use crate::serve::Sessions;
 
 /// Why a server ended otherwise than it was told to.
@@ -47,6 +48,9 @@ const NEWS: u64 = 1;
 /// From here on a session's number, twice: for its process and, plus one, for its socket.
 const FIRST_SESSION: u64 = 2;
 
+/// How often the engine is asked whether it can get rid of what a client left that has gone.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// A session as the main thread knows it.
 #[derive(Debug)]
 struct Running {
@@ -55,6 +59,8 @@ struct Running {
     connection: Arc<Connection>,
     who: Option<(i32, u64)>,
     thread: Option<JoinHandle<()>>,
+    /// For the log.
+    name: String,
 }
 
 /// Serves the clients that the daemon hands over at the other end of `connection`, until it is told
@@ -109,6 +115,7 @@ pub fn run_gated(
                 sharing: Arc::default(),
                 groups: Groups::default(),
                 gate,
+                pinned: Arc::new(Pinned::of_this_machine()),
             }),
             log: log.clone(),
             contexts: Arc::default(),
@@ -118,6 +125,7 @@ pub fn run_gated(
         own_process: process_inode(pidfd_open(getpid(), PidfdFlags::empty())?.as_fd()),
         stopping: false,
         force_at: None,
+        stuck: false,
     };
     server.watch(&server.connection, DAEMON, EventFlags::IN)?;
     server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
@@ -126,6 +134,20 @@ pub fn run_gated(
     server.run()?;
     log.line(false, "Exiting");
     Ok(())
+}
+
+/// Tells the daemon what came of what it told of a group.
+fn tell_of_group(host: &Host, log: &dyn Log, group: &handshake::Group, set: Result<(), Wrong>) {
+    let (code, text) = set.err().unwrap_or_default();
+    if code != CUresult::SUCCESS {
+        log.line(false, &format!("Group {}: {text}", group.name));
+    }
+    host.news.tell(News::Changed {
+        request: group.request,
+        code,
+        text,
+        used: Vec::new(),
+    });
 }
 
 /// What tells processes apart: since Linux 6.9 each has an inode of its own.
@@ -144,6 +166,8 @@ struct Server {
     own_process: u64,
     stopping: bool,
     force_at: Option<Instant>,
+    /// It was said that a client left work behind that does not end.
+    stuck: bool,
 }
 
 impl Server {
@@ -153,15 +177,19 @@ impl Server {
 
     fn run(mut self) -> Result<(), RunError> {
         let mut events = Vec::with_capacity(64);
-        while !(self.stopping && self.running.is_empty()) {
-            let timeout = self.force_at.map(|time| {
-                let left =
-                    time.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-                rustix::time::Timespec {
+        while !(self.stopping && (self.running.is_empty() || self.only_stuck_are_left())) {
+            let left = self.force_at.map(|time| {
+                time.saturating_duration_since(Instant::now()) + Duration::from_millis(1)
+            });
+            let look = self.has_ending().then_some(LOOK);
+            let timeout = left
+                .into_iter()
+                .chain(look)
+                .min()
+                .map(|left| rustix::time::Timespec {
                     tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
                     tv_nsec: i64::from(left.subsec_nanos()),
-                }
-            });
+                });
             events.clear();
             match epoll::wait(
                 &self.epoll,
@@ -186,8 +214,59 @@ impl Server {
                 self.force_at = None;
                 self.end_all();
             }
+            if self.has_ending() {
+                self.look_after_the_ending();
+            }
         }
         Ok(())
+    }
+
+    /// Whether a session is to end and has not.
+    fn has_ending(&self) -> bool {
+        let mut running = self.running.values();
+        running.any(|running| running.ender.ending().is_some())
+    }
+
+    /// Whether all sessions are to end, and what they wait for does not come.
+    fn only_stuck_are_left(&self) -> bool {
+        let mut running = self.running.values();
+        running.all(|running| running.ender.ending().is_some())
+            && self.sessions.host.engine.stuck().is_some()
+    }
+
+    /// A client that has gone may have left work that does not end and that the engine cannot end. New
+    /// clients then get another server, whose device has nothing to do with it; and when those that are
+    /// here have left, this one ends, and the work with it.
+    fn look_after_the_ending(&mut self) {
+        if self.stuck {
+            return;
+        }
+        let Some(what) = self.sessions.host.engine.stuck() else {
+            return;
+        };
+        self.stuck = true;
+        let ending = self.running.values();
+        let mut names: Vec<&str> = ending
+            .filter(|running| running.ender.ending().is_some())
+            .map(|running| &*running.name)
+            .collect();
+        names.sort_unstable();
+        let pid = getpid().as_raw_pid();
+        self.say(&format!(
+            "{} has gone and left work that does not end: {what}. Its memory stays taken, and what would \
+             wait for it fails with error 46: other clients here can load no modules. `shutdown_server {pid} \
+             -f` ends it, with all clients of this server; else it ends when they have left",
+            names.join(", "),
+        ));
+        self.take_no_more(CUresult::ERROR_DEVICE_UNAVAILABLE);
+    }
+
+    /// From now on clients get another server.
+    fn take_no_more(&mut self, code: CUresult) {
+        if !self.stopping {
+            self.tell(&Packet::Lost { code: code.0 });
+            self.stopping = true;
+        }
     }
 
     fn daemon_spoke(&mut self) {
@@ -202,10 +281,13 @@ impl Server {
                             running.ender.end(Ending::Terminated);
                         }
                     }
-                    Ok(Packet::Group(group)) => self.group(&group, fds),
+                    Ok(Packet::Group(group)) => self.group(group, fds),
                     Ok(Packet::GroupGone { group }) => {
-                        let host = &self.sessions.host;
-                        host.groups.gone(&*host.engine, group);
+                        if let Some((turn, group)) = self.sessions.host.groups.gone(group) {
+                            self.aside(move |host, _| {
+                                host.groups.end(&*host.engine, &turn, &group);
+                            });
+                        }
                     }
                     Ok(Packet::Change(change)) => match self.running.get(&change.session) {
                         Some(running) => running.ender.change(change),
@@ -248,7 +330,7 @@ impl Server {
                 self.say("A client was lost: no descriptor is left for it");
                 self.gone(admit.session, Ending::Failed);
             }
-            Ok(Packet::Group(group)) => self.group(&group, Vec::new()),
+            Ok(Packet::Group(group)) => self.group(group, Vec::new()),
             _ => self.say("The daemon said something whose descriptors are lost"),
         }
     }
@@ -258,28 +340,45 @@ impl Server {
     }
 
     /// The daemon has told of a group of clients.
-    fn group(&mut self, group: &handshake::Group, fds: Vec<OwnedFd>) {
+    fn group(&mut self, group: handshake::Group, fds: Vec<OwnedFd>) {
         let host = &self.sessions.host;
         let told = match fds.into_iter().next() {
-            Some(ledger) => host.groups.told(&*host.engine, group, ledger),
+            Some(ledger) => host.groups.told(&*host.engine, &group, ledger),
             None => Err((CUresult::ERROR_INVALID_VALUE, "no ledger came".to_owned())),
         };
-        let (code, text) = told.err().unwrap_or_default();
-        if code != CUresult::SUCCESS {
-            self.say(&format!("Group {}: {text}", group.name));
-        } else if let Some(group) = host.groups.find(group.group)
-            && group.compute().is_some_and(|compute| compute.each)
-        {
-            self.say(
-                "The device cannot hold a group to one part: each of its clients is held to it",
-            );
-        }
-        self.tell(&Packet::Changed {
-            request: group.request,
-            code: code.0,
-            text,
-            used: Vec::new(),
+        let group = Arc::new(group);
+        let told = told.and_then(|turn| {
+            let group = group.clone();
+            let started = self.aside(move |host, log| {
+                let set = host.groups.set(&*host.engine, &group, &turn);
+                if set.is_ok()
+                    && let Some(group) = host.groups.find(group.group)
+                    && group.compute().is_some_and(|compute| compute.each)
+                {
+                    log.line(
+                        false,
+                        "The device cannot hold a group to one part: each of its clients is held to it",
+                    );
+                }
+                drop(turn);
+                tell_of_group(host, log, &group, set);
+            });
+            let code = CUresult::ERROR_OPERATING_SYSTEM;
+            let no_thread = || (code, "there is no thread for it".to_owned());
+            started.then_some(()).ok_or_else(no_thread)
         });
+        if told.is_err() {
+            tell_of_group(&self.sessions.host, &*self.sessions.log, &group, told);
+        }
+    }
+
+    /// Does something on a thread of its own, because it may have to wait for kernels, which need never
+    /// end. Whether there is one.
+    fn aside(&self, act: impl FnOnce(&Host, &dyn Log) + Send + 'static) -> bool {
+        let sessions = self.sessions.clone();
+        let act = move || act(&sessions.host, &*sessions.log);
+        let thread = std::thread::Builder::new().name("groups".into());
+        thread.spawn(act).is_ok()
     }
 
     fn shut_down(&mut self, force: bool, grace: u32) {
@@ -321,6 +420,7 @@ impl Server {
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_fd(socket)));
         let ender = Arc::new(Ender::default());
         let who = self.identity(packet.pid, &pidfd);
+        let name = format!("Client {} ({})", packet.pid, packet.client.program);
         let former = self.end_former(who);
         let watched = self
             .watch(&*pidfd, FIRST_SESSION + 2 * number, EventFlags::IN)
@@ -335,8 +435,11 @@ impl Server {
             std::thread::Builder::new()
                 .name(format!("client {}", packet.pid))
                 .spawn(move || {
-                    if let Some(former) = former {
-                        let _ = former.join();
+                    while let Some(former) = &former
+                        && !former.is_finished()
+                        && sessions.host.engine.stuck().is_none()
+                    {
+                        std::thread::sleep(Duration::from_millis(1));
                     }
                     let how = sessions.serve(&packet, &pidfd, &connection, memory, &ender);
                     drop(connection);
@@ -353,6 +456,7 @@ impl Server {
                         connection,
                         who,
                         thread: Some(thread),
+                        name,
                     },
                 );
             }
@@ -446,8 +550,7 @@ impl Server {
         {
             let text = format!("A device was lost: {code}. No more clients are taken");
             self.say(&text);
-            self.tell(&Packet::Lost { code: code.0 });
-            self.stopping = true;
+            self.take_no_more(code);
         }
     }
 

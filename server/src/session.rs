@@ -201,23 +201,10 @@ impl Session {
                 return Ok(how);
             }
             self.make_changes(ender);
-            if self.client.assist() {
-                continue;
-            }
-            if self.memory.has_unused() {
-                // A program that allocates and frees in a loop comes back within this time.
-                let until = Instant::now() + BEFORE_TRIM;
-                let mut more = false;
-                while !more && Instant::now() < until {
-                    std::hint::spin_loop();
-                    more = self.next(consumer, &mut record)?;
-                }
-                if !more {
-                    self.memory.trim(&mut Committer(&mut *self.client));
-                }
-                continue;
-            }
-            if self.values.poll(&mut *self.client, &self.shared) {
+            // Whoever waits for values is looked after though there is no end of the rest.
+            let assisted = self.client.assist();
+            let kept = !assisted && self.keep_or_trim(consumer, &mut record)?;
+            if self.values.poll(&mut *self.client, &self.shared) || assisted || kept {
                 continue;
             }
             let blocked = self.is_blocked() || self.values.are_asked();
@@ -226,6 +213,8 @@ impl Session {
                 continue;
             }
             let under_way = sight == Sight::UnderWay;
+            let stuck = self.is_blocked() && !under_way;
+            self.values.lose_patience(stuck, &self.shared);
             if under_way && !blocked && consumer.watch(|| self.client.look() == Sight::Progress) {
                 continue;
             }
@@ -242,6 +231,24 @@ impl Session {
             }
             self.client.look();
         }
+    }
+
+    /// Gives memory that no block uses back, unless a record comes soon: a program that allocates and
+    /// frees in a loop comes back. Says whether there was any.
+    fn keep_or_trim(&mut self, consumer: &mut Consumer, record: &mut Record) -> Result<bool, End> {
+        if !self.memory.has_unused() {
+            return Ok(false);
+        }
+        let until = Instant::now() + BEFORE_TRIM;
+        let mut more = false;
+        while !more && Instant::now() < until {
+            std::hint::spin_loop();
+            more = self.next(consumer, record)?;
+        }
+        if !more {
+            self.memory.trim(&mut Committer(&mut *self.client));
+        }
+        Ok(true)
     }
 
     /// Whether no record may be taken before something completes.
@@ -375,6 +382,13 @@ impl Session {
 
     /// Hands a stream's record to the engine.
     fn submit(&mut self, at: At, record: &Record) -> Result<(), End> {
+        if self.shared.has_dead() && self.is_too_late(at, record) {
+            let code = CUresult::ERROR_LAUNCH_FAILED;
+            if self.order.not_taken(at, code, &self.shared.progress) {
+                self.shared.completed(at, Err(code));
+            }
+            return Ok(());
+        }
         let mut nothing = Vec::new();
         let outcome = dispatch(
             self,
@@ -394,6 +408,22 @@ impl Session {
             Ok(_) => Ok(()),
             Err(refused) => Err(why(refused)),
         }
+    }
+
+    /// Whether a record would touch memory for a context that is dead, of which the engine need not
+    /// know ([`Values::lose_patience`]).
+    fn is_too_late(&self, at: At, record: &Record) -> bool {
+        let touches = [
+            Opcode::Launch,
+            Opcode::Copy,
+            Opcode::Write,
+            Opcode::Fill,
+            Opcode::ArrayCopy,
+        ];
+        let touches = touches
+            .iter()
+            .any(|&opcode| record.header.opcode == opcode as u16);
+        touches && self.shared.is_dead(self.shared.progress.context(at.stream))
     }
 
     /// Whether a record, and with it all behind it, has to wait: a context is made in a slot whose

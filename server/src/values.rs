@@ -5,10 +5,11 @@
 //! of the stream (`order`), which is released here.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, STREAM_SLOTS, ValueWait};
-use engine::Client;
+use engine::{Client, Observer};
 
 use crate::observer::Shared;
 use crate::progress::gate;
@@ -24,6 +25,9 @@ const NOR: u32 = 3;
 /// The bits that say how to compare; the other is about remote writes, of which there are none.
 const COMPARISON: u32 = 0xff;
 
+/// How long a session that reads no further, and has nothing under way, waits for a value.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A client's waits for values.
 #[derive(Debug, Default)]
 pub struct Values {
@@ -32,6 +36,8 @@ pub struct Values {
     failed: HashMap<At, CUresult>,
     /// Whether a wait's turn has come and its value has not.
     asked: bool,
+    /// Since when nothing but such waits keeps the session from reading further.
+    stuck_since: Option<Instant>,
 }
 
 /// Whether a value is as a wait wants it.
@@ -66,6 +72,32 @@ impl Values {
         self.asked
     }
 
+    /// Ends the contexts of waits whose turn has come, if nothing but these has kept the session from
+    /// reading on for long: `stuck` says that it reads no further and that nothing is under way. A value
+    /// that one of the records would write that are not read would never come. (Where a stream's places
+    /// are taken, a native program would be held up in its call for ever.)
+    pub fn lose_patience(&mut self, stuck: bool, shared: &Shared) {
+        if !stuck || !self.asked {
+            self.stuck_since = None;
+            return;
+        }
+        let now = Instant::now();
+        if now - *self.stuck_since.get_or_insert(now) < PATIENCE {
+            return;
+        }
+        self.stuck_since = None;
+        let turn = |at: &&At| shared.progress.completed(at.stream) + 1 >= at.sequence;
+        for at in self.waits.keys().filter(turn) {
+            let text = format!(
+                "a stream waited {} s for a value, while so much was posted behind such waits that no \
+                 more is read: if a later operation was to write it, it would never have come",
+                PATIENCE.as_secs()
+            );
+            let context = shared.progress.context(at.stream);
+            shared.fault(context, CUresult::ERROR_LAUNCH_TIMEOUT, &text);
+        }
+    }
+
     /// Looks at the values of all waits whose turn has come. Says whether a stream goes on.
     pub fn poll(&mut self, client: &mut dyn Client, shared: &Shared) -> bool {
         let mut released = false;
@@ -97,6 +129,9 @@ impl Values {
             released = true;
             false
         });
+        if released {
+            self.stuck_since = None;
+        }
         released
     }
 

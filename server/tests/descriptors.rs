@@ -13,6 +13,8 @@ use transport::handshake::{ClientFields, Ending};
 fn a_client_that_is_lost_on_its_way_is_told_of_and_the_next_one_comes() {
     let rig = Rig::new(FakeEngine::new());
     let first = rig.attach_with_context();
+    // What its session attached with it has given back.
+    first.round_trip();
     let before = getrlimit(Resource::Nofile);
     let lower = |current| {
         let limit = Rlimit {

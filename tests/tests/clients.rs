@@ -197,18 +197,23 @@ fn a_moved_binary_finds_its_library() {
     let folder = tempfile::tempdir().unwrap();
     let moved = folder.path().join("elsewhere");
     std::fs::copy(openmps(), &moved).unwrap();
-    // No daemon, no pipe directory: it starts one for the program.
-    let output = std::process::Command::new(&moved)
-        .args(["run", "--"])
-        .arg(tests::daemon::probe())
-        .arg("work")
-        .env("HOME", folder.path())
-        .env_remove("CUDA_MPS_PIPE_DIRECTORY")
-        .output()
-        .unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "ok\n",
-        "{output:?}"
-    );
+    // No daemon, no pipe directory: it starts one for the program. An empty variable names none.
+    for empty in [false, true] {
+        let mut command = std::process::Command::new(&moved);
+        command
+            .args(["run", "--"])
+            .arg(tests::daemon::probe())
+            .arg("work")
+            .env("HOME", folder.path())
+            .env_remove("CUDA_MPS_PIPE_DIRECTORY");
+        if empty {
+            command.env("CUDA_MPS_PIPE_DIRECTORY", "");
+        }
+        let output = command.output().unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "ok\n",
+            "{output:?}"
+        );
+    }
 }

@@ -20,7 +20,7 @@ impl Node {
             .env("OPENMPS", openmps())
             .env("OPENMPS_ENGINE", "soft")
             .env("OPENMPS_SLURM_DIRECTORY", self.0.path())
-            .env("OPENMPS_LIBRARY_DIRECTORY", "/lib/openmps")
+            .env("OPENMPS_LIBRARY_DIRECTORY", self.library())
             .env("CUDA_VISIBLE_DEVICES", "0")
             .env("SLURM_JOB_ID", job.to_string())
             .env("SLURM_JOB_UID", "1000")
@@ -43,6 +43,19 @@ impl Node {
         output
     }
 
+    /// With what passes for the library.
+    fn library(&self) -> PathBuf {
+        self.0.path().join("lib")
+    }
+
+    /// What a script that fails says.
+    fn refused(&self, command: &mut Command) -> String {
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        errors
+    }
+
     fn pipe(&self) -> PathBuf {
         self.0.path().join("mps_0")
     }
@@ -62,6 +75,8 @@ impl Drop for Node {
 fn a_job_is_a_group_and_the_last_one_ends_the_daemon() {
     let folder = tempfile::Builder::new().prefix("mps").tempdir().unwrap();
     let node = Node(folder);
+    std::fs::create_dir(node.library()).unwrap();
+    std::fs::write(node.library().join("libcuda.so.1"), "").unwrap();
     node.run("prolog.sh", 7, Some("33"));
     node.run("prolog.sh", 8, Some("15"));
     let group = node.pipe().join("groups/slurm-7");
@@ -70,7 +85,7 @@ fn a_job_is_a_group_and_the_last_one_ends_the_daemon() {
     let exports = [
         format!("export CUDA_MPS_PIPE_DIRECTORY={}", group.display()),
         "export CUDA_VISIBLE_DEVICES=0".to_owned(),
-        "export LD_LIBRARY_PATH=/lib/openmps".to_owned(),
+        format!("export LD_LIBRARY_PATH={}", node.library().display()),
     ];
     assert_eq!(text.lines().collect::<Vec<_>>(), exports);
     let shown = node.control(&["group", "show", "slurm-7"]);
@@ -108,4 +123,36 @@ fn a_job_is_a_group_and_the_last_one_ends_the_daemon() {
     node.run("epilog.sh", 8, Some("15"));
     node.run("prolog.sh", 9, None);
     assert!(!node.control(&["get_server_list"]).status.success());
+}
+
+#[test]
+fn a_node_that_cannot_serve_a_job_says_why_and_what_to_do() {
+    let folder = tempfile::Builder::new().prefix("mps").tempdir().unwrap();
+    let node = Node(folder);
+    let told = node.refused(&mut node.script("prolog.sh", 7, Some("33")));
+    assert!(
+        told.contains("no libcuda.so.1 in ") && told.contains("-> put it there: "),
+        "{told}"
+    );
+    std::fs::create_dir(node.library()).unwrap();
+    std::fs::write(node.library().join("libcuda.so.1"), "").unwrap();
+    let told = node.refused(&mut node.script("prolog.sh", 7, Some("133")));
+    assert!(
+        told.contains("group add slurm-7 --percentage 133") && told.contains("(0.0, 100.0]"),
+        "{told}"
+    );
+    node.control(&["quit"]);
+    if Path::new("/dev/nvidiactl").exists() {
+        eprintln!("skipped: this machine has a GPU");
+        return;
+    }
+    // Nobody said that the software GPU will do.
+    let told = node.refused(
+        node.script("prolog.sh", 7, Some("33"))
+            .env_remove("OPENMPS_ENGINE"),
+    );
+    assert!(
+        told.contains("GPU 0: control start_server -uid 1000") && told.contains("server.log"),
+        "{told}"
+    );
 }

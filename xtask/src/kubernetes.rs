@@ -3,6 +3,7 @@
 
 mod cluster;
 mod extender;
+mod files;
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::shell::{cargo, root, run};
 use crate::skipped;
 pub use cluster::BRIDGE;
 use cluster::{Cluster, NODE, wait_for};
+pub use files::files;
 
 /// The image of the pods.
 const SHARE: &str = "localhost/openmps-share";
@@ -230,7 +232,7 @@ impl Test {
                 ),
             )
             .replace(
-                "{name: NVIDIA_DRIVER_CAPABILITIES, value: \"compute,utility\"}",
+                "{name: OPENMPS_ENGINE, value: nvidia}",
                 &format!(
                     "{{name: OPENMPS_ENGINE, value: soft}}\n            \
                      - {{name: OPENMPS_SOFT_DEVICES, value: \"{devices}\"}}\n            \

@@ -90,6 +90,7 @@ macro_rules! entry {
 const TESTS: &[Entry] = &[
     entry!("cloudpods", cloudpods::daemon, 20),
     entry!("cloudpods-files", cloudpods::files, 5),
+    entry!("kubernetes-files", kubernetes::files, 15),
     entry!("packages", package::development, 30),
     entry!("glibc", package::floor, 60),
     entry!("musl", musl::refused, 10),
@@ -188,14 +189,20 @@ fn too_long(passed: Duration, usual: Duration, within: Duration) -> Option<Strin
 
 /// A folder of this run's own, gone when it is dropped. Short, since sockets are in it.
 #[derive(Debug)]
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Result<Self> {
+    /// Makes it.
+    pub fn new(name: &str) -> Result<Self> {
         // The folder for temporary files is this test's own.
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
     }
 }
 
@@ -206,7 +213,7 @@ impl Drop for Folder {
 }
 
 /// Runs a command to its end, without input.
-fn output(command: &mut Command) -> Result<Output> {
+pub fn output(command: &mut Command) -> Result<Output> {
     let name = format!("{command:?}");
     command.stdin(Stdio::null()).output().context(name)
 }
@@ -235,7 +242,7 @@ fn said(command: &mut Command) -> Result<String> {
 }
 
 /// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     while !is_so()? {
         ensure!(
@@ -261,7 +268,7 @@ fn in_order(text: &str, parts: &[&str]) -> Result<()> {
 }
 
 /// The development build.
-fn openmps() -> PathBuf {
+pub fn openmps() -> PathBuf {
     root().join("target/debug/openmps")
 }
 

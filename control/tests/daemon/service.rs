@@ -99,10 +99,15 @@ fn a_socket_that_a_service_manager_made_is_served() {
 
 fn the_units_are_well_formed() {
     let units = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/systemd"));
-    for (folder, manager) in [("", "--system"), ("user", "--user")] {
+    let both = ["openmps.service", "openmps.socket"];
+    for (folder, manager, names) in [
+        ("", "--system", &both[..]),
+        ("user", "--user", &both),
+        ("", "--system", &["openmps-cloudpods.service"]),
+    ] {
         let root = tempfile::tempdir().unwrap();
         let mut paths = Vec::new();
-        for name in ["openmps.service", "openmps.socket"] {
+        for name in names {
             let text = std::fs::read_to_string(units.join(folder).join(name)).unwrap();
             // The program is not installed where this runs.
             let path = root.path().join(name);

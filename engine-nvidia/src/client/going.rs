@@ -17,6 +17,7 @@ impl Drop for NvidiaClient {
         }
         for stream in self.streams.values().chain(&self.former) {
             stream.clear();
+            stream.context().abandon();
         }
         // The GPU must be done with the client's memory before that goes. This is the session's own
         // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.

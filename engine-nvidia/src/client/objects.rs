@@ -74,6 +74,12 @@ impl NvidiaClient {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let mut launch = Launch::new(module, request, data)?;
+        let (device, local) = (stream.device(), module.local_bytes(request.kernel));
+        if !device.local().has(local) {
+            // It may take as long as kernels run.
+            self.common.leave();
+            device.local().take(device, local)?;
+        }
         if self.nice != 0 {
             launch.keep_priority();
         }

@@ -104,7 +104,7 @@ impl Ring {
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY, and the driver's status.
     pub(crate) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, CUresult> {
-        device.make_room();
+        device.make_room()?;
         let all = bytes + 8 * CONTROL;
         // SAFETY: new memory, wherever there is room for it.
         let memory = unsafe {

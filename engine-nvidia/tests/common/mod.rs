@@ -73,13 +73,19 @@ impl Controls {
 
     /// Holds all streams, or lets them go.
     pub fn hold(&self, on: bool) {
-        // SAFETY: the function has this type in `driver.c`.
+        self.turn(b"fake_hold\0", on);
+    }
+
+    /// Has kernels whose first parameter is 0 spin, or end.
+    pub fn spin(&self, on: bool) {
+        self.turn(b"fake_spin\0", on);
+    }
+
+    fn turn(&self, what: &[u8], on: bool) {
+        // SAFETY: the functions that are named here have this type in `driver.c`.
         unsafe {
-            let hold = self
-                .library
-                .get::<unsafe extern "C" fn(i32)>(b"fake_hold\0")
-                .unwrap();
-            hold(i32::from(on));
+            let turn = self.library.get::<unsafe extern "C" fn(i32)>(what).unwrap();
+            turn(i32::from(on));
         }
     }
 

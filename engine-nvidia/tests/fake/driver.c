@@ -5,6 +5,8 @@
  *   VERSION      what cuDriverGetVersion says;
  *   DEVICES      how many there are, 1 unless it says so;
  *   MARK         text in the file's read-only data;
+ *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
+ *   TOTAL        bytes of memory that there are said to be;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
@@ -35,14 +37,18 @@ enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 500, NOT_READY = 600, PTX =
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static int sticky;     /* what the context died of */
 static int held;       /* streams do nothing */
+static int spinning;   /* kernels that are told to spin do not end */
 static int attributes; /* how many device attributes are known */
-static size_t total = 1ull << 32, taken;
+#ifndef TOTAL
+#define TOTAL (1ull << 32)
+#endif
+static size_t total = TOTAL, taken;
 static int live_streams, live_modules, live_registrations, live_events;
 
 /* One operation of a stream. */
 struct op {
     struct op *next;
-    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event */
+    int kind; /* 0 move, 1 fill, 2 word, 3 call, 4 event, 5 spin, 6 nothing */
     P to, from;
     size_t width, height, depth, to_pitch, from_pitch, to_slice, from_slice;
     uint32_t value;
@@ -75,7 +81,7 @@ static void run(struct op *o) {
     free(o);
 }
 static void drain(struct stream *s) {
-    while (!held && !sticky && s->first) {
+    while (!held && !sticky && s->first && !(spinning && s->first->kind == 5)) {
         struct op *o = s->first;
         if (!(s->first = o->next)) s->last = &s->first;
         run(o);
@@ -122,13 +128,15 @@ static long last_part;
 static int live_graphs, launched_graphs, launched_alone;
 
 /* What tests turn. */
-void fake_hold(int on) {
+static void turn(int *what, int on) {
     pthread_mutex_lock(&big);
-    held = on;
+    *what = on;
     for (int i = 0; i < 4096; i++)
         if (streams[i]) drain(streams[i]);
     pthread_mutex_unlock(&big);
 }
+void fake_hold(int on) { turn(&held, on); }
+void fake_spin(int on) { turn(&spinning, on); }
 void fake_die(int code) { sticky = code; }
 long fake_count(int what) {
     switch (what) {
@@ -415,6 +423,7 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     live_modules += !strstr(image, "openmps_mark"); /* which goes with the context */
     return sticky;
 }
+R cuModuleLoadData(struct module **m, const char *image) { return cuModuleLoadDataEx(m, image, 0, 0, 0); }
 R cuModuleUnload(struct module *m) { waits_for_all(); free(m->text); free(m); live_modules--; return OK; }
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
@@ -434,14 +443,18 @@ static int set_last[32];
 R cuFuncSetAttribute(void *f, unsigned a, int v) { return a < 32 ? set_last[a] = v, OK : INVALID_VALUE; }
 int fake_attribute(unsigned a) { return set_last[a]; }
 #endif
-R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = 10 + a; return OK; }
+#ifndef LOCAL
+#define LOCAL 13
+#endif
+static int local_bytes(struct module *m) { return strstr(m->name, "deep") ? LOCAL : 13; }
+R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? local_bytes(f) : 10 + a; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1) return INVALID_VALUE;
     *o = 8 * i;
     *n = i ? 4 : 8;
     return OK;
 }
-/* A kernel writes its second parameter to the address that its first one is. */
+/* A kernel writes its second parameter to the address that its first one is; if that is none, it spins, or does nothing if the second one is 0. */
 static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **extra) {
     if (!gx || bx > 1024) return INVALID_VALUE;
     *o = (struct op){.kind = 2};
@@ -453,6 +466,7 @@ static R kernel(struct op *o, unsigned gx, unsigned bx, void **params, void **ex
         memcpy(&o->to, params[0], 8);
         memcpy(&o->value, params[1], 4);
     }
+    if (!o->to) o->kind = o->value ? 5 : 6;
     return OK;
 }
 R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -462,6 +476,8 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
     if (r) return r;
     last_part = s->part;
     launched_alone++;
+    static int most_local = 1024;
+    if (local_bytes(f) > most_local) waits_for_all(), most_local = local_bytes(f);
     return push(s, o);
 }
 

@@ -1,15 +1,15 @@
 //! What runs in place of yunion-mps-daemon: compute modes, a control daemon, its limits; and everything
 //! put back when it ends.
 
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use control::AskError;
-use platform::cloudpods::{Changed, HostConf, Plan};
-use platform::gpus::ComputeMode;
+use control::compute_mode::{Changed, DeviceModes};
+use platform::cloudpods::{HostConf, Plan};
+use platform::gpus::{ComputeMode, Gpu};
 use signal_hook::consts::{SIGCHLD, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::machine;
@@ -18,7 +18,8 @@ use crate::private_daemon::own_program;
 /// How long the daemon may take to accept.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The file, in the pipe directory, with the modes that were changed.
+/// The file, in the pipe directory, with the modes that were changed: another than the control daemon's
+/// own, which would give them back as soon as it starts.
 const CHANGED: &str = "compute-modes-before.json";
 
 pub fn run(conf: &HostConf, grace: u32) -> Result<ExitCode> {
@@ -42,71 +43,58 @@ pub fn run(conf: &HostConf, grace: u32) -> Result<ExitCode> {
         );
     }
     for directory in [&conf.pipe, &conf.log] {
-        make_open(directory)?;
+        control::open_directory(directory).map_err(|what| conf.bad_directory(directory, what))?;
     }
     // Before anything is changed, so that no signal finds it half done.
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGCHLD])?;
-    let mut changed = Changed::read(&conf.pipe.join(CHANGED));
+    let mut changed = Changed::read(conf.pipe.join(CHANGED)).map_err(anyhow::Error::msg)?;
     set_modes(&plan, &mut changed);
     let result = serve(conf, &plan, grace, &mut signals);
     put_back(&mut changed);
     result
 }
 
-/// Makes a directory that every user's programs can reach.
-fn make_open(directory: &Path) -> Result<()> {
-    let context = || format!("cannot make the directory {}", directory.display());
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(directory)
-        .with_context(context)?;
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(directory, open).with_context(context)
+/// Devices whose modes are set through whatever drives them.
+#[derive(Debug)]
+struct Gpus(Vec<Gpu>);
+
+impl DeviceModes for Gpus {
+    fn modes(&self) -> Result<Vec<(String, u32)>, String> {
+        let each = self.0.iter();
+        Ok(each
+            .map(|gpu| (gpu.uuid.clone(), gpu.mode.number()))
+            .collect())
+    }
+
+    fn set(&self, uuid: &str, mode: u32) -> Result<(), String> {
+        let gpu = self.0.iter().find(|gpu| gpu.uuid == uuid);
+        let gpu = gpu.ok_or("this machine does not have it now")?;
+        let mode = ComputeMode::numbered(mode).ok_or("there is no such mode")?;
+        machine::set_mode(gpu, mode).map_err(|error| format!("{error:#}"))
+    }
 }
 
 /// Sets the devices' modes where that is allowed: elsewhere clients are served all the same, and only
 /// somebody who goes around the daemon would notice.
 fn set_modes(plan: &Plan, changed: &mut Changed) {
-    for one in &plan.shared {
-        let gpu = &one.gpu;
-        if gpu.mode == ComputeMode::ExclusiveProcess {
-            continue;
-        }
-        let set = changed
-            .remember(&gpu.uuid, gpu.mode)
-            .context("cannot write down the mode that it had")
-            .and_then(|()| machine::set_mode(gpu, ComputeMode::ExclusiveProcess));
-        match set {
-            Ok(()) => println!(
-                "GPU {}: compute mode {}",
-                gpu.index,
-                ComputeMode::ExclusiveProcess
-            ),
-            Err(error) => {
-                changed.forget(&gpu.uuid).ok();
-                eprintln!("openmps: GPU {} stays {}: {error:#}", gpu.index, gpu.mode);
-            }
+    let exclusive = ComputeMode::ExclusiveProcess;
+    let gpus = Gpus(plan.shared.iter().map(|one| one.gpu.clone()).collect());
+    for gpu in gpus.0.iter().filter(|gpu| gpu.mode != exclusive) {
+        match changed.set(&gpus, &gpu.uuid, gpu.mode.number(), exclusive.number()) {
+            Ok(()) => println!("GPU {}: compute mode {exclusive}", gpu.index),
+            Err(error) => eprintln!("openmps: GPU {} stays {}: {error}", gpu.index, gpu.mode),
         }
     }
 }
 
 /// Gives the devices the modes that they had, also those that a former run did not give back.
 fn put_back(changed: &mut Changed) {
-    let before = changed.before();
-    if before.is_empty() {
+    if changed.is_empty() {
         return;
     }
-    let gpus = machine::gpus().unwrap_or_default();
-    for (uuid, mode) in before {
-        let Some(gpu) = gpus.iter().find(|gpu| gpu.uuid == uuid) else {
-            continue;
-        };
-        let back = machine::set_mode(gpu, mode).and_then(|()| Ok(changed.forget(&uuid)?));
-        match back {
-            Ok(()) => println!("GPU {}: compute mode {mode} again", gpu.index),
-            Err(error) => eprintln!("openmps: GPU {} is not {mode} again: {error:#}", gpu.index),
-        }
+    let gpus = Gpus(machine::gpus().unwrap_or_default());
+    for line in changed.give_back(&gpus) {
+        println!("{line}");
     }
 }
 

@@ -12,7 +12,7 @@ use platform::kubernetes::allocations::{Groups, Limits};
 use platform::kubernetes::extender::Api;
 use platform::kubernetes::plugin::{self, Node, Settings, Strategy};
 use platform::kubernetes::resources::{MemoryUnit, Mode, Placement};
-use platform::kubernetes::sharing::Config;
+use platform::kubernetes::sharing::Sharing;
 use serde::Deserialize;
 
 use crate::cdi::LIBRARY;
@@ -26,8 +26,8 @@ pub struct Arguments {
     /// In what memory is counted: GiB or MiB
     #[arg(long, value_name = "UNIT", default_value = "GiB")]
     memory_unit: MemoryUnit,
-    /// With --mode=nvidia: the device plugin's file, with `sharing.mps`
-    #[arg(long, value_name = "FILE", env = "CONFIG_FILE")]
+    /// With --mode=nvidia: the device plugin's file, with `sharing.mps`; in place of CONFIG_FILE
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// On which GPU of several a container's share is put
     #[arg(long, value_enum, default_value = "binpack")]
@@ -93,8 +93,12 @@ enum Place {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let directories = Directories::from_environment().map_err(anyhow::Error::msg)?;
     let unit = arguments.memory_unit;
-    let mode = match (arguments.mode, &arguments.config) {
-        (Word::Nvidia, Some(file)) => Mode::Nvidia(Config::read(file)?.sharing),
+    // As with NVIDIA's plugin, an empty variable names no file.
+    let variable = || std::env::var_os("CONFIG_FILE").filter(|file| !file.is_empty());
+    let config = arguments.config.clone();
+    let config = config.or_else(|| variable().map(PathBuf::from));
+    let mode = match (arguments.mode, &config) {
+        (Word::Nvidia, Some(file)) => Mode::Nvidia(Sharing::read(file)?),
         (Word::Nvidia, None) => bail!(
             "--mode=nvidia needs --config: the device plugin's file, with `sharing.mps.resources`"
         ),
@@ -203,9 +207,21 @@ impl Groups for Daemon {
 
 impl Node for Daemon {
     fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
-        let text = self.ask("device_query --json")?;
-        machine::listed(&text)
-            .ok_or_else(|| "no server has said yet which devices there are".into())
+        let pipe = self.0.pipe.display();
+        match control::ask(&self.0.control_socket(), "device_query --json") {
+            // Which server it was matters to nobody, and would be another one each time.
+            Ok((_, 1..)) => Err(format!(
+                "{pipe}: its server does not start, and server.log beside it says why\n  -> if this node \
+                 has no GPU, take the label by which the DaemonSets select it, or set OPENMPS_ENGINE=soft \
+                 on the daemon; else give the daemon the GPU and its driver (openmps doctor)"
+            )),
+            Ok((text, _)) => machine::listed(&text)
+                .ok_or_else(|| format!("{pipe}: no server has said yet which devices there are")),
+            Err(error) => Err(format!(
+                "{pipe}: {error}\n  -> start it with this CUDA_MPS_PIPE_DIRECTORY (openmps control -d), or \
+                 look why the DaemonSet's pod on this node does not run"
+            )),
+        }
     }
 
     fn probe(&mut self) -> Result<(), String> {

@@ -38,8 +38,12 @@ pub struct HostConf {
     pub enabled_line: u64,
     /// `cuda_mps_pipe_directory`
     pub pipe: PathBuf,
+    /// The line that says so.
+    pub pipe_line: Option<u64>,
     /// `cuda_mps_log_directory`
     pub log: PathBuf,
+    /// The line that says so.
+    pub log_line: Option<u64>,
     /// `cuda_mps_replicas`
     pub replicas: u32,
     /// `container_device_config_file`, and its line.
@@ -66,7 +70,9 @@ impl HostConf {
             enabled: false,
             enabled_line: 1,
             pipe: "/tmp/nvidia-mps/pipe".into(),
+            pipe_line: None,
             log: "/tmp/nvidia-mps/log".into(),
+            log_line: None,
             replicas: 10,
             device_file: None,
         };
@@ -76,6 +82,7 @@ impl HostConf {
             conf.enabled_line = node.line;
         }
         if let Some(node) = said("cuda_mps_pipe_directory") {
+            conf.pipe_line = Some(node.line);
             conf.pipe = directory(
                 file,
                 node,
@@ -92,6 +99,7 @@ impl HostConf {
             }
         }
         if let Some(node) = said("cuda_mps_log_directory") {
+            conf.log_line = Some(node.line);
             conf.log = directory(file, node, "cuda_mps_log_directory", "/tmp/nvidia-mps/log")?;
         }
         if let Some(node) = said("cuda_mps_replicas") {
@@ -114,6 +122,34 @@ impl HostConf {
             line: Some(self.enabled_line),
             what,
             mend: mend.to_owned(),
+        }
+    }
+
+    /// A message about a machine on which MPS is wanted and that has no GPU, or none that can be used.
+    #[must_use]
+    pub fn no_gpu(&self, why: &str) -> BadFile {
+        self.bad(
+            format!("MPS is wanted, but this machine has no GPU: {why}"),
+            "install the GPU's driver, or write `enable_cuda_mps: false`; OPENMPS_ENGINE=soft in the \
+             environment takes the software GPU",
+        )
+    }
+
+    /// A message about the pipe or log directory, which cannot be used: about the line that names it, or
+    /// that switches MPS on.
+    #[must_use]
+    pub fn bad_directory(&self, directory: &Path, what: String) -> BadFile {
+        let (key, line) = match directory == self.pipe {
+            true => ("cuda_mps_pipe_directory", self.pipe_line),
+            false => ("cuda_mps_log_directory", self.log_line),
+        };
+        let what = format!("{key} is {}: {what}", directory.display());
+        BadFile {
+            line: line.or(Some(self.enabled_line)),
+            ..self.bad(
+                what,
+                &format!("look at what is there and remove it, or name another with `{key}:`"),
+            )
         }
     }
 
@@ -191,6 +227,7 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         return Ok(Vec::new());
     };
     let mut entries: Vec<Entry> = Vec::new();
+    let mut others = Vec::new();
     for item in file.list(devices, "devices")? {
         let fields = match &item.value {
             Value::Map(fields) => fields.as_slice(),
@@ -214,6 +251,12 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         let kind_node = field("type")?;
         let kind = file.text(kind_node, "type", OURS)?;
         if OTHERS.contains(&kind) {
+            // Its other fields are others' business, but a device that is somebody's alone is not shared.
+            if let Some(node) = get(fields, "path")
+                && let Value::Text(path) = &node.value
+            {
+                others.push((PathBuf::from(path), node.line));
+            }
             continue;
         }
         if kind != OURS {
@@ -230,19 +273,24 @@ pub fn device_entries(file: &File) -> Result<Vec<Entry>, BadFile> {
         let path_node = field("path")?;
         let path = directory(file, path_node, "path", "/dev/dri/renderD128")?;
         let parts = count(file, field("virtual_number")?, "virtual_number")?;
-        if let Some(other) = entries.iter().find(|other| other.path == path) {
-            return Err(file.bad(
-                path_node.line,
-                format!("{} is in line {} already", path.display(), other.line),
-                "keep one entry for each device",
-            ));
-        }
         entries.push(Entry {
             file: file.path().to_owned(),
             line: path_node.line,
             path,
             parts,
         });
+    }
+    for (place, entry) in entries.iter().enumerate() {
+        let ours = entries[..place].iter().map(|one| (&one.path, one.line));
+        let others = others.iter().map(|(path, line)| (path, *line));
+        if let Some((path, line)) = ours.chain(others).find(|(path, _)| **path == entry.path) {
+            let (first, second) = (line.min(entry.line), line.max(entry.line));
+            return Err(file.bad(
+                second,
+                format!("{} is in line {first} already", path.display()),
+                "keep one entry for each device",
+            ));
+        }
     }
     Ok(entries)
 }
@@ -272,6 +320,12 @@ mod tests {
         assert_eq!(conf.enabled_line, 3);
         assert_eq!(conf.pipe, Path::new("/tmp/mps/pipe"));
         assert_eq!(conf.replicas, 8);
+        let told = conf.bad_directory(&conf.log, "somebody else's".into());
+        assert_eq!(
+            told.to_string(),
+            "host.conf:5: cuda_mps_log_directory is /tmp/mps/log: somebody else's\n  -> look at what is \
+             there and remove it, or name another with `cuda_mps_log_directory:`"
+        );
         let file = "/etc/yunion/host_container_device.yml";
         assert_eq!(conf.device_file, Some((file.into(), 7)));
 
@@ -291,6 +345,7 @@ mod tests {
             assert!(!conf.enabled);
             assert_eq!(conf.pipe, Path::new("/tmp/nvidia-mps/pipe"));
             assert_eq!(conf.log, Path::new("/tmp/nvidia-mps/log"));
+            assert_eq!(conf.bad_directory(&conf.pipe, String::new()).line, Some(1));
             assert_eq!((conf.replicas, conf.device_file), (10, None));
         }
         assert_eq!(
@@ -381,6 +436,24 @@ mod tests {
                 devices(&item(
                     "  type: NVIDIA_MPS\n  virtual_number: 4\n- path: /dev/dri/renderD128\n  \
                      type: NVIDIA_MPS\n  virtual_number: 2",
+                ))
+                .unwrap_err(),
+                5,
+                "in line 2 already",
+            ),
+            (
+                devices(&item(
+                    "  type: NVIDIA_GPU\n- path: /dev/dri/renderD128\n  type: NVIDIA_MPS\n  \
+                     virtual_number: 2",
+                ))
+                .unwrap_err(),
+                4,
+                "in line 2 already",
+            ),
+            (
+                devices(&item(
+                    "  type: NVIDIA_MPS\n  virtual_number: 2\n- path: /dev/dri/renderD128\n  \
+                     type: NVIDIA_GPU_SHARE",
                 ))
                 .unwrap_err(),
                 5,

@@ -37,10 +37,7 @@ impl Plan {
         root: &Path,
     ) -> Result<Self, BadFile> {
         if gpus.is_empty() {
-            return Err(conf.bad(
-                "MPS is wanted, but this machine has no GPU".into(),
-                "install the GPU's driver, or write `enable_cuda_mps: false`",
-            ));
+            return Err(conf.no_gpu("its driver knows none"));
         }
         let mut shared: Vec<Shared> = Vec::new();
         for entry in entries {

@@ -105,7 +105,7 @@ impl<G: Groups> Allocations<G> {
     /// Whoever had one of the devices before is gone.
     ///
     /// # Errors
-    /// In words; then nothing has changed.
+    /// In words; then nobody has the devices.
     pub fn give(
         &mut self,
         resource: &str,
@@ -132,7 +132,9 @@ impl<G: Groups> Allocations<G> {
             Ok(folder) => Ok((folder, group)),
             Err(error) => {
                 self.list.retain(|allocation| allocation.group != group);
-                self.save()?;
+                // If that cannot be written down, the next plugin makes a group that nobody enters, and
+                // forgets it as any other.
+                self.save().ok();
                 Err(error)
             }
         }
@@ -148,10 +150,10 @@ impl<G: Groups> Allocations<G> {
         devices: &BTreeSet<String>,
         percentage: Option<u32>,
     ) -> Result<(), String> {
-        let found = self.list.iter_mut().find(|allocation| {
+        let place = self.list.iter().position(|allocation| {
             allocation.resource == resource && allocation.devices == *devices && !allocation.over
         });
-        let Some(allocation) = found else {
+        let Some(allocation) = place.and_then(|place| self.list.get_mut(place)) else {
             return Err(format!(
                 "no container was given these {} devices of {resource}: delete the pod, so that it is \
                  made again",
@@ -161,10 +163,18 @@ impl<G: Groups> Allocations<G> {
         if allocation.limits.percentage == percentage {
             return Ok(());
         }
-        allocation.limits.percentage = percentage;
-        let (group, limits) = (allocation.group.clone(), allocation.limits.clone());
-        self.groups.change(&group, &limits)?;
-        self.save()
+        let mut limits = allocation.limits.clone();
+        limits.percentage = percentage;
+        self.groups.change(&allocation.group, &limits)?;
+        let before = std::mem::replace(&mut allocation.limits, limits);
+        let saved = self.save();
+        // It counts as set when it is written down: until then whoever asks again makes it so again.
+        if saved.is_err()
+            && let Some(allocation) = place.and_then(|place| self.list.get_mut(place))
+        {
+            allocation.limits = before;
+        }
+        saved
     }
 
     /// Makes the daemon's groups those of the list again: after a daemon that lost them, those are made
@@ -286,6 +296,12 @@ mod tests {
     /// Groups of a daemon: by name, their limits, and whether they have clients.
     #[derive(Clone, Debug, Default)]
     struct Daemon(Arc<Mutex<BTreeMap<String, (Limits, bool)>>>);
+
+    impl Daemon {
+        fn percentage(&self, name: &str) -> Option<u32> {
+            self.0.lock().unwrap()[name].0.percentage
+        }
+    }
 
     impl Groups for Daemon {
         fn add(&mut self, name: &str, limits: &Limits) -> Result<PathBuf, String> {
@@ -421,6 +437,34 @@ mod tests {
         assert_eq!(daemon.0.lock().unwrap()[&name].0.percentage, Some(30));
         let others = BTreeSet::from(["a".to_owned()]);
         assert!(all.set_percentage(NAME, &others, Some(30)).is_err());
+    }
+
+    #[test]
+    fn compute_that_could_not_be_set_is_set_when_it_is_asked_for_again() {
+        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let mut all = open(&daemon, &folder);
+        let (_, name) = all.give(NAME, &ids(&["a"]), limits("2M")).unwrap();
+        let devices = BTreeSet::from(["a".to_owned()]);
+        // The daemon does not answer.
+        let group = daemon.0.lock().unwrap().remove(&name).unwrap();
+        for _ in 0..2 {
+            assert!(all.set_percentage(NAME, &devices, Some(30)).is_err());
+        }
+        daemon.0.lock().unwrap().insert(name.clone(), group);
+        all.set_percentage(NAME, &devices, Some(30)).unwrap();
+        assert_eq!(daemon.percentage(&name), Some(30));
+
+        // The list cannot be written.
+        let list = folder.path().join("a");
+        std::fs::rename(&list, folder.path().join("b")).unwrap();
+        std::fs::write(&list, "").unwrap();
+        for _ in 0..2 {
+            assert!(all.set_percentage(NAME, &devices, Some(40)).is_err());
+        }
+        std::fs::remove_file(&list).unwrap();
+        all.set_percentage(NAME, &devices, Some(40)).unwrap();
+        drop(all);
+        assert_eq!(open(&daemon, &folder).list[0].limits.percentage, Some(40));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! gpushare's scheduler extender, from the node: it chooses a pod's GPU and writes that into the pod's
-//! annotations, and the device plugin writes there that it did so.
+//! Schedulers that choose GPUs, from the node: gpushare's extender and ACK's own scheduler write into a
+//! pod's annotations which GPU they chose, and the device plugin writes there that it did so.
 //!
 //! The API server is asked on a socket on which somebody speaks for this node's service account:
 //! `kubectl proxy --unix-socket=…` in a container beside the plugin. So there is no TLS and no token here.
@@ -12,15 +12,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::pods::quantity;
+use super::pods::{ALLOCATION, INDEX, OfContainers, quantity};
 use super::resources::ALIYUN_MEMORY;
 
-/// The GPU, by its number, as the extender wrote it.
-const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-/// When the extender did so, in nanoseconds since 1970.
-const ASSUMED_AT: &str = "ALIYUN_COM_GPU_MEM_ASSUME_TIME";
-/// Whether a device plugin has followed: `true` or `false`.
-const ASSIGNED: &str = "ALIYUN_COM_GPU_MEM_ASSIGNED";
 /// How many GPUs the node has.
 const COUNT: &str = "aliyun.com/gpu-count";
 
@@ -39,7 +33,69 @@ pub struct Api {
     pub node: String,
 }
 
-/// A pod for which the extender has chosen a GPU, and which has not been given it yet.
+/// Who chose a pod's GPUs, and how that is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheduler {
+    /// ACK's, through the framework of schedulers: a GPU for each container.
+    Ack,
+    /// gpushare's extender: one GPU for the pod.
+    Extender,
+}
+
+impl Scheduler {
+    /// The annotation that says whether a device plugin has followed: `true` or `false`.
+    const fn assigned(self) -> &'static str {
+        match self {
+            Self::Ack => "scheduler.framework.gpushare.assigned",
+            Self::Extender => "ALIYUN_COM_GPU_MEM_ASSIGNED",
+        }
+    }
+
+    /// The annotation that says when the GPU was chosen, in nanoseconds since 1970.
+    const fn assumed_at(self) -> &'static str {
+        match self {
+            Self::Ack => "scheduler.framework.gpushare.assume-time",
+            Self::Extender => "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+        }
+    }
+
+    /// What it chose for a pod's containers.
+    fn shares(self, item: &Value) -> Option<Vec<Share>> {
+        let text = |name: &str| item["metadata"]["annotations"][name].as_str();
+        match self {
+            Self::Ack => {
+                let containers: OfContainers = serde_json::from_str(text(ALLOCATION)?).ok()?;
+                let share = |gpus: BTreeMap<String, u64>| {
+                    let mut numbers = gpus.keys().map(|gpu| gpu.parse().ok());
+                    let gpu = numbers.next().flatten().filter(|_| gpus.len() == 1);
+                    let units = gpus.values().sum();
+                    Share { gpu, units }
+                };
+                Some(containers.into_values().map(share).collect())
+            }
+            Self::Extender => {
+                let gpu = Some(text(INDEX)?.parse().ok()?);
+                let asked = |container: &Value| {
+                    let units = quantity(&container["resources"]["limits"][ALIYUN_MEMORY])?;
+                    (units > 0).then_some(Share { gpu, units })
+                };
+                let containers = item["spec"]["containers"].as_array()?.iter();
+                Some(containers.filter_map(asked).collect())
+            }
+        }
+    }
+}
+
+/// What was chosen for a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The number of its GPU; None if it is to have some of several.
+    pub gpu: Option<u32>,
+    /// Units that it asks for.
+    pub units: u64,
+}
+
+/// A pod for which GPUs were chosen, and which has not been given them yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumed {
     /// Its namespace.
@@ -48,41 +104,45 @@ pub struct Assumed {
     pub name: String,
     /// Tells it from a later one of that name.
     pub uid: String,
-    /// The number of its GPU.
-    pub gpu: u32,
-    /// Units that each of its containers asks for.
-    pub containers: Vec<u64>,
+    /// Who chose.
+    pub scheduler: Scheduler,
+    /// What each of its containers is to have.
+    pub containers: Vec<Share>,
 }
 
 impl Assumed {
     /// Units of all its containers.
     #[must_use]
     pub fn units(&self) -> u64 {
-        self.containers.iter().sum()
+        self.containers.iter().map(|share| share.units).sum()
     }
 }
 
 /// Containers that were given their devices, by their pod's uid.
 #[derive(Debug, Default)]
-pub struct Given(BTreeMap<String, Vec<u64>>);
+pub struct Given(BTreeMap<String, Vec<Share>>);
 
 impl Given {
-    /// The pod whose container asks for so many units: of those that wait, the one that was assumed first.
+    /// The pod whose container asks for so many units, and what that is to have: of those that wait, the
+    /// one that was assumed first.
     #[must_use]
-    pub fn find<'a>(&self, waiting: &'a [Assumed], units: u64) -> Option<&'a Assumed> {
-        waiting.iter().find(|pod| {
-            let count = |list: &[u64]| list.iter().filter(|&&one| one == units).count();
+    pub fn find<'a>(&self, waiting: &'a [Assumed], units: u64) -> Option<(&'a Assumed, Share)> {
+        waiting.iter().find_map(|pod| {
             let given = self.0.get(&pod.uid).map_or(&[][..], Vec::as_slice);
-            count(given) < count(&pod.containers)
+            let waits = |share: &&Share| {
+                let count = |list: &[Share]| list.iter().filter(|one| one == share).count();
+                share.units == units && count(given) < count(&pod.containers)
+            };
+            Some((pod, *pod.containers.iter().find(waits)?))
         })
     }
 
     /// A container has its devices; whether it was its pod's last. Pods that wait no more are forgotten.
-    pub fn give(&mut self, waiting: &[Assumed], pod: &Assumed, units: u64) -> bool {
+    pub fn give(&mut self, waiting: &[Assumed], pod: &Assumed, share: Share) -> bool {
         self.0
             .retain(|uid, _| waiting.iter().any(|pod| pod.uid == *uid));
         let given = self.0.entry(pod.uid.clone()).or_default();
-        given.push(units);
+        given.push(share);
         let is_last = given.len() >= pod.containers.len();
         if is_last {
             self.0.remove(&pod.uid);
@@ -92,7 +152,7 @@ impl Given {
 }
 
 impl Api {
-    /// This node's pods that the extender has assumed and that have no devices yet, the oldest first.
+    /// This node's pods for which GPUs were chosen and that have no devices yet, the oldest first.
     ///
     /// # Errors
     /// In words, when the API server does not answer.
@@ -104,13 +164,13 @@ impl Api {
         Ok(assumed(&list))
     }
 
-    /// Writes into a pod's annotations that it has what the extender chose.
+    /// Writes into a pod's annotations that it has what was chosen.
     ///
     /// # Errors
     /// In words, when the API server does not take it.
     pub fn assigned(&self, pod: &Assumed) -> Result<(), String> {
         let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
-        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {ASSIGNED: "true"}}});
+        let patch = json!({"metadata": {"uid": pod.uid, "annotations": {pod.scheduler.assigned(): "true"}}});
         self.ask("PATCH", &path, Some(&patch)).map(drop)
     }
 
@@ -128,7 +188,12 @@ impl Api {
     /// One request and its answer's body. HTTP 1.0, so that the answer ends with the connection.
     fn ask(&self, method: &str, path: &str, patch: Option<&Value>) -> Result<String, String> {
         let place = self.socket.display();
-        let failed = |error: std::io::Error| format!("the API server, at {place}: {error}");
+        let failed = |error: std::io::Error| {
+            format!(
+                "the API server, at {place}: {error}: it is reached through `kubectl proxy`, in a container \
+                 beside the plugin"
+            )
+        };
         let body = patch.map(Value::to_string).unwrap_or_default();
         let mut stream = UnixStream::connect(&self.socket).map_err(failed)?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -153,33 +218,36 @@ impl Api {
         }
         let said: Value = serde_json::from_str(body).unwrap_or_default();
         let why = said["message"].as_str().unwrap_or("it does not say why");
-        Err(format!("the API server, at {place}: {status}, {why}"))
+        let mend = match status {
+            "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
+            _ => "",
+        };
+        Err(format!("the API server, at {place}: {status}, {why}{mend}"))
     }
 }
 
-/// The pods of a list that the extender has assumed and nobody has assigned, the oldest first.
+/// The pods of a list for which GPUs were chosen and that nobody has assigned, the oldest first.
 fn assumed(list: &Value) -> Vec<Assumed> {
     let items = list["items"].as_array().into_iter().flatten();
     let mut pods: Vec<(u128, Assumed)> = items
         .filter_map(|item| {
             let metadata = &item["metadata"];
             let annotation = |name: &str| metadata["annotations"][name].as_str();
-            if annotation(ASSIGNED)? != "false" {
+            // One that has the annotations of both has been through the newer one last.
+            let scheduler = [Scheduler::Ack, Scheduler::Extender]
+                .into_iter()
+                .find(|one| annotation(one.assigned()).is_some())?;
+            if annotation(scheduler.assigned())? != "false" {
                 return None;
             }
-            let since = annotation(ASSUMED_AT)?.parse().ok()?;
+            let since = annotation(scheduler.assumed_at())?.parse().ok()?;
             let text = |name: &str| metadata[name].as_str().map(str::to_owned);
-            let containers = item["spec"]["containers"].as_array()?.iter();
-            let asked = |container: &Value| {
-                quantity(&container["resources"]["limits"][ALIYUN_MEMORY])
-                    .filter(|&units| units > 0)
-            };
             let pod = Assumed {
                 namespace: text("namespace")?,
                 name: text("name")?,
                 uid: text("uid")?,
-                gpu: annotation(INDEX)?.parse().ok()?,
-                containers: containers.filter_map(asked).collect(),
+                scheduler,
+                containers: scheduler.shares(item)?,
             };
             Some((since, pod))
         })
@@ -204,6 +272,16 @@ mod tests {
         })
     }
 
+    const ASSUMED_AT: &str = Scheduler::Extender.assumed_at();
+    const ASSIGNED: &str = Scheduler::Extender.assigned();
+
+    const fn share(gpu: u32, units: u64) -> Share {
+        Share {
+            gpu: Some(gpu),
+            units,
+        }
+    }
+
     #[test]
     fn pods_that_were_assumed_come_in_the_order_of_that() {
         let list = json!({"items": [
@@ -216,31 +294,66 @@ mod tests {
         let waiting = assumed(&list);
         let names: Vec<&str> = waiting.iter().map(|pod| pod.name.as_str()).collect();
         assert_eq!(names, ["early", "late"]);
-        assert_eq!((waiting[0].gpu, waiting[0].units()), (0, 5));
+        assert_eq!(waiting[0].containers, [share(0, 2), share(0, 3)]);
+        assert_eq!(waiting[0].units(), 5);
         assert!(assumed(&json!({})).is_empty());
     }
 
     #[test]
+    fn acks_scheduler_chooses_for_each_container() {
+        let of = |allocation: &str, assigned: &str| {
+            json!({
+                ALLOCATION: allocation, "scheduler.framework.gpushare.assigned": assigned,
+                "scheduler.framework.gpushare.assume-time": "5",
+            })
+        };
+        let mut both = of(r#"{"0": {"3": 2}}"#, "true");
+        both[ASSIGNED] = "false".into();
+        both[ASSUMED_AT] = "4".into();
+        both[INDEX] = "1".into();
+        let list = json!({"items": [
+            pod("two", of(r#"{"0": {"1": 1}, "2": {"0": 7}}"#, "false"), &[1, 0, 7]),
+            pod("several", of(r#"{"0": {"0": 2, "1": 2}}"#, "false"), &[4]),
+            pod("done", of(r#"{"0": {"1": 1}}"#, "true"), &[1]),
+            pod("not json", of("1", "false"), &[1]),
+            pod("both", both, &[2]),
+        ]});
+        let waiting = assumed(&list);
+        let names: Vec<&str> = waiting.iter().map(|pod| pod.name.as_str()).collect();
+        assert_eq!(names, ["two", "several"]);
+        assert_eq!(waiting[0].scheduler, Scheduler::Ack);
+        assert_eq!(waiting[0].containers, [share(1, 1), share(0, 7)]);
+        let several = Share {
+            gpu: None,
+            units: 4,
+        };
+        assert_eq!(waiting[1].containers, [several]);
+    }
+
+    #[test]
     fn a_pod_of_two_containers_is_given_both_before_the_next() {
-        let of = |uid: &str, gpu: u32, containers: &[u64]| Assumed {
+        let of = |uid: &str, containers: &[Share]| Assumed {
             namespace: "n".into(),
             name: uid.into(),
             uid: uid.into(),
-            gpu,
+            scheduler: Scheduler::Extender,
             containers: containers.into(),
         };
-        let waiting = [of("a", 0, &[2, 2]), of("b", 1, &[2])];
+        let waiting = [
+            of("a", &[share(0, 2), share(0, 2), share(1, 2)]),
+            of("b", &[share(1, 2)]),
+        ];
         let mut given = Given::default();
-        for is_last in [false, true] {
-            let pod = given.find(&waiting, 2).unwrap();
-            assert_eq!(pod.uid, "a");
-            assert_eq!(given.give(&waiting, pod, 2), is_last);
+        for (gpu, is_last) in [(0, false), (0, false), (1, true)] {
+            let (pod, found) = given.find(&waiting, 2).unwrap();
+            assert_eq!((pod.uid.as_str(), found), ("a", share(gpu, 2)));
+            assert_eq!(given.give(&waiting, pod, found), is_last);
         }
         // Then it is marked, and waits no more.
         let waiting = &waiting[1..];
-        let pod = given.find(waiting, 2).unwrap();
+        let (pod, found) = given.find(waiting, 2).unwrap();
         assert_eq!(pod.uid, "b");
-        assert!(given.give(waiting, pod, 2));
+        assert!(given.give(waiting, pod, found));
         assert_eq!(given.find(waiting, 3), None);
     }
 }

@@ -272,23 +272,26 @@ async fn serve<N: Node>(
     ended
 }
 
-/// The GPUs, as soon as the daemon says which there are.
+/// The GPUs, as soon as the daemon says which there are. It starts a server for each question that no server
+/// can answer, so it is asked ever more seldom.
 async fn gpus<N: Node>(settings: &Settings, node: &N, stop: &mut Stop) -> Option<Vec<Gpu>> {
     let mut said = String::new();
+    let mut pause = LOOK;
     loop {
         let mut node = node.clone();
         let asked = tokio::task::spawn_blocking(move || node.gpus()).await;
         match asked.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(gpus) => return Some(gpus),
             Err(error) if error != said => {
-                (settings.say)(&format!("waiting for the daemon: {error}"));
+                (settings.say)(&format!("waiting for the daemon at {error}"));
                 said = error;
             }
             Err(_) => {}
         }
-        if stop.within(LOOK).await {
+        if stop.within(pause).await {
             return None;
         }
+        pause = (pause * 2).min(settings.probe_interval.max(LOOK));
     }
 }
 

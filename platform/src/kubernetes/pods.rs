@@ -11,9 +11,13 @@ use super::resources::ALIYUN_MEMORY;
 /// How many GPUs a node has, as gpushare's plugin writes it into the node's status.
 const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
 
-/// Annotations of the extender's and of newer schedulers'.
-const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
-const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+/// The GPU, by its number, as gpushare's extender wrote it.
+pub(super) const INDEX: &str = "ALIYUN_COM_GPU_MEM_IDX";
+/// The same of ACK's scheduler: [`OfContainers`].
+pub(super) const ALLOCATION: &str = "scheduler.framework.gpushare.allocation";
+
+/// Units, by the number of the container and that of the GPU.
+pub(super) type OfContainers = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// What cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +147,6 @@ fn pod(item: &Item, gpus: u32) -> Option<Pod> {
     }
     let annotations = &item.metadata.annotations;
     let allocation = annotations.get(ALLOCATION).and_then(|text| {
-        type OfContainers = BTreeMap<String, BTreeMap<String, u64>>;
         let containers: OfContainers = serde_json::from_str(text).ok()?;
         let mut units = BTreeMap::new();
         for (gpu, count) in containers.into_values().flatten() {

@@ -506,9 +506,15 @@ pub fn pipe_inside(mode: &Mode) -> String {
     }
 }
 
-/// The variables that a container gets with a grant.
+/// The variables that a container gets with a grant. `of_pod` are the units of all its pod's containers, as
+/// far as they are known.
 #[must_use]
-pub fn environment(mode: &Mode, grant: &Grant, gpus: &[Gpu]) -> BTreeMap<String, String> {
+pub fn environment(
+    mode: &Mode,
+    grant: &Grant,
+    of_pod: u64,
+    gpus: &[Gpu],
+) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |name: &str, value: String| all.insert(name.to_owned(), value);
     if let (None, Some(percentage)) = (grant.gpus.first(), grant.percentage) {
@@ -532,7 +538,7 @@ pub fn environment(mode: &Mode, grant: &Grant, gpus: &[Gpu]) -> BTreeMap<String,
     }
     if let (Mode::Aliyun { unit }, Some(gpu)) = (mode, seen().next()) {
         set("ALIYUN_COM_GPU_MEM_IDX", gpu.index.to_string());
-        set("ALIYUN_COM_GPU_MEM_POD", grant.units.to_string());
+        set("ALIYUN_COM_GPU_MEM_POD", of_pod.to_string());
         set("ALIYUN_COM_GPU_MEM_CONTAINER", grant.units.to_string());
         set(
             "ALIYUN_COM_GPU_MEM_DEV",

@@ -3,7 +3,7 @@
 //! The same file drives ours. Keys that are no business of ours are not looked at; what would mean
 //! another way of sharing is refused, because a node would offer something else than was asked for.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::yaml::{BadFile, File, Node, get};
 
@@ -24,16 +24,7 @@ pub struct Sharing {
     pub only_one: bool,
 }
 
-/// What a file says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// How GPUs are shared.
-    pub sharing: Sharing,
-    /// `flags.mpsRoot`: where NVIDIA's daemon would have its directories.
-    pub mps_root: Option<PathBuf>,
-}
-
-impl Config {
+impl Sharing {
     /// Reads a file.
     ///
     /// # Errors
@@ -45,7 +36,7 @@ impl Config {
     /// What a file that has been read says.
     ///
     /// # Errors
-    /// As [`Config::read`].
+    /// As [`Sharing::read`].
     pub fn from_file(file: &File) -> Result<Self, BadFile> {
         let root = file.map(&file.root, "the file")?;
         match get(root, "version") {
@@ -74,24 +65,7 @@ impl Config {
                 ));
             }
         }
-        let mps_root = match get(flags, "mpsRoot") {
-            Some(node) => {
-                let text = file.text(node, "mpsRoot", "/run/nvidia/mps")?;
-                if !text.starts_with('/') {
-                    return Err(file.bad(
-                        node.line,
-                        format!("mpsRoot is {text:?}, no absolute path"),
-                        "write it as in `mpsRoot: /run/nvidia/mps`",
-                    ));
-                }
-                Some(PathBuf::from(text))
-            }
-            None => None,
-        };
-        Ok(Self {
-            sharing: sharing(file, root)?,
-            mps_root,
-        })
+        sharing(file, root)
     }
 }
 
@@ -201,36 +175,30 @@ fn sharing(file: &File, root: &[(String, Node)]) -> Result<Sharing, BadFile> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Config, String> {
+    fn read(text: &str) -> Result<Sharing, String> {
         File::parse(Path::new("config.yaml"), text)
-            .and_then(|file| Config::from_file(&file))
+            .and_then(|file| Sharing::from_file(&file))
             .map_err(|error| error.to_string())
     }
 
     #[test]
     fn nvidias_example_is_read() {
-        let config = read(
+        let sharing = read(
             "version: v1\nflags:\n  mpsRoot: /run/nvidia/mps\n  migStrategy: none\n  plugin:\n    \
              passDeviceSpecs: true\nsharing:\n  mps:\n    resources:\n    - name: nvidia.com/gpu\n      \
              replicas: 10\n",
         );
-        let sharing = Sharing {
+        let ten = Sharing {
             resource: "nvidia.com/gpu".into(),
             replicas: 10,
             only_one: true,
         };
-        assert_eq!(
-            config,
-            Ok(Config {
-                sharing,
-                mps_root: Some("/run/nvidia/mps".into())
-            })
-        );
+        assert_eq!(sharing, Ok(ten));
         let shared = read(
             "version: v1\nsharing:\n  mps:\n    renameByDefault: true\n    \
              failRequestsGreaterThanOne: false\n    resources: [{name: nvidia.com/gpu, replicas: 49}]\n",
         );
-        let shared = shared.unwrap().sharing;
+        let shared = shared.unwrap();
         assert_eq!(
             (shared.resource.as_str(), shared.replicas, shared.only_one),
             ("nvidia.com/gpu.shared", 49, false)
@@ -259,11 +227,6 @@ mod tests {
                 "version: v1\nflags: {migStrategy: mixed}\nsharing: {}\n".into(),
                 2,
                 "not shared again",
-            ),
-            (
-                "version: v1\nflags: {mpsRoot: mps}\nsharing: {}\n".into(),
-                2,
-                "no absolute path",
             ),
             (mps("      []\n"), 4, "has no resources"),
             (mps("    - replicas: 2\n"), 5, "without a name"),

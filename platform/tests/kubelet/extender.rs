@@ -147,3 +147,60 @@ async fn what_the_extender_chose_is_what_a_pod_gets() {
         "{refused}"
     );
 }
+
+#[tokio::test]
+async fn what_acks_scheduler_chose_for_each_container_is_what_it_gets() {
+    let mut machine = Machine::new();
+    machine.extender = true;
+    let mut registered = machine.kubelet();
+    let pod = |name: &str, allocation: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "team", "uid": name, "annotations": {
+                "scheduler.framework.gpushare.allocation": allocation,
+                "scheduler.framework.gpushare.assigned": "false",
+                "scheduler.framework.gpushare.assume-time": "7"
+            }},
+            "spec": {"containers": []}
+        })
+    };
+    let pods = json!({"items": [
+        pod("two", r#"{"0": {"1": 1}, "2": {"0": 2}}"#),
+        pod("several", r#"{"0": {"0": 2, "1": 2}}"#),
+    ]});
+    let asked = api(&machine, pods);
+    machine.start(ALIYUN, Strategy::Mounts);
+    let mut plugin = machine
+        .plugin(&soon(registered.recv()).await.unwrap())
+        .await;
+    let devices = next(&mut watch(&mut plugin).await).await;
+    let ids: Vec<String> = devices.into_iter().map(|device| device.id).collect();
+    let chosen = preferred(&mut plugin, ids.clone(), 1).await;
+    assert_eq!(chosen, ["GPU-1-_-0"]);
+    let first = allocate(&mut plugin, &[&["GPU-1-_-0"]]).await.unwrap();
+    assert_eq!(first[0].envs["ALIYUN_COM_GPU_MEM_POD"], "3");
+    let chosen = preferred(&mut plugin, ids, 2).await;
+    assert!(
+        chosen.iter().all(|id| id.starts_with("GPU-0-_-")),
+        "{chosen:?}"
+    );
+    let refused = allocate(&mut plugin, &[&["GPU-1-_-1", "GPU-1-_-2"]]).await;
+    assert!(refused.unwrap_err().message().contains("chose GPU 0"));
+    allocate(&mut plugin, &[&["GPU-0-_-0", "GPU-0-_-1"]])
+        .await
+        .unwrap();
+    let all = asked.lock().unwrap().clone();
+    let marks: Vec<&String> = all.iter().filter(|one| one.contains("/pods/")).collect();
+    assert!(
+        marks.len() == 1
+            && marks[0].starts_with("PATCH /api/v1/namespaces/team/pods/two ")
+            && marks[0].contains("\"scheduler.framework.gpushare.assigned\":\"true\""),
+        "{marks:?}"
+    );
+    let ids = ["GPU-0-_-0", "GPU-0-_-1", "GPU-0-_-2", "GPU-0-_-3"];
+    let refused = allocate(&mut plugin, &[&ids]).await.unwrap_err();
+    assert!(
+        refused.message().contains("several GPUs")
+            && refused.message().contains("aliyun.com/gpu-count"),
+        "{refused}"
+    );
+}

@@ -1,7 +1,7 @@
 //! An engine whose work ends when a test says so.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
@@ -24,8 +24,28 @@ pub struct FakeEngine {
     shared: Arc<World>,
 }
 
+/// Called when the engine is asked to assist.
+type Assist = Box<dyn FnMut() -> bool + Send>;
+
+#[derive(Default)]
+struct Hooks {
+    assist: Mutex<Option<Assist>>,
+}
+
+impl std::fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Hooks")
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct World {
+    hooks: Hooks,
+    /// Whoever has this lets no group be set, and no client end.
+    slow: Mutex<()>,
+    /// It keeps variables, and of the modules of each image it has one.
+    keeps_variables: bool,
+    stuck: AtomicBool,
     clients: AtomicUsize,
     committed: AtomicU64,
     arrays: AtomicU64,
@@ -60,6 +80,15 @@ impl FakeEngine {
     }
 
     pub fn with_room(room: u64) -> Self {
+        Self::with(room, false)
+    }
+
+    /// One that takes the memory of variables by itself.
+    pub fn keeping_variables() -> Self {
+        Self::with(64 << 30, true)
+    }
+
+    fn with(room: u64, keeps_variables: bool) -> Self {
         let mut attributes = vec![100; 130];
         for (attribute, value) in [(PCI_DOMAIN_ID, 0), (PCI_BUS_ID, 0), (PCI_DEVICE_ID, 6)] {
             attributes[attribute as usize] = value;
@@ -75,6 +104,7 @@ impl FakeEngine {
             devices: vec![device],
             shared: Arc::new(World {
                 room,
+                keeps_variables,
                 ..World::default()
             }),
         }
@@ -90,6 +120,21 @@ impl FakeEngine {
 
     pub fn arrays(&self) -> u64 {
         self.shared.arrays.load(Ordering::SeqCst)
+    }
+
+    /// Has sessions call something when they have nothing else to do; it says whether it helped.
+    pub fn on_assist(&self, assist: Option<Assist>) {
+        *self.shared.hooks.assist.lock().unwrap() = assist;
+    }
+
+    /// Groups are not set, and clients do not end, as long as this is kept.
+    pub fn be_slow(&self) -> MutexGuard<'_, ()> {
+        self.shared.slow.lock().unwrap()
+    }
+
+    /// What clients left that have gone does not end.
+    pub fn be_stuck(&self, on: bool) {
+        self.shared.stuck.store(on, Ordering::SeqCst);
     }
 
     /// How often memory was looked at for a wait.
@@ -149,6 +194,7 @@ fn tell(done: Vec<Queued>) {
 
 impl Engine for FakeEngine {
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
+        drop(self.shared.slow.lock());
         let mut groups = self.shared.groups.lock().unwrap_or_else(|p| p.into_inner());
         let others = groups.iter().filter(|(other, _)| **other != group);
         let others: f32 = others
@@ -172,6 +218,15 @@ impl Engine for FakeEngine {
     fn lost(&self) -> Option<CUresult> {
         let code = self.shared.lost.load(Ordering::SeqCst);
         (code != 0).then_some(CUresult(code))
+    }
+
+    fn stuck(&self) -> Option<String> {
+        let stuck = self.shared.stuck.load(Ordering::SeqCst);
+        stuck.then(|| "spin on device 0 (Fake GPU)".into())
+    }
+
+    fn keeps_variables(&self) -> bool {
+        self.shared.keeps_variables
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
@@ -230,6 +285,7 @@ impl FakeClient {
 
 impl Drop for FakeClient {
     fn drop(&mut self) {
+        drop(self.world.slow.lock());
         let mut work = self.world.lock();
         let number = self.number;
         work.queues.retain(|(client, _), _| *client != number);
@@ -295,7 +351,8 @@ impl Client for FakeClient {
     }
 
     fn assist(&mut self) -> bool {
-        false
+        let mut assist = self.world.hooks.assist.lock().unwrap();
+        assist.as_mut().is_some_and(|assist| assist())
     }
 
     fn context_create(&mut self, request: &ContextCreate, _: &[u8]) -> Result<(), CUresult> {
@@ -356,7 +413,8 @@ impl Client for FakeClient {
     }
 
     fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Result<(), CUresult> {
-        assert!(self.images.remove(&request.image));
+        let known = self.images.remove(&request.image);
+        assert!(known || self.world.keeps_variables);
         Ok(())
     }
 
@@ -366,6 +424,9 @@ impl Client for FakeClient {
         _: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<ModuleLoadReply, CUresult> {
+        if self.world.keeps_variables {
+            return Ok(ModuleLoadReply { addresses: 0 });
+        }
         for _ in 0..3 {
             let window = self
                 .attachment

@@ -8,7 +8,7 @@
 
 pub mod engine;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -155,6 +155,7 @@ impl Rig {
             session,
             connection: client,
             kept,
+            _sent: (theirs, pidfd, memory),
         }
     }
 
@@ -228,6 +229,8 @@ pub struct HandedOver<T> {
     pub session: u64,
     pub connection: Connection,
     pub kept: T,
+    /// What the daemon itself has of it.
+    _sent: (Connection, OwnedFd, SessionMemory),
 }
 
 impl Drop for Rig {

@@ -19,11 +19,13 @@ def read(text):
         document = helm_python.values_from_yaml(part)
         if not document:
             continue
-        if document["kind"] == "ConfigMap":
+        if document.get("kind") == "ConfigMap":
             data = document["data"]
             document["data"] = {name: helm_python.values_from_yaml(data[name]) for name in data}
         documents.append(document)
-    return sorted(documents, key=lambda document: (document["kind"], document["metadata"]["name"]))
+    # A patch has neither kind nor name.
+    name = lambda document: document.get("metadata", {}).get("name", "")
+    return sorted(documents, key=lambda document: (document.get("kind", ""), name(document)))
 
 
 def render(chart, values):

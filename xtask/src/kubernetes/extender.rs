@@ -1,5 +1,5 @@
-//! Pods as gpushare's scheduler extender leaves them: with a GPU in their annotations. The extender itself
-//! is not here; what it writes is.
+//! Pods as gpushare's scheduler extender and ACK's scheduler leave them: with a GPU in their annotations.
+//! Neither is here; what they write is.
 
 use std::fs;
 
@@ -31,19 +31,24 @@ pub fn extender(test: &mut Test) -> Result<()> {
         "ALIYUN_COM_GPU_MEM_IDX": "1", "ALIYUN_COM_GPU_MEM_DEV": "15", "ALIYUN_COM_GPU_MEM_POD": "2",
         "ALIYUN_COM_GPU_MEM_ASSIGNED": "false", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1700000000000000000",
     });
-    test.annotated_pod("chosen", "2048", &units, &chosen)?;
-    test.ends_well("chosen")?;
-    let annotations = test.kubectl(&[
-        "get",
-        "pod",
-        "chosen",
-        "-o",
-        "jsonpath={.metadata.annotations}",
-    ])?;
-    ensure!(
-        annotations.contains("\"ALIYUN_COM_GPU_MEM_ASSIGNED\":\"true\""),
-        "{annotations}"
-    );
+    let acks = json!({
+        "scheduler.framework.gpushare.allocation": "{\"0\": {\"1\": 2}}",
+        "scheduler.framework.gpushare.assigned": "false",
+        "scheduler.framework.gpushare.assume-time": "1700000000000000000",
+    });
+    for (name, annotations, mark) in [
+        ("chosen", &chosen, "ALIYUN_COM_GPU_MEM_ASSIGNED"),
+        ("acks", &acks, "scheduler.framework.gpushare.assigned"),
+    ] {
+        test.annotated_pod(name, "2048", &units, annotations)?;
+        test.ends_well(name)?;
+        let path = "jsonpath={.metadata.annotations}";
+        let annotations = test.kubectl(&["get", "pod", name, "-o", path])?;
+        ensure!(
+            annotations.contains(&format!("\"{mark}\":\"true\"")),
+            "{annotations}"
+        );
+    }
 
     test.pod("unseen", "2048", &units)?;
     wait_for("a pod that the extender has not seen is refused", || {

@@ -1,6 +1,7 @@
 //! `openmps cloudpods` with the documented files, and with broken ones.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -45,13 +46,18 @@ impl Host {
             .args(arguments)
             .env("CUDA_MPS_PIPE_DIRECTORY", self.folder().join("pipe"))
             .env("OPENMPS_STATE_DIRECTORY", self.folder().join("state"))
+            .env("OPENMPS_ENGINE", "soft")
             .env("OPENMPS_SOFT_MEMORY", "1000M");
         command
     }
 
     fn cloudpods(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(&["cloudpods", "--host-conf"]);
-        command.arg(self.folder().join("host.conf")).args(arguments);
+        // The file says where the daemon is.
+        command
+            .env_remove("CUDA_MPS_PIPE_DIRECTORY")
+            .arg(self.folder().join("host.conf"))
+            .args(arguments);
         command
     }
 
@@ -236,6 +242,29 @@ pub(super) fn files() -> Result<()> {
         &["no virtual device 0f:00.0-9"],
     )?;
 
+    wrong(
+        "host.conf",
+        "a: 1\nenable_cuda_mps: true\ncuda_mps_replicas: 2.5\n",
+        check,
+        &["host.conf:3: ", "fractions"],
+    )?;
+    let two = item("/dev/dri/renderD128", "4");
+    let two = format!("{two}{}", two.trim_start_matches("devices:\n"));
+    wrong(
+        "devices.yml",
+        &two,
+        check,
+        &["devices.yml:5: ", "in line 2 already", "keep one entry"],
+    )?;
+    wrong(
+        "devices.yml",
+        &item("/dev/dri/renderD128", "4").replace("NVIDIA_MPS", "NVIDIA_MSP"),
+        check,
+        &["devices.yml:3: ", "is not known", "it is one of"],
+    )?;
+    no_gpu(&host)?;
+    others_directories(&host)?;
+
     fs::remove_file(host.folder().join("host.conf"))?;
     let answer = output(&mut host.cloudpods(check))?;
     let errors = String::from_utf8_lossy(&answer.stderr);
@@ -247,4 +276,61 @@ pub(super) fn files() -> Result<()> {
     let answer = said(&mut host.cloudpods(&["run"]))?;
     ensure!(answer == "Cuda mps not enabled !!!\n", "{answer}");
     Ok(())
+}
+
+/// A machine without a GPU, of which nobody said that the software GPU will do. Where there is one, that is
+/// found.
+fn no_gpu(host: &Host) -> Result<()> {
+    for engine in [Some("nvidia"), None] {
+        let mut command = host.cloudpods(&["check"]);
+        command.env_remove("OPENMPS_ENGINE");
+        command.envs(engine.map(|engine| ("OPENMPS_ENGINE", engine)));
+        let answer = output(&mut command)?;
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        let is_told = ["host.conf:2: ", "no GPU", "-> install the GPU's driver"];
+        ensure!(
+            answer.status.success() || is_told.iter().all(|part| errors.contains(part)),
+            "{engine:?}: {errors}"
+        );
+    }
+    Ok(())
+}
+
+/// Directories in which another user could have put anything, and links that one did.
+fn others_directories(host: &Host) -> Result<()> {
+    if !is_root() {
+        return Ok(());
+    }
+    let theirs = host.folder().join("theirs");
+    let secret = host.folder().join("secret");
+    fs::create_dir(&secret)?;
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o700))?;
+    let refused = |says: &str| -> Result<()> {
+        host.write(
+            "theirs.conf",
+            &format!(
+                "enable_cuda_mps: true\ncuda_mps_pipe_directory: {0}\ncuda_mps_log_directory: {0}/log\n",
+                theirs.display()
+            ),
+        )?;
+        let mut command = host.command(&["cloudpods", "run", "--host-conf"]);
+        let answer = output(command.arg(host.folder().join("theirs.conf")))?;
+        let errors = String::from_utf8_lossy(&answer.stderr);
+        for part in ["theirs.conf:2: ", says, "-> look at what is there"] {
+            ensure!(
+                !answer.status.success() && errors.contains(part),
+                "no {part:?} in {errors}"
+            );
+        }
+        Ok(())
+    };
+    symlink(&secret, &theirs)?;
+    lchown(&theirs, Some(1000), Some(1000))?;
+    refused("theirs belongs to user 1000")?;
+    let mode = fs::metadata(&secret)?.permissions().mode() & 0o777;
+    ensure!(mode == 0o700, "another's link opened it: {mode:o}");
+    fs::remove_file(&theirs)?;
+    fs::create_dir(&theirs)?;
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o777))?;
+    refused("every user may write to")
 }

@@ -66,7 +66,7 @@ fn defaults() -> Result<Vec<String>> {
 /// Takes out what the chart and the manifests say differently and mean alike.
 fn alike(documents: &mut Value, defaults: &[String]) -> Result<()> {
     for document in documents.as_array_mut().context("documents")? {
-        if document["kind"] == "ConfigMap" {
+        if document["kind"] != "DaemonSet" {
             document["metadata"]
                 .as_object_mut()
                 .context("metadata")?
@@ -117,8 +117,7 @@ pub(super) fn chart() -> Result<()> {
     ensure!(found.trim() == "[]", "helm lint: {found}");
     let defaults = defaults()?;
     for mode in ["aliyun", "nvidia", "openmps"] {
-        let file = format!("deploy/kubernetes/{mode}.yaml");
-        let mut plain = serde_json::from_str(&said(&mut script(&["read", &file])?)?)?;
+        let mut plain = read(mode)?;
         let mut chart = documents(&json!({ "mode": mode }))?;
         alike(&mut plain, &defaults)?;
         alike(&mut chart, &defaults)?;
@@ -129,12 +128,18 @@ pub(super) fn chart() -> Result<()> {
         &documents(&json!({}))?,
         &documents(&json!({"mode": "aliyun"}))?,
     )?;
+    extender(&defaults)?;
     other_values()?;
     for (values, words) in [
         (json!({"mode": "cgpu"}), "'aliyun', 'nvidia', 'openmps'"),
         (json!({"memoryUnit": "KiB"}), "/memoryUnit"),
         (json!({"directories": {"pipe": "run"}}), "/directories/pipe"),
         (json!({"repicas": 3}), "repicas"),
+        (json!({"extender": {"enabled": 1}}), "/extender/enabled"),
+        (
+            json!({"mode": "openmps", "extender": {"enabled": true}}),
+            "extender.enabled is for mode aliyun",
+        ),
     ] {
         let refused = output(&mut script(&["render", CHART, &values.to_string()])?)?;
         let errors = String::from_utf8_lossy(&refused.stderr);
@@ -144,6 +149,61 @@ pub(super) fn chart() -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn read(file: &str) -> Result<Value> {
+    let file = format!("deploy/kubernetes/{file}.yaml");
+    let text = said(&mut script(&["read", &file])?)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+/// With the extender the chart is `aliyun.yaml` with the patch, and who may do what.
+fn extender(defaults: &[String]) -> Result<()> {
+    let mut plain = read("extender/rbac")?;
+    let mut sets = read("aliyun")?;
+    let plugin = sets[1].as_object_mut().context("the plugin")?;
+    for (key, patch) in read("extender/plugin-patch")?[0]
+        .as_object()
+        .context("a patch")?
+    {
+        merge(plugin.get_mut(key).context(key.clone())?, patch);
+    }
+    let sets = sets.as_array().context("documents")?;
+    plain
+        .as_array_mut()
+        .context("documents")?
+        .splice(2..2, sets.iter().cloned());
+    let mut chart = documents(&json!({"extender": {"enabled": true}}))?;
+    alike(&mut plain, defaults)?;
+    alike(&mut chart, defaults)?;
+    equal("with the extender", &chart, &plain)?;
+    let other = documents(&json!({"extender": {"enabled": true, "image": "r/kubectl:1"}}))?;
+    let image = "/3/spec/template/spec/containers/1/image";
+    ensure!(
+        other.pointer(image) == Some(&json!("r/kubectl:1")),
+        "{other:#}"
+    );
+    Ok(())
+}
+
+/// Puts a patch over something as `kubectl patch` does: what has a name meets what has the same one.
+fn merge(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(target.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(target), Value::Array(patch)) if patch.iter().all(Value::is_object) => {
+            for value in patch {
+                match target.iter_mut().find(|it| it["name"] == value["name"]) {
+                    Some(it) => merge(it, value),
+                    None => target.push(value.clone()),
+                }
+            }
+        }
+        (target, patch) => *target = patch.clone(),
+    }
 }
 
 /// Sets what is at a path; the last of its names may be new.

@@ -21,7 +21,6 @@ openmps.org/schedule: "true"
 nodeSelector:
   {{- include "openmps.nodeSelector" . | nindent 2 }}
 priorityClassName: system-node-critical
-automountServiceAccountToken: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}

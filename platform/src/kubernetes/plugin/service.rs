@@ -18,7 +18,7 @@ use tower::service_fn;
 use super::{Node, Shared, Strategy, pods};
 use crate::cdi::{self, Spec};
 use crate::kubernetes::allocations::Limits;
-use crate::kubernetes::extender::{Api, Assumed};
+use crate::kubernetes::extender::{Api, Assumed, Share};
 use crate::kubernetes::proto::{self, method};
 use crate::kubernetes::resources::{Grant, Kind, Resource, environment, mounts};
 
@@ -148,10 +148,10 @@ impl<N: Node> Service<N> {
         let each = request.container_requests.iter().map(|container| {
             let size = usize::try_from(container.allocation_size).unwrap_or(0);
             let mut free = container.available_device_ids.clone();
-            // Where the extender has chosen, there is one GPU to choose from. If that has no room,
+            // Where a scheduler has chosen, there is one GPU to choose from. If that has no room,
             // Allocate says so.
-            if let Some(pod) = self.find(&waiting, size) {
-                let is_chosen = |id: &String| self.number_of(resource, id) == Some(pod.gpu);
+            if let Some((_, share)) = self.find(&waiting, size) {
+                let is_chosen = |id: &String| self.number_of(resource, id) == share.gpu;
                 if free.iter().filter(|id| is_chosen(id)).count() >= size {
                     free.retain(is_chosen);
                 }
@@ -185,28 +185,28 @@ impl<N: Node> Service<N> {
         let mut answer = proto::AllocateResponse::default();
         for (container, grant) in request.container_requests.into_iter().zip(grants) {
             let pod = self.chosen(&waiting, &grant).map_err(refused)?;
-            let units = grant.units;
-            let of_pod = pod.as_ref().map(Assumed::units);
+            let of_pod = pod.as_ref().map(|(pod, _)| pod.units());
             let of_pod = of_pod.unwrap_or(u64::try_from(of_request).unwrap_or(u64::MAX));
             let given = self.give(container.device_ids, grant, of_pod).await;
             answer.container_responses.push(given.map_err(refused)?);
-            if let Some(pod) = pod {
-                self.follow(&waiting, pod, units).await.map_err(refused)?;
+            if let Some((pod, share)) = pod {
+                self.follow(&waiting, pod, share).await.map_err(refused)?;
             }
         }
         Ok(answer)
     }
 
-    /// The pods for which the extender has chosen, where there is one.
+    /// The pods for which a scheduler has chosen, where there is one that does.
     async fn waiting(&self) -> Result<Vec<Assumed>, Status> {
         let asked = self.shared.api(Api::waiting).await;
         asked.unwrap_or_else(|| Ok(Vec::new())).map_err(refused)
     }
 
-    fn find(&self, waiting: &[Assumed], units: usize) -> Option<Assumed> {
+    fn find(&self, waiting: &[Assumed], units: usize) -> Option<(Assumed, Share)> {
         let given = self.shared.given.lock();
         let given = given.unwrap_or_else(PoisonError::into_inner);
-        given.find(waiting, u64::try_from(units).ok()?).cloned()
+        let (pod, share) = given.find(waiting, u64::try_from(units).ok()?)?;
+        Some((pod.clone(), share))
     }
 
     /// The number of the GPU that a device is of.
@@ -215,9 +215,13 @@ impl<N: Node> Service<N> {
         self.shared.gpus.get(place).map(|gpu| gpu.index)
     }
 
-    /// The pod that the extender meant, which is to have what it chose. On a node with one GPU there is
-    /// nothing to choose, and pods that never saw the extender are welcome.
-    fn chosen(&self, waiting: &[Assumed], grant: &Grant) -> Result<Option<Assumed>, String> {
+    /// The pod that was meant, which is to have what was chosen for it. On a node with one GPU there is
+    /// nothing to choose, and pods that never saw a scheduler that does are welcome.
+    fn chosen(
+        &self,
+        waiting: &[Assumed],
+        grant: &Grant,
+    ) -> Result<Option<(Assumed, Share)>, String> {
         if self.shared.settings.extender.is_none() {
             return Ok(None);
         }
@@ -227,27 +231,34 @@ impl<N: Node> Service<N> {
             .filter_map(|&place| self.shared.gpus.get(place));
         let number = numbers.map(|gpu| gpu.index).next();
         match self.find(waiting, grant.units) {
-            Some(pod) if Some(pod.gpu) == number => Ok(Some(pod)),
-            Some(pod) => Err(format!(
-                "gpushare's extender chose GPU {} for pod {}/{}, which has no room for {} units: a pod \
-                 that never saw the extender has some of it, or another scheduler placed this one",
-                pod.gpu, pod.namespace, pod.name, grant.units
-            )),
+            Some((pod, share)) => match share.gpu {
+                Some(_) if share.gpu == number => Ok(Some((pod, share))),
+                Some(gpu) => Err(format!(
+                    "the scheduler chose GPU {gpu} for pod {}/{}, which has no room for {} units: a pod \
+                     that it never saw has some of it, or another scheduler placed this one",
+                    pod.namespace, pod.name, grant.units
+                )),
+                None => Err(format!(
+                    "the scheduler chose several GPUs for a container of pod {}/{}, and a container's \
+                     memory is on one: take the label aliyun.com/gpu-count off the pod",
+                    pod.namespace, pod.name
+                )),
+            },
             None if self.shared.gpus.len() == 1 => Ok(None),
             None => Err(format!(
-                "no pod of this node for which gpushare's extender has chosen a GPU asks for {} units: \
-                 let the scheduler ask the extender, or start the plugin without --extender-api",
+                "no pod of this node for which a GPU was chosen asks for {} units: let the scheduler ask \
+                 the extender, or start the plugin without --extender-api",
                 grant.units
             )),
         }
     }
 
-    /// Says that a container has what the extender chose; its pod is told when all of them have.
-    async fn follow(&self, waiting: &[Assumed], pod: Assumed, units: usize) -> Result<(), String> {
+    /// Says that a container has what was chosen; its pod is told when all of them have.
+    async fn follow(&self, waiting: &[Assumed], pod: Assumed, share: Share) -> Result<(), String> {
         let is_last = {
             let given = self.shared.given.lock();
             let mut given = given.unwrap_or_else(PoisonError::into_inner);
-            given.give(waiting, &pod, u64::try_from(units).unwrap_or(u64::MAX))
+            given.give(waiting, &pod, share)
         };
         match is_last {
             true => {
@@ -266,10 +277,7 @@ impl<N: Node> Service<N> {
         of_pod: u64,
     ) -> Result<proto::ContainerAllocateResponse, String> {
         let settings = &self.shared.settings;
-        let mut envs = environment(&settings.mode, &grant, &self.shared.gpus);
-        if let Some(units) = envs.get_mut("ALIYUN_COM_GPU_MEM_POD") {
-            *units = of_pod.to_string();
-        }
+        let envs = environment(&settings.mode, &grant, of_pod, &self.shared.gpus);
         if grant.gpus.is_empty() {
             // A share alone is a variable; the container's memory brings the rest.
             return Ok(proto::ContainerAllocateResponse {

@@ -58,11 +58,11 @@ fn memory_of_one_gpu_is_given_with_gpushares_variables() {
     let memory = grant.memory(&gpus);
     assert_eq!(memory[&gpus[1].uuid], "2048M");
     assert_eq!(memory[&gpus[0].uuid], "1", "another GPU is closed to it");
-    let environment = environment(&GIB, &grant, &gpus);
+    let environment = environment(&GIB, &grant, 3, &gpus);
     let limit = format!("{}=2048M", gpus[1].uuid);
     for (name, value) in [
         ("ALIYUN_COM_GPU_MEM_IDX", "1"),
-        ("ALIYUN_COM_GPU_MEM_POD", "2"),
+        ("ALIYUN_COM_GPU_MEM_POD", "3"),
         ("ALIYUN_COM_GPU_MEM_CONTAINER", "2"),
         ("ALIYUN_COM_GPU_MEM_DEV", "15"),
         ("CUDA_VISIBLE_DEVICES", &gpus[1].uuid),
@@ -127,7 +127,7 @@ fn replicas_are_divided_as_nvidias_plugin_divides_them() {
         );
         let grant = resource.grant(&ids(&resource, &[last]), &gpus).unwrap();
         assert_eq!((grant.mib[&0], grant.percentage), (part, Some(percentage)));
-        let environment = environment(&mode, &grant, &gpus);
+        let environment = environment(&mode, &grant, 1, &gpus);
         assert_eq!(
             environment["CUDA_MPS_PIPE_DIRECTORY"],
             "/mps/nvidia.com/gpu/pipe"
@@ -175,7 +175,7 @@ fn shares_are_of_no_gpu() {
         .unwrap();
     assert_eq!(grant.percentage, Some(2));
     assert_eq!(
-        environment(&mode, &grant, &gpus),
+        environment(&mode, &grant, 1, &gpus),
         BTreeMap::from([(
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(),
             "2".to_owned()

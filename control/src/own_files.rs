@@ -1,0 +1,391 @@
+//! Files and directories of a daemon's where other users may have been first, or may write beside it.
+//!
+//! The pipe and log directories are below `/tmp` by default, and the daemon is often root: whoever can put
+//! a link in its way makes it write, or open to everybody, what that user could not. So nothing that is
+//! made, replaced, appended to or believed is reached through what somebody else could have put there: a
+//! link counts if root or this user made it, a directory if nobody else may change it.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, Metadata, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::instance::with_mode;
+
+/// The longest file that is read.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Links that are followed on one way.
+const MAX_LINKS: u32 = 40;
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether somebody is root or this user.
+fn is_trusted(owner: u32) -> bool {
+    owner == 0 || owner == user()
+}
+
+fn flags(flags: OFlags) -> i32 {
+    flags.bits().cast_signed()
+}
+
+/// Makes a directory with a mode, or finds it there. It must be this user's own, and no link.
+///
+/// # Errors
+/// In words, with the path.
+pub(crate) fn own_directory(path: &Path, mode: u32) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
+    let made = with_mode(mode, || DirBuilder::new().mode(mode).create(path));
+    match made {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(failed(&error)),
+        _ => {}
+    }
+    let found = std::fs::symlink_metadata(path).map_err(|error| failed(&error))?;
+    let owner = user();
+    if !found.is_dir() || found.uid() != owner || found.mode() & 0o777 & !mode != 0 {
+        return Err(format!(
+            "{} is not a directory of user {owner} that nobody else may change; \
+             look at what it is, and remove it",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Makes a directory, and those above it that are missing, which every user can reach and nobody but root
+/// and this user can put anything in the place of. One that is there and closed is opened to all.
+///
+/// # Errors
+/// In words, with the directory or link that somebody else could change.
+pub fn open_directory(path: &Path) -> Result<(), String> {
+    let mut left: VecDeque<OsString> = VecDeque::new();
+    let before = |left: &mut VecDeque<OsString>, path: &Path| {
+        for part in path.components().rev() {
+            left.push_front(part.as_os_str().to_owned());
+        }
+    };
+    let whole =
+        std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    before(&mut left, &whole);
+    let mut at = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(name) = left.pop_front() {
+        let next = match Path::new(&name).components().next() {
+            Some(Component::RootDir) => PathBuf::from("/"),
+            Some(Component::ParentDir) => at.parent().unwrap_or(&at).to_owned(),
+            Some(Component::Normal(name)) => at.join(name),
+            _ => continue,
+        };
+        let failed = |error: std::io::Error| format!("{}: {error}", next.display());
+        let found = match std::fs::symlink_metadata(&next) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = with_mode(0o755, || DirBuilder::new().mode(0o755).create(&next));
+                made.map_err(|error| format!("cannot make {}: {error}", next.display()))?;
+                std::fs::symlink_metadata(&next)
+            }
+            other => other,
+        };
+        let found = found.map_err(failed)?;
+        if !is_trusted(found.uid()) {
+            return Err(format!(
+                "{} belongs to user {}, who could put other files in the place of the daemon's",
+                next.display(),
+                found.uid()
+            ));
+        }
+        if found.is_symlink() {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(format!("{}: too many links", path.display()));
+            }
+            before(&mut left, &std::fs::read_link(&next).map_err(failed)?);
+            continue;
+        }
+        can_hold_ours(&next, &found)?;
+        at = next;
+    }
+    // Nobody else can have put another in its place since.
+    let flags = flags(OFlags::NOFOLLOW | OFlags::DIRECTORY);
+    let opened = File::options().read(true).custom_flags(flags).open(&at);
+    opened
+        .and_then(|directory| {
+            let mode = directory.metadata()?.mode();
+            match mode & 0o755 == 0o755 {
+                true => Ok(()),
+                false => directory.set_permissions(Permissions::from_mode(mode & 0o7777 | 0o755)),
+            }
+        })
+        .map_err(|error| format!("cannot open {} to all users: {error}", at.display()))
+}
+
+/// Whether what is in a directory of root's or this user's stays what it is: a group that may write there
+/// was trusted by its owner, and in a sticky one everybody can change their own only.
+fn can_hold_ours(path: &Path, found: &Metadata) -> Result<(), String> {
+    if !found.is_dir() {
+        return Err(format!("{} is no directory", path.display()));
+    }
+    if found.mode() & 0o002 != 0 && found.mode() & 0o1000 == 0 {
+        return Err(format!(
+            "every user may write to {}, and could put other files in the place of the daemon's",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Opens a file for appending, and makes it, readable for all, if need be.
+///
+/// # Errors
+/// What the system says; a link that somebody else put there is an error.
+pub(crate) fn append(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.create(true).append(true).mode(0o644);
+    open_in_place(path, &mut options)
+}
+
+/// Opens a file or character device by its name, through links of root's and this user's alone.
+pub(crate) fn open_in_place(
+    path: &Path,
+    options: &mut std::fs::OpenOptions,
+) -> std::io::Result<File> {
+    // A FIFO must hold up nobody.
+    options.custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK));
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match options.open(&path) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+                path = through(&path)?;
+            }
+            Err(error) => return Err(error),
+            Ok(file) => {
+                let kind = file.metadata()?.file_type();
+                return match kind.is_file() || kind.is_char_device() {
+                    true => Ok(file),
+                    false => Err(std::io::Error::other("it is no file")),
+                };
+            }
+        }
+    }
+    Err(std::io::Error::other("too many links"))
+}
+
+/// Where a link of root's or this user's leads.
+fn through(path: &Path) -> std::io::Result<PathBuf> {
+    let link = File::options()
+        .read(true)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::PATH))
+        .open(path)?;
+    let owner = link.metadata()?.uid();
+    if !is_trusted(owner) {
+        return Err(std::io::Error::other(format!(
+            "it is a link of user {owner}'s, which is not followed: remove it"
+        )));
+    }
+    let target = rustix::fs::readlinkat(&link, "", Vec::new())?.into_bytes();
+    let target = PathBuf::from(OsString::from_vec(target));
+    Ok(path
+        .parent()
+        .map_or_else(|| target.clone(), |folder| folder.join(&target)))
+}
+
+/// Writes a file that only this user can read, in place of what was there.
+///
+/// # Errors
+/// In words, with the path.
+pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), String> {
+    write(path, text, 0o600)
+}
+
+/// Writes a file with a mode, in place of what was there: all of it or nothing.
+///
+/// # Errors
+/// In words, with the path.
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
+    let new = path.with_extension("new");
+    let write = || -> std::io::Result<()> {
+        let mut file = anew(&new, mode)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)
+    };
+    write().map_err(|error| {
+        let _ = std::fs::remove_file(&new);
+        format!("cannot write {}: {error}", path.display())
+    })
+}
+
+/// Makes a file in place of whatever has its name.
+pub(crate) fn anew(path: &Path, mode: u32) -> std::io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    with_mode(mode, || {
+        File::options()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)
+    })
+}
+
+/// What is in a file that [`write_own`] wrote, if it is there.
+///
+/// # Errors
+/// In words, with the path, when somebody else could have written it.
+pub(crate) fn read_own(path: &Path) -> Result<Option<String>, String> {
+    let mut text = String::new();
+    let mut read = || -> std::io::Result<bool> {
+        let flags = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK);
+        let file = File::options().read(true).custom_flags(flags).open(path)?;
+        let found = file.metadata()?;
+        if !found.is_file() || found.uid() != user() || found.mode() & 0o077 != 0 {
+            return Ok(false);
+        }
+        file.take(MAX_FILE).read_to_string(&mut text)?;
+        Ok(true)
+    };
+    match read() {
+        Ok(true) => Ok(Some(text)),
+        Ok(false) => Err(unbelievable(path)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+    }
+}
+
+/// That a file is not what a daemon of this user's wrote.
+pub(crate) fn unbelievable(path: &Path) -> String {
+    format!(
+        "{} is not what a daemon of user {} wrote; look at what it is, and remove it",
+        path.display(),
+        user()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{chown, symlink};
+
+    fn mode_of(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn directories_are_made_for_all_and_through_our_own_links() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("a/b");
+        open_directory(&path).unwrap();
+        assert_eq!(
+            (mode_of(&path), mode_of(path.parent().unwrap())),
+            (0o755, 0o755)
+        );
+        set_mode(&path, 0o700);
+        symlink("a/../a", root.path().join("link")).unwrap();
+        open_directory(&root.path().join("link/b")).unwrap();
+        assert_eq!(mode_of(&path), 0o755);
+        // One in which all may have files of their own is left as it is.
+        set_mode(&path, 0o1777);
+        open_directory(&path).unwrap();
+        assert_eq!(mode_of(&path), 0o1777);
+        symlink("round", root.path().join("round")).unwrap();
+        let told = open_directory(&root.path().join("round")).unwrap_err();
+        assert!(told.contains("too many links"), "{told}");
+        std::fs::write(root.path().join("file"), "").unwrap();
+        let told = open_directory(&root.path().join("file/x")).unwrap_err();
+        assert!(told.contains("is no directory"), "{told}");
+    }
+
+    #[test]
+    fn a_directory_in_which_everybody_may_replace_files_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let open = root.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        set_mode(&open, 0o777);
+        for path in [open.clone(), open.join("pipe")] {
+            let told = open_directory(&path).unwrap_err();
+            assert!(told.contains("every user may write to"), "{told}");
+        }
+        assert!(!open.join("pipe").exists());
+        set_mode(&open, 0o1777);
+        open_directory(&open.join("pipe")).unwrap();
+    }
+
+    /// What only root can set up: nobody else can give files away.
+    #[test]
+    fn what_another_user_put_in_the_way_is_neither_followed_nor_opened() {
+        if user() != 0 {
+            eprintln!("skipped: only root can make another user's files");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let secret = root.path().join("secret");
+        std::fs::create_dir(&secret).unwrap();
+        set_mode(&secret, 0o700);
+        let planted = root.path().join("planted");
+        symlink(&secret, &planted).unwrap();
+        std::os::unix::fs::lchown(&planted, Some(1000), None).unwrap();
+        let told = open_directory(&planted).unwrap_err();
+        assert!(told.contains("planted belongs to user 1000"), "{told}");
+        assert_eq!(mode_of(&secret), 0o700);
+
+        let theirs = root.path().join("theirs");
+        std::fs::create_dir(&theirs).unwrap();
+        chown(&theirs, Some(1000), None).unwrap();
+        let told = open_directory(&theirs.join("pipe")).unwrap_err();
+        assert!(told.contains("theirs belongs to user 1000"), "{told}");
+
+        let precious = root.path().join("precious");
+        std::fs::write(&precious, "kept").unwrap();
+        let log = root.path().join("x.log");
+        symlink(&precious, &log).unwrap();
+        append(&log).expect("our own link");
+        std::os::unix::fs::lchown(&log, Some(1000), None).unwrap();
+        let told = append(&log).unwrap_err().to_string();
+        assert!(told.contains("a link of user 1000's"), "{told}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+    }
+
+    #[test]
+    fn a_fifo_is_no_file_to_append_to() {
+        let root = tempfile::tempdir().unwrap();
+        let fifo = root.path().join("x.log");
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).unwrap();
+        assert!(append(&fifo).is_err(), "nobody reads it");
+        let _reader = File::options().read(true).write(true).open(&fifo).unwrap();
+        assert!(append(&fifo).is_err());
+    }
+
+    #[test]
+    fn what_replaces_a_file_follows_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        let (precious, path) = (root.path().join("precious"), root.path().join("x.json"));
+        std::fs::write(&precious, "kept").unwrap();
+        for name in ["x.json", "x.new"] {
+            symlink(&precious, root.path().join(name)).unwrap();
+        }
+        assert!(read_own(&path).is_err(), "a link");
+        write_own(&path, "{}").unwrap();
+        assert_eq!(read_own(&path), Ok(Some("{}".to_owned())));
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+        write(&path, "1", 0o644).unwrap();
+        assert_eq!(mode_of(&path), 0o644);
+        assert!(
+            read_own(&path).is_err(),
+            "others could have been told of it"
+        );
+    }
+}

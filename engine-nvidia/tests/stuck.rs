@@ -1,0 +1,250 @@
+//! Kernels that do not end, and calls of the driver that would wait for them; and what else one client
+//! could do that all would wait for.
+
+mod common;
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::{Controls, Fake};
+use cuda_abi::CUresult;
+use cuda_abi::operations::{Copy, ModuleLoad};
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, noise, simple_launch};
+use engine::{Engine, Share};
+
+const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+fn poke(to: u64, value: u32) -> Vec<u8> {
+    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < limit, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn part(percentage: f32) -> Share {
+    Share {
+        percentage,
+        ..Share::default()
+    }
+}
+
+/// A client that goes while a kernel of it spins.
+fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(PTX);
+    controls.spin(true);
+    guest.launch(0, module, 1, 1, &poke(0, 1));
+    assert!(controls.queued() > 0, "it spins");
+    std::thread::spawn(move || drop(guest))
+}
+
+#[test]
+fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut other = Guest::with_share(&engine, part(50.0));
+    other.context(0, 0);
+    let device = other.commit(0, GRANULE);
+    let module = other.module(PTX);
+    let going = leave_spinning(&engine, &controls);
+    assert_eq!(engine.stuck(), None, "it may end yet");
+    let unavailable = CUresult::ERROR_DEVICE_UNAVAILABLE;
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut loader = Guest::new(&engine);
+            // One that nobody has.
+            loader.image(1, format!("{PTX}\n//").as_bytes())
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!load.is_finished(), "loaded beside a kernel");
+        engine.set_grace(Duration::ZERO);
+        let (status, _, log) = load.join().expect("an answer");
+        assert_eq!(status, unavailable);
+        assert!(log.contains("a client that has gone"), "{log}");
+    });
+    let stuck = engine.stuck().expect("it does not end");
+    assert!(stuck.contains("poke on device 0 (Fake GPU)"), "{stuck}");
+    assert_eq!(engine.lost(), None, "the device works");
+    // What need not wait goes on.
+    other.launch(0, module, 1, 1, &poke(device, 5));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 5);
+    other.commit(GRANULE, GRANULE);
+    other.stream(40);
+    let mut late = Guest::with_share(&engine, part(50.0));
+    late.context(0, 0);
+    // What must fails at once.
+    assert_eq!(other.client.set_share(part(10.0)), Err(unavailable));
+    let again = ModuleLoad {
+        module: 7,
+        image: module,
+        ..ModuleLoad::default()
+    };
+    let loaded = other.client.module_load(&again, &[], &mut Vec::new());
+    assert_eq!(loaded, Err(unavailable));
+    // Should it end after all, everything is as before.
+    controls.spin(false);
+    going.join().expect("it has gone");
+    assert_eq!(engine.stuck(), None);
+    assert!(
+        other
+            .client
+            .module_load(&again, &[], &mut Vec::new())
+            .is_ok()
+    );
+    other.client.set_share(part(10.0)).expect("a smaller part");
+    drop((other, late, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+/// Making a part waits for kernels; those who need none that there is not yet do not.
+#[test]
+fn who_waits_for_a_part_holds_up_nobody_else() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut busy = Guest::with_share(&engine, part(50.0));
+    busy.context(0, 0);
+    let module = busy.module(PTX);
+    controls.spin(true);
+    busy.launch(0, module, 1, 1, &poke(0, 1));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut guest = Guest::with_share(&engine, part(10.0));
+            guest.context(0, 0);
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        let others = scope.spawn(|| {
+            for share in [100.0, 50.0] {
+                let mut guest = Guest::with_share(&engine, part(share));
+                guest.context(0, 0);
+            }
+        });
+        until("others come", || others.is_finished());
+        assert!(!waits.is_finished(), "a part was made beside a kernel");
+        controls.spin(false);
+    });
+    assert_eq!(controls.stalls(), 0);
+}
+
+const DEEP: &str = ".version 7.8\n.visible .entry deep() {}";
+
+/// Local memory is there for all threads of the device, and stays.
+#[test]
+fn kernels_that_want_very_much_local_memory_are_refused() {
+    for (local, result) in [(400, Ok(())), (4096, Err(CUresult::ERROR_OUT_OF_MEMORY))] {
+        let fake = Fake::new(&["VERSION=12040", &format!("LOCAL={local}")]);
+        let engine = fake.open().expect("a driver that works");
+        let mut guest = Guest::new(&engine);
+        let device = guest.commit(0, GRANULE);
+        let module = guest.module(DEEP);
+        let launch = simple_launch(module, 1, 1);
+        let told = guest.launch_result(0, &launch, &poke(device, 1));
+        assert_eq!(
+            told, result,
+            "{local} bytes for each of a million threads, of 4 GiB"
+        );
+    }
+}
+
+/// A launch that needs more local memory than any before waits for kernels, with the context's lock held.
+#[test]
+fn more_local_memory_is_taken_while_nothing_runs() {
+    let fake = Fake::new(&["VERSION=12040", "LOCAL=2000", "TOTAL=(1ull<<40)"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let (mut busy, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let mut third = Guest::new(&engine);
+    let (spins, module) = (busy.module(PTX), other.module(DEEP));
+    let (device, place) = (other.commit(0, GRANULE), third.commit(0, GRANULE));
+    controls.spin(true);
+    busy.launch(0, spins, 1, 1, &poke(0, 1));
+    std::thread::scope(|scope| {
+        let launch = scope.spawn(|| {
+            let launch = simple_launch(module, 1, 1);
+            other.launch_result(0, &launch, &poke(device, 1))
+        });
+        std::thread::sleep(Duration::from_millis(30));
+        assert!(!launch.is_finished(), "launched beside a kernel");
+        third.write(0, place, &[1]);
+        assert_eq!(third.wait(0), Ok(()), "a third goes on");
+        controls.spin(false);
+        assert_eq!(launch.join().expect("it is told"), Ok(()));
+    });
+    assert_eq!(busy.wait(0), Ok(()));
+    // From then on it is there.
+    controls.spin(true);
+    busy.launch(0, spins, 1, 1, &poke(0, 1));
+    other.launch(0, module, 1, 1, &poke(device, 7));
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.word(device), 7);
+    controls.spin(false);
+    assert_eq!(busy.wait(0), Ok(()));
+    drop((busy, other, third, engine));
+    assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
+}
+
+/// The driver calls the functions that move host memory one after another, whosever they are.
+#[test]
+fn large_host_copies_are_done_in_pieces() {
+    const BYTES: u64 = 4 << 20;
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let host = guest.commit_host();
+    let bytes = noise(BYTES, 3);
+    guest.set_host(host, &bytes);
+    controls.hold(true);
+    // In rows that are wider than a piece, and in many short ones.
+    for (width, height, depth) in [(BYTES, 1, 1), (BYTES / 2 + 3, 1, 1), (1 << 10, 64, 64)] {
+        let pitch = match height {
+            1 => 0,
+            _ => width,
+        };
+        let copy = Copy {
+            to: host + BYTES,
+            to_pitch: pitch,
+            to_slice: pitch * height,
+            from: host,
+            from_pitch: pitch,
+            from_slice: pitch * height,
+            width,
+            height,
+            depth,
+            ..Copy::default()
+        };
+        let before = controls.queued();
+        guest.copy(0, &copy);
+        assert_eq!(
+            controls.queued() - before,
+            3,
+            "two pieces, and what signs them"
+        );
+    }
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert!(guest.host_bytes(host + BYTES, BYTES) == bytes);
+}
+
+/// Of an image with variables there is a module before anybody loads one, for which one of its clients
+/// counts until somebody does.
+#[test]
+fn a_module_that_nobody_took_does_not_stay() {
+    let fake = Fake::new(&["VERSION=12040", "DEVICES=2"]);
+    let engine = fake.open().expect("a driver that works");
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    guest.context(1, 1);
+    guest.module_in(1, PTX);
+    controls.settle(1, 1);
+    guest.module_in(0, PTX);
+    controls.settle(1, 2);
+}
