@@ -14,6 +14,7 @@ mod kubernetes;
 mod logs;
 mod machine;
 mod private_daemon;
+mod reach;
 mod run;
 mod screen;
 
