@@ -316,6 +316,8 @@ pub(crate) struct Polled {
     pub(crate) busy: bool,
     /// When the next work is expected to be over, if there is any telling.
     pub(crate) due: Option<Instant>,
+    /// There is work of which there is no telling.
+    pub(crate) untold: bool,
 }
 
 impl Polled {
@@ -323,6 +325,7 @@ impl Polled {
     pub(crate) fn add(&mut self, other: Self) {
         self.progress |= other.progress;
         self.busy |= other.busy;
+        self.untold |= other.untold;
         self.due = match (self.due, other.due) {
             (Some(due), Some(other)) => Some(due.min(other)),
             (due, other) => due.or(other),

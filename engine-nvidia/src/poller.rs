@@ -23,8 +23,10 @@ const SPIN: Duration = Duration::from_micros(60);
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_micros(500);
 const PART: u32 = 32;
-/// How long it sleeps around the time when work is expected to be over.
+/// How long it sleeps around the time when work is expected to be over, and how long at most while all
+/// work is expected to be over later.
 const CLOSE: Duration = Duration::from_micros(20);
+const FAR: Duration = Duration::from_millis(2);
 /// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// How often the devices are asked while nothing moves.
@@ -140,13 +142,15 @@ impl Drop for Poller {
     }
 }
 
-/// How long to sleep after nothing has happened for `still`, and with so much time left until work is
-/// expected to be over, if there is any telling.
-fn pause(still: Duration, left: Option<Duration>) -> Duration {
-    let usual = (still / PART).clamp(SHORTEST, LONGEST);
-    left.map_or(usual, |left| {
-        usual.min(left.saturating_sub(NEAR)).max(CLOSE)
-    })
+/// How long to sleep after nothing has happened for `still`. `left` is the time until the first work is
+/// expected to be over, if there is any telling; `untold` says that there is other work too.
+fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Duration {
+    let part = (still / PART).max(SHORTEST);
+    let Some(left) = left else {
+        return part.min(LONGEST);
+    };
+    let most = if untold { LONGEST } else { FAR };
+    part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE)
 }
 
 impl State {
@@ -208,13 +212,9 @@ impl State {
             if still < spin {
                 std::hint::spin_loop();
             } else {
-                self.waker.sleep(
-                    posts,
-                    Some(pause(
-                        still,
-                        polled.due.map(|due| due.saturating_duration_since(now)),
-                    )),
-                );
+                let left = polled.due.map(|due| due.saturating_duration_since(now));
+                let pause = pause(still, left, polled.untold);
+                self.waker.sleep(posts, Some(pause));
             }
         }
     }
@@ -237,12 +237,15 @@ mod tests {
     #[test]
     fn who_expects_an_end_sleeps_until_shortly_before_it() {
         let (micros, millis) = (Duration::from_micros, Duration::from_millis);
-        assert_eq!(pause(micros(100), None), SHORTEST);
-        assert_eq!(pause(millis(10), None), millis(10) / PART);
-        assert_eq!(pause(millis(1000), None), LONGEST);
-        assert_eq!(pause(millis(10), Some(millis(5))), millis(10) / PART);
-        assert_eq!(pause(millis(10), Some(NEAR + micros(70))), micros(70));
-        assert_eq!(pause(millis(10), Some(NEAR)), CLOSE);
-        assert_eq!(pause(millis(10), Some(Duration::ZERO)), CLOSE);
+        assert_eq!(pause(micros(100), None, true), SHORTEST);
+        assert_eq!(pause(millis(10), None, true), millis(10) / PART);
+        assert_eq!(pause(millis(1000), None, true), LONGEST);
+        let left = |left| pause(millis(10), Some(left), false);
+        assert_eq!(left(millis(5)), millis(10) / PART);
+        assert_eq!(left(NEAR + micros(70)), micros(70));
+        assert_eq!(left(NEAR), CLOSE);
+        assert_eq!(left(Duration::ZERO), CLOSE);
+        assert_eq!(pause(millis(1000), Some(millis(5)), false), FAR);
+        assert_eq!(pause(millis(1000), Some(millis(5)), true), LONGEST);
     }
 }

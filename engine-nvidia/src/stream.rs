@@ -518,10 +518,12 @@ impl Stream {
             0 => None,
             after => Some(self.common.came + Duration::from_nanos(after)),
         };
+        let due = due.filter(|&due| busy && Instant::now() < due + NEAR);
         Polled {
             progress,
             busy,
-            due: due.filter(|&due| busy && Instant::now() < due + NEAR),
+            due,
+            untold: busy && due.is_none(),
         }
     }
 
