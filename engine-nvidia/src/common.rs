@@ -55,6 +55,8 @@ pub(crate) struct Common {
     /// How many streams have work.
     busy_count: AtomicUsize,
     contexts: Mutex<Vec<Arc<Context>>>,
+    /// Kernels that it has left behind.
+    left: Mutex<Vec<String>>,
     group: Option<u32>,
     share: Mutex<Share>,
 }
@@ -83,6 +85,7 @@ impl Common {
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
+            left: Mutex::default(),
             group,
             share: Mutex::new(share),
         }
@@ -248,11 +251,17 @@ impl Common {
         }
     }
 
-    /// The kernels that the GPU is at, as far as nobody else looks at their streams.
-    pub(crate) fn running(&self) -> Vec<String> {
+    /// Notes the kernels that the GPU is at, which a client has left. Looks at streams, so it may wait for
+    /// who gives the driver something.
+    pub(crate) fn note_left(&self) {
         let busy = lock(&self.busy).clone();
         let running = busy.iter().filter_map(|stream| stream.running());
-        running.take(MOST_NAMED).collect()
+        *lock(&self.left) = running.take(MOST_NAMED).collect();
+    }
+
+    /// What was noted last.
+    pub(crate) fn left(&self) -> Vec<String> {
+        lock(&self.left).clone()
     }
 
     /// Tells the client of every device that has died. `streams` are those with work.

@@ -5,16 +5,15 @@
 //! own copies between host addresses wait for the stream. The driver calls all clients' functions one
 //! after another, so each moves a [piece](HOST_PIECE) at most, and others' come in between.
 
-use std::ffi::c_void;
-use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod host;
+
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{self, Space};
 use cuda_abi::types::*;
-use engine::Owner;
 
+use self::host::{HostJob, HostSource};
 use crate::array::ArrayStep;
 use crate::driver::Driver;
 use crate::memory::{Memory, Place};
@@ -24,10 +23,6 @@ const MOST_STEPS: usize = 1 << 16;
 
 /// Up to this size the driver takes pageable data along with the command and does not wait.
 const WRITE_PIECE: usize = 32 << 10;
-
-/// What one host function moves at most, more or less; and what a row costs at least, in bytes.
-const HOST_PIECE: u64 = 2 << 20;
-const LEAST_ROW: u64 = 64;
 
 /// The greatest pitch that the driver takes.
 const MOST_PITCH: u64 = i32::MAX as u64;
@@ -77,31 +72,6 @@ pub(crate) struct RowsCopy {
     to: Rows,
     from: Rows,
     extent: Extent,
-}
-
-/// Moves or fills host memory.
-pub(crate) struct HostJob {
-    to: Rows,
-    source: HostSource,
-    extent: Extent,
-    /// Keep both sides mapped.
-    owners: Arc<[Arc<dyn Owner>]>,
-}
-
-#[derive(Clone, Debug)]
-enum HostSource {
-    Memory(Rows),
-    Pattern { value: u32, element: u32 },
-    Bytes(Vec<u8>),
-}
-
-impl fmt::Debug for HostJob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HostJob")
-            .field("to", &self.to)
-            .field("extent", &self.extent)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Plans a copy by a stream on a device.
@@ -402,10 +372,7 @@ impl Step {
     pub(crate) fn kept(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
-            Self::Host(HostJob {
-                source: HostSource::Bytes(data),
-                ..
-            }) => data.len(),
+            Self::Host(job) => job.kept(),
             _ => 0,
         }
     }
@@ -444,17 +411,7 @@ impl Step {
                 }
                 Ok(())
             }
-            Self::Host(job) => {
-                let job = Box::into_raw(Box::new(job));
-                // SAFETY: `run_host_job` takes exactly this pointer, once.
-                let posted =
-                    unsafe { driver.cuLaunchHostFunc(stream, Some(run_host_job), job.cast()) };
-                if posted.is_err() {
-                    // SAFETY: the driver did not take it.
-                    drop(unsafe { Box::from_raw(job) });
-                }
-                posted
-            }
+            Self::Host(job) => job.issue(driver, stream),
         }
     }
 }
@@ -514,109 +471,6 @@ impl RowsCopy {
             WidthInBytes: extent.width as usize,
             Height: extent.height as usize,
             Depth: extent.depth as usize,
-        }
-    }
-}
-
-/// What the driver calls in a stream's order.
-unsafe extern "C" fn run_host_job(job: *mut c_void) {
-    // SAFETY: the pointer is the one that `Step::issue` made, and comes back once.
-    let job = unsafe { Box::from_raw(job.cast::<HostJob>()) };
-    // There is nothing in it that panics; should there ever be, it must not unwind into the driver.
-    let _ = catch_unwind(AssertUnwindSafe(|| job.run()));
-}
-
-impl HostJob {
-    /// The same as several jobs, none of which takes long.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for more than a copy may have.
-    fn in_pieces(self) -> Result<Vec<Step>, CUresult> {
-        let Extent {
-            width,
-            height,
-            depth,
-        } = self.extent;
-        let row = width.max(LEAST_ROW);
-        let plane = row.saturating_mul(height);
-        // As much of each as fits: whole planes, else whole rows, else a part of one.
-        let each = Extent {
-            width: width.min(HOST_PIECE),
-            height: (HOST_PIECE / row).clamp(1, height),
-            depth: (HOST_PIECE / plane).clamp(1, depth),
-        };
-        let pieces = width.div_ceil(each.width) as u128
-            * u128::from(height.div_ceil(each.height))
-            * u128::from(depth.div_ceil(each.depth));
-        if pieces > MOST_STEPS as u128 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let starts = |all: u64, each: u64| (0..all).step_by(each as usize);
-        let mut steps = Vec::with_capacity(pieces as usize);
-        for z in starts(depth, each.depth) {
-            for y in starts(height, each.height) {
-                for x in starts(width, each.width) {
-                    let from_here = |side: Rows| Rows {
-                        base: side.at(z, y) + x,
-                        ..side
-                    };
-                    steps.push(Step::Host(Self {
-                        to: from_here(self.to),
-                        source: match &self.source {
-                            HostSource::Memory(from) => HostSource::Memory(from_here(*from)),
-                            other => other.clone(),
-                        },
-                        extent: Extent {
-                            width: each.width.min(width - x),
-                            height: each.height.min(height - y),
-                            depth: each.depth.min(depth - z),
-                        },
-                        owners: Arc::clone(&self.owners),
-                    }));
-                }
-            }
-        }
-        Ok(steps)
-    }
-
-    fn run(&self) {
-        for plane in 0..self.extent.depth {
-            for row in 0..self.extent.height {
-                let to = self.to.at(plane, row);
-                let bytes = self.extent.width as usize;
-                match &self.source {
-                    HostSource::Memory(from) => {
-                        let from = from.at(plane, row);
-                        // SAFETY: both sides were found to be the client's memory and their owners
-                        // keep them mapped; they may overlap.
-                        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
-                    }
-                    HostSource::Bytes(data) => {
-                        // SAFETY: as above; `data` is as long as the only row.
-                        unsafe {
-                            std::ptr::copy_nonoverlapping(data.as_ptr(), to as *mut u8, bytes);
-                        };
-                    }
-                    HostSource::Pattern { value, element } => fill(to, bytes, *value, *element),
-                }
-            }
-        }
-    }
-}
-
-/// Fills mapped host memory with elements; `to` and `bytes` are multiples of the element's size.
-fn fill(to: u64, bytes: usize, value: u32, element: u32) {
-    let element = element as usize;
-    for offset in (0..bytes).step_by(element) {
-        let at = to as usize + offset;
-        // SAFETY: the callers, both in this file, found the range to be mapped memory of the client;
-        // the address is aligned to the element.
-        unsafe {
-            match element {
-                1 => (at as *mut u8).write_volatile(value as u8),
-                2 => (at as *mut u16).write_volatile(value as u16),
-                _ => (at as *mut u32).write_volatile(value),
-            }
         }
     }
 }

@@ -142,9 +142,8 @@ impl Engine for NvidiaEngine {
         let mut devices = self.shared.devices.iter();
         let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;
         let clients = self.shared.poller.clients();
-        let gone = clients.iter().filter(|client| !client.is_open());
-        let running: Vec<String> = gone.flat_map(|client| client.running()).collect();
-        let running = match &running[..] {
+        let left: Vec<String> = clients.iter().flat_map(|client| client.left()).collect();
+        let running = match &left[..] {
             [] => "something other than a kernel".to_owned(),
             names => names.join(", "),
         };

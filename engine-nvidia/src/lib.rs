@@ -6,8 +6,9 @@
 //! writes. Everything of the driver is reached through the function pointers in `driver`.
 //!
 //! What is weaker than the software GPU, for now:
-//! * The driver offers no way to end one client's kernel. A client that goes is waited for; an endless
-//!   kernel of it keeps its session's thread, and nobody else.
+//! * The driver offers no way to end one client's kernel. A client that goes is waited for. An endless
+//!   kernel of it keeps its session's thread and its memory, and after a while others are refused what
+//!   would have to wait for it (`gate`).
 //! * A fault ends the device's one context, and with it every client on the device: each is told, and
 //!   further clients are refused with the error. A new executor is what helps.
 //! * Kernels of clients in one executor can reach each other's memory. Who shares an executor is

@@ -7,10 +7,11 @@ use std::panic::AssertUnwindSafe;
 
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
-use cuda_abi::operations::ModuleUnload;
-use engine::Window;
+use cuda_abi::operations::{ArrayCreate, ArrayDestroy, ModuleUnload};
+use cuda_abi::types::CUarray_format;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
+use engine::{Share, Window};
 use engine_nvidia::NvidiaEngine;
 
 const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
@@ -42,13 +43,47 @@ fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
     let unload = ModuleUnload { module };
     guest.client.module_unload(&unload, &[])?;
     guest.wait(0)?;
+    guest.client.set_share(Share {
+        percentage: 45.0,
+        ..Share::default()
+    })?;
+    let array = ArrayCreate {
+        array: 9,
+        context: 0,
+        width: 16,
+        height: 16,
+        depth: 0,
+        format: CUarray_format::UNSIGNED_INT32.0,
+        channels: 1,
+        flags: 0,
+        levels: 1,
+    };
+    guest.client.array_create(&array, &[], &mut Vec::new())?;
+    guest
+        .client
+        .array_destroy(&ArrayDestroy { array: 9 }, &[])?;
+    let looked = loop {
+        match guest.client.peek(device, 4) {
+            Err(CUresult::ERROR_NOT_READY) => {}
+            looked => break looked?,
+        }
+    };
+    assert_eq!(looked, 5);
+    let block = guest.client.share(Window {
+        base: device,
+        bytes: GRANULE,
+    })?;
+    let mut importer = Guest::new(engine);
+    importer.client.import(&block)?;
+    importer.client.close(&block);
+    drop(block);
     assert_eq!(guest.word(device), 5);
     Ok(())
 }
 
 #[test]
 fn a_driver_without_memory_is_an_error_at_any_call() {
-    let fake = Fake::new(&["VERSION=12040"]);
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     work(&engine).unwrap();

@@ -69,8 +69,10 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
         assert_eq!(status, unavailable);
         assert!(log.contains("a client that has gone"), "{log}");
     });
-    let stuck = engine.stuck().expect("it does not end");
-    assert!(stuck.contains("poke on device 0 (Fake GPU)"), "{stuck}");
+    until("it is said what does not end", || {
+        let stuck = engine.stuck().expect("it does not end");
+        stuck.contains("poke on device 0 (Fake GPU)")
+    });
     assert_eq!(engine.lost(), None, "the device works");
     // What need not wait goes on.
     other.launch(0, module, 1, 1, &poke(device, 5));

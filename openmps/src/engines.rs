@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::{Command, ExitCode};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};
@@ -13,6 +14,9 @@ use engine::{CUresult, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml};
 use engine_soft::{Config, SoftEngine};
 use server::Gate;
+
+/// How long a server that has ended waits for its threads.
+const LAST_THREADS: Duration = Duration::from_secs(2);
 
 /// server.log, in the words of a server.
 #[derive(Debug)]
@@ -39,6 +43,11 @@ pub fn serve() -> ExitCode {
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
         server::run_gated(daemon, engine, log, gate)?;
+        // Threads that have said that they are done may not quite be.
+        let until = Instant::now() + LAST_THREADS;
+        while left.strong_count() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(left.strong_count() > 0)
     });
     match result {

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tests::daemon::{Daemon, PATIENCE, eventually};
 
@@ -45,7 +47,7 @@ fn a_driver_that_cannot_be_used_is_an_error_and_a_line_that_says_why() {
     ];
     for (driver, why) in drivers {
         let daemon = daemon_over(driver.to_str().unwrap());
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let output = daemon.probe(&["init"]).output().unwrap();
         assert!(begun.elapsed() < PATIENCE, "{output:?}");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -69,4 +71,43 @@ fn a_driver_of_the_future_works() {
     );
     assert!(daemon.server_log().contains("Device Fake GPU"));
     eventually("it has gone", || daemon.clients().is_empty());
+}
+
+/// The driver cannot end a kernel. What a client that was killed leaves running ends with its server, which
+/// ends when it has no other clients, and says so.
+#[test]
+fn a_kernel_of_a_killed_client_that_does_not_end_ends_with_its_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &["VERSION=13000", "SPINNING=1"]);
+    let text = folder.path().join("k.ptx");
+    std::fs::write(&text, ".version 7.8\n.visible .entry k() {}").unwrap();
+    let daemon = daemon_over(driver.to_str().unwrap());
+    let mut program = daemon
+        .probe(&["kernel", text.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(program.stdout.as_mut().unwrap());
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "running\n", "{}", daemon.server_log());
+    let server = daemon.server();
+    program.kill().unwrap();
+    program.wait().unwrap();
+    let says = "has gone and left work that does not end: k on device 0 (Fake GPU)";
+    let limit = Instant::now() + 3 * PATIENCE;
+    while !daemon.server_log().contains(says) {
+        assert!(Instant::now() < limit, "{}", daemon.server_log());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let process = format!("/proc/{server}");
+    eventually("the server ends", || {
+        !std::path::Path::new(&process).exists()
+    });
+    let output = daemon.probe(&["init"]).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{output:?}\n{}",
+        daemon.control_log()
+    );
 }

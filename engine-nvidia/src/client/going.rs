@@ -26,6 +26,10 @@ impl Drop for NvidiaClient {
             if !self.common.poll(&mut self.scratch).progress {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_LOOK);
+                if pause == LAST_LOOK {
+                    // Should it never end.
+                    self.common.note_left();
+                }
             }
         }
         self.memory.wait_for_looks();
