@@ -126,12 +126,12 @@ impl Client for NvidiaClient {
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();
         }
-        self.common.poll(&mut self.scratch)
+        self.common.poll(&mut self.scratch).progress
     }
 
     fn look(&mut self) -> Sight {
         self.common.attend();
-        if self.common.poll(&mut self.scratch) {
+        if self.common.poll(&mut self.scratch).progress {
             Sight::Progress
         } else if self.common.is_busy() {
             Sight::UnderWay

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
 
 use cuda_abi::CUresult;
 use engine::{Observer, Share};
@@ -29,6 +30,8 @@ const WAITING_BYTES: usize = 256 << 20;
 /// What a client's streams have in common.
 #[derive(Debug)]
 pub(crate) struct Common {
+    /// When the client came.
+    pub(crate) came: Instant,
     pub(crate) observer: Arc<dyn Observer>,
     /// What its kernels have printed.
     pub(crate) output: Output,
@@ -67,6 +70,7 @@ impl Common {
         share: Share,
     ) -> Self {
         Self {
+            came: Instant::now(),
             observer,
             output: Output::default(),
             // One for each device.
@@ -287,11 +291,12 @@ impl Common {
         }
     }
 
-    /// Looks how far the streams have come, reports it, and gives the driver what waits. Whether there
-    /// was any progress. `scratch` is empty, and stays so.
-    pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> bool {
+    /// Looks how far the streams have come, reports it, and gives the driver what waits. `scratch` is
+    /// empty, and stays so.
+    pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> Polled {
+        let mut all = Polled::default();
         if !self.is_busy() {
-            return false;
+            return all;
         }
         std::mem::swap(&mut *lock(&self.busy), scratch);
         if scratch
@@ -300,22 +305,39 @@ impl Common {
         {
             self.tell_faults(scratch);
         }
-        let mut progress = false;
         scratch.retain(|stream| {
             let polled = stream.poll();
-            progress |= polled.progress;
+            all.add(polled);
             if !polled.busy {
                 self.busy_count.fetch_sub(1, Ordering::AcqRel);
             }
             polled.busy
         });
         lock(&self.busy).append(scratch);
-        progress
+        all
     }
 }
 
-/// What a look at a stream found.
+/// What a look at streams found.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Polled {
     pub(crate) progress: bool,
     pub(crate) busy: bool,
+    /// When the next work is expected to be over, if there is any telling.
+    pub(crate) due: Option<Instant>,
+    /// There is work of which there is no telling.
+    pub(crate) untold: bool,
+}
+
+impl Polled {
+    /// Adds what another look found.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.progress |= other.progress;
+        self.busy |= other.busy;
+        self.untold |= other.untold;
+        self.due = match (self.due, other.due) {
+            (Some(due), Some(other)) => Some(due.min(other)),
+            (due, other) => due.or(other),
+        };
+    }
 }

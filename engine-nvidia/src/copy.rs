@@ -3,7 +3,7 @@
 //!
 //! What lies on the host at both ends is moved by a host function, in the stream's order: the driver's
 //! own copies between host addresses wait for the stream. The driver calls all clients' functions one
-//! after another, so each moves a [piece](HOST_PIECE) at most, and others' come in between.
+//! after another, so each moves a piece (`host`) at most, and others' come in between.
 
 mod host;
 

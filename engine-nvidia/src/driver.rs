@@ -230,6 +230,21 @@ impl Driver {
         Ok(driver)
     }
 
+    /// How many devices there are; at least one.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_NO_DEVICE if there is none, and the driver's status.
+    pub(crate) fn count_devices(&self) -> Result<i32, OpenError> {
+        let call = "cuDeviceGetCount";
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        unsafe { self.cuDeviceGetCount(&raw mut count) }.map_err(OpenError::of(call))?;
+        if count < 1 {
+            return Err(OpenError::of(call)(CUresult::ERROR_NO_DEVICE));
+        }
+        Ok(count)
+    }
+
     /// The CUDA version that the driver is for, as cuDriverGetVersion gives it.
     pub(crate) fn version(&self) -> i32 {
         self.version

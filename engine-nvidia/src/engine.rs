@@ -81,18 +81,31 @@ impl NvidiaEngine {
         Self::over(Driver::open_at(path)?)
     }
 
+    /// What the devices are of the driver that [`NvidiaEngine::open`] would take. Takes nothing of them, so
+    /// that it can be asked beside others' contexts.
+    ///
+    /// # Errors
+    /// As [`NvidiaEngine::open`].
+    pub fn look() -> Result<Vec<DeviceFacts>, OpenError> {
+        let tried = locate::candidates();
+        if !tried.iter().any(|path| path.exists()) {
+            return Err(OpenError::NoDriver { tried });
+        }
+        environment::check()?;
+        let driver = Driver::open(tried)?;
+        (0..driver.count_devices()?)
+            .map(|ordinal| {
+                crate::facts::of(&driver, ordinal)
+                    .map_err(OpenError::of("reading the device's facts"))
+            })
+            .collect()
+    }
+
     fn over(driver: Driver) -> Result<Self, OpenError> {
         let driver = Arc::new(driver);
-        let mut count = 0;
-        // SAFETY: the pointer is to a local.
-        unsafe { driver.cuDeviceGetCount(&raw mut count) }
-            .map_err(OpenError::of("cuDeviceGetCount"))?;
-        let devices = (0..count)
+        let devices = (0..driver.count_devices()?)
             .map(|ordinal| Device::new(&driver, ordinal))
             .collect::<Result<Vec<_>, _>>()?;
-        if devices.is_empty() {
-            return Err(OpenError::of("cuDeviceGetCount")(CUresult::ERROR_NO_DEVICE));
-        }
         let poller = Poller::start(devices.clone())
             .map_err(|_| OpenError::of("starting a thread")(CUresult::ERROR_OPERATING_SYSTEM))?;
         Ok(Self {

@@ -53,6 +53,7 @@ mod parts;
 mod physical;
 mod poller;
 mod rewrite;
+mod rhythm;
 mod stream;
 mod sync;
 mod window;

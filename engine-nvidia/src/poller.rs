@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use crate::common::Common;
+use crate::common::{Common, Polled};
 use crate::device::Device;
+use crate::rhythm::NEAR;
 use crate::sync::lock;
 
 /// How long it spins after the last progress, where there are cores to spare.
@@ -22,6 +23,10 @@ const SPIN: Duration = Duration::from_micros(60);
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_micros(500);
 const PART: u32 = 32;
+/// How long it sleeps around the time when work is expected to be over, and how long at most while all
+/// work is expected to be over later.
+const CLOSE: Duration = Duration::from_micros(20);
+const FAR: Duration = Duration::from_millis(2);
 /// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
 /// How often the devices are asked while nothing moves.
@@ -137,6 +142,17 @@ impl Drop for Poller {
     }
 }
 
+/// How long to sleep after nothing has happened for `still`. `left` is the time until the first work is
+/// expected to be over, if there is any telling; `untold` says that there is other work too.
+fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Duration {
+    let part = (still / PART).max(SHORTEST);
+    let Some(left) = left else {
+        return part.min(LONGEST);
+    };
+    let most = if untold { LONGEST } else { FAR };
+    part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE)
+}
+
 impl State {
     fn run(&self) {
         // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
@@ -157,7 +173,7 @@ impl State {
         while !self.stop.load(Ordering::SeqCst) {
             let posts = self.waker.posts.load(Ordering::SeqCst);
             clients.clone_from(&lock(&self.clients));
-            let (mut progress, mut busy) = (false, false);
+            let (mut polled, mut busy) = (Polled::default(), false);
             let now = Instant::now();
             let all = now >= next_of_all;
             if all {
@@ -165,11 +181,11 @@ impl State {
             }
             for client in &clients {
                 if all || !client.is_attended() {
-                    progress |= client.poll(&mut scratch);
+                    polled.add(client.poll(&mut scratch));
                     busy |= client.is_busy() && !client.is_attended();
                 }
             }
-            if progress || posts != seen {
+            if polled.progress || posts != seen {
                 seen = posts;
                 still_since = now;
                 next_probe = now + PROBE;
@@ -196,8 +212,9 @@ impl State {
             if still < spin {
                 std::hint::spin_loop();
             } else {
-                self.waker
-                    .sleep(posts, Some((still / PART).clamp(SHORTEST, LONGEST)));
+                let left = polled.due.map(|due| due.saturating_duration_since(now));
+                let pause = pause(still, left, polled.untold);
+                self.waker.sleep(posts, Some(pause));
             }
         }
     }
@@ -210,5 +227,25 @@ impl State {
                 client.tell_faults(&[]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_expects_an_end_sleeps_until_shortly_before_it() {
+        let (micros, millis) = (Duration::from_micros, Duration::from_millis);
+        assert_eq!(pause(micros(100), None, true), SHORTEST);
+        assert_eq!(pause(millis(10), None, true), millis(10) / PART);
+        assert_eq!(pause(millis(1000), None, true), LONGEST);
+        let left = |left| pause(millis(10), Some(left), false);
+        assert_eq!(left(millis(5)), millis(10) / PART);
+        assert_eq!(left(NEAR + micros(70)), micros(70));
+        assert_eq!(left(NEAR), CLOSE);
+        assert_eq!(left(Duration::ZERO), CLOSE);
+        assert_eq!(pause(millis(1000), Some(millis(5)), false), FAR);
+        assert_eq!(pause(millis(1000), Some(millis(5)), true), LONGEST);
     }
 }

@@ -14,7 +14,7 @@
 //! complete. An operation of many commands is given to the driver in parts.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,7 @@ use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
+use crate::rhythm::{NEAR, Rhythm};
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
@@ -68,6 +69,8 @@ struct Last {
     word: AtomicU32,
     /// There is nothing to do before the word changes.
     calm: AtomicBool,
+    /// When it is expected to change, in nanoseconds after the client came; 0 if there is no telling.
+    due: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -93,6 +96,7 @@ struct State {
     open_since: Instant,
     /// Up to where it waits for clearing, as in [`Common::cleared`].
     cleared: Vec<u64>,
+    rhythm: Rhythm,
     /// It is among the busy ones, or somebody is looking at it.
     listed: bool,
     /// It takes nothing more.
@@ -165,6 +169,7 @@ impl Stream {
             unsigned: 0,
             open_since: Instant::now(),
             cleared: vec![0; common.cleared.len()],
+            rhythm: Rhythm::default(),
             listed: false,
             ending: false,
             ended: false,
@@ -341,6 +346,9 @@ impl Stream {
 
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
     fn take(&self, state: &mut State, sequence: u64, work: Work) {
+        if !state.is_under_way() {
+            state.rhythm.begin(Instant::now());
+        }
         match work {
             Work::Launch(launch) if state.chains.take(&launch) => {
                 if !state.is_open() {
@@ -496,7 +504,27 @@ impl Stream {
                 .issued
                 .front()
                 .is_some_and(|front| !has_come_to(seen, front.ticket) && !front.after.prints());
+        let due = state.rhythm.due().map_or(0, |due| {
+            let after = due.saturating_duration_since(self.common.came);
+            u64::try_from(after.as_nanos()).unwrap_or(0)
+        });
+        self.last.due.store(due, Ordering::Relaxed);
         self.last.calm.store(calm, Ordering::Release);
+    }
+
+    /// What a look has found. An end that is long overdue was not to be told.
+    fn polled(&self, progress: bool, busy: bool) -> Polled {
+        let due = match self.last.due.load(Ordering::Relaxed) {
+            0 => None,
+            after => Some(self.common.came + Duration::from_nanos(after)),
+        };
+        let due = due.filter(|&due| busy && Instant::now() < due + NEAR);
+        Polled {
+            progress,
+            busy,
+            due,
+            untold: busy && due.is_none(),
+        }
     }
 
     /// Reports what has completed, issues what waits, and signs what has been unsigned for long.
@@ -505,29 +533,20 @@ impl Stream {
             && self.word.load() == self.last.word.load(Ordering::Relaxed)
             && self.context.check_told().is_ok()
         {
-            return Polled {
-                progress: false,
-                busy: true,
-            };
+            return self.polled(false, true);
         }
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // Somebody is issuing, or looking.
             Err(TryLockError::WouldBlock) => {
-                return Polled {
-                    progress: false,
-                    busy: true,
-                };
+                return self.polled(false, true);
             }
         };
         let state = &mut *state;
         if let Some(before) = &state.before {
             if !before.is_idle() {
-                return Polled {
-                    progress: false,
-                    busy: true,
-                };
+                return self.polled(false, true);
             }
             state.before = None;
         }
@@ -542,7 +561,7 @@ impl Stream {
         let busy = state.is_under_way() || !state.pending.is_empty();
         state.listed = busy;
         self.note(state);
-        Polled { progress, busy }
+        self.polled(progress, busy)
     }
 
     /// Reports what has completed and issues what waits. Whether anything had completed.
@@ -570,6 +589,9 @@ impl Stream {
                     state.ended = true;
                 }
                 self.finish(issued.sequence, result, issued.after);
+            }
+            if progress && !state.is_under_way() {
+                state.rhythm.end(Instant::now());
             }
             let mut gave = false;
             while !state.pending.is_empty() && self.may_issue(state) {

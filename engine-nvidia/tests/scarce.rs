@@ -25,7 +25,10 @@ fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
     guest.upload(device, &[7; 100]);
     let (module, _) = guest.module_in(0, PTX);
     let value = [&device.to_le_bytes()[..], &5_u32.to_le_bytes()].concat();
-    guest.launch(40, module, 1, 1, &value);
+    // So many that the last of them go in a graph.
+    for _ in 0..70 {
+        guest.launch(40, module, 1, 1, &value);
+    }
     guest.wait(40)?;
     guest.event(40, 3);
     guest.destroy(40);
@@ -108,6 +111,7 @@ fn a_driver_without_memory_is_an_error_at_any_call() {
         for (what, &count) in before.iter().enumerate() {
             controls.settle(what, count);
         }
+        assert_eq!(controls.graphs(), 0, "after call {call}");
         other.write(0, device, &call.to_le_bytes());
         assert_eq!(other.wait(0), Ok(()), "another client, after call {call}");
         if over {

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
-use cuda_abi::facts::DeviceFacts;
+pub use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::At;
 
 pub mod arena;

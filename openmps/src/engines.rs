@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};
 use control::log::Role;
 use control::size_in_bytes;
-use engine::{CUresult, Engine};
-use engine_nvidia::{NvidiaEngine, Nvml};
+use engine::{CUresult, DeviceFacts, Engine};
+use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
 use engine_soft::{Config, SoftEngine};
 use server::Gate;
 
@@ -80,19 +80,39 @@ pub fn server_program() -> Command {
 /// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
 /// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
 pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+    // NVIDIA's driver keeps to the modes of its devices.
+    let nvidia = || Ok((nvidia_engine()?, Box::new(server::Open) as Box<dyn Gate>));
+    choose(nvidia, soft_with_gate)
+}
+
+fn nvidia_engine() -> Result<Arc<dyn Engine>, OpenError> {
+    Ok(Arc::new(NvidiaEngine::open()?))
+}
+
+/// What the devices are of that engine. As [`from_environment`], it is for a process that
+/// [`server_program`] starts.
+pub fn devices() -> Result<Vec<DeviceFacts>> {
+    choose(NvidiaEngine::look, || {
+        Ok(soft_with_gate()?.0.devices().to_vec())
+    })
+}
+
+/// Takes what the environment asks for of NVIDIA's GPUs, or of the software GPU.
+fn choose<T>(
+    nvidia: impl FnOnce() -> Result<T, OpenError>,
+    soft: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     match variable("OPENMPS_ENGINE").as_deref() {
-        Some("soft") => return soft_with_gate(),
+        Some("soft") => return soft(),
         Some("nvidia") | None => {}
         Some(name) => {
             bail!("OPENMPS_ENGINE={name}: no such engine; this build has `soft` and `nvidia`")
         }
     }
-    match NvidiaEngine::open() {
-        // It keeps to the modes of its devices.
-        Ok(engine) => Ok((Arc::new(engine), Box::new(server::Open))),
+    match nvidia() {
         // A driver that is there and does not work is not passed over: whoever has a GPU wants it.
-        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => soft_with_gate(),
-        Err(error) => Err(error).context("cannot use the GPU"),
+        Err(error) if error.is_no_gpu() && variable("OPENMPS_ENGINE").is_none() => soft(),
+        taken => taken.context("cannot use the GPU"),
     }
 }
 

@@ -7,12 +7,13 @@
 mod modes;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use control::Directories;
 use platform::gpus::{ComputeMode, Gpu, PciAddress, Process};
 use platform::smi;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engines;
 
@@ -63,13 +64,26 @@ pub fn set_mode(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
 }
 
 /// A device in the daemon's words.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Listed {
     ordinal: u32,
     pci: String,
     uuid: String,
     name: String,
     memory: u64,
+}
+
+impl From<Listed> for Gpu {
+    fn from(device: Listed) -> Self {
+        Self {
+            index: device.ordinal,
+            pci: device.pci.parse().unwrap_or_default(),
+            uuid: device.uuid,
+            name: device.name,
+            memory: device.memory,
+            ..Self::default()
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -195,39 +209,44 @@ impl Daemon {
 pub fn listed(text: &str) -> Option<Vec<Gpu>> {
     let blocks: Vec<Block> = serde_json::from_str(text).ok()?;
     let devices = blocks.into_iter().next()?.devices;
-    Some(
-        devices
-            .into_iter()
-            .map(|device| Gpu {
-                index: device.ordinal,
-                pci: device.pci.parse().unwrap_or_default(),
-                uuid: device.uuid,
-                name: device.name,
-                memory: device.memory,
-                ..Gpu::default()
-            })
-            .collect(),
-    )
+    Some(devices.into_iter().map(Gpu::from).collect())
 }
 
 fn of_engine() -> Result<Vec<Gpu>> {
-    let (engine, _) = engines::from_environment().context("cannot look at the devices")?;
-    let devices = (0..).zip(engine.devices().iter().map(server::listed));
-    Ok(devices
-        .map(|(index, device)| {
+    // The driver reads its settings when it starts, so that another process must look.
+    let looked = engines::server_program().arg("devices").output();
+    let looked = looked.context("cannot start this program again, to look at the devices")?;
+    if !looked.status.success() {
+        let why = String::from_utf8_lossy(&looked.stderr);
+        let why = why.trim_end().trim_start_matches("openmps: ");
+        bail!("cannot look at the devices: {why}");
+    }
+    let devices: Vec<Listed> = serde_json::from_slice(&looked.stdout)
+        .context("cannot look at the devices: this program has told of them in an unknown form")?;
+    Ok(devices.into_iter().map(Gpu::from).collect())
+}
+
+/// Prints the devices that a server would have: what is asked of this program in a process of its own.
+pub fn print_devices() -> Result<ExitCode> {
+    let devices = engines::devices()?;
+    let listed = (0..).zip(devices.iter().map(server::listed));
+    let listed: Vec<Listed> = listed
+        .map(|(ordinal, device)| {
             let [domain, bus, number] = device.pci;
-            Gpu {
-                index,
+            let pci = PciAddress {
+                domain,
+                bus,
+                device: number,
+            };
+            Listed {
+                ordinal,
+                pci: pci.to_string(),
                 uuid: device.uuid,
                 name: device.name,
-                pci: PciAddress {
-                    domain,
-                    bus,
-                    device: number,
-                },
                 memory: device.total_memory,
-                ..Gpu::default()
             }
         })
-        .collect())
+        .collect();
+    println!("{}", serde_json::to_string(&listed)?);
+    Ok(ExitCode::SUCCESS)
 }

@@ -14,6 +14,7 @@ mod kubernetes;
 mod logs;
 mod machine;
 mod private_daemon;
+mod reach;
 mod run;
 mod screen;
 
@@ -77,6 +78,9 @@ enum Command {
     /// The server that owns the devices; started by the daemon
     #[command(hide = true)]
     Server,
+    /// Prints the devices that a server would have, for this program itself
+    #[command(hide = true)]
+    Devices,
     /// Prints a completion script for a shell
     Completion {
         /// Which shell
@@ -160,6 +164,7 @@ fn main() -> ExitCode {
         Command::Kubernetes(arguments) => kubernetes::run(&arguments),
         Command::Compose(arguments) => compose::run(&arguments),
         Command::Server => return engines::serve(),
+        Command::Devices => machine::print_devices(),
         Command::Completion { shell } => {
             let mut out = std::io::stdout();
             clap_complete::generate(shell, &mut Arguments::command(), "openmps", &mut out);

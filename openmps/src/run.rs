@@ -13,6 +13,7 @@ use transport::socket::Connection;
 
 use crate::embedded;
 use crate::private_daemon::PrivateDaemon;
+use crate::reach;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -48,6 +49,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
              daemon: name one",
             directory.display(),
         ),
+        (Err(error), Some(_)) if let Some(mend) = reach::mend(&socket) => {
+            bail!("cannot reach a daemon: {error}\n  -> {mend}")
+        }
         (Err(error), Some(_)) => bail!(
             "no control daemon answers on {} ({error}); start one with\n  \
              CUDA_MPS_PIPE_DIRECTORY={} openmps control -d\n\

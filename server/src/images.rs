@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
-    ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload,
+    IMAGE_PART, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload,
 };
 use transport::session::REPLY_DATA;
 
@@ -248,7 +248,9 @@ impl Session {
             })?;
         self.images
             .loaded(request.image, reply.clone(), fields.descriptor);
+        // Of what is to be linked with others the engine keeps nothing.
         if fields.status == 0
+            && request.options & IMAGE_PART == 0
             && let Err(code) = self.count_unused(request.image)
         {
             let image = request.image;

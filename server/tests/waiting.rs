@@ -249,6 +249,10 @@ fn what_a_client_leaves_that_does_not_end_is_said_and_ends_with_the_server() {
 }
 
 fn load_image(client: &TestClient, image: u64, variables: u8) -> u32 {
+    load_image_with(client, image, variables, 0)
+}
+
+fn load_image_with(client: &TestClient, image: u64, variables: u8, options: u32) -> u32 {
     let chunk = client.end.staging().allocate(1 << 16).unwrap();
     // As the fake engine has it: so many variables of 1,000 bytes.
     chunk.copy_in(0, &[variables, 1]);
@@ -264,7 +268,7 @@ fn load_image(client: &TestClient, image: u64, variables: u8) -> u32 {
         image,
         staging: chunk.offset(),
         capacity: 1 << 16,
-        options: 0,
+        options,
     };
     client.end.call(&load, &[]).unwrap().fields.status
 }
@@ -305,6 +309,9 @@ fn variables_count_whoever_keeps_them() {
     post(&client, &ImageUnload { image: 1 });
     taken(1);
     post(&client, &ContextDestroy { context: 0 });
+    taken(0);
+    // A part of what will be linked is looked at only.
+    assert_eq!(load_image_with(&client, 100, 100, IMAGE_PART), 0);
     taken(0);
     // With no room for them there is no image, and no further module of one.
     client.context(1);

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
+use tests::skipped::skipped;
 
 fn openmps_in(folder: &Path) -> Command {
     let mut command = Command::new(openmps());
@@ -350,4 +352,39 @@ fn library_folder(home: &Path) -> std::path::PathBuf {
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.trim().split(':').next().unwrap().into()
+}
+
+#[test]
+fn a_user_is_told_which_folder_is_closed() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped("being another user takes root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let closed = folder.path().join("closed");
+    std::fs::create_dir_all(closed.join("pipe")).unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    mode(folder.path(), 0o777);
+    mode(&closed, 0o700);
+    // Where everybody can run it.
+    let program = folder.path().join("openmps");
+    succeed(Command::new("cp").arg(openmps()).arg(&program));
+    for (words, status) in [(&["run", "--", "true"][..], 1), (&["doctor"], 1)] {
+        let mut command = Command::new(&program);
+        command
+            .args(words)
+            .env("CUDA_MPS_PIPE_DIRECTORY", closed.join("pipe"))
+            .env("HOME", folder.path())
+            .env_remove("XDG_CACHE_HOME")
+            .uid(4242)
+            .gid(4242)
+            .stdin(Stdio::null());
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        let mend = format!("user 4242 may not pass {} (mode 0700)", closed.display());
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(&mend), "{words:?}: {said}");
+    }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tests::daemon::{Daemon, PATIENCE, eventually};
+use tests::daemon::{Daemon, PATIENCE, eventually, openmps};
 
 /// A driver of our own making, with the definitions that its text tells of.
 fn fake(folder: &tempfile::TempDir, definitions: &[&str]) -> PathBuf {
@@ -110,4 +110,29 @@ fn a_kernel_of_a_killed_client_that_does_not_end_ends_with_its_server() {
         "{output:?}\n{}",
         daemon.control_log()
     );
+}
+
+/// Whoever asks for the devices of a machine on which nothing runs gets the cards, and takes nothing of them.
+#[test]
+fn cards_are_listed_without_a_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &["VERSION=13000"]);
+    let ask = |arguments: &[&str]| {
+        let output = Command::new(openmps())
+            .args(arguments)
+            .env("OPENMPS_ENGINE", "nvidia")
+            .env("OPENMPS_DRIVER", &driver)
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+            .env_remove("CUDA_DEVICE_MAX_CONNECTIONS")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let list = ask(&["smi", "-L"]);
+    assert!(
+        list.starts_with("GPU 0: Fake GPU (UUID: GPU-00010203-"),
+        "{list}"
+    );
+    assert!(ask(&["cdi", "generate"]).contains("GPU-00010203-"));
 }

@@ -23,6 +23,14 @@ const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
 /// The shortest where nobody wakes who waits, and work is known to be under way that may be short.
 pub(crate) const LEAST_WATCH: u32 = 10_000;
 
+/// Waits of these lengths are learnt from, in nanoseconds, and what part of its length a wait may differ from
+/// the one before, if the next is to be expected to be as long.
+const REGULAR: std::ops::Range<u32> = 200_000..500_000_000;
+const ALIKE: u32 = 16;
+/// How much sooner than expected one is awake: this part of the wait, and this at most.
+const EARLY_PART: u32 = 64;
+const EARLY: Duration = Duration::from_micros(60);
+
 /// The form of an alarm for a target: never zero in its low half, which is what the kernel compares.
 const fn alarm_for(target: u64) -> u64 {
     target << 1 | 1
@@ -68,10 +76,18 @@ pub(crate) fn wake(alarm: &AtomicU64) {
 /// How long it has been worth to spin: doubled when spinning helped, halved when it did not, and the
 /// longest again when a sleep was so short that spinning would have been enough. Without the last, a few
 /// long waits would make every short one after them a sleep.
+///
+/// And how long waits have been that were slept through: when two were about as long, the next one is
+/// expected to be so too, and its end is met awake. Being woken takes tens of microseconds, which is a
+/// part of a kernel of a few milliseconds that can be measured.
 #[derive(Debug)]
 pub(crate) struct Patience {
     least: u32,
     nanoseconds: AtomicU32,
+    /// The last wait that was slept through, in nanoseconds.
+    last: AtomicU32,
+    /// How long the next one will be, in nanoseconds; 0 if there is no telling.
+    expected: AtomicU32,
 }
 
 impl Patience {
@@ -84,7 +100,29 @@ impl Patience {
         Self {
             least,
             nanoseconds: AtomicU32::new(*SPIN.end()),
+            last: AtomicU32::new(0),
+            expected: AtomicU32::new(0),
         }
+    }
+
+    /// How long a wait is to be slept through before its end is met awake, and how long that may take;
+    /// `None` if its end is not expected.
+    fn expected(&self) -> Option<(Duration, Duration)> {
+        let expected = match self.expected.load(Ordering::Relaxed) {
+            0 => return None,
+            nanoseconds => Duration::from_nanos(nanoseconds.into()),
+        };
+        let early = (expected / EARLY_PART).min(EARLY);
+        Some((expected - early, 2 * early))
+    }
+
+    /// Learns from a wait that was slept through.
+    fn learn(&self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let last = self.last.swap(took, Ordering::Relaxed);
+        let alike = took.abs_diff(last) <= took / ALIKE && REGULAR.contains(&took);
+        let expected = if alike { took.min(last) } else { 0 };
+        self.expected.store(expected, Ordering::Relaxed);
     }
 
     /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
@@ -186,7 +224,18 @@ pub(crate) fn wait(
     if patience.spin(&done) {
         return true;
     }
-    patience.sleep(|| {
+    let began = Instant::now();
+    if cfg!(not(loom))
+        && let Some((asleep, awake)) = patience.expected()
+    {
+        sleep(alarm, target, asleep.min(slice), &done);
+        // What came sooner was a wake-up like any other.
+        if matches!(spin_for(awake, &done), Spun::Done) {
+            patience.learn(began.elapsed());
+            return true;
+        }
+    }
+    let came = patience.sleep(|| {
         loop {
             sleep(alarm, target, slice, &done);
             if done() {
@@ -196,12 +245,64 @@ pub(crate) fn wait(
                 return false;
             }
         }
-    })
+    });
+    if cfg!(not(loom)) {
+        patience.learn(began.elapsed());
+    }
+    came
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regular_waits_are_expected() {
+        let patience = Patience::new();
+        let millis = Duration::from_millis;
+        patience.learn(millis(10));
+        assert_eq!(patience.expected(), None, "one says nothing");
+        patience.learn(millis(10) + Duration::from_micros(300));
+        assert_eq!(patience.expected(), Some((millis(10) - EARLY, 2 * EARLY)));
+        patience.learn(millis(12));
+        assert_eq!(patience.expected(), None, "it was another");
+        patience.learn(millis(12));
+        assert!(patience.expected().is_some());
+        for took in [Duration::from_micros(100), millis(700), millis(10_000)] {
+            patience.learn(took);
+            patience.learn(took);
+            assert_eq!(patience.expected(), None, "{took:?}");
+        }
+        // No more than this part of a wait is spun.
+        let micros = Duration::from_micros(320);
+        patience.learn(micros);
+        patience.learn(micros);
+        let (asleep, awake) = patience.expected().unwrap();
+        assert_eq!((micros - asleep, awake), (micros / 64, micros / 32));
+    }
+
+    #[test]
+    fn an_expected_end_is_seen_whenever_it_comes() {
+        let patience = Patience::new();
+        let (word, alarm) = (AtomicU64::new(0), AtomicU64::new(0));
+        let slice = Duration::from_millis(100);
+        std::thread::scope(|scope| {
+            let mover = scope.spawn(|| {
+                // Regular ones, then one sooner and one later.
+                for (target, after) in [(1, 5), (2, 5), (3, 5), (4, 1), (5, 5), (6, 5), (7, 20)] {
+                    std::thread::sleep(Duration::from_millis(after));
+                    word.store(target, Ordering::SeqCst);
+                    ring(&alarm, target);
+                }
+            });
+            for target in 1..=7 {
+                let done = || word.load(Ordering::SeqCst) >= target;
+                assert!(wait(&patience, &alarm, target, slice, done, || true));
+                assert!(done());
+            }
+            mover.join().unwrap();
+        });
+    }
 
     #[test]
     fn a_short_sleep_shows_that_spinning_would_have_been_enough() {

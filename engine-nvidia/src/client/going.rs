@@ -23,7 +23,7 @@ impl Drop for NvidiaClient {
         // thread; nobody else waits. A device that dies ends the waiting: the poller asks it.
         let mut pause = FIRST_LOOK;
         while self.common.is_busy() {
-            if !self.common.poll(&mut self.scratch) {
+            if !self.common.poll(&mut self.scratch).progress {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(LAST_LOOK);
                 if pause == LAST_LOOK {

@@ -33,6 +33,29 @@ pub fn saxpy(engine: &dyn Engine) {
     assert_eq!(guest.word(y + bytes), 0);
 }
 
+/// Many launches one after another, of two kernels: each has its own parameters, and they go in order.
+pub fn a_burst_keeps_its_order(engine: &dyn Engine) {
+    const COUNT: u64 = 1000;
+    let mut guest = Guest::new(engine);
+    let (poke, peek) = (guest.module(kernels::POKE), guest.module(kernels::PEEK));
+    let word = guest.commit(0, GRANULE);
+    let list = guest.commit(GRANULE, 4 * COUNT + GRANULE);
+    for number in 0..COUNT {
+        guest.launch(0, poke, 1, 1, &params(&[word, 7 * number + 1]));
+        guest.launch(0, peek, 1, 1, &params(&[word, list + 4 * number]));
+        // So that bursts of all lengths come together.
+        if number.is_multiple_of(37) {
+            guest.client.assist();
+        }
+    }
+    assert_eq!(guest.wait(0), Ok(()));
+    let words = guest.download(list, 4 * COUNT);
+    for (number, found) in words.chunks_exact(4).enumerate() {
+        assert_eq!(found, (7 * number as u32 + 1).to_le_bytes(), "{number}");
+    }
+    assert!(guest.told.completed(0).is_sorted_by_key(|done| done.0));
+}
+
 /// Grids and blocks of three dimensions: nothing left out, nothing twice.
 pub fn every_block_and_thread_runs_once(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);

@@ -8,6 +8,7 @@ use control::{AskError, Directories};
 use transport::socket::PATH_MAX;
 
 use super::Finding;
+use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
 const FEW_DESCRIPTORS: u64 = 16_384;
@@ -117,7 +118,9 @@ fn daemon(directories: &Directories) -> Finding {
         Err(error) => Finding::problem(
             SUBJECT,
             format!("{}: {error}", socket.display()),
-            "the socket must be open to this user, and the daemon of the same release",
+            reach::mend(&socket).unwrap_or_else(|| {
+                "the socket must be open to this user, and the daemon of the same release".into()
+            }),
         ),
     }
 }

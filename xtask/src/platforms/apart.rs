@@ -4,12 +4,13 @@
 //! reaper of all their orphans: when a test is over, by its own end or at its limit, what still descends
 //! from it is killed, and [`Traces`] takes away what was mounted, made and written.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper,
     set_parent_process_death_signal, wait,
@@ -76,6 +77,7 @@ impl Place {
 
     /// Runs a test to its end, or to its limit.
     pub(super) fn run(&self, name: &str, limit: Duration) -> Result<Outcome> {
+        let _alone = alone();
         let answer = self.0.join("answer");
         let work = self.0.join("w");
         fs::create_dir_all(&work)?;
@@ -107,6 +109,18 @@ impl Place {
     }
 }
 
+/// The lock of this machine's tests: a kubelet and what engines leave behind are there once, and what is new
+/// after a test could be another run's. Where there can be no lock, nobody waits.
+fn alone() -> Option<File> {
+    let lock = Path::new("/tmp/openmps-platforms.lock");
+    let file = File::options().create(true).append(true).open(lock).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        println!("xtask: platforms: waiting for a test of another run");
+        flock(&file, FlockOperation::LockExclusive).ok()?;
+    }
+    Some(file)
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).ok();
@@ -114,7 +128,7 @@ impl Drop for Place {
 }
 
 /// Runs a test in this process, and writes down how it ended.
-pub(super) fn answer(test: super::Test, answer: &std::path::Path) -> Result<()> {
+pub(super) fn answer(test: super::Test, answer: &Path) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL)).context("to end with its parent")?;
     let result = test();
     Ok(fs::write(answer, Outcome::of(&result).to_text())?)
