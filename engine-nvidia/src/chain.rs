@@ -9,7 +9,7 @@
 //! stream, with its lock held. Must not know when launches are gathered, nor who waits for them.
 
 use std::ffi::c_void;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
@@ -18,6 +18,7 @@ use crate::common::Common;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
+use crate::module::Module;
 use crate::sync::Handle;
 
 /// What writes the word. Release at the scope of the system: whoever reads the ticket sees everything
@@ -122,6 +123,9 @@ struct Chain {
     executable: Handle<CUgraphExec>,
     /// One after another; the last is the mark.
     nodes: Vec<Handle<CUgraphNode>>,
+    /// What had the kernels when the chain was made, and has them now. The driver may look at either when
+    /// a node is changed, so that a chain of which one has gone is of no use any more.
+    modules: [Vec<Weak<Module>>; 2],
 }
 
 impl Chains {
@@ -186,6 +190,10 @@ impl Chains {
                 continue;
             }
             let launches = &mut launches[..length];
+            if let Some(stale) = made.take_if(|chain| chain.is_stale()) {
+                self.common.remove_nodes(stale.nodes.len());
+                stale.destroy(device.enter()?);
+            }
             if let Some(chain) = made {
                 device.within(home, |driver| {
                     chain.change(driver, mark, launches, signal)?;
@@ -238,6 +246,7 @@ impl Chain {
             graph: Handle(graph),
             executable: Handle(CUgraphExec::NULL),
             nodes: Vec::with_capacity(launches.len() + 1),
+            modules: [const { Vec::new() }; 2],
         };
         chain
             .fill(driver, mark, launches, signal)
@@ -254,6 +263,9 @@ impl Chain {
     ) -> Result<(), CUresult> {
         for launch in launches {
             launch.with_node(|parameters| self.add(driver, parameters))?;
+            for modules in &mut self.modules {
+                modules.push(Arc::downgrade(launch.module()));
+            }
         }
         signal.with(mark, |parameters| self.add(driver, parameters))?;
         // SAFETY: the pointer is to our own field, the graph ours.
@@ -285,27 +297,40 @@ impl Chain {
 
     /// Makes it the chain of these launches, as many as it has. What was issued stays as it was.
     fn change(
-        &self,
+        &mut self,
         driver: &Driver,
         mark: &Mark,
         launches: &mut [Launch],
         signal: Signal,
     ) -> Result<(), CUresult> {
+        let executable = self.executable;
         let set = |node: &Handle<CUgraphNode>, parameters: &CUDA_KERNEL_NODE_PARAMS| {
-            // SAFETY: the node is of this graph; the driver copies the parameters.
+            // SAFETY: the node is of this graph; the driver copies the parameters. The functions that the
+            // node was made with and has now are there: the chain is not stale, and no module is unloaded
+            // while launches have passed the gate, as these have.
             unsafe {
                 driver.cuGraphExecKernelNodeSetParams_v2(
-                    self.executable.0,
+                    executable.0,
                     node.0,
                     std::ptr::from_ref(parameters),
                 )
             }
         };
-        for (node, launch) in self.nodes.iter().zip(launches) {
+        let [_, now] = &mut self.modules;
+        for ((node, module), launch) in self.nodes.iter().zip(now).zip(launches) {
             launch.with_node(|parameters| set(node, parameters))?;
+            if !std::ptr::eq(module.as_ptr(), Arc::as_ptr(launch.module())) {
+                *module = Arc::downgrade(launch.module());
+            }
         }
         let last = self.nodes.last().ok_or(CUresult::ERROR_UNKNOWN)?;
         signal.with(mark, |parameters| set(last, parameters))
+    }
+
+    /// Whether a module is gone that it has a kernel of.
+    fn is_stale(&self) -> bool {
+        let mut modules = self.modules.iter().flatten();
+        modules.any(|module| module.strong_count() == 0)
     }
 
     fn launch(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {

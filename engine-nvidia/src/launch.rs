@@ -190,6 +190,11 @@ impl Launch {
         })
     }
 
+    /// What has the kernel.
+    pub(crate) fn module(&self) -> &Arc<Module> {
+        &self.module
+    }
+
     /// What keeps the module until the kernel has finished.
     pub(crate) fn after(self) -> After {
         After::Keep {

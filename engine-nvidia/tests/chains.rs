@@ -4,6 +4,7 @@ mod common;
 
 use common::{Controls, Fake};
 use cuda_abi::CUresult;
+use cuda_abi::operations::ModuleUnload;
 use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
@@ -122,6 +123,39 @@ fn a_chain_stays_in_the_part_that_its_client_has_now() {
         assert_eq!(alone - before.1, i64::from(BEFORE), "{percentage} %");
     }
     is_done_up_to(&mut guest, at, number);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_chain_of_a_module_that_has_gone_is_made_anew() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let (first, second) = (guest.module(PTX), guest.module(PTX));
+    // The first module's chains, then the second's in the same ones, and the other way round.
+    burst(&mut guest, 0, first, at, 0..300);
+    burst(&mut guest, 0, second, at, 300..600);
+    assert_eq!(guest.wait(0), Ok(()));
+    let unload = |guest: &mut Guest, module| {
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    };
+    unload(&mut guest, first);
+    controls.settle(1, 1);
+    burst(&mut guest, 0, second, at, 600..900);
+    assert_eq!(guest.wait(0), Ok(()));
+    let third = guest.module(PTX);
+    burst(&mut guest, 0, third, at, 900..1000);
+    assert_eq!(guest.wait(0), Ok(()));
+    unload(&mut guest, third);
+    controls.settle(1, 1);
+    burst(&mut guest, 0, second, at, 1000..1100);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(controls.stale_nodes(), 0);
+    is_done_up_to(&mut guest, at, 1100);
     guest.end();
     assert_eq!(controls.graphs(), 0);
 }

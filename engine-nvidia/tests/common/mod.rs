@@ -138,6 +138,11 @@ impl Controls {
         self.count(8)
     }
 
+    /// Nodes of graphs that were changed when a function that they had was gone.
+    pub fn stale_nodes(&self) -> i64 {
+        self.count(11)
+    }
+
     /// Launches of graphs, and of kernels by themselves.
     pub fn launches(&self) -> (i64, i64) {
         (self.count(9), self.count(10))

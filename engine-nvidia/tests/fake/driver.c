@@ -130,6 +130,7 @@ static void waits_for_all(void) {
 /* The multiprocessors of the stream of the last launch, or of its graph's context; 0 for all. */
 static long last_part;
 static int live_graphs, launched_graphs, launched_alone;
+static int stale_nodes; /* that were changed after their function had gone */
 
 /* What tests turn. */
 static void turn(int *what, int on) {
@@ -161,6 +162,7 @@ long fake_count(int what) {
     case 8: return live_graphs;
     case 9: return launched_graphs;
     case 10: return launched_alone;
+    case 11: return stale_nodes;
     }
     return -1;
 }
@@ -424,7 +426,7 @@ R cuMemsetD2D8Async(P to, size_t p, unsigned char v, size_t w, size_t h, struct 
 R cuMemsetD2D16Async(P to, size_t p, uint16_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 2, w, h, s); }
 R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 4, w, h, s); }
 
-struct module { char name[64]; long variable[8]; char *text; };
+struct module { char name[64]; long variable[8]; char *text; int gone; };
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     if (scarce()) return OUT_OF_MEMORY;
     const char *entry;
@@ -441,7 +443,8 @@ R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned 
     return sticky;
 }
 R cuModuleLoadData(struct module **m, const char *image) { return cuModuleLoadDataEx(m, image, 0, 0, 0); }
-R cuModuleUnload(struct module *m) { waits_for_all(); free(m->text); free(m); live_modules--; return OK; }
+/* What it was stays, so that a graph can tell that it has a function that is gone. */
+R cuModuleUnload(struct module *m) { waits_for_all(); m->gone = 1; live_modules--; return OK; }
 R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
@@ -500,7 +503,7 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
 }
 
 /* Graphs are chains of kernels, and run in the context that was current when they were made. */
-struct graph { int count; long part; struct op kernels[64]; };
+struct graph { int count; long part; struct op kernels[64]; struct module *first[64], *now[64]; };
 struct node_params { void *f; unsigned gx, gy, gz, bx, by, bz, shared; void **params, **extra, *kern, *context; };
 R cuGraphCreate(struct graph **g, unsigned f) {
     if (scarce()) return OUT_OF_MEMORY;
@@ -513,6 +516,7 @@ R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct 
     if (n != (g->count ? 1 : 0) || (n && *before != (P)g->count)) return INVALID_VALUE;
     g->part = current_part;
     R r = kernel(&g->kernels[g->count], p->gx, p->bx, p->params, p->extra);
+    g->first[g->count] = g->now[g->count] = p->f;
     if (!r) *node = ++g->count;
     return r;
 }
@@ -526,6 +530,8 @@ R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
 R cuGraphExecKernelNodeSetParams_v2(struct graph *e, P node, struct node_params *p) {
     if (scarce()) return OUT_OF_MEMORY;
     if (e->part != current_part || !node || node > (P)e->count) return INVALID_VALUE;
+    stale_nodes += e->first[node - 1]->gone || e->now[node - 1]->gone;
+    e->now[node - 1] = p->f;
     return kernel(&e->kernels[node - 1], p->gx, p->bx, p->params, p->extra);
 }
 R cuGraphLaunch(struct graph *e, struct stream *s) {
