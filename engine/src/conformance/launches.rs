@@ -2,7 +2,7 @@
 
 use cuda_abi::operations::{
     FunctionSet, LAUNCH_COOPERATIVE, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_PIECE,
-    OUTPUT_STDOUT, OutputTake,
+    OUTPUT_STDOUT, OutputTake, STREAM_DEPTH,
 };
 use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
 
@@ -35,7 +35,8 @@ pub fn saxpy(engine: &dyn Engine) {
 
 /// Many launches one after another, of two kernels: each has its own parameters, and they go in order.
 pub fn a_burst_keeps_its_order(engine: &dyn Engine) {
-    const COUNT: u64 = 1000;
+    // Two launches each, and no more than a stream takes, however slow the engine is.
+    const COUNT: u64 = STREAM_DEPTH / 2;
     let mut guest = Guest::new(engine);
     let (poke, peek) = (guest.module(kernels::POKE), guest.module(kernels::PEEK));
     let word = guest.commit(0, GRANULE);
