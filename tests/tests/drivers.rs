@@ -134,5 +134,15 @@ fn cards_are_listed_without_a_daemon() {
         list.starts_with("GPU 0: Fake GPU (UUID: GPU-00010203-"),
         "{list}"
     );
-    assert!(ask(&["cdi", "generate"]).contains("GPU-00010203-"));
+    let file = folder.path().join("devices.json");
+    let library = folder.path().join("lib");
+    let made = ask(&[
+        "cdi",
+        "generate",
+        "--output",
+        file.to_str().unwrap(),
+        "--library-directory",
+        library.to_str().unwrap(),
+    ]);
+    assert!(made.contains("GPU-00010203-"), "{made}");
 }
