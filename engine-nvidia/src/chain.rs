@@ -8,7 +8,7 @@
 //! Owns a stream's graphs, one of each length, which are made once there is use for them. Called by the
 //! stream, with its lock held. Must not know when launches are gathered, nor who waits for them.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Weak};
 
 use cuda_abi::CUresult;
@@ -23,11 +23,11 @@ use crate::sync::Handle;
 
 /// What writes the word. Release at the scope of the system: whoever reads the ticket sees everything
 /// that the kernels before have written.
-const MARK: &[u8] = b".version 6.0\n.target sm_70\n.address_size 64\n\
+const MARK: &CStr = c".version 6.0\n.target sm_70\n.address_size 64\n\
 .visible .entry openmps_mark(.param .u64 word, .param .u32 ticket) {\n\
 .reg .b64 %rd<2>;\n.reg .b32 %r<2>;\n\
 ld.param.u64 %rd1, [word];\nld.param.u32 %r1, [ticket];\n\
-st.release.sys.global.u32 [%rd1], %r1;\nret;\n}\n\0";
+st.release.sys.global.u32 [%rd1], %r1;\nret;\n}\n";
 
 /// Kernels of the chains that a stream may have: what is gathered goes in such pieces.
 const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
@@ -51,23 +51,8 @@ pub(crate) struct Mark(Handle<CUfunction>);
 impl Mark {
     /// Loads it in the current context. `None` if the driver does not take it: then there are no chains.
     pub(crate) fn load(driver: &Driver) -> Option<Self> {
-        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-        // SAFETY: the image ends with a zero and the pointers are to locals; the module goes with the
-        // context.
-        unsafe {
-            driver
-                .cuModuleLoadDataEx(
-                    &raw mut module,
-                    MARK.as_ptr().cast(),
-                    0,
-                    std::ptr::null_mut(),
-                    std::ptr::null_mut(),
-                )
-                .ok()?;
-            driver
-                .cuModuleGetFunction(&raw mut function, module, c"openmps_mark".as_ptr())
-                .ok()?;
-        }
+        // The module goes with the context.
+        let (_, function) = driver.load_own(MARK, c"openmps_mark").ok()?;
         Some(Self(Handle(function)))
     }
 }
@@ -191,8 +176,7 @@ impl Chains {
             }
             let launches = &mut launches[..length];
             if let Some(stale) = made.take_if(|chain| chain.is_stale()) {
-                self.common.remove_nodes(stale.nodes.len());
-                stale.destroy(device.enter()?);
+                stale.end(&device, &self.common);
             }
             if let Some(chain) = made {
                 device.within(home, |driver| {
@@ -201,7 +185,7 @@ impl Chains {
                 })?;
                 return Ok(length);
             }
-            if self.common.add_nodes(length + 1) {
+            if self.common.nodes.take(length + 1) {
                 let chain = device.within(home, |driver| {
                     let chain = Chain::new(driver, mark, launches, signal)?;
                     chain
@@ -210,7 +194,7 @@ impl Chains {
                     Ok(chain)
                 });
                 if chain.is_err() {
-                    self.common.remove_nodes(length + 1);
+                    self.common.nodes.give(length + 1);
                 }
                 *made = Some(chain?);
                 return Ok(length);
@@ -223,10 +207,7 @@ impl Chains {
 impl Drop for Chains {
     fn drop(&mut self) {
         for chain in self.made.iter().flatten() {
-            self.common.remove_nodes(chain.nodes.len());
-            if let Ok(driver) = self.device.enter() {
-                chain.destroy(driver);
-            }
+            chain.end(&self.device, &self.common);
         }
     }
 }
@@ -336,6 +317,14 @@ impl Chain {
     fn launch(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
         // SAFETY: both are ours, and of one context.
         unsafe { driver.cuGraphLaunch(self.executable.0, stream) }
+    }
+
+    /// Destroys it, unless the device has died, and gives back the room for its nodes.
+    fn end(&self, device: &Device, common: &Common) {
+        common.nodes.give(self.nodes.len());
+        if let Ok(driver) = device.enter() {
+            self.destroy(driver);
+        }
     }
 
     fn destroy(&self, driver: &Driver) {

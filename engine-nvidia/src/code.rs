@@ -4,55 +4,53 @@
 //! Knows nothing of modules.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
 
+use crate::sync::Room;
+
 /// Bytes of images that a client's own modules may have on one device together: as many as its images may.
-const MOST: u64 = 1 << 30;
+const MOST: usize = 1 << 30;
 
 /// What a client has of code, by device.
 #[derive(Debug)]
-pub(crate) struct Code(Vec<AtomicU64>);
+pub(crate) struct Code(Vec<Room>);
 
 /// The code of one module, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct OwnCode {
     code: Arc<Code>,
     device: usize,
-    bytes: u64,
+    bytes: usize,
 }
 
 impl Code {
     /// None on any of so many devices.
     pub(crate) fn new(devices: usize) -> Arc<Self> {
-        Arc::new(Self((0..devices).map(|_| AtomicU64::new(0)).collect()))
+        Arc::new(Self((0..devices).map(|_| Room::of(MOST)).collect()))
     }
 
     /// Counts the code of one module more.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY beyond the bound.
-    pub(crate) fn take(self: &Arc<Self>, device: usize, bytes: u64) -> Result<OwnCode, CUresult> {
-        let used = self.0.get(device).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        let before = used.fetch_add(bytes, Ordering::Relaxed);
-        let own = OwnCode {
+    pub(crate) fn take(self: &Arc<Self>, device: usize, bytes: usize) -> Result<OwnCode, CUresult> {
+        let room = self.0.get(device).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if !room.take(bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        Ok(OwnCode {
             code: Arc::clone(self),
             device,
             bytes,
-        };
-        // If it does not fit, dropping it counts it back.
-        match before.saturating_add(bytes) <= MOST {
-            true => Ok(own),
-            false => Err(CUresult::ERROR_OUT_OF_MEMORY),
-        }
+        })
     }
 }
 
 impl Drop for OwnCode {
     fn drop(&mut self) {
-        if let Some(used) = self.code.0.get(self.device) {
-            used.fetch_sub(self.bytes, Ordering::Relaxed);
+        if let Some(room) = self.code.0.get(self.device) {
+            room.give(self.bytes);
         }
     }
 }

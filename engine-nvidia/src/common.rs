@@ -19,7 +19,7 @@ use crate::module::Module;
 use crate::output::Output;
 use crate::poller::Waker;
 use crate::stream::Stream;
-use crate::sync::lock;
+use crate::sync::{Room, lock};
 
 /// Kernels that are named when a device dies.
 const MOST_NAMED: usize = 8;
@@ -45,9 +45,9 @@ pub(crate) struct Common {
     /// The client is going: nothing is reported any more.
     closed: AtomicBool,
     /// Bytes of all operations that wait here.
-    waiting: AtomicUsize,
+    pub(crate) waiting: Room,
     /// Nodes of all chains.
-    nodes: AtomicUsize,
+    pub(crate) nodes: Room,
     /// Streams with operations that were not signed when they came here. Streams keep this.
     unsigned: Mutex<Vec<Weak<Stream>>>,
     /// Streams that have work, other than those that somebody is looking at.
@@ -79,8 +79,8 @@ impl Common {
             attended: AtomicBool::new(false),
             cleared,
             closed: AtomicBool::new(false),
-            waiting: AtomicUsize::new(0),
-            nodes: AtomicUsize::new(0),
+            waiting: Room::of(WAITING_BYTES),
+            nodes: Room::of(MOST_NODES),
             unsigned: Mutex::default(),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
@@ -201,41 +201,6 @@ impl Common {
     /// Whether reports are still wanted.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Acquire)
-    }
-
-    /// Takes room for an operation that waits; `false`, and nothing taken, if there is none.
-    pub(crate) fn keep(&self, bytes: usize) -> bool {
-        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) > WAITING_BYTES {
-            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        true
-    }
-
-    /// Takes room for the rest of an operation that was taken already, whether there is any or not.
-    pub(crate) fn keep_rest(&self, bytes: usize) {
-        self.waiting.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Gives the room back.
-    pub(crate) fn unkeep(&self, bytes: usize) {
-        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Takes room for so many nodes of a chain; `false`, and nothing taken, if there is none.
-    pub(crate) fn add_nodes(&self, count: usize) -> bool {
-        let before = self.nodes.fetch_add(count, Ordering::Relaxed);
-        if before.saturating_add(count) > MOST_NODES {
-            self.nodes.fetch_sub(count, Ordering::Relaxed);
-            return false;
-        }
-        true
-    }
-
-    /// Gives the room back.
-    pub(crate) fn remove_nodes(&self, count: usize) {
-        self.nodes.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// A stream has an operation that is not signed.

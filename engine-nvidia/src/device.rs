@@ -127,16 +127,19 @@ impl Device {
 
     /// Its architecture's number: 90 for compute capability 9.0.
     pub(crate) fn architecture(&self) -> u32 {
-        let part = |number| self.facts.attribute(number).unwrap_or(0).max(0);
-        let (major, minor) = (COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR);
-        (10 * part(major) + part(minor)).cast_unsigned()
+        10 * self.fact(COMPUTE_CAPABILITY_MAJOR) + self.fact(COMPUTE_CAPABILITY_MINOR)
     }
 
     /// Threads that can be on it at once.
     pub(crate) fn threads(&self) -> u64 {
-        let fact = |number| self.facts.attribute(number).unwrap_or(0).max(0);
-        let each = fact(MAX_THREADS_PER_MULTIPROCESSOR);
-        u64::from(each.cast_unsigned()) * u64::from(fact(MULTIPROCESSOR_COUNT).cast_unsigned())
+        u64::from(self.fact(MAX_THREADS_PER_MULTIPROCESSOR))
+            * u64::from(self.fact(MULTIPROCESSOR_COUNT))
+    }
+
+    /// An attribute that is a count; 0 if the driver did not tell.
+    fn fact(&self, number: u32) -> u32 {
+        let value = self.facts.attribute(number).unwrap_or(0);
+        value.max(0).cast_unsigned()
     }
 
     /// The bit that stands for it.

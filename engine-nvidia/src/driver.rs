@@ -3,6 +3,7 @@
 //! A function that an older driver lacks answers CUDA_ERROR_NOT_SUPPORTED. Owns the loading and the
 //! raw calls; what they mean is for the modules that make them.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -228,6 +229,28 @@ impl Driver {
         // SAFETY: no pointers.
         unsafe { driver.cuInit(0) }.map_err(OpenError::of("cuInit"))?;
         Ok(driver)
+    }
+
+    /// Loads a text of our own into the current context: the module, and its kernel of this name.
+    ///
+    /// # Errors
+    /// The driver's status; then nothing is loaded.
+    pub(crate) fn load_own(
+        &self,
+        text: &CStr,
+        kernel: &CStr,
+    ) -> Result<(CUmodule, CUfunction), CUresult> {
+        let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
+        // SAFETY: pointers are to locals and to strings with their NUL.
+        unsafe {
+            self.cuModuleLoadData(&raw mut module, text.as_ptr().cast())?;
+            if let Err(code) = self.cuModuleGetFunction(&raw mut function, module, kernel.as_ptr())
+            {
+                let _ = self.cuModuleUnload(module);
+                return Err(code);
+            }
+        }
+        Ok((module, function))
     }
 
     /// How many devices there are; at least one.

@@ -55,6 +55,17 @@ fn facts(devices: &[Arc<Device>]) -> Vec<DeviceFacts> {
     facts
 }
 
+/// Opens the driver that OPENMPS_DRIVER names, or the one in the usual places.
+fn open_driver() -> Result<Driver, OpenError> {
+    // Where there is no driver, nothing need be prepared to find that out.
+    let tried = locate::candidates();
+    if !tried.iter().any(|path| path.exists()) {
+        return Err(OpenError::NoDriver { tried });
+    }
+    environment::check()?;
+    Driver::open(tried)
+}
+
 impl NvidiaEngine {
     /// Opens the driver that OPENMPS_DRIVER names, or the one in the usual places, and takes the
     /// primary context of each device. A process does this once.
@@ -63,13 +74,7 @@ impl NvidiaEngine {
     /// See [`OpenError`]: no driver, one that is too old or is our own client library, an environment
     /// without the settings of [`ENVIRONMENT`](crate::ENVIRONMENT), or a call of the driver that failed.
     pub fn open() -> Result<Self, OpenError> {
-        // Where there is no driver, nothing need be prepared to find that out.
-        let tried = locate::candidates();
-        if !tried.iter().any(|path| path.exists()) {
-            return Err(OpenError::NoDriver { tried });
-        }
-        environment::check()?;
-        Self::over(Driver::open(tried)?)
+        Self::over(open_driver()?)
     }
 
     /// As [`NvidiaEngine::open`], with the driver at this absolute path.
@@ -87,12 +92,7 @@ impl NvidiaEngine {
     /// # Errors
     /// As [`NvidiaEngine::open`].
     pub fn look() -> Result<Vec<DeviceFacts>, OpenError> {
-        let tried = locate::candidates();
-        if !tried.iter().any(|path| path.exists()) {
-            return Err(OpenError::NoDriver { tried });
-        }
-        environment::check()?;
-        let driver = Driver::open(tried)?;
+        let driver = open_driver()?;
         (0..driver.count_devices()?)
             .map(|ordinal| {
                 crate::facts::of(&driver, ordinal)

@@ -249,8 +249,8 @@ impl Image {
     }
 
     /// Bytes of it, as the driver gets them.
-    pub(crate) fn code_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+    pub(crate) fn code_bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// Whether its users have one module.

@@ -7,7 +7,7 @@
 //!
 //! Called by clients before they launch. Must not know which kernels those are.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
@@ -72,8 +72,8 @@ impl Local {
 }
 
 /// A kernel of so many bytes of local memory that does nothing, as the driver's compiler cannot know.
-fn text(bytes: u64) -> String {
-    format!(
+fn text(bytes: u64) -> CString {
+    let text = format!(
         ".version 6.0\n.target sm_70\n.address_size 64\n\
          .visible .entry deep(.param .u64 at, .param .u32 index)\n\
          {{\n\
@@ -93,37 +93,32 @@ fn text(bytes: u64) -> String {
          st.global.u32 [%d1], %r2;\n\
          done:\n\
          ret;\n\
-         }}\n\0"
-    )
+         }}\n"
+    );
+    CString::new(text).unwrap_or_default()
 }
 
 fn launch(driver: &Driver, stream: CUstream, bytes: u64) -> Result<(), CUresult> {
-    let text = text(bytes);
-    let (mut module, mut function) = (CUmodule::NULL, CUfunction::NULL);
-    // SAFETY: the text ends with a NUL, and the pointer is to a local.
-    unsafe { driver.cuModuleLoadData(&raw mut module, text.as_ptr().cast())? };
+    let (module, function) = driver.load_own(&text(bytes), c"deep")?;
     let (mut at, mut index) = (0_u64, 0_u32);
     let mut parameters: [*mut c_void; 2] = [(&raw mut at).cast(), (&raw mut index).cast()];
-    // SAFETY: the pointers are to locals and to a string with its NUL; the parameters are those of the
-    // kernel, which follows no address if the second is 0.
+    // SAFETY: the pointers are to locals; the parameters are those of the kernel, which follows no address
+    // if the second is 0.
     let launched = unsafe {
         driver
-            .cuModuleGetFunction(&raw mut function, module, c"deep".as_ptr())
-            .and_then(|()| {
-                driver.cuLaunchKernel(
-                    function,
-                    1,
-                    1,
-                    1,
-                    1,
-                    1,
-                    1,
-                    0,
-                    stream,
-                    parameters.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            })
+            .cuLaunchKernel(
+                function,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream,
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
             .and_then(|()| driver.cuStreamSynchronize(stream))
     };
     // SAFETY: loaded above, and its kernel has ended; the caller sees to it that nothing else runs.
@@ -137,8 +132,8 @@ mod tests {
 
     #[test]
     fn the_kernel_is_a_program() {
-        let text = text(4096);
-        let parsed = ptx::parse(text.trim_end_matches('\0'));
+        let text = text(4096).into_string().unwrap();
+        let parsed = ptx::parse(&text);
         assert!(parsed.is_ok(), "{parsed:?}");
         assert!(text.contains("room[4096]"));
     }

@@ -258,7 +258,7 @@ impl Stream {
         } else if state.pending.len() as u64 >= STREAM_DEPTH {
             return Err(CUresult::ERROR_INVALID_VALUE);
         } else {
-            let work = if self.common.keep(work.kept()) {
+            let work = if self.common.waiting.take(work.kept()) {
                 work
             } else {
                 Work::Refused(CUresult::ERROR_OUT_OF_MEMORY)
@@ -459,7 +459,7 @@ impl Stream {
             after,
         });
         if let Some(rest) = rest {
-            self.common.keep_rest(rest.kept());
+            self.common.waiting.take_anyway(rest.kept());
             state.pending.push_front((sequence, rest));
         }
     }
@@ -600,7 +600,7 @@ impl Stream {
                     break;
                 };
                 gave = true;
-                self.common.unkeep(work.kept());
+                self.common.waiting.give(work.kept());
                 self.take(state, sequence, work);
             }
             // What failed at once is reported at once.

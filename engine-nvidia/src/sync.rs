@@ -1,10 +1,48 @@
 //! Small things that several modules need to share state between threads.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Locks; a panic elsewhere does not make the state useless, it is kept right at every step.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of something that has a bound, how much is taken.
+#[derive(Debug)]
+pub(crate) struct Room {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+impl Room {
+    /// Room for so much, of which nothing is taken.
+    pub(crate) const fn of(most: usize) -> Self {
+        Self {
+            taken: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    /// Takes so much; `false`, and nothing taken, if there is not so much left.
+    pub(crate) fn take(&self, count: usize) -> bool {
+        let before = self.taken.fetch_add(count, Ordering::Relaxed);
+        let fits = before.saturating_add(count) <= self.most;
+        if !fits {
+            self.give(count);
+        }
+        fits
+    }
+
+    /// Takes so much, whether it is left or not.
+    pub(crate) fn take_anyway(&self, count: usize) {
+        self.taken.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Gives so much back.
+    pub(crate) fn give(&self, count: usize) {
+        self.taken.fetch_sub(count, Ordering::Relaxed);
+    }
 }
 
 /// A handle of the driver, or a pointer that only the driver follows.

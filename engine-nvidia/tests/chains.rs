@@ -2,20 +2,22 @@
 
 mod common;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, PTX, part, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::operations::ModuleUnload;
-use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
-
-const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+use engine_nvidia::NvidiaEngine;
 
 /// Launches after which a stream has chains.
 const BEFORE: u32 = 64;
 
-fn poke(to: u64, value: u32) -> Vec<u8> {
-    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+/// A client, its memory and its module.
+fn poking(engine: &NvidiaEngine) -> (Guest, u64, u64) {
+    let mut guest = Guest::new(engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    (guest, at, module)
 }
 
 /// Launches that each write their number to a place of their own.
@@ -38,9 +40,7 @@ fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let mut guest = Guest::new(&engine);
-    let at = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
+    let (mut guest, at, module) = poking(&engine);
     burst(&mut guest, 0, module, at, 0..BEFORE);
     assert_eq!(guest.wait(0), Ok(()));
     assert_eq!(controls.launches(), (0, i64::from(BEFORE)));
@@ -74,9 +74,7 @@ fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
 fn what_the_driver_refuses_in_a_graph_is_refused_by_itself() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
-    let mut guest = Guest::new(&engine);
-    let at = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
+    let (mut guest, at, module) = poking(&engine);
     burst(&mut guest, 0, module, at, 0..BEFORE + 40);
     let wrong = guest.at(0);
     let launch = simple_launch(module, 1, 2000);
@@ -101,18 +99,14 @@ fn a_chain_stays_in_the_part_that_its_client_has_now() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let share = |percentage| Share {
-        percentage,
-        ..Share::default()
-    };
-    let mut guest = Guest::with_share(&engine, share(50.0));
+    let mut guest = Guest::with_share(&engine, part(50.0));
     guest.context(0, 0);
     let at = guest.commit(0, GRANULE);
     let module = guest.module(PTX);
     let mut number = 0;
     // Of 1016 multiprocessors in groups of 127.
     for (percentage, multiprocessors) in [(50.0, 508), (25.0, 254), (100.0, 0), (12.5, 127)] {
-        guest.client.set_share(share(percentage)).unwrap();
+        guest.client.set_share(part(percentage)).unwrap();
         let before = controls.launches();
         burst(&mut guest, 0, module, at, number..number + 200);
         number += 200;
@@ -132,9 +126,8 @@ fn a_chain_of_a_module_that_has_gone_is_made_anew() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let mut guest = Guest::new(&engine);
-    let at = guest.commit(0, GRANULE);
-    let (first, second) = (guest.module(PTX), guest.module(PTX));
+    let (mut guest, at, first) = poking(&engine);
+    let second = guest.module(PTX);
     // The first module's chains, then the second's in the same ones, and the other way round.
     burst(&mut guest, 0, first, at, 0..300);
     burst(&mut guest, 0, second, at, 300..600);
@@ -165,9 +158,7 @@ fn streams_beyond_a_clients_room_do_without_chains() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let mut guest = Guest::new(&engine);
-    let at = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
+    let (mut guest, at, module) = poking(&engine);
     for stream in 40..60 {
         guest.stream(stream);
         burst(&mut guest, stream, module, at, 0..BEFORE);
@@ -190,17 +181,11 @@ fn streams_beyond_a_clients_room_do_without_chains() {
 fn a_gathered_launch_does_not_wait_for_others() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
-    let mut guest = Guest::new(&engine);
-    let at = guest.commit(0, GRANULE);
-    let module = guest.module(PTX);
+    let (mut guest, at, module) = poking(&engine);
     burst(&mut guest, 0, module, at, 0..BEFORE);
     assert_eq!(guest.wait(0), Ok(()));
     // Nobody says that nothing more comes: the poller issues it.
     guest.launch(0, module, 1, 1, &poke(at, 77));
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-    while !guest.is_done(0) {
-        assert!(std::time::Instant::now() < until, "it was never issued");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    until("it is issued", || guest.is_done(0));
     assert_eq!(guest.word(at), 77);
 }

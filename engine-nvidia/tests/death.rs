@@ -5,17 +5,13 @@ mod common;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, poke};
 use cuda_abi::CUresult;
 use cuda_abi::operations::CONTEXT_SLOTS;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 
 const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
-
-fn poke(to: u64, value: u32) -> Vec<u8> {
-    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
-}
 
 /// Each death in a process of its own, which this one is when it is told of one.
 #[test]

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, PTX, part, poke};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
@@ -16,8 +16,6 @@ use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
 use engine::{Engine, GroupShare, Share, Window};
-
-const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
 fn fake() -> Fake {
     Fake::new(&["VERSION=12040"])
@@ -44,10 +42,6 @@ cases! {
     streams: operations_keep_their_order events_keep_time destroyed_streams_take_nothing
         slots_can_be_used_again unknown_handles_are_refused
         a_destroyed_context_reports_all_that_it_had;
-}
-
-fn poke(to: u64, value: u32) -> Vec<u8> {
-    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
 }
 
 #[test]
@@ -460,10 +454,6 @@ fn a_percentage_is_a_part_of_the_multiprocessors() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let share = |percentage| Share {
-        percentage,
-        ..Share::default()
-    };
     let launch = |guest: &mut Guest, stream| {
         let device = guest.windows[0].base;
         let module = guest.module(PTX);
@@ -474,29 +464,29 @@ fn a_percentage_is_a_part_of_the_multiprocessors() {
     let mut whole = Guest::new(&engine);
     whole.commit(0, GRANULE);
     assert_eq!(launch(&mut whole, 0), 0);
-    let mut part = Guest::with_share(&engine, share(45.0));
-    part.context(0, 0);
-    part.commit(0, GRANULE);
-    assert_eq!(launch(&mut part, 0), 3 * 127);
+    let mut limited = Guest::with_share(&engine, part(45.0));
+    limited.context(0, 0);
+    limited.commit(0, GRANULE);
+    assert_eq!(launch(&mut limited, 0), 3 * 127);
     // A change holds for streams that were there, once what they had is done.
-    part.stream(40);
-    assert_eq!(launch(&mut part, 40), 3 * 127);
-    part.client.set_share(share(10.0)).unwrap();
-    let smallest = (launch(&mut part, 40), launch(&mut part, 0));
+    limited.stream(40);
+    assert_eq!(launch(&mut limited, 40), 3 * 127);
+    limited.client.set_share(part(10.0)).unwrap();
+    let smallest = (launch(&mut limited, 40), launch(&mut limited, 0));
     assert_eq!(smallest, (127, 127));
     controls.hold(true);
-    let device = part.windows[0].base;
-    part.write(40, device, &[1]);
-    part.client.set_share(share(100.0)).unwrap();
-    part.write(40, device, &[2]);
+    let device = limited.windows[0].base;
+    limited.write(40, device, &[1]);
+    limited.client.set_share(part(100.0)).unwrap();
+    limited.write(40, device, &[2]);
     controls.hold(false);
-    assert_eq!(part.wait(40), Ok(()));
-    assert_eq!(launch(&mut part, 40), 0);
+    assert_eq!(limited.wait(40), Ok(()));
+    assert_eq!(launch(&mut limited, 40), 0);
     let reserved = Share {
         reserved: true,
-        ..share(50.0)
+        ..part(50.0)
     };
-    let refused = part.client.set_share(reserved);
+    let refused = limited.client.set_share(reserved);
     assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
 
     // All of a group have its part together.
@@ -507,8 +497,8 @@ fn a_percentage_is_a_part_of_the_multiprocessors() {
         })
     };
     engine.set_group(7, together(60.0)).unwrap();
-    let mut first = Guest::in_group(&engine, share(100.0), Some(7));
-    let mut second = Guest::in_group(&engine, share(50.0), Some(7));
+    let mut first = Guest::in_group(&engine, part(100.0), Some(7));
+    let mut second = Guest::in_group(&engine, part(50.0), Some(7));
     for guest in [&mut first, &mut second] {
         guest.context(0, 0);
         guest.commit(0, GRANULE);

@@ -4,12 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, PTX, until};
 use engine::Sight;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
-
-const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
 /// Time for the poller: to fall asleep, and then to see what it must not see.
 const MEANWHILE: Duration = Duration::from_millis(50);
@@ -48,7 +46,7 @@ fn what_is_left_is_seen_by_the_poller() {
     guest.write(0, device, &[1]);
     guest.client.leave();
     controls.hold(false);
-    until_done(&guest);
+    until("somebody sees it", || guest.is_done(0));
 }
 
 #[test]
@@ -64,13 +62,5 @@ fn who_looks_and_is_held_up_holds_up_nobody_who_loads() {
     controls.hold(false);
     // It has not looked again: the load waits until all that was issued is known to be done.
     other.module_in(0, PTX);
-    until_done(&held_up);
-}
-
-fn until_done(guest: &Guest) {
-    let until = std::time::Instant::now() + Duration::from_secs(10);
-    while !guest.is_done(0) {
-        assert!(std::time::Instant::now() < until, "nobody saw it");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("somebody sees it", || held_up.is_done(0));
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::panic::AssertUnwindSafe;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{ArrayCreate, ArrayDestroy, ModuleUnload};
 use cuda_abi::types::CUarray_format;
@@ -13,8 +13,6 @@ use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 use engine::{Share, Window};
 use engine_nvidia::NvidiaEngine;
-
-const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
 
 /// A bit of everything; what finds no memory gives its error, which ends the client.
 fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
@@ -24,7 +22,7 @@ fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
     guest.stream(40);
     guest.upload(device, &[7; 100]);
     let (module, _) = guest.module_in(0, PTX);
-    let value = [&device.to_le_bytes()[..], &5_u32.to_le_bytes()].concat();
+    let value = poke(device, 5);
     // So many that the last of them go in a graph.
     for _ in 0..70 {
         guest.launch(40, module, 1, 1, &value);

@@ -4,35 +4,14 @@
 mod common;
 
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Controls, Fake};
+use common::{Controls, Fake, PTX, part, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{Copy, ModuleLoad};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
-use engine::{Engine, Share};
-
-const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
-
-fn poke(to: u64, value: u32) -> Vec<u8> {
-    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(Instant::now() < limit, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn part(percentage: f32) -> Share {
-    Share {
-        percentage,
-        ..Share::default()
-    }
-}
+use engine::Engine;
 
 /// A client that goes while a kernel of it spins.
 fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {

@@ -7,8 +7,41 @@ use std::process::Command;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use engine::Share;
 use engine_nvidia::{NvidiaEngine, OpenError, prepare_environment};
 use libloading::os::unix::Library;
+
+/// A module with one variable, and a kernel that writes its second parameter to the address in its first.
+#[allow(dead_code, reason = "not every test file loads one")]
+pub const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .entry poke() {}";
+
+/// Parameters of that kernel.
+#[allow(dead_code, reason = "not every test file launches one")]
+pub fn poke(to: u64, value: u32) -> Vec<u8> {
+    [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
+}
+
+/// So many per cent of a device.
+#[allow(
+    dead_code,
+    reason = "not every test file has clients with less than all"
+)]
+pub fn part(percentage: f32) -> Share {
+    Share {
+        percentage,
+        ..Share::default()
+    }
+}
+
+/// Waits until something holds, for twenty seconds at most.
+#[allow(dead_code, reason = "not every test file waits")]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < limit, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// A fake driver's file.
 pub struct Fake {
