@@ -31,7 +31,14 @@ pub struct Partition {
 #[must_use]
 pub fn chunks(device: &ListedDevice) -> (u32, u32) {
     let chunk = device.chunk.max(1);
-    (device.multiprocessors / chunk, chunk)
+    let even = device.multiprocessors / chunk;
+    // A server of an older release does not say how many there are.
+    let count = if device.chunks == 0 {
+        even
+    } else {
+        device.chunks.min(even)
+    };
+    (count, chunk)
 }
 
 /// What a device's partitions leave.
@@ -168,6 +175,12 @@ mod tests {
         assert_eq!(chunks(&device(132, 8)), (16, 8));
         assert_eq!(chunks(&device(3, 1)), (3, 1));
         assert_eq!(chunks(&device(3, 0)), (3, 1));
+        let counted = |chunks| ListedDevice {
+            chunks,
+            ..device(132, 8)
+        };
+        assert_eq!(chunks(&counted(15)), (15, 8));
+        assert_eq!(chunks(&counted(99)), (16, 8));
         let partition = |chunks| Partition {
             device: 0,
             id: 1,

@@ -38,6 +38,8 @@ const NOT_PROMISED: &[(&str, &str)] = &[
     ("progress::dropping_a_client_ends_its_kernels", ENDLESS),
     ("progress::destroying_a_context_ends_its_kernels", ENDLESS),
     ("shares::what_never_ends_keeps_nobody", ENDLESS),
+    ("shares::what_is_reserved_and_busy_keeps_nobody", ENDLESS),
+    ("shares::a_storm_of_shares_leaves_nothing", SHARED),
     ("progress::a_storm_of_clients_leaves_nothing", SHARED),
     ("progress::forty_kernels_wait_in_a_ring", QUEUES),
     ("faults::an_illegal_address_ends_its_context_only", SHARED),

@@ -23,6 +23,7 @@ use crate::image::Image;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::shares::Claim;
 use crate::stream::Stream;
 use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
@@ -50,6 +51,8 @@ pub(crate) struct NvidiaClient {
     /// Goes last: its unmapping needs all work to be over.
     memory: Memory,
     scratch: Vec<Arc<Stream>>,
+    /// What it has of the devices. After its memory, since others may have to be waited for.
+    claim: Claim,
     /// After all that: what goes last is given back by its poller.
     shared: Arc<Shared>,
 }
@@ -69,18 +72,13 @@ impl NvidiaClient {
             group,
             observer,
         } = attachment;
-        if !(share.percentage > 0.0 && share.percentage <= 100.0) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        if share.reserved {
-            return Err(CUresult::ERROR_NOT_SUPPORTED);
-        }
         for device in &shared.devices {
             device.probe()?;
         }
+        let claim = shared.shares.join(share, group)?;
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(Common::new(observer, waker, memory.cleared(), group, share));
+        let common = Arc::new(Common::new(observer, waker, memory.cleared()));
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
@@ -96,6 +94,7 @@ impl NvidiaClient {
             textures: HashMap::new(),
             memory,
             scratch: Vec::new(),
+            claim,
         })
     }
 }
@@ -117,7 +116,7 @@ impl Client for NvidiaClient {
     }
 
     fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
-        self.common.set_share(share, &self.shared.groups)
+        self.claim.set(share)
     }
 
     fn assist(&mut self) -> bool {
@@ -206,12 +205,13 @@ impl Client for NvidiaClient {
         let observer = Arc::clone(&self.common.observer);
         let device = Arc::clone(device);
         let context = Arc::new(Context::new(id, device, request.share, observer));
-        let groups = &self.shared.groups;
-        self.common.add_context(Arc::clone(&context), groups)?;
+        self.claim.add(&context)?;
+        self.common.add_context(Arc::clone(&context));
         // The legacy stream comes with its context.
         let added = self.add_stream(id, 0, Arc::clone(&context));
         if added.is_err() {
             self.common.remove_context(&context);
+            self.claim.remove(&context);
             return added;
         }
         self.contexts.insert(id, context);
@@ -230,6 +230,7 @@ impl Client for NvidiaClient {
         // What the driver has runs to its end; what waits fails.
         context.destroy();
         self.common.remove_context(&context);
+        self.claim.remove(&context);
         for stream in self.streams.values() {
             if Arc::ptr_eq(stream.context(), &context) {
                 stream.end();

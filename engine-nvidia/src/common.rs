@@ -1,5 +1,4 @@
-//! What a client's streams have in common: who is told of them, which have work, and the parts of the
-//! devices that they are held to.
+//! What a client's streams have in common: who is told of them, and which have work.
 //!
 //! Called by the client, by its streams and by the poller. Must not know what the operations are.
 
@@ -7,14 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-use cuda_abi::CUresult;
-use engine::{Observer, Share};
+use engine::Observer;
 
 use crate::chain::MOST_NODES;
 use crate::cleared::Cleared;
 use crate::code::Code;
 use crate::context::Context;
-use crate::groups::Groups;
 use crate::module::Module;
 use crate::output::Output;
 use crate::poller::Waker;
@@ -57,8 +54,6 @@ pub(crate) struct Common {
     contexts: Mutex<Vec<Arc<Context>>>,
     /// Kernels that it has left behind.
     left: Mutex<Vec<String>>,
-    group: Option<u32>,
-    share: Mutex<Share>,
 }
 
 impl Common {
@@ -66,8 +61,6 @@ impl Common {
         observer: Arc<dyn Observer>,
         waker: Arc<Waker>,
         cleared: Vec<Arc<Cleared>>,
-        group: Option<u32>,
-        share: Share,
     ) -> Self {
         Self {
             came: Instant::now(),
@@ -86,8 +79,6 @@ impl Common {
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
             left: Mutex::default(),
-            group,
-            share: Mutex::new(share),
         }
     }
 
@@ -111,54 +102,8 @@ impl Common {
         }
     }
 
-    /// Adds a context, and gives it its part of its device.
-    ///
-    /// # Errors
-    /// See [`Groups::fit`]; then it was not added.
-    pub(crate) fn add_context(
-        &self,
-        context: Arc<Context>,
-        groups: &Groups,
-    ) -> Result<(), CUresult> {
-        let share = *lock(&self.share);
-        let part = groups.fit(self.group, share, &context)?;
-        context.set_part(part);
+    pub(crate) fn add_context(&self, context: Arc<Context>) {
         lock(&self.contexts).push(context);
-        Ok(())
-    }
-
-    pub(crate) fn group(&self) -> Option<u32> {
-        self.group
-    }
-
-    /// Changes the share.
-    ///
-    /// # Errors
-    /// See [`Groups::fit`]; then it is as it was.
-    pub(crate) fn set_share(&self, share: Share, groups: &Groups) -> Result<(), CUresult> {
-        let mut now = lock(&self.share);
-        let before = std::mem::replace(&mut *now, share);
-        drop(now);
-        self.refit(groups)
-            .inspect_err(|_| *lock(&self.share) = before)
-    }
-
-    /// Gives all contexts the parts that are due to them now.
-    ///
-    /// # Errors
-    /// See [`Groups::fit`]; then they have the parts that they had.
-    pub(crate) fn refit(&self, groups: &Groups) -> Result<(), CUresult> {
-        let share = *lock(&self.share);
-        let contexts = lock(&self.contexts).clone();
-        let parts = contexts
-            .iter()
-            .map(|context| groups.fit(self.group, share, context))
-            .collect::<Result<Vec<_>, _>>()?;
-        for (context, part) in contexts.iter().zip(parts) {
-            context.set_part(part);
-        }
-        self.waker.wake();
-        Ok(())
     }
 
     pub(crate) fn remove_context(&self, context: &Arc<Context>) {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUstream};
+use cuda_abi::types::{CUcontext, CUstream};
 use engine::Observer;
 
 use crate::device::Device;
@@ -24,8 +24,8 @@ pub(crate) struct Context {
     running: Arc<Running>,
     /// The part of the device that it asked for itself, in millionths; 0 if it did not.
     share: u32,
-    /// The part of the device that its kernels stay in, if that is not all of it.
-    part: Mutex<Option<Arc<Part>>>,
+    /// The part of the device that its kernels stay in.
+    part: Mutex<Arc<Part>>,
     /// Counts changes of the part.
     epoch: AtomicU64,
     /// It was destroyed on request.
@@ -55,7 +55,7 @@ impl Context {
         Self {
             id,
             share,
-            part: Mutex::default(),
+            part: Mutex::new(device.parts().whole()),
             epoch: AtomicU64::new(0),
             running: device.gate().join(),
             device,
@@ -82,14 +82,9 @@ impl Context {
     }
 
     /// From the next operation of each stream on that finds the stream empty, kernels stay in this part.
-    pub(crate) fn set_part(&self, part: Option<Arc<Part>>) {
+    pub(crate) fn set_part(&self, part: Arc<Part>) {
         let mut now = lock(&self.part);
-        let same = match (&*now, &part) {
-            (Some(now), Some(part)) => Arc::ptr_eq(now, part),
-            (None, None) => true,
-            _ => false,
-        };
-        if !same {
+        if !Arc::ptr_eq(&now, &part) {
             *now = part;
             self.epoch.fetch_add(1, Ordering::SeqCst);
         }
@@ -105,26 +100,15 @@ impl Context {
     /// # Errors
     /// The driver's status.
     pub(crate) fn make_stream(&self, driver: &Driver, priority: i32) -> Result<Made, CUresult> {
-        let part = lock(&self.part);
-        let (stream, home) = match &*part {
-            Some(part) => (part.stream(driver, priority)?, part.home()),
-            None => {
-                let mut stream = CUstream::NULL;
-                // SAFETY: the pointer is to a local.
-                unsafe {
-                    driver.cuStreamCreateWithPriority(
-                        &raw mut stream,
-                        CU_STREAM_NON_BLOCKING,
-                        priority,
-                    )?;
-                }
-                (stream, Some(self.device.home()))
-            }
+        // Of one moment: if the part changes meanwhile, the stream is one of an epoch before.
+        let (part, epoch) = {
+            let part = lock(&self.part);
+            (Arc::clone(&part), self.epoch())
         };
         Ok(Made {
-            raw: Handle(stream),
-            epoch: self.epoch(),
-            home,
+            raw: Handle(part.stream(driver, priority)?),
+            epoch,
+            home: part.home(),
         })
     }
 

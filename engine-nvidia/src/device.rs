@@ -103,7 +103,7 @@ impl Device {
             streams: AtomicUsize::new(0),
             gate: Gate::default(),
             local: Local::default(),
-            parts: Parts::new(driver, ordinal),
+            parts: Parts::new(driver, ordinal, Handle(context)),
             mark: Mark::load(driver),
             reachable: reachable(driver, ordinal),
             enabled: AtomicU64::new(0),
@@ -279,11 +279,6 @@ impl Device {
     pub(crate) fn enter(&self) -> Result<&Driver, CUresult> {
         self.check()?;
         self.enter_anyway()
-    }
-
-    /// Its one context, in which all work is that stays in no part.
-    pub(crate) fn home(&self) -> Handle<CUcontext> {
-        self.context
     }
 
     /// Makes calls with another context current: this device's, or one of a part of it.

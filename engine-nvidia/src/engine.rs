@@ -12,10 +12,10 @@ use crate::client::NvidiaClient;
 use crate::device::Device;
 use crate::driver::{Driver, OpenError};
 use crate::environment;
-use crate::groups::Groups;
 use crate::image::Images;
 use crate::locate;
 use crate::poller::Poller;
+use crate::shares::Shares;
 
 /// NVIDIA GPUs, by way of the real driver.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
-    pub(crate) groups: Groups,
+    pub(crate) shares: Arc<Shares>,
     facts: Vec<DeviceFacts>,
 }
 
@@ -111,10 +111,10 @@ impl NvidiaEngine {
         Ok(Self {
             shared: Arc::new(Shared {
                 facts: facts(&devices),
+                shares: Shares::new(devices.clone(), Arc::clone(poller.waker())),
                 devices,
                 images: Images::default(),
                 poller,
-                groups: Groups::default(),
             }),
             driver,
         })
@@ -171,17 +171,13 @@ impl Engine for NvidiaEngine {
     /// As the driver splits the device for green contexts: groups of eight on compute capability 9.
     fn granularity(&self, device: usize) -> Granularity {
         let device = self.shared.devices.get(device);
-        device.map_or_else(Granularity::default, |device| device.parts().granularity())
+        device.map_or_else(Granularity::default, |device| {
+            device.parts().split().granularity()
+        })
     }
 
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
-        self.shared.groups.set(&self.shared.devices, group, share)?;
-        for client in self.shared.poller.clients() {
-            if client.group() == Some(group) {
-                client.refit(&self.shared.groups)?;
-            }
-        }
-        Ok(())
+        self.shared.shares.set_group(group, share)
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {

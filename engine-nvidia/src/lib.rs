@@ -16,7 +16,6 @@
 //! * Modules of machine code alone print into this process' output (`output`), and have no `__managed__`
 //!   variables (`rewrite`).
 //! * Memory that a device was let reach on another stays within its reach.
-//! * A part of a device cannot be reserved: who has no percentage uses all multiprocessors.
 //!
 //! It must not know who the clients are, nor what carries their calls here.
 
@@ -36,10 +35,10 @@ mod environment;
 mod facts;
 mod gate;
 mod granules;
-mod groups;
 mod host;
 mod image;
 mod launch;
+mod layout;
 mod link;
 mod local;
 mod locate;
@@ -51,9 +50,11 @@ mod nvml;
 mod output;
 mod parts;
 mod physical;
+mod place;
 mod poller;
 mod rewrite;
 mod rhythm;
+mod shares;
 mod stream;
 mod sync;
 mod window;

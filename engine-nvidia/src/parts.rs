@@ -1,22 +1,21 @@
-//! Parts of a device: green contexts over some of its multiprocessors, for clients with a percentage.
+//! Parts of a device: green contexts over some of its multiprocessors.
 //!
-//! The driver splits a device into groups of multiprocessors (of eight on compute capability 9). A part is
-//! a green context over some groups; whoever asks for so many gets the part whose groups the fewest others
-//! use. Making one waits for all kernels, so all disjoint parts of a size are made when the first of that
-//! size is asked for, and none is ever given back: there are few sizes, and a part takes a few MiB.
+//! The driver splits a device into groups of multiprocessors, and leaves some over (15 of 8, and 12, on an H200;
+//! `benches/gpu/parts.cu` finds out). A part is a green context over some of these. Making one waits for all
+//! kernels, so all disjoint parts of a size are made when the first of that size is asked for. None is ever
+//! ended: the driver keeps the 4 MiB that each takes.
 //!
-//! Called by clients, when they are attached or their share changes, and by their streams. Must not know
-//! who they are.
+//! Called by who shares devices out, and by streams. Must not know who has which part.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;
-use engine::Granularity;
 
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::place::{MOST_GROUPS, Place, Split};
 use crate::sync::{Handle, lock};
 
 /// CU_DEV_RESOURCE_TYPE_SM
@@ -47,113 +46,80 @@ impl Resource {
 }
 
 /// How a device is split, and its parts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Parts {
-    groups: Vec<Resource>,
-    /// By the numbers of their groups.
-    known: Mutex<HashMap<Vec<usize>, Arc<Part>>>,
+    split: Split,
+    /// The groups, and what is left over, if that is something.
+    resources: Vec<Resource>,
+    whole: Arc<Part>,
+    /// All that were made, the whole among them.
+    known: Mutex<HashMap<Place, Arc<Part>>>,
     /// Held by who makes some, which takes as long as kernels run.
     making: Mutex<()>,
 }
 
-/// A green context.
+/// A green context, or the device's one context, where that is the part.
 #[derive(Debug)]
 pub(crate) struct Part {
-    context: Handle<CUgreenCtx>,
-    /// It in the form in which graphs are made in it, if the driver has that.
+    green: Option<Handle<CUgreenCtx>>,
+    /// In which graphs of its kernels are made, if the driver has that.
     home: Option<Handle<CUcontext>>,
-    groups: Vec<usize>,
 }
 
 impl Parts {
-    /// Asks the driver how it would split a device. One whose driver or kind cannot be split has no
-    /// groups.
-    pub(crate) fn new(driver: &Driver, ordinal: i32) -> Self {
+    /// Asks the driver how it would split a device whose one context is `whole`. One whose driver or kind
+    /// cannot be split has no groups.
+    pub(crate) fn new(driver: &Driver, ordinal: i32, whole: Handle<CUcontext>) -> Self {
+        let (split, resources) = split(driver, ordinal).unwrap_or_default();
+        let whole = Arc::new(Part {
+            green: None,
+            home: Some(whole),
+        });
         Self {
-            groups: split(driver, ordinal).unwrap_or_default(),
-            known: Mutex::default(),
+            known: Mutex::new(HashMap::from([(split.all(), Arc::clone(&whole))])),
+            whole,
+            split,
+            resources,
             making: Mutex::default(),
         }
     }
 
-    /// In which steps multiprocessors are given out: whole groups.
-    pub(crate) fn granularity(&self) -> Granularity {
-        match self.groups.first() {
-            Some(&Resource {
-                multiprocessors, ..
-            }) => Granularity {
-                step: multiprocessors,
-                least: multiprocessors,
-            },
-            None => Granularity::default(),
-        }
+    /// How the device is split.
+    pub(crate) fn split(&self) -> Split {
+        self.split
     }
 
-    /// The multiprocessors of a part.
-    pub(crate) fn multiprocessors(&self, part: &Part) -> u32 {
-        let counts = part
-            .groups
-            .iter()
-            .map(|&at| self.groups[at].multiprocessors);
-        counts.sum()
+    /// The whole device.
+    pub(crate) fn whole(&self) -> Arc<Part> {
+        Arc::clone(&self.whole)
     }
 
-    /// A part of at most so many multiprocessors, and of one group at least; `within` another if there is
-    /// one. `None` if that is all of the device, or if it cannot be split.
+    /// The part that is this place, if it was made.
+    pub(crate) fn find(&self, place: Place) -> Option<Arc<Part>> {
+        lock(&self.known).get(&place).cloned()
+    }
+
+    /// Makes the part that is this place, and with it all that lie beside it if it is one of the disjoint
+    /// parts of its size.
     ///
     /// # Errors
-    /// The driver's status.
-    pub(crate) fn take(
-        &self,
-        device: &Device,
-        multiprocessors: u32,
-        within: Option<&Part>,
-    ) -> Result<Option<Arc<Part>>, CUresult> {
-        let all: Vec<usize> = (0..self.groups.len()).collect();
-        let all = within.map_or(&all[..], |part| &part.groups);
-        let each = self.granularity().step.max(1);
-        let count = (multiprocessors / each).max(1) as usize;
-        if count >= all.len() {
-            return Ok(within.and_then(|part| lock(&self.known).get(&part.groups).cloned()));
+    /// The driver's status, and as [`Device::alone`].
+    pub(crate) fn make(&self, device: &Device, place: Place) -> Result<(), CUresult> {
+        let _making = lock(&self.making);
+        // Somebody may just have made it.
+        if self.find(place).is_some() {
+            return Ok(());
         }
-        let places = places(all, count);
-        if !self.are_known(&places) {
-            let _making = lock(&self.making);
-            // Somebody may just have made them.
-            if !self.are_known(&places) {
-                self.make_all(device, &places)?;
-            }
+        let mut places = self.split.runs(self.split.all(), place.count());
+        if !places.contains(&place) {
+            places = vec![place];
         }
-        let known = lock(&self.known);
-        // What is held beside the one in `known` is used.
-        let mut users = vec![0; self.groups.len()];
-        for part in known.values() {
-            for &group in &part.groups {
-                users[group] += Arc::strong_count(part) - 1;
-            }
-        }
-        let used = |place: &&Vec<usize>| place.iter().map(|&group| users[group]).sum::<usize>();
-        let least = places.iter().min_by_key(used);
-        Ok(least.and_then(|place| known.get(place)).cloned())
-    }
-
-    fn are_known(&self, places: &[Vec<usize>]) -> bool {
-        let known = lock(&self.known);
-        places.iter().all(|place| known.contains_key(place))
-    }
-
-    /// Makes the parts of these places that there are not, while nobody else makes any.
-    fn make_all(&self, device: &Device, places: &[Vec<usize>]) -> Result<(), CUresult> {
-        let missing: Vec<_> = {
-            let known = lock(&self.known);
-            let missing = places.iter().filter(|place| !known.contains_key(*place));
-            missing.collect()
-        };
+        places.retain(|&place| self.find(place).is_none());
         let driver = device.enter()?;
         let made = device.alone(|| {
-            let made = missing.iter().map(|&place| {
-                let part = self.make(driver, device, place)?;
-                Ok((place.clone(), Arc::new(part)))
+            let made = places.iter().map(|&place| {
+                let part = self.make_one(driver, device, place)?;
+                Ok((place, Arc::new(part)))
             });
             made.collect::<Result<Vec<_>, CUresult>>()
         });
@@ -161,8 +127,12 @@ impl Parts {
         Ok(())
     }
 
-    fn make(&self, driver: &Driver, device: &Device, groups: &[usize]) -> Result<Part, CUresult> {
-        let mut resources: Vec<Resource> = groups.iter().map(|&at| self.groups[at]).collect();
+    fn make_one(&self, driver: &Driver, device: &Device, place: Place) -> Result<Part, CUresult> {
+        let groups = place.groups();
+        let mut resources: Vec<Resource> = groups
+            .filter_map(|group| self.resources.get(group as usize))
+            .copied()
+            .collect();
         let mut description = CUdevResourceDesc::NULL;
         let mut context = CUgreenCtx::NULL;
         // SAFETY: pointers are to locals, the resources in the driver's layout and as many as said.
@@ -183,9 +153,8 @@ impl Parts {
         // SAFETY: the pointer is to a local, and the green context is of just now.
         let has_home = unsafe { driver.cuCtxFromGreenCtx(&raw mut home, context) }.is_ok();
         Ok(Part {
-            context: Handle(context),
+            green: Some(Handle(context)),
             home: has_home.then_some(Handle(home)),
-            groups: groups.to_vec(),
         })
     }
 }
@@ -196,37 +165,35 @@ impl Part {
         self.home
     }
 
-    /// A stream whose kernels stay in this part.
+    /// A stream whose kernels stay in this part. The device's context is current.
     ///
     /// # Errors
     /// The driver's status.
     pub(crate) fn stream(&self, driver: &Driver, priority: i32) -> Result<CUstream, CUresult> {
         let mut stream = CUstream::NULL;
-        // SAFETY: the pointer is to a local; the green context lives as long as the process.
+        let made = &raw mut stream;
+        // SAFETY: the pointer is to a local; green contexts live as long as the process.
         unsafe {
-            driver.cuGreenCtxStreamCreate(
-                &raw mut stream,
-                self.context.0,
-                CU_STREAM_NON_BLOCKING,
-                priority,
-            )?;
+            match self.green {
+                Some(green) => driver.cuGreenCtxStreamCreate(
+                    made,
+                    green.0,
+                    CU_STREAM_NON_BLOCKING,
+                    priority,
+                )?,
+                None => {
+                    driver.cuStreamCreateWithPriority(made, CU_STREAM_NON_BLOCKING, priority)?;
+                }
+            }
         }
         Ok(stream)
     }
 }
 
-/// The disjoint runs of `count` groups, and one more at the end if some groups are in none.
-fn places(groups: &[usize], count: usize) -> Vec<Vec<usize>> {
-    let mut places: Vec<Vec<usize>> = groups.chunks_exact(count).map(<[usize]>::to_vec).collect();
-    if !groups.len().is_multiple_of(count) {
-        places.push(groups[groups.len() - count..].to_vec());
-    }
-    places
-}
-
-/// The smallest groups that the driver offers.
-fn split(driver: &Driver, ordinal: i32) -> Result<Vec<Resource>, CUresult> {
+/// The smallest groups that the driver offers, and what they leave over.
+fn split(driver: &Driver, ordinal: i32) -> Result<(Split, Vec<Resource>), CUresult> {
     let mut whole = Resource::NONE;
+    let mut left_over = Resource::NONE;
     let mut count = 0;
     // SAFETY: pointers are to locals in the driver's layout; without a result it tells the count.
     unsafe {
@@ -240,34 +207,33 @@ fn split(driver: &Driver, ordinal: i32) -> Result<Vec<Resource>, CUresult> {
             1,
         )?;
     }
-    let mut groups = vec![Resource::NONE; count as usize];
+    let mut resources = vec![Resource::NONE; count as usize];
     // SAFETY: as above; there is room for as many as said.
     unsafe {
         driver.cuDevSmResourceSplitByCount(
-            groups.as_mut_ptr().cast(),
+            resources.as_mut_ptr().cast(),
             &raw mut count,
             (&raw const whole).cast(),
-            std::ptr::null_mut(),
+            (&raw mut left_over).cast(),
             0,
             1,
         )?;
     }
-    groups.truncate(count as usize);
-    Ok(groups)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_disjoint_and_cover_all() {
-        let all: Vec<usize> = (0..16).collect();
-        assert_eq!(places(&all, 8), [all[..8].to_vec(), all[8..].to_vec()]);
-        let fives = places(&all, 5);
-        assert_eq!(fives.len(), 4);
-        assert_eq!(fives[3], [11, 12, 13, 14, 15]);
-        assert_eq!(places(&all, 16), [all]);
-        assert_eq!(places(&[3, 7, 9], 1), [[3], [7], [9]]);
+    resources.truncate(count as usize);
+    let (Some(first), Ok(groups)) = (resources.first(), u32::try_from(resources.len())) else {
+        return Ok(Default::default());
+    };
+    if groups > MOST_GROUPS {
+        // No device has as many.
+        return Ok(Default::default());
     }
+    let split = Split {
+        groups,
+        each: first.multiprocessors,
+        left_over: left_over.multiprocessors,
+    };
+    if split.left_over > 0 {
+        resources.push(left_over);
+    }
+    Ok((split, resources))
 }

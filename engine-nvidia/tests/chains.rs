@@ -104,8 +104,8 @@ fn a_chain_stays_in_the_part_that_its_client_has_now() {
     let at = guest.commit(0, GRANULE);
     let module = guest.module(PTX);
     let mut number = 0;
-    // Of 1016 multiprocessors in groups of 127.
-    for (percentage, multiprocessors) in [(50.0, 508), (25.0, 254), (100.0, 0), (12.5, 127)] {
+    // Of 1016 multiprocessors in groups of 120.
+    for (percentage, multiprocessors) in [(50.0, 480), (25.0, 240), (100.0, 0), (12.5, 120)] {
         guest.client.set_share(part(percentage)).unwrap();
         let before = controls.launches();
         burst(&mut guest, 0, module, at, number..number + 200);

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Controls, Fake, PTX, part, poke};
+use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
@@ -15,7 +15,7 @@ use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
-use engine::{Engine, GroupShare, Share, Window};
+use engine::{Engine, Window};
 
 fn fake() -> Fake {
     Fake::new(&["VERSION=12040"])
@@ -446,72 +446,6 @@ fn clients_share_modules_that_hold_nothing() {
     other.launch(0, second, 1, 1, &poke(device, 5));
     assert_eq!(other.wait(0), Ok(()));
     assert_eq!(other.word(device), 5);
-}
-
-/// Of 1016 multiprocessors in groups of 127.
-#[test]
-fn a_percentage_is_a_part_of_the_multiprocessors() {
-    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
-    let launch = |guest: &mut Guest, stream| {
-        let device = guest.windows[0].base;
-        let module = guest.module(PTX);
-        guest.launch(stream, module, 1, 1, &poke(device, 1));
-        assert_eq!(guest.wait(stream), Ok(()));
-        controls.part()
-    };
-    let mut whole = Guest::new(&engine);
-    whole.commit(0, GRANULE);
-    assert_eq!(launch(&mut whole, 0), 0);
-    let mut limited = Guest::with_share(&engine, part(45.0));
-    limited.context(0, 0);
-    limited.commit(0, GRANULE);
-    assert_eq!(launch(&mut limited, 0), 3 * 127);
-    // A change holds for streams that were there, once what they had is done.
-    limited.stream(40);
-    assert_eq!(launch(&mut limited, 40), 3 * 127);
-    limited.client.set_share(part(10.0)).unwrap();
-    let smallest = (launch(&mut limited, 40), launch(&mut limited, 0));
-    assert_eq!(smallest, (127, 127));
-    controls.hold(true);
-    let device = limited.windows[0].base;
-    limited.write(40, device, &[1]);
-    limited.client.set_share(part(100.0)).unwrap();
-    limited.write(40, device, &[2]);
-    controls.hold(false);
-    assert_eq!(limited.wait(40), Ok(()));
-    assert_eq!(launch(&mut limited, 40), 0);
-    let reserved = Share {
-        reserved: true,
-        ..part(50.0)
-    };
-    let refused = limited.client.set_share(reserved);
-    assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
-
-    // All of a group have its part together.
-    let together = |percentage| {
-        Some(GroupShare {
-            percentage,
-            reserved: false,
-        })
-    };
-    engine.set_group(7, together(60.0)).unwrap();
-    let mut first = Guest::in_group(&engine, part(100.0), Some(7));
-    let mut second = Guest::in_group(&engine, part(50.0), Some(7));
-    for guest in [&mut first, &mut second] {
-        guest.context(0, 0);
-        guest.commit(0, GRANULE);
-    }
-    let both = (launch(&mut first, 0), launch(&mut second, 0));
-    assert_eq!(both, (4 * 127, 2 * 127));
-    engine.set_group(7, together(20.0)).unwrap();
-    let both = (launch(&mut first, 0), launch(&mut second, 0));
-    assert_eq!(both, (127, 127));
-    engine.set_group(7, None).unwrap();
-    let both = (launch(&mut first, 0), launch(&mut second, 0));
-    assert_eq!(both, (0, 4 * 127));
-    assert_eq!(controls.stalls(), 0);
 }
 
 #[test]

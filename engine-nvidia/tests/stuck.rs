@@ -9,9 +9,9 @@ use std::time::Duration;
 use common::{Controls, Fake, PTX, part, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{Copy, ModuleLoad};
+use engine::Engine;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
-use engine::Engine;
 
 /// A client that goes while a kernel of it spins.
 fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {

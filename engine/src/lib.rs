@@ -79,17 +79,23 @@ pub struct Granularity {
     pub step: u32,
     /// And no less than this.
     pub least: u32,
+    /// And no more than this, unless it is the whole device.
+    pub most: u32,
 }
 
 impl Default for Granularity {
     fn default() -> Self {
-        Self { step: 1, least: 1 }
+        Self {
+            step: 1,
+            least: 1,
+            most: u32::MAX,
+        }
     }
 }
 
 impl Granularity {
     /// The multiprocessors, of `all`, that an active thread percentage grants: rounded down to the
-    /// step, and at least the least. The whole device is the whole device, whatever the step.
+    /// step, and within the bounds. The whole device is the whole device, whatever these are.
     #[must_use]
     pub fn granted(self, all: u32, percentage: f32) -> u32 {
         if percentage >= 100.0 {
@@ -98,7 +104,8 @@ impl Granularity {
         let exact = f64::from(all) * f64::from(percentage) / 100.0;
         // A percentage such as 33.3 is no exact number; what is a hair below a whole one is it.
         let whole = (exact + 1e-4).floor() as u32;
-        (whole - whole % self.step.max(1)).max(self.least).min(all)
+        let stepped = whole - whole % self.step.max(1);
+        stepped.min(self.most).max(self.least).min(all)
     }
 }
 
@@ -204,14 +211,25 @@ impl Default for Share {
     }
 }
 
-/// The part of the devices' time that all clients of a group have together. They share it by their
-/// own percentages.
+/// The part of the devices that all clients of a group have together. They share it by their own
+/// percentages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupShare {
+    /// Of which device, by its place among the engine's; `None` for each. Engines whose devices share
+    /// their processors take it as a part of these.
+    pub device: Option<u32>,
     /// Above 0 and up to 100.
     pub percentage: f32,
     /// As [`Share::reserved`], for the group.
     pub reserved: bool,
+}
+
+impl GroupShare {
+    /// Whether it is a part of this device.
+    #[must_use]
+    pub fn is_of(&self, device: usize) -> bool {
+        self.device.is_none_or(|of| of as usize == device)
+    }
 }
 
 /// Is told how a client's work goes. Called from the engine's threads and from within calls of
@@ -407,7 +425,11 @@ mod tests {
     /// As measured on an H200 (132 multiprocessors), and as reported for a device of 188 and a T4.
     #[test]
     fn percentages_grant_multiprocessors_as_measured() {
-        let hopper = Granularity { step: 2, least: 8 };
+        let hopper = Granularity {
+            step: 2,
+            least: 8,
+            ..Granularity::default()
+        };
         for (percentage, granted) in [
             (1.0, 8),
             (5.0, 8),
@@ -426,12 +448,25 @@ mod tests {
         for (percentage, granted) in [(10.0, 18), (25.0, 46), (75.0, 140)] {
             assert_eq!(hopper.granted(188, percentage), granted, "{percentage} %");
         }
-        let older = Granularity { step: 2, least: 2 };
+        let older = Granularity {
+            step: 2,
+            least: 2,
+            ..Granularity::default()
+        };
         assert_eq!(older.granted(40, 10.0), 4);
         let single = Granularity::default();
         assert_eq!(single.granted(3, 50.0), 1);
         assert_eq!(single.granted(3, 1.0), 1);
         assert_eq!(hopper.granted(4, 50.0), 4, "no more than there are");
         assert_eq!(hopper.granted(133, 100.0), 133);
+        let grouped = Granularity {
+            step: 8,
+            least: 8,
+            most: 120,
+        };
+        for (percentage, granted) in [(1.0, 8), (33.0, 40), (91.0, 120), (99.0, 120), (100.0, 132)]
+        {
+            assert_eq!(grouped.granted(132, percentage), granted, "{percentage} %");
+        }
     }
 }

@@ -184,7 +184,7 @@ impl Company {
         if let Some(compute) = compute {
             let percentage = compute.share.percentage;
             for (device, told) in (0..).zip(&mut limits.told) {
-                match compute.device {
+                match compute.share.device {
                     None => *told = told.min(percentage),
                     Some(on) if on == device => *told = percentage,
                     Some(_) => *told = 0.0,
@@ -200,7 +200,7 @@ impl Company {
         Ok(Self {
             partition: match (&partition, compute) {
                 _ if nowhere => Partition::Nowhere,
-                (Some(_), Some(compute)) => Partition::On(compute.device),
+                (Some(_), Some(compute)) => Partition::On(compute.share.device),
                 _ => Partition::Everywhere,
             },
             compute: match (bound, compute) {

@@ -24,8 +24,6 @@ const UNLIMITED: u64 = u64::MAX;
 /// A group's part of the devices' compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compute {
-    /// Of which device; `None` for all.
-    pub device: Option<u32>,
     /// The part.
     pub share: GroupShare,
     /// The engine cannot hold the clients to it together, so each of them is held to it.
@@ -304,8 +302,8 @@ impl Group {
         let memory = limits_of(engine.devices(), &packet.memory).map_err(|text| refuse(&text))?;
         let wanted = match &packet.percentage {
             Some(text) => Some(Compute {
-                device: packet.device,
                 share: GroupShare {
+                    device: packet.device,
                     percentage: limits::percentage(text).map_err(|error| refuse(&error))?,
                     reserved: packet.reserved,
                 },
@@ -328,7 +326,7 @@ impl Group {
     ) -> Result<(), Wrong> {
         let mut compute = lock(&self.compute);
         let as_it_is = match (*compute, wanted) {
-            (Some(is), Some(wanted)) => is.share == wanted.share && is.device == wanted.device,
+            (Some(is), Some(wanted)) => is.share == wanted.share,
             (None, None) => true,
             _ => false,
         };

@@ -36,6 +36,7 @@ pub fn listed(device: &DeviceFacts) -> ListedDevice {
         total_memory: device.total_memory,
         multiprocessors: number(MULTIPROCESSOR_COUNT),
         chunk: 0,
+        chunks: 0,
     }
 }
 
@@ -46,9 +47,12 @@ pub fn all_listed(engine: &dyn Engine) -> Vec<ListedDevice> {
     devices
         .map(|(ordinal, device)| {
             let granularity = engine.granularity(ordinal);
+            let device = listed(device);
+            let chunk = granularity.least.max(granularity.step).max(1);
             ListedDevice {
-                chunk: granularity.least.max(granularity.step).max(1),
-                ..listed(device)
+                chunk,
+                chunks: granularity.most.min(device.multiprocessors) / chunk,
+                ..device
             }
         })
         .collect()

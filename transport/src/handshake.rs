@@ -306,6 +306,8 @@ pub struct ListedDevice {
     pub multiprocessors: u32,
     /// The multiprocessors that a static partition is made of, or 0 where that is not known.
     pub chunk: u32,
+    /// How many of these there are, or 0 where that is not known.
+    pub chunks: u32,
 }
 
 /// Any packet.

@@ -211,6 +211,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                         total_memory: 1 << 34,
                         multiprocessors: 132,
                         chunk: 0,
+                        chunks: 0,
                     },
                     ListedDevice::default(),
                 ],
@@ -320,6 +321,17 @@ fn with_later_fields() -> Vec<(&'static str, Packet)> {
                 },
                 ..admit()
             }),
+        ),
+        (
+            "ready-counted-chunks",
+            Packet::Ready {
+                pid: 1,
+                devices: vec![ListedDevice {
+                    chunk: 8,
+                    chunks: 15,
+                    ..ListedDevice::default()
+                }],
+            },
         ),
     ]
 }

@@ -149,6 +149,11 @@ impl Controls {
         self.count(6)
     }
 
+    /// The groups of multiprocessors that the last launch was held to, as bits; 0 for all.
+    pub fn groups(&self) -> i64 {
+        self.count(12)
+    }
+
     /// Has the call find no memory that is so many calls away; 0 for none. Gives how far it was still.
     pub fn fail(&self, calls: i32) -> i32 {
         // SAFETY: the function has this type in `driver.c`.

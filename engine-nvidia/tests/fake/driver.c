@@ -127,8 +127,13 @@ static void waits_for_all(void) {
     pthread_mutex_unlock(&big);
 }
 
-/* The multiprocessors of the stream of the last launch, or of its graph's context; 0 for all. */
+/* The groups of multiprocessors of the stream of the last launch, or of its graph's context; 0 for all. */
 static long last_part;
+static long multiprocessors(long part) {
+    long count = part >> 8 & 1 ? 56 : 0; /* what the split leaves over */
+    for (int i = 0; i < 8; i++) count += part >> i & 1 ? 120 : 0;
+    return count;
+}
 static int live_graphs, launched_graphs, launched_alone;
 static int stale_nodes; /* that were changed after their function had gone */
 
@@ -151,7 +156,7 @@ long fake_count(int what) {
     case 3: return live_events;
     case 4: return (long)taken;
     case 5: return stalls;
-    case 6: return last_part;
+    case 6: return multiprocessors(last_part);
     case 7: {
         long queued = 0;
         for (int i = 0; i < 4096; i++)
@@ -163,6 +168,7 @@ long fake_count(int what) {
     case 9: return launched_graphs;
     case 10: return launched_alone;
     case 11: return stale_nodes;
+    case 12: return last_part;
     }
     return -1;
 }
@@ -181,7 +187,7 @@ R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     return OK;
 }
 static __thread int current;       /* device of the thread's context */
-static __thread long current_part; /* its multiprocessors, if it is a green one; 0 for all */
+static __thread long current_part; /* its groups of multiprocessors, if it is a green one; 0 for all */
 R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)(0x1000 + (P)d); return OK; }
 R cuDevicePrimaryCtxRelease_v2(int d) { return OK; }
 R cuCtxSetCurrent(void *c) {
@@ -210,17 +216,18 @@ R cuStreamCreateWithPriority(struct stream **s, unsigned f, int p) {
 }
 
 #ifdef GREEN
-/* A device of 1016 multiprocessors, as its attribute says, in groups of 127. */
-struct resource { unsigned kind; char padding[92]; unsigned count; char rest[44]; };
+/* A device of 1016 multiprocessors, as its attribute says, in groups of 120. */
+struct resource { unsigned kind; char padding[92]; unsigned count; int group; char rest[40]; };
 R cuDeviceGetDevResource(int d, struct resource *r, unsigned kind) { r->kind = kind; r->count = 1016; return OK; }
 R cuDevSmResourceSplitByCount(struct resource *r, unsigned *n, struct resource *all, struct resource *rest, unsigned f, unsigned least) {
     if (!r) return *n = 8, OK;
-    for (unsigned i = 0; i < *n; i++) r[i].kind = 1, r[i].count = 127;
+    for (unsigned i = 0; i < *n; i++) r[i].kind = 1, r[i].count = 120, r[i].group = i;
+    if (rest) rest->kind = 1, rest->count = 56, rest->group = 8;
     return OK;
 }
 R cuDevResourceGenerateDesc(long **d, struct resource *r, unsigned n) {
     *d = calloc(1, sizeof **d);
-    for (unsigned i = 0; i < n; i++) **d += r[i].count;
+    for (unsigned i = 0; i < n; i++) **d |= 1L << r[i].group;
     return OK;
 }
 R cuGreenCtxCreate(long **g, long *d, int device, unsigned f) { if (scarce()) return OUT_OF_MEMORY; waits_for_all(); *g = d; return f == 1 ? OK : INVALID_VALUE; }

@@ -330,6 +330,7 @@ fn a_group_has_its_part_from_the_next_turn_on() {
     let given = members.each_ref().map(|member| member.start(1, 0, ENDLESS));
     let time = Duration::from_millis(600);
     let group = GroupShare {
+        device: None,
         percentage: 100.0,
         reserved: false,
     };

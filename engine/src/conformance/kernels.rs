@@ -157,6 +157,26 @@ pub const ENDLESS: &str = ptx! {
     "}"
 };
 
+/// Sets the word of each multiprocessor that a block runs on: parameter words, by their numbers.
+pub const WHERE: &str = ptx! {
+    ".visible .entry where(.param .u64 words) {"
+    "  .reg .pred %p; .reg .b32 %r<3>; .reg .b64 %d<6>;"
+    "  ld.param.u64 %d1, [words];"
+    "  mov.u32 %r1, %smid;"
+    "  mul.wide.u32 %d2, %r1, 4;"
+    "  add.s64 %d1, %d1, %d2;"
+    "  mov.u32 %r2, 1;"
+    "  st.global.u32 [%d1], %r2;"
+    "  mov.u64 %d3, %globaltimer;"
+    "AGAIN:"
+    "  mov.u64 %d4, %globaltimer;"
+    "  sub.s64 %d5, %d4, %d3;"
+    "  setp.lt.u64 %p, %d5, 10000;"
+    "  @%p bra AGAIN;"
+    "  ret;"
+    "}"
+};
+
 /// Writes a word to an address: parameters to, value.
 pub const POKE: &str = ptx! {
     ".visible .entry poke(.param .u64 to, .param .u64 value) {"

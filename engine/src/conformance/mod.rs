@@ -56,8 +56,9 @@ macro_rules! for_each_case {
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
                 destroying_a_context_ends_its_kernels a_storm_of_clients_leaves_nothing;
             shares: work_is_done_by_percentage groups_have_their_part_together
-                shares_that_make_no_sense_are_refused what_waits_goes_on
-                what_never_ends_keeps_nobody a_storm_of_shares_leaves_nothing;
+                reserved_multiprocessors_are_nobody_elses shares_that_make_no_sense_are_refused
+                what_waits_goes_on what_never_ends_keeps_nobody what_is_reserved_and_busy_keeps_nobody
+                a_storm_of_shares_leaves_nothing;
             faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
                 a_trap_is_a_launch_failure a_misaligned_access_is_named
                 queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;

@@ -1,12 +1,12 @@
 //! What clients get of a device: percentages, what is reserved, groups, and changes of all that.
 //!
-//! What an engine cannot do (change a share, set a group, reserve) is left out. Who gets how much is
-//! asked of engines only that can reserve: they share out time, others share out multiprocessors. What
-//! is compared is work that kernels have counted, so a busy machine changes nothing.
+//! What an engine cannot do (change a share, set a group, reserve) is left out. Engines that share out
+//! time are asked who gets how much of it: what is compared is work that kernels have counted, so a busy
+//! machine changes nothing. Of those that share out multiprocessors it is looked at on which kernels run.
 
 use std::time::{Duration, Instant};
 
-use cuda_abi::facts::DeviceFacts;
+use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
 
 use super::rig::{Guest, PATIENCE, params};
 use super::{kernels, progress};
@@ -15,6 +15,9 @@ use crate::{Attachment, CUresult, Client, Engine, Granularity, GroupShare, Share
 
 /// Blocks of each client's kernel that counts: more than there are processors, on small machines.
 const BLOCKS: u32 = 16;
+
+/// More multiprocessors than a device has.
+const MOST_MULTIPROCESSORS: usize = 1024;
 
 /// How much is counted before it is compared.
 const BEATS: u32 = 40_000;
@@ -80,9 +83,15 @@ fn can_reserve(engine: &dyn Engine) -> bool {
     guest.client.set_share(reserved(1.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
 }
 
+/// Whether an engine gives out multiprocessors, and not time.
+fn gives_multiprocessors(engine: &dyn Engine) -> bool {
+    engine.granularity(0) != Granularity::default()
+}
+
 /// Sets a group, if the engine can.
 fn set_group(engine: &dyn Engine, group: u32, percentage: f32, reserved: bool) -> bool {
     let share = GroupShare {
+        device: None,
         percentage,
         reserved,
     };
@@ -97,7 +106,7 @@ fn set_group(engine: &dyn Engine, group: u32, percentage: f32, reserved: bool) -
 /// Clients that all have work get it in proportion to their percentages, reserved or not, and a change
 /// holds for work that runs already.
 pub fn work_is_done_by_percentage(engine: &dyn Engine) {
-    if !can_reserve(engine) {
+    if !can_reserve(engine) || gives_multiprocessors(engine) {
         return;
     }
     let mut first = counting(engine, share(75.0), None);
@@ -116,7 +125,7 @@ pub fn work_is_done_by_percentage(engine: &dyn Engine) {
 
 /// However many a group's clients are, they have its part together.
 pub fn groups_have_their_part_together(engine: &dyn Engine) {
-    if !can_reserve(engine) || !set_group(engine, 5, 50.0, false) {
+    if !can_reserve(engine) || gives_multiprocessors(engine) || !set_group(engine, 5, 50.0, false) {
         return;
     }
     let first = counting(engine, share(60.0), Some(5));
@@ -133,6 +142,88 @@ pub fn groups_have_their_part_together(engine: &dyn Engine) {
     assert_parts([&second, &other], [0.5, 0.5]);
 }
 
+/// The multiprocessors on which a kernel runs that has more blocks than all of them hold.
+fn multiprocessors_of(guest: &mut Guest, stream: u32) -> Vec<usize> {
+    let seen = guest.windows[0].base;
+    let none = [0; 4 * MOST_MULTIPROCESSORS];
+    guest.upload(seen, &none);
+    let module = guest.module(kernels::WHERE);
+    guest.launch(stream, module, 4096, 1024, &params(&[seen]));
+    assert_eq!(guest.wait(stream), Ok(()));
+    let bytes = guest.download(seen, none.len() as u64);
+    let words = bytes.as_chunks::<4>().0.iter().enumerate();
+    words
+        .filter(|(_, word)| **word != [0; 4])
+        .map(|(number, _)| number)
+        .collect()
+}
+
+/// Kernels of who has reserved multiprocessors, and of all others, run on different ones; in streams that
+/// were there, too, and in groups, and after every change.
+pub fn reserved_multiprocessors_are_nobody_elses(engine: &dyn Engine) {
+    if !can_reserve(engine) || !gives_multiprocessors(engine) {
+        return;
+    }
+    let come = |share, group| {
+        let mut guest = Guest::in_group(engine, share, group);
+        guest.context(0, 0);
+        guest.commit(0, GRANULE);
+        guest
+    };
+    let count = engine.devices()[0].attribute(MULTIPROCESSOR_COUNT);
+    let all = count.map_or(0, |count| count.max(0) as usize);
+    let granted = |percentage| {
+        let granularity = engine.granularity(0);
+        granularity.granted(all as u32, percentage) as usize
+    };
+    let mut first = come(share(100.0), None);
+    first.stream(40);
+    assert_eq!(multiprocessors_of(&mut first, 40).len(), all);
+    let mut owner = come(reserved(50.0), None);
+    let mut third = come(share(25.0), None);
+    let apart = |one: &[usize], other: &[usize]| {
+        assert!(
+            one.iter().all(|number| !other.contains(number)),
+            "{one:?} {other:?}"
+        );
+    };
+    let own = multiprocessors_of(&mut owner, 0);
+    assert_eq!(own.len(), granted(50.0));
+    let rest = multiprocessors_of(&mut first, 40);
+    assert_eq!(rest.len(), all - own.len());
+    apart(&own, &rest);
+    let part = multiprocessors_of(&mut third, 0);
+    assert_eq!(part.len(), granted(25.0));
+    apart(&own, &part);
+    // A group's, of which a client has reserved something.
+    assert!(set_group(engine, 3, 40.0, true));
+    let mut member = come(share(100.0), Some(3));
+    let mut keeper = come(reserved(20.0), Some(3));
+    let parts = [&mut first, &mut owner, &mut member, &mut keeper];
+    let parts = parts.map(|guest| multiprocessors_of(guest, 0));
+    let counts = parts.each_ref().map(Vec::len);
+    let kept = granted(20.0);
+    let left = all - granted(50.0) - granted(40.0);
+    assert_eq!(counts, [left, granted(50.0), granted(40.0) - kept, kept]);
+    for (index, one) in parts.iter().enumerate() {
+        for other in &parts[index + 1..] {
+            apart(one, other);
+        }
+    }
+    drop((member, keeper));
+    assert_eq!(engine.set_group(3, None), Ok(()));
+    assert_eq!(owner.client.set_share(reserved(25.0)), Ok(()));
+    let own = multiprocessors_of(&mut owner, 0);
+    let rest = multiprocessors_of(&mut first, 40);
+    assert_eq!(
+        (own.len(), rest.len()),
+        (granted(25.0), all - granted(25.0))
+    );
+    apart(&own, &rest);
+    owner.end();
+    assert_eq!(multiprocessors_of(&mut first, 40).len(), all);
+}
+
 /// No more is reserved than there is, and what is refused changes nothing.
 pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
@@ -144,6 +235,7 @@ pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
         let refused = guest.client.set_share(share(percentage));
         assert_eq!(refused, Err(CUresult::ERROR_INVALID_VALUE), "{percentage}");
         let group = GroupShare {
+            device: None,
             percentage,
             reserved: false,
         };
@@ -162,6 +254,7 @@ pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
     assert_eq!(guest.client.set_share(reserved(71.0)), full);
     if groups {
         let group = GroupShare {
+            device: None,
             percentage: 5.0,
             reserved: true,
         };
@@ -234,33 +327,52 @@ fn under_each(engine: &dyn Engine, case: impl Fn(&Under<'_>)) {
         if groups && set_group(engine, 1, 50.0, true) {
             run(reserved(12.0), Some(1));
         }
-        // And beside what is reserved, and busy.
-        let _ = engine.set_group(1, None);
-        let mut owner = Guest::with_share(engine, reserved(60.0));
-        owner.context(0, 0);
-        owner.stream(50);
-        owner.launch_endless(50);
-        run(share(100.0), None);
     }
     let _ = engine.set_group(1, None);
 }
 
+/// As [`under_each`], beside what somebody else has reserved, and is busy with.
+fn beside_reserved(engine: &dyn Engine, case: impl Fn(&Under<'_>)) {
+    if !can_reserve(engine) {
+        return;
+    }
+    let mut owner = Guest::with_share(engine, reserved(60.0));
+    owner.context(0, 0);
+    owner.stream(50);
+    owner.launch_endless(50);
+    case(&Under {
+        engine,
+        share: share(100.0),
+        group: None,
+    });
+}
+
+fn waiting(under: &Under<'_>) {
+    progress::a_kernel_waits_for_a_copy(under);
+    progress::a_kernel_waits_for_another_stream(under);
+    progress::a_block_waits_for_a_later_block(under);
+}
+
+fn endless(under: &Under<'_>) {
+    progress::clients_share_what_endless_kernels_leave(under);
+    progress::dropping_a_client_ends_its_kernels(under);
+    progress::destroying_a_context_ends_its_kernels(under);
+}
+
 /// What waits for something goes on, however little of the device is its client's own.
 pub fn what_waits_goes_on(engine: &dyn Engine) {
-    under_each(engine, |under| {
-        progress::a_kernel_waits_for_a_copy(under);
-        progress::a_kernel_waits_for_another_stream(under);
-        progress::a_block_waits_for_a_later_block(under);
-    });
+    under_each(engine, waiting);
 }
 
 /// What never ends keeps nobody else from going on, and ends with its client or context.
 pub fn what_never_ends_keeps_nobody(engine: &dyn Engine) {
-    under_each(engine, |under| {
-        progress::clients_share_what_endless_kernels_leave(under);
-        progress::dropping_a_client_ends_its_kernels(under);
-        progress::destroying_a_context_ends_its_kernels(under);
-    });
+    under_each(engine, endless);
+}
+
+/// All that beside a part that somebody has reserved and uses for ever.
+pub fn what_is_reserved_and_busy_keeps_nobody(engine: &dyn Engine) {
+    beside_reserved(engine, waiting);
+    beside_reserved(engine, endless);
 }
 
 /// Clients that come and go with shares and groups of all kinds, reserved ones too, leave nothing of them.

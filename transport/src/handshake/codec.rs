@@ -117,8 +117,14 @@ impl Packet {
                     out.u32(device.multiprocessors);
                 }
                 // As above.
-                if devices.iter().any(|device| device.chunk != 0) {
+                if devices
+                    .iter()
+                    .any(|device| device.chunk != 0 || device.chunks != 0)
+                {
                     devices.iter().for_each(|device| out.u32(device.chunk));
+                }
+                if devices.iter().any(|device| device.chunks != 0) {
+                    devices.iter().for_each(|device| out.u32(device.chunks));
                 }
             }
             Self::Attached { session } => out.u64(*session),
@@ -254,10 +260,14 @@ impl Packet {
                         total_memory: from.u64()?,
                         multiprocessors: from.u32()?,
                         chunk: 0,
+                        chunks: 0,
                     });
                 }
                 for device in &mut devices {
                     device.chunk = from.u32().unwrap_or(0);
+                }
+                for device in &mut devices {
+                    device.chunks = from.u32().unwrap_or(0);
                 }
                 Self::Ready { pid, devices }
             }

@@ -46,6 +46,7 @@ impl Device {
 
     fn group(&mut self, group: u32, percentage: f32, reserved: bool) -> Result<(), CUresult> {
         let share = GroupShare {
+            device: None,
             percentage,
             reserved,
         };
