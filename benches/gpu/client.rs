@@ -5,7 +5,7 @@
 //! milliseconds since 1970, so that several begin together. The modes:
 //! * `rate`: kernels that take so long, launched back to back; kernels a second.
 //! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
-//! * `multiprocessors`: of how many the device is said to have.
+//! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
 use std::io::Read;
@@ -24,6 +24,21 @@ const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
     mov.u64 %rd3, %globaltimer;\nsub.u64 %rd4, %rd3, %rd2;\n\
     setp.lt.u64 %p2, %rd4, %rd1;\n@%p2 bra again;\n\
     done:\nret;\n}\n";
+
+/// Sets the word of each multiprocessor that a block runs on.
+const WHERE: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry where(.param .u64 words)\n{\n\
+    .reg .b64 %rd<3>;\n.reg .b32 %r<3>;\n\
+    ld.param.u64 %rd1, [words];\n\
+    mov.u32 %r1, %smid;\n\
+    mul.wide.u32 %rd2, %r1, 4;\n\
+    add.s64 %rd1, %rd1, %rd2;\n\
+    mov.u32 %r2, 1;\n\
+    st.global.u32 [%rd1], %r2;\n\
+    ret;\n}\n";
+
+/// More multiprocessors than a device has.
+const MOST_MULTIPROCESSORS: usize = 1024;
 
 /// Launches between two waits: fewer than any driver lets a stream have unfinished.
 const BURST: u64 = 256;
@@ -94,7 +109,21 @@ fn main() {
             let mut count = 0;
             // SAFETY: the out pointer is a local's.
             unsafe { driver.device_get_attribute(&raw mut count, 16, 0) }.expect("an attribute");
-            println!("{{\"multiprocessors\":{count}}}");
+            let mut words = [0_u32; MOST_MULTIPROCESSORS];
+            let seen = driver.alloc(size_of_val(&words)).expect("a little memory");
+            driver.upload(seen, &words).expect("it is cleared");
+            let kernel = driver
+                .module(WHERE)
+                .and_then(|module| driver.function(module, "where"))
+                .expect("the kernel loads");
+            // More blocks than all multiprocessors hold.
+            driver
+                .launch(kernel, 4096, 1024, stream, &[seen])
+                .expect("it launches");
+            wait();
+            driver.download(&mut words, seen).expect("it is read");
+            let used = words.iter().filter(|word| **word != 0).count();
+            println!("{{\"multiprocessors\":{count},\"used\":{used}}}");
         }
         "hold" => {
             driver.alloc(1 << 16).expect("a little memory");

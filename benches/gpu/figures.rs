@@ -1,6 +1,6 @@
 //! What is measured, and how.
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::peers::Peer;
@@ -88,6 +88,11 @@ pub const FIGURES: &[Figure] = &[
         name: "idle clients: ",
         rounds: 1,
         take: idle,
+    },
+    Figure {
+        name: "n-body of a client with half of the GPU, GFLOP/s, ",
+        rounds: 5,
+        take: half,
     },
     Figure {
         name: "multiprocessors told, at a percentage of ",
@@ -187,17 +192,17 @@ fn nbody(peer: &Peer, count: usize, percentage: Option<&str>) -> f64 {
             command.stdin(Stdio::null()).spawn().expect("n-body starts")
         })
         .collect();
-    let rates: Vec<Option<f64>> = children
-        .into_iter()
-        .map(|child| {
-            let output = child.wait_with_output().ok()?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            // `= 20345.678 single-precision GFLOP/s at 20 flops per interaction`
-            let line = text.lines().find(|line| line.contains("GFLOP/s"))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        })
-        .collect();
+    let rates: Vec<Option<f64>> = children.into_iter().map(gigaflops).collect();
     rates.into_iter().sum::<Option<f64>>().unwrap_or(0.0)
+}
+
+/// The rate that n-body prints.
+fn gigaflops(child: Child) -> Option<f64> {
+    let output = child.wait_with_output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // `= 20345.678 single-precision GFLOP/s at 20 flops per interaction`
+    let line = text.lines().find(|line| line.contains("GFLOP/s"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// What a program prints with `--json`.
@@ -283,7 +288,7 @@ fn first_line(child: &mut Child) -> Option<serde_json::Value> {
 
 /// MiB of the first GPU's memory that is in use.
 fn used_memory() -> f64 {
-    let asked = std::process::Command::new("nvidia-smi")
+    let asked = Command::new("nvidia-smi")
         .args([
             "--query-gpu=memory.used",
             "--format=csv,noheader,nounits",
@@ -326,11 +331,56 @@ fn processor_ticks(process: u32) -> Option<u64> {
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }
 
-/// What clients held to each whole percentage are told of the device's multiprocessors.
+/// A client that may use half of the device's multiprocessors: alone, beside three that may use all, and
+/// beside these when its half is reserved for it.
+fn half(peer: &Peer) -> Vec<(String, f64)> {
+    if !peer.has_server() {
+        return Vec::new();
+    }
+    let rate = |mut client: Command, greedy: usize| {
+        let mut others: Vec<Child> = (0..greedy)
+            .map(|_| {
+                let mut other = peer.client("nbody");
+                other.args(["-benchmark", "-numbodies=14336", "-iterations=1000000"]);
+                other.stdin(Stdio::null()).spawn().expect("n-body starts")
+            })
+            .collect();
+        // Until they are all at it.
+        std::thread::sleep(Duration::from_secs(1));
+        client.args(["-benchmark", "-numbodies=14336", "-iterations=1500"]);
+        let child = client.stdin(Stdio::null()).spawn().expect("n-body starts");
+        let rate = gigaflops(child);
+        for other in &mut others {
+            let _ = other.kill();
+            let _ = other.wait();
+        }
+        rate.unwrap_or(0.0)
+    };
+    let limited = || {
+        let mut client = peer.client("nbody");
+        client.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "50");
+        client
+    };
+    let mut rows = vec![
+        ("alone".into(), rate(limited(), 0)),
+        ("beside 3 with all of it".into(), rate(limited(), 3)),
+    ];
+    if let Some(group) = peer.reserve(50) {
+        let mut client = peer.client("nbody");
+        client.env("CUDA_MPS_PIPE_DIRECTORY", group);
+        rows.push(("reserved, beside 3".into(), rate(client, 3)));
+        peer.give_back();
+    }
+    rows
+}
+
+/// What clients held to each whole percentage are told of the device's multiprocessors, and at how many
+/// percentages their kernels run on another number of them.
 fn multiprocessors(peer: &Peer) -> Vec<(String, f64)> {
     if !peer.has_server() {
         return Vec::new();
     }
+    let mut others = 0;
     let told = (1..=100).filter_map(|percentage: u32| {
         let child = peer
             .client("gpu_client")
@@ -339,8 +389,12 @@ fn multiprocessors(peer: &Peer) -> Vec<(String, f64)> {
             .stdin(Stdio::null())
             .spawn()
             .expect("the client starts");
-        let count = value(&output(child)?, "multiprocessors")?;
+        let line = output(child)?;
+        let count = value(&line, "multiprocessors")?;
+        others += u32::from(value(&line, "used")? != count);
         Some((percentage.to_string(), count))
     });
-    told.collect()
+    let mut rows: Vec<_> = told.collect();
+    rows.push(("which others are used".into(), f64::from(others)));
+    rows
 }

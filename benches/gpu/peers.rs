@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// One of those that share the GPU.
 #[derive(Debug)]
@@ -69,6 +70,26 @@ impl Peer {
         self.set(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command
+    }
+
+    /// Reserves a percentage of the GPU, if it can; the pipe directory of the clients that it is for.
+    pub fn reserve(&self, percentage: u32) -> Option<PathBuf> {
+        if self.kind != Kind::OpenMps {
+            return None;
+        }
+        let made = self.control(&format!(
+            "group add half --percentage {percentage} --reserved"
+        ))?;
+        Some(PathBuf::from(made.trim())).filter(|directory| directory.is_dir())
+    }
+
+    /// Ends what was reserved.
+    pub fn give_back(&self) {
+        // Once its last client is known to be gone.
+        let until = Instant::now() + Duration::from_secs(5);
+        while self.control("group remove half").is_none() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn set(&self, command: &mut Command) {
