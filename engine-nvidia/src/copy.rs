@@ -12,11 +12,13 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use cuda_abi::operations::{self, Space};
 use cuda_abi::types::*;
+use engine::arena::EXTENT;
 
 use self::host::{HostJob, HostSource};
 use crate::array::ArrayStep;
 use crate::driver::Driver;
 use crate::memory::{Memory, Place};
+use crate::rhythm::Kind;
 
 /// Steps of one copy; a copy of more, which only odd shapes over odd memory need, is refused.
 const MOST_STEPS: usize = 1 << 16;
@@ -368,6 +370,28 @@ pub(crate) fn plan_write(
 }
 
 impl Step {
+    /// Adds what its length depends on to that of those before it: how much, and from where to where.
+    pub(crate) fn kind(&self, before: Kind) -> Kind {
+        let extent = |address: u64| address / EXTENT;
+        match self {
+            Self::Run { to, from, bytes } => {
+                before.and(extent(*to) << 32 | extent(*from)).and(*bytes)
+            }
+            Self::Rows(copy) => {
+                let Extent {
+                    width,
+                    height,
+                    depth,
+                } = copy.extent;
+                let sides = extent(copy.to.base) << 32 | extent(copy.from.base);
+                before.and(sides).and(width).and(height * depth)
+            }
+            Self::Fill(fill) => before.and(fill.width).and(fill.height),
+            Self::Write { data, .. } => before.and(data.len() as u64),
+            Self::Array(_) | Self::Host(_) => before.and(1),
+        }
+    }
+
     /// Bytes that it keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
         match self {

@@ -9,6 +9,7 @@ use cuda_abi::types::*;
 
 use crate::driver::Driver;
 use crate::module::Module;
+use crate::rhythm::Kind;
 use crate::sync::Handle;
 use crate::work::After;
 
@@ -100,6 +101,17 @@ impl Launch {
     pub(crate) fn keep_priority(&mut self) {
         let asks = |attribute: &CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
         self.attributes.retain(|attribute| !asks(attribute));
+    }
+
+    /// See [`Work::kind`](crate::work::Work::kind).
+    pub(crate) fn kind(&self) -> Kind {
+        let [x, y, z] = self.grid.map(u64::from);
+        let block = self
+            .block
+            .iter()
+            .fold(1, |all, &side| all * u64::from(side));
+        let kind = Kind::default().and(self.function.0.0.addr() as u64);
+        kind.and(x).and(y << 32 | z).and(block)
     }
 
     /// Bytes that it keeps while it waits.

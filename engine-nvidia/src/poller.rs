@@ -23,9 +23,10 @@ const SPIN: Duration = Duration::from_micros(60);
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_micros(500);
 const PART: u32 = 32;
-/// How long it sleeps around the time when work is expected to be over, and how long at most while all
-/// work is expected to be over later.
+/// How long it sleeps shortly before work is expected to be over, when it sleeps no more, and how long it
+/// sleeps at most while all work is expected to be over later.
 const CLOSE: Duration = Duration::from_micros(20);
+const AWAKE: Duration = Duration::from_micros(80);
 const FAR: Duration = Duration::from_millis(2);
 /// How often clients are looked after whose own threads look, while it is awake: one of these may be held up.
 const LOOK_AFTER: Duration = Duration::from_micros(500);
@@ -142,15 +143,18 @@ impl Drop for Poller {
     }
 }
 
-/// How long to sleep after nothing has happened for `still`. `left` is the time until the first work is
-/// expected to be over, if there is any telling; `untold` says that there is other work too.
-fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Duration {
+/// How long to sleep after nothing has happened for `still`, if it is time to sleep. `left` is the time until
+/// the first work is expected to be over, if there is any telling; `untold` says that there is other work too.
+fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Option<Duration> {
     let part = (still / PART).max(SHORTEST);
     let Some(left) = left else {
-        return part.min(LONGEST);
+        return Some(part.min(LONGEST));
     };
+    if left <= AWAKE {
+        return None;
+    }
     let most = if untold { LONGEST } else { FAR };
-    part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE)
+    Some(part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE))
 }
 
 impl State {
@@ -209,12 +213,11 @@ impl State {
                 next_probe = now + PROBE;
             }
             let still = now - still_since;
-            if still < spin {
-                std::hint::spin_loop();
-            } else {
-                let left = polled.due.map(|due| due.saturating_duration_since(now));
-                let pause = pause(still, left, polled.untold);
-                self.waker.sleep(posts, Some(pause));
+            let left = polled.due.map(|due| due.saturating_duration_since(now));
+            match pause(still, left, polled.untold) {
+                Some(pause) if still >= spin => self.waker.sleep(posts, Some(pause)),
+                None if spin.is_zero() => self.waker.sleep(posts, Some(CLOSE)),
+                _ => std::hint::spin_loop(),
             }
         }
     }
@@ -237,15 +240,16 @@ mod tests {
     #[test]
     fn who_expects_an_end_sleeps_until_shortly_before_it() {
         let (micros, millis) = (Duration::from_micros, Duration::from_millis);
-        assert_eq!(pause(micros(100), None, true), SHORTEST);
-        assert_eq!(pause(millis(10), None, true), millis(10) / PART);
-        assert_eq!(pause(millis(1000), None, true), LONGEST);
+        assert_eq!(pause(micros(100), None, true), Some(SHORTEST));
+        assert_eq!(pause(millis(10), None, true), Some(millis(10) / PART));
+        assert_eq!(pause(millis(1000), None, true), Some(LONGEST));
         let left = |left| pause(millis(10), Some(left), false);
-        assert_eq!(left(millis(5)), millis(10) / PART);
-        assert_eq!(left(NEAR + micros(70)), micros(70));
-        assert_eq!(left(NEAR), CLOSE);
-        assert_eq!(left(Duration::ZERO), CLOSE);
-        assert_eq!(pause(millis(1000), Some(millis(5)), false), FAR);
-        assert_eq!(pause(millis(1000), Some(millis(5)), true), LONGEST);
+        assert_eq!(left(millis(5)), Some(millis(10) / PART));
+        assert_eq!(left(NEAR + micros(70)), Some(micros(70)));
+        assert_eq!(left(NEAR), Some(CLOSE));
+        assert_eq!(left(AWAKE), None);
+        assert_eq!(left(Duration::ZERO), None);
+        assert_eq!(pause(millis(1000), Some(millis(5)), false), Some(FAR));
+        assert_eq!(pause(millis(1000), Some(millis(5)), true), Some(LONGEST));
     }
 }

@@ -1,8 +1,9 @@
-//! When a stream's work is expected to be over, so that somebody looks just then: a program that waits for a
-//! kernel of some milliseconds again and again would lose a part of each to sleeping past its end.
+//! When a stream's work is expected to be over, so that somebody looks just then, and whoever sleeps until
+//! then is awake: a program that waits for a kernel of some milliseconds again and again would lose a part of
+//! each to sleeping past its end.
 //!
-//! Owns how long the work took, from when the stream had none to when it had none again. Called by the
-//! stream; must not know what the work is.
+//! Owns how long pieces of work took, from when the stream had none to when it had none again, by what they
+//! were. Called by the stream; must not know what that means.
 
 use std::time::{Duration, Instant};
 
@@ -11,24 +12,58 @@ const REGULAR: std::ops::Range<Duration> = Duration::from_micros(200)..Duration:
 /// What part of its length work may differ from that before it, if the next is expected to take as long.
 const ALIKE: u32 = 16;
 
-/// How far from when it is expected the end is looked for closely.
-pub(crate) const NEAR: Duration = Duration::from_micros(150);
+/// Different pieces of work that are known at a time.
+const KNOWN: usize = 8;
+
+/// How long before its expected end those who sleep for it are woken, and its end is looked for closely.
+pub(crate) const NEAR: Duration = Duration::from_micros(200);
+/// How long after it.
+pub(crate) const LATE: Duration = Duration::from_micros(100);
+
+/// What a piece of work is, as a number: the same for work that should take as long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kind(u64);
+
+impl Kind {
+    /// With something more in it.
+    pub(crate) fn and(self, more: u64) -> Self {
+        // The hash of Firefox: one rotation, one multiplication.
+        Self((self.0.rotate_left(5) ^ more).wrapping_mul(0x517c_c1b7_2722_0a95))
+    }
+}
+
+/// How long some work takes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Length {
+    kind: Kind,
+    /// The last time.
+    last: Duration,
+    /// The next time; zero if there is no telling.
+    expected: Duration,
+}
 
 /// What is known of a stream's work.
 #[derive(Debug, Default)]
 pub(crate) struct Rhythm {
     /// When the work began that it has now.
     began: Option<Instant>,
-    /// How long it took the last time.
-    last: Duration,
-    /// How long it will take; zero if there is no telling.
-    expected: Duration,
+    /// What that is, so far.
+    kind: Kind,
+    known: [Length; KNOWN],
+    /// The one that is forgotten next.
+    next: usize,
 }
 
 impl Rhythm {
-    /// The stream has work from now on.
+    /// The stream, which had no work, has some from now on.
     pub(crate) fn begin(&mut self, now: Instant) {
         self.began = Some(now);
+        self.kind = Kind::default();
+    }
+
+    /// It has this too.
+    pub(crate) fn add(&mut self, work: Kind) {
+        self.kind = self.kind.and(work.0);
     }
 
     /// It has none any more.
@@ -37,9 +72,21 @@ impl Rhythm {
             return;
         };
         let took = now.saturating_duration_since(began);
-        let last = std::mem::replace(&mut self.last, took);
+        let kind = self.kind;
+        let Some(known) = self.known.iter_mut().find(|known| known.kind == kind) else {
+            if REGULAR.contains(&took) {
+                self.known[self.next] = Length {
+                    kind,
+                    last: took,
+                    expected: Duration::ZERO,
+                };
+                self.next = (self.next + 1) % KNOWN;
+            }
+            return;
+        };
+        let last = std::mem::replace(&mut known.last, took);
         let alike = took.abs_diff(last) <= took / ALIKE && REGULAR.contains(&took);
-        self.expected = if alike {
+        known.expected = if alike {
             took.min(last)
         } else {
             Duration::ZERO
@@ -48,8 +95,9 @@ impl Rhythm {
 
     /// When it is expected to have none any more.
     pub(crate) fn due(&self) -> Option<Instant> {
-        let began = self.began.filter(|_| !self.expected.is_zero())?;
-        Some(began + self.expected)
+        let began = self.began?;
+        let known = self.known.iter().find(|known| known.kind == self.kind)?;
+        (!known.expected.is_zero()).then(|| began + known.expected)
     }
 }
 
@@ -57,28 +105,66 @@ impl Rhythm {
 mod tests {
     use super::*;
 
+    /// Work of one kind after another, each of so many microseconds; when its end was expected.
+    struct Work {
+        rhythm: Rhythm,
+        now: Instant,
+    }
+
+    impl Work {
+        fn of(&mut self, kinds: &[u64], micros: u64) -> Option<Duration> {
+            self.rhythm.begin(self.now);
+            for &kind in kinds {
+                self.rhythm.add(Kind::default().and(kind));
+            }
+            let due = self.rhythm.due().map(|due| due - self.now);
+            self.now += Duration::from_micros(micros);
+            self.rhythm.end(self.now);
+            assert_eq!(self.rhythm.due(), None, "there is no work");
+            due
+        }
+    }
+
+    fn work() -> Work {
+        Work {
+            rhythm: Rhythm::default(),
+            now: Instant::now(),
+        }
+    }
+
+    fn micros(micros: u64) -> Option<Duration> {
+        Some(Duration::from_micros(micros))
+    }
+
     #[test]
     fn regular_work_is_due_when_it_was_before() {
-        let mut rhythm = Rhythm::default();
-        let mut now = Instant::now();
-        let mut work = |micros: u64| {
-            rhythm.begin(now);
-            let due = rhythm.due().map(|due| due - now);
-            now += Duration::from_micros(micros);
-            rhythm.end(now);
-            assert_eq!(rhythm.due(), None, "there is no work");
-            due
-        };
-        let micros = Duration::from_micros;
-        assert_eq!(work(5000), None);
-        assert_eq!(work(5100), None, "one says nothing");
-        assert_eq!(work(4900), Some(micros(5000)));
-        assert_eq!(work(9000), Some(micros(4900)));
-        assert_eq!(work(9000), None, "it took longer");
-        assert_eq!(work(50), Some(micros(9000)));
-        assert_eq!(work(50), None);
-        assert_eq!(work(700_000), None, "too short to wait for");
-        assert_eq!(work(700_000), None);
-        assert_eq!(work(1), None, "too long to be a matter");
+        let mut work = work();
+        assert_eq!(work.of(&[7], 5000), None);
+        assert_eq!(work.of(&[7], 5100), None, "one says nothing");
+        assert_eq!(work.of(&[7], 4900), micros(5000));
+        assert_eq!(work.of(&[7], 9000), micros(4900));
+        assert_eq!(work.of(&[7], 9000), None, "it took longer");
+        assert_eq!(work.of(&[7], 50), micros(9000));
+        assert_eq!(work.of(&[7], 50), None);
+        assert_eq!(work.of(&[7], 700_000), None, "too short to wait for");
+        assert_eq!(work.of(&[7], 700_000), None);
+        assert_eq!(work.of(&[7], 1), None, "too long to be a matter");
+    }
+
+    #[test]
+    fn work_that_takes_turns_is_known_each_by_itself() {
+        let mut work = work();
+        for round in 0..3 {
+            let told = |length| micros(length).filter(|_| round == 2);
+            assert_eq!(work.of(&[1], 1000), told(1000));
+            assert_eq!(work.of(&[2], 5000), told(5000));
+            assert_eq!(work.of(&[1, 2], 6000), told(6000));
+            assert_eq!(work.of(&[2, 1], 8000), told(8000), "another order");
+        }
+        // Only so many at a time.
+        for kind in 10..10 + KNOWN as u64 {
+            work.of(&[kind], 3000);
+        }
+        assert_eq!(work.of(&[1], 1000), None);
     }
 }

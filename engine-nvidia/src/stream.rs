@@ -28,7 +28,7 @@ use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
-use crate::rhythm::{NEAR, Rhythm};
+use crate::rhythm::{LATE, NEAR, Rhythm};
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
@@ -71,6 +71,8 @@ struct Last {
     calm: AtomicBool,
     /// When it is expected to change, in nanoseconds after the client came; 0 if there is no telling.
     due: AtomicU64,
+    /// For which of these times the client was told that it is near.
+    told: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -349,6 +351,7 @@ impl Stream {
         if !state.is_under_way() {
             state.rhythm.begin(Instant::now());
         }
+        state.rhythm.add(work.kind());
         match work {
             Work::Launch(launch) if state.chains.take(&launch) => {
                 if !state.is_open() {
@@ -514,15 +517,23 @@ impl Stream {
 
     /// What a look has found. An end that is long overdue was not to be told.
     fn polled(&self, progress: bool, busy: bool) -> Polled {
-        let due = match self.last.due.load(Ordering::Relaxed) {
-            0 => None,
-            after => Some(self.common.came + Duration::from_nanos(after)),
-        };
-        let due = due.filter(|&due| busy && Instant::now() < due + NEAR);
+        let after = self.last.due.load(Ordering::Relaxed);
+        let due = (busy && after != 0).then(|| {
+            let now = Instant::now();
+            (self.common.came + Duration::from_nanos(after), now)
+        });
+        let due = due.filter(|&(due, now)| now < due + LATE);
+        if let Some((due, now)) = due
+            && now + NEAR >= due
+            && self.last.told.swap(after, Ordering::Relaxed) != after
+            && self.common.is_open()
+        {
+            self.common.observer.near(self.slot);
+        }
         Polled {
             progress,
             busy,
-            due,
+            due: due.map(|(due, _)| due),
             untold: busy && due.is_none(),
         }
     }

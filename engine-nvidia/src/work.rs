@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
 use crate::module::Module;
+use crate::rhythm::Kind;
 use crate::sync::Handle;
 
 /// What a stream is to do.
@@ -78,6 +79,17 @@ impl Work {
         match self {
             Self::Steps(steps) => steps.len(),
             _ => 1,
+        }
+    }
+
+    /// What its length depends on, as far as that can be seen.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Launch(launch) => launch.kind(),
+            Self::Steps(steps) => steps
+                .iter()
+                .fold(Kind::default(), |kind, step| step.kind(kind)),
+            _ => Kind::default(),
         }
     }
 

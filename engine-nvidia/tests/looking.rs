@@ -64,3 +64,29 @@ fn who_looks_and_is_held_up_holds_up_nobody_who_loads() {
     other.module_in(0, PTX);
     until("somebody sees it", || held_up.is_done(0));
 }
+
+#[test]
+fn who_sleeps_is_told_when_regular_work_is_about_to_be_over() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let mut rounds = 0_u8;
+    let mut round = |bytes: &[u8]| {
+        controls.hold(true);
+        guest.write(0, device, bytes);
+        std::thread::sleep(Duration::from_millis(20));
+        let told = guest.told.near(0);
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        told
+    };
+    // Work of two kinds in turn; how regular it is depends on what else the machine does.
+    until("it is told before the end", || {
+        rounds += 1;
+        round(&[1; 4]);
+        round(&[2; 400]) > 1
+    });
+    assert!(rounds > 2, "two of a kind say something, one says nothing");
+}

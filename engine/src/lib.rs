@@ -239,6 +239,11 @@ pub trait Observer: Send + Sync + Debug {
     /// each one exactly once; `Err` says that this one failed or was not run.
     fn completed(&self, at: At, result: Result<(), CUresult>);
 
+    /// The stream's work is expected to be over in a moment: who sleeps until then may wake up by now.
+    fn near(&self, stream: u32) {
+        let _ = stream;
+    }
+
     /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same
     /// clock for all events of a device). Comes before the event's `completed`.
     fn event_time(&self, event: u32, nanoseconds: u64);

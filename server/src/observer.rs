@@ -216,6 +216,10 @@ impl Observer for Shared {
         }
     }
 
+    fn near(&self, stream: u32) {
+        self.publisher.near(stream);
+    }
+
     fn event_time(&self, event: u32, nanoseconds: u64) {
         self.publisher.event_time(event, nanoseconds);
     }

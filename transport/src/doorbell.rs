@@ -9,6 +9,10 @@
 //! consistent fence between one's own write and one's look at the other's: [sleep-or-ring] below. The
 //! futex is the alarm itself, so an alarm that was taken down before the kernel looked is no sleep.
 //!
+//! Who knows that a word is about to move may say so ([`near`]): those who sleep for it wake up, and see the
+//! end awake. Being woken takes tens of microseconds, which is a part of a kernel of a few milliseconds that
+//! can be measured.
+//!
 //! An alarm may lie in memory that a hostile peer writes. All it can do is to wake too often, or to
 //! let somebody sleep until the slice is over, within its own session.
 
@@ -23,17 +27,20 @@ const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
 /// The shortest where nobody wakes who waits, and work is known to be under way that may be short.
 pub(crate) const LEAST_WATCH: u32 = 10_000;
 
-/// Waits of these lengths are learnt from, in nanoseconds, and what part of its length a wait may differ from
-/// the one before, if the next is to be expected to be as long.
-const REGULAR: std::ops::Range<u32> = 200_000..500_000_000;
-const ALIKE: u32 = 16;
-/// How much sooner than expected one is awake: this part of the wait, and this at most.
-const EARLY_PART: u32 = 64;
-const EARLY: Duration = Duration::from_micros(60);
+/// For how long somebody stays awake who was told that it is a matter of moments.
+const MOMENTS: Duration = Duration::from_micros(300);
 
-/// The form of an alarm for a target: never zero in its low half, which is what the kernel compares.
+/// An alarm that was taken down because it is a matter of moments.
+const NEAR: u64 = 2;
+
+/// The form of an alarm for a target: odd, so never zero in its low half, which is what the kernel compares.
 const fn alarm_for(target: u64) -> u64 {
     target << 1 | 1
+}
+
+/// Whether an alarm is set.
+const fn is_set(alarm: u64) -> bool {
+    alarm & 1 == 1
 }
 
 /// Sets an alarm for `target`, unless a nearer one is set, and sleeps until somebody rings or `most`
@@ -42,7 +49,7 @@ pub(crate) fn sleep(alarm: &AtomicU64, target: u64, most: Duration, done: impl F
     let mine = alarm_for(target);
     let mut set = alarm.load(Ordering::Relaxed);
     let expected = loop {
-        let nearest = if set == 0 || mine < set { mine } else { set };
+        let nearest = if is_set(set) && set < mine { set } else { mine };
         match alarm.compare_exchange_weak(set, nearest, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break nearest,
             Err(now) => set = now,
@@ -61,7 +68,7 @@ pub(crate) fn ring(alarm: &AtomicU64, reached: u64) {
     // [sleep-or-ring]: the word is moved before the alarm is looked at.
     fence(Ordering::SeqCst);
     let set = alarm.load(Ordering::Relaxed);
-    if set != 0 && set <= alarm_for(reached) {
+    if is_set(set) && set <= alarm_for(reached) {
         wake(alarm);
     }
 }
@@ -73,21 +80,21 @@ pub(crate) fn wake(alarm: &AtomicU64) {
     sync::wake_all(alarm);
 }
 
+/// Wakes those who sleep by an alarm, since what they sleep for is about to come.
+pub(crate) fn near(alarm: &AtomicU64) {
+    if is_set(alarm.load(Ordering::Relaxed)) {
+        alarm.swap(NEAR, Ordering::AcqRel);
+        sync::wake_all(alarm);
+    }
+}
+
 /// How long it has been worth to spin: doubled when spinning helped, halved when it did not, and the
 /// longest again when a sleep was so short that spinning would have been enough. Without the last, a few
 /// long waits would make every short one after them a sleep.
-///
-/// And how long waits have been that were slept through: when two were about as long, the next one is
-/// expected to be so too, and its end is met awake. Being woken takes tens of microseconds, which is a
-/// part of a kernel of a few milliseconds that can be measured.
 #[derive(Debug)]
 pub(crate) struct Patience {
     least: u32,
     nanoseconds: AtomicU32,
-    /// The last wait that was slept through, in nanoseconds.
-    last: AtomicU32,
-    /// How long the next one will be, in nanoseconds; 0 if there is no telling.
-    expected: AtomicU32,
 }
 
 impl Patience {
@@ -100,29 +107,7 @@ impl Patience {
         Self {
             least,
             nanoseconds: AtomicU32::new(*SPIN.end()),
-            last: AtomicU32::new(0),
-            expected: AtomicU32::new(0),
         }
-    }
-
-    /// How long a wait is to be slept through before its end is met awake, and how long that may take;
-    /// `None` if its end is not expected.
-    fn expected(&self) -> Option<(Duration, Duration)> {
-        let expected = match self.expected.load(Ordering::Relaxed) {
-            0 => return None,
-            nanoseconds => Duration::from_nanos(nanoseconds.into()),
-        };
-        let early = (expected / EARLY_PART).min(EARLY);
-        Some((expected - early, 2 * early))
-    }
-
-    /// Learns from a wait that was slept through.
-    fn learn(&self, took: Duration) {
-        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
-        let last = self.last.swap(took, Ordering::Relaxed);
-        let alike = took.abs_diff(last) <= took / ALIKE && REGULAR.contains(&took);
-        let expected = if alike { took.min(last) } else { 0 };
-        self.expected.store(expected, Ordering::Relaxed);
     }
 
     /// Spins until `done`, as long as it seems worth it and there is a processor to spare. Returns
@@ -211,8 +196,9 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
     spun
 }
 
-/// Waits until `done`: spins, then sleeps. `target` is what `done` waits for. After each `slice` of
-/// sleep `go_on` is asked; when it says no, so does this.
+/// Waits until `done`: spins, then sleeps, and is awake again when it is told that it is a matter of moments.
+/// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked; when it says no, so does
+/// this.
 pub(crate) fn wait(
     patience: &Patience,
     alarm: &AtomicU64,
@@ -224,32 +210,18 @@ pub(crate) fn wait(
     if patience.spin(&done) {
         return true;
     }
-    let began = Instant::now();
-    if cfg!(not(loom))
-        && let Some((asleep, awake)) = patience.expected()
-    {
-        sleep(alarm, target, asleep.min(slice), &done);
-        // What came sooner was a wake-up like any other.
-        if matches!(spin_for(awake, &done), Spun::Done) {
-            patience.learn(began.elapsed());
-            return true;
-        }
-    }
-    let came = patience.sleep(|| {
+    patience.sleep(|| {
         loop {
             sleep(alarm, target, slice, &done);
-            if done() {
+            let near = alarm.load(Ordering::Relaxed) == NEAR;
+            if done() || near && matches!(spin_for(MOMENTS, &done), Spun::Done) {
                 return true;
             }
             if !go_on() {
                 return false;
             }
         }
-    });
-    if cfg!(not(loom)) {
-        patience.learn(began.elapsed());
-    }
-    came
+    })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -257,45 +229,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_waits_are_expected() {
-        let patience = Patience::new();
-        let millis = Duration::from_millis;
-        patience.learn(millis(10));
-        assert_eq!(patience.expected(), None, "one says nothing");
-        patience.learn(millis(10) + Duration::from_micros(300));
-        assert_eq!(patience.expected(), Some((millis(10) - EARLY, 2 * EARLY)));
-        patience.learn(millis(12));
-        assert_eq!(patience.expected(), None, "it was another");
-        patience.learn(millis(12));
-        assert!(patience.expected().is_some());
-        for took in [Duration::from_micros(100), millis(700), millis(10_000)] {
-            patience.learn(took);
-            patience.learn(took);
-            assert_eq!(patience.expected(), None, "{took:?}");
-        }
-        // No more than this part of a wait is spun.
-        let micros = Duration::from_micros(320);
-        patience.learn(micros);
-        patience.learn(micros);
-        let (asleep, awake) = patience.expected().unwrap();
-        assert_eq!((micros - asleep, awake), (micros / 64, micros / 32));
-    }
-
-    #[test]
-    fn an_expected_end_is_seen_whenever_it_comes() {
+    fn who_is_told_that_it_is_near_sees_the_end_whenever_it_comes() {
         let patience = Patience::new();
         let (word, alarm) = (AtomicU64::new(0), AtomicU64::new(0));
         let slice = Duration::from_millis(100);
+        near(&alarm);
+        assert_eq!(alarm.load(Ordering::SeqCst), 0, "nobody sleeps");
         std::thread::scope(|scope| {
             let mover = scope.spawn(|| {
-                // Regular ones, then one sooner and one later.
-                for (target, after) in [(1, 5), (2, 5), (3, 5), (4, 1), (5, 5), (6, 5), (7, 20)] {
-                    std::thread::sleep(Duration::from_millis(after));
+                // At once, a little later, and after the waiter has fallen asleep again.
+                for (target, after) in [(1, 0), (2, 100), (3, 2000), (4, 0), (5, 2000)] {
+                    while !is_set(alarm.load(Ordering::SeqCst)) {
+                        std::thread::yield_now();
+                    }
+                    near(&alarm);
+                    std::thread::sleep(Duration::from_micros(after));
                     word.store(target, Ordering::SeqCst);
                     ring(&alarm, target);
                 }
             });
-            for target in 1..=7 {
+            for target in 1..=5 {
                 let done = || word.load(Ordering::SeqCst) >= target;
                 assert!(wait(&patience, &alarm, target, slice, done, || true));
                 assert!(done());

@@ -179,6 +179,7 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
             .into();
         let (word, alarm) = &*words;
         for reached in 1..=2 {
+            doorbell::near(alarm);
             word.store(reached, Ordering::Release);
             doorbell::ring(alarm, reached);
         }

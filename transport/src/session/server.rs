@@ -147,6 +147,13 @@ impl Publisher {
         }
     }
 
+    /// Says that a stream's work is about to be done: who sleeps until then wakes up.
+    pub fn near(&self, stream: u32) {
+        if let Some(alarm) = self.shared.stream_alarms().get(stream as usize) {
+            doorbell::near(alarm);
+        }
+    }
+
     /// Up to where the client says that it has released a stream's gates; 0 for a slot that there is
     /// not. It may say anything.
     #[must_use]

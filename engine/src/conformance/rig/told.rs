@@ -27,6 +27,8 @@ pub type Completion = (u64, Result<(), CUresult>);
 struct ToldState {
     /// How often it was told that there is text.
     wrote: u64,
+    /// How often it was told that a stream's work is about to be over.
+    near: HashMap<u32, u64>,
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
@@ -76,6 +78,11 @@ impl Told {
         lock(&self.state).wrote
     }
 
+    /// How often it was told that a stream's work is about to be over.
+    pub fn near(&self, stream: u32) -> u64 {
+        lock(&self.state).near.get(&stream).copied().unwrap_or(0)
+    }
+
     /// The faults, in order.
     pub fn faults(&self) -> Vec<(u32, CUresult, String)> {
         lock(&self.state).faults.clone()
@@ -106,6 +113,10 @@ impl Observer for Told {
         let completed = state.completed.entry(at.stream).or_default();
         completed.push((at.sequence, result));
         self.changed.notify_all();
+    }
+
+    fn near(&self, stream: u32) {
+        *lock(&self.state).near.entry(stream).or_default() += 1;
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {
