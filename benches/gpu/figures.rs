@@ -116,8 +116,12 @@ fn each(counts: &[usize], take: impl Fn(usize) -> Vec<(String, f64)>) -> Vec<(St
     rows.collect()
 }
 
-/// Clients of `gpu_client` that begin together; their lines.
+/// Clients of `gpu_client` that begin together and work for a second; their lines.
 fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value> {
+    together_for(peer, count, 1, words)
+}
+
+fn together_for(peer: &Peer, count: usize, seconds: u64, words: &[&str]) -> Vec<serde_json::Value> {
     // Enough for all to attach, natively too.
     let head_start = Duration::from_millis(700 + 60 * count as u64);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -126,7 +130,8 @@ fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value>
         .map(|_| {
             peer.client("gpu_client")
                 .args(words)
-                .args(["--at", &at.as_millis().to_string(), "--for", "1"])
+                .args(["--at", &at.as_millis().to_string()])
+                .args(["--for", &seconds.to_string()])
                 .stdin(Stdio::null())
                 .spawn()
                 .expect("the client starts")
@@ -305,15 +310,16 @@ fn used_memory() -> f64 {
 
 /// Processor time of the server while eight clients wait for kernels of 100 ms.
 fn waiting(peer: &Peer) -> Vec<(String, f64)> {
+    const SECONDS: u64 = 8;
     if !peer.has_server() {
         return Vec::new();
     }
     let measured = std::thread::scope(|scope| {
-        let work = scope.spawn(|| together(peer, 8, &["latency", "100000"]));
-        // In the middle of their second.
-        std::thread::sleep(Duration::from_millis(700 + 60 * 8 + 100));
+        let work = scope.spawn(|| together_for(peer, 8, SECONDS, &["latency", "100000"]));
+        // In the midst of it.
+        std::thread::sleep(Duration::from_millis(700 + 60 * 8 + 1000));
         let begin = (Instant::now(), peer.server().and_then(processor_ticks));
-        std::thread::sleep(Duration::from_millis(700));
+        std::thread::sleep(Duration::from_secs(SECONDS - 2));
         let end = (Instant::now(), peer.server().and_then(processor_ticks));
         let _ = work.join();
         Some((end.1? - begin.1?) as f64 / (end.0 - begin.0).as_secs_f64())

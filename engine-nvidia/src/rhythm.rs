@@ -13,11 +13,13 @@ const REGULAR: std::ops::Range<Duration> = Duration::from_micros(200)..Duration:
 const ALIKE: u32 = 16;
 
 /// Different pieces of work that are known at a time.
-const KNOWN: usize = 8;
+const KNOWN: usize = 16;
 
-/// How long before its expected end those who sleep for it are woken, and its end is looked for closely.
-pub(crate) const NEAR: Duration = Duration::from_micros(200);
-/// How long after it.
+/// How long before its expected end it is looked for more closely; those who sleep for it are woken then, or
+/// after all but this part of it. A processor that was idle for long takes a hundred microseconds or two to wake.
+pub(crate) const NEAR: Duration = Duration::from_micros(250);
+const NEAR_PART: u32 = 4;
+/// How long after its expected end work is still expected to be over in a moment.
 pub(crate) const LATE: Duration = Duration::from_micros(100);
 
 /// What a piece of work is, as a number: the same for work that should take as long.
@@ -50,8 +52,16 @@ pub(crate) struct Rhythm {
     /// What that is, so far.
     kind: Kind,
     known: [Length; KNOWN],
-    /// The one that is forgotten next.
+    /// The one that was forgotten last.
     next: usize,
+}
+
+/// When work is expected to be over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    /// When those who sleep until then are to be woken.
+    pub(crate) near: Instant,
+    pub(crate) at: Instant,
 }
 
 impl Rhythm {
@@ -75,12 +85,12 @@ impl Rhythm {
         let kind = self.kind;
         let Some(known) = self.known.iter_mut().find(|known| known.kind == kind) else {
             if REGULAR.contains(&took) {
+                self.forget();
                 self.known[self.next] = Length {
                     kind,
                     last: took,
                     expected: Duration::ZERO,
                 };
-                self.next = (self.next + 1) % KNOWN;
             }
             return;
         };
@@ -93,11 +103,22 @@ impl Rhythm {
         };
     }
 
+    /// Chooses what is forgotten next: something of which there is no telling, if there is such a thing.
+    fn forget(&mut self) {
+        let ring = (1..=KNOWN).map(|step| (self.next + step) % KNOWN);
+        let mut idle = ring.filter(|&at| self.known[at].expected.is_zero());
+        self.next = idle.next().unwrap_or((self.next + 1) % KNOWN);
+    }
+
     /// When it is expected to have none any more.
-    pub(crate) fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Due> {
         let began = self.began?;
         let known = self.known.iter().find(|known| known.kind == self.kind)?;
-        (!known.expected.is_zero()).then(|| began + known.expected)
+        let length = known.expected;
+        (!length.is_zero()).then(|| Due {
+            near: began + length - NEAR.min(length / NEAR_PART),
+            at: began + length,
+        })
     }
 }
 
@@ -117,7 +138,10 @@ mod tests {
             for &kind in kinds {
                 self.rhythm.add(Kind::default().and(kind));
             }
-            let due = self.rhythm.due().map(|due| due - self.now);
+            let due = self.rhythm.due().map(|due| {
+                assert_eq!(due.at - due.near, NEAR.min((due.at - self.now) / 4));
+                due.at - self.now
+            });
             self.now += Duration::from_micros(micros);
             self.rhythm.end(self.now);
             assert_eq!(self.rhythm.due(), None, "there is no work");
@@ -161,8 +185,13 @@ mod tests {
             assert_eq!(work.of(&[1, 2], 6000), told(6000));
             assert_eq!(work.of(&[2, 1], 8000), told(8000), "another order");
         }
-        // Only so many at a time.
-        for kind in 10..10 + KNOWN as u64 {
+        // Only so many at a time, and what came once does not oust what is expected.
+        for kind in 10..10 + 2 * KNOWN as u64 {
+            work.of(&[kind], 3000);
+        }
+        assert_eq!(work.of(&[1], 1000), micros(1000));
+        for kind in 10..10 + 2 * KNOWN as u64 {
+            work.of(&[kind], 3000);
             work.of(&[kind], 3000);
         }
         assert_eq!(work.of(&[1], 1000), None);

@@ -28,7 +28,7 @@ use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
-use crate::rhythm::{LATE, NEAR, Rhythm};
+use crate::rhythm::{Due, LATE, Rhythm};
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
@@ -71,8 +71,8 @@ struct Last {
     calm: AtomicBool,
     /// When it is expected to change, in nanoseconds after the client came; 0 if there is no telling.
     due: AtomicU64,
-    /// For which of these times the client was told that it is near.
-    told: AtomicU64,
+    /// When the client is to be told that this is near, likewise; 0 if it was.
+    near: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -507,25 +507,32 @@ impl Stream {
                 .issued
                 .front()
                 .is_some_and(|front| !has_come_to(seen, front.ticket) && !front.after.prints());
-        let due = state.rhythm.due().map_or(0, |due| {
-            let after = due.saturating_duration_since(self.common.came);
+        let after = |time: Instant| {
+            let after = time.saturating_duration_since(self.common.came);
             u64::try_from(after.as_nanos()).unwrap_or(0)
-        });
-        self.last.due.store(due, Ordering::Relaxed);
+        };
+        let (near, due) = match state.rhythm.due() {
+            Some(Due { near, at }) => (after(near), after(at)),
+            None => (0, 0),
+        };
+        if self.last.due.swap(due, Ordering::Relaxed) != due {
+            self.last.near.store(near, Ordering::Relaxed);
+        }
         self.last.calm.store(calm, Ordering::Release);
     }
 
     /// What a look has found. An end that is long overdue was not to be told.
     fn polled(&self, progress: bool, busy: bool) -> Polled {
-        let after = self.last.due.load(Ordering::Relaxed);
-        let due = (busy && after != 0).then(|| {
-            let now = Instant::now();
-            (self.common.came + Duration::from_nanos(after), now)
-        });
-        let due = due.filter(|&(due, now)| now < due + LATE);
-        if let Some((due, now)) = due
-            && now + NEAR >= due
-            && self.last.told.swap(after, Ordering::Relaxed) != after
+        let time = |word: &AtomicU64| match word.load(Ordering::Relaxed) {
+            0 => None,
+            after => Some(self.common.came + Duration::from_nanos(after)),
+        };
+        let due = time(&self.last.due).filter(|_| busy);
+        let now = due.map(|_| Instant::now());
+        let due = due.filter(|&due| now < Some(due + LATE));
+        if due.is_some()
+            && time(&self.last.near).is_some_and(|near| Some(near) <= now)
+            && self.last.near.swap(0, Ordering::Relaxed) != 0
             && self.common.is_open()
         {
             self.common.observer.near(self.slot);
@@ -533,7 +540,7 @@ impl Stream {
         Polled {
             progress,
             busy,
-            due: due.map(|(due, _)| due),
+            due,
             untold: busy && due.is_none(),
         }
     }

@@ -28,7 +28,7 @@ const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
 pub(crate) const LEAST_WATCH: u32 = 10_000;
 
 /// For how long somebody stays awake who was told that it is a matter of moments.
-const MOMENTS: Duration = Duration::from_micros(300);
+const MOMENTS: Duration = Duration::from_micros(400);
 
 /// An alarm that was taken down because it is a matter of moments.
 const NEAR: u64 = 2;
@@ -144,6 +144,11 @@ impl Patience {
     }
 }
 
+/// Spins for what is a matter of moments; whether it came.
+pub(crate) fn spin_for_moments(done: impl FnMut() -> bool) -> bool {
+    matches!(spin_for(MOMENTS, done), Spun::Done)
+}
+
 enum Spun {
     Done,
     InVain,
@@ -214,7 +219,7 @@ pub(crate) fn wait(
         loop {
             sleep(alarm, target, slice, &done);
             let near = alarm.load(Ordering::Relaxed) == NEAR;
-            if done() || near && matches!(spin_for(MOMENTS, &done), Spun::Done) {
+            if done() || near && spin_for_moments(&done) {
                 return true;
             }
             if !go_on() {

@@ -174,9 +174,14 @@ impl<A: Area> Consumer<A> {
     }
 
     /// Spins, for a short while at most, until there seems to be a record, somebody called
-    /// [`Bell::ring`], or `look` says so. Whether any of them came.
+    /// [`Bell::ring`], or `look` says so; a little longer after [`Bell::near`]. Whether any of them came.
     pub(crate) fn watch(&self, bell: &Bell, mut look: impl FnMut() -> bool) -> bool {
-        let came = self.watching.spin(|| self.is_called(bell) || look());
+        let done = || self.is_called(bell) || look();
+        let came = if bell.near.swap(false, Ordering::Relaxed) {
+            doorbell::spin_for_moments(done)
+        } else {
+            self.watching.spin(done)
+        };
         bell.hear();
         came
     }
@@ -206,6 +211,8 @@ fn opcode_of(first: u64) -> u16 {
 pub(crate) struct Bell {
     rung: AtomicBool,
     asleep: AtomicBool,
+    /// What the consumer watches for is a matter of moments.
+    near: AtomicBool,
 }
 
 impl Bell {
@@ -228,6 +235,14 @@ impl Bell {
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) {
             doorbell::wake(area.bell());
+        }
+    }
+
+    /// Has a consumer that is asleep awake, and watching, in a moment.
+    pub(crate) fn near<A: Area>(&self, area: &A) {
+        if self.asleep.load(Ordering::Relaxed) {
+            self.near.store(true, Ordering::Relaxed);
+            self.ring(area);
         }
     }
 }

@@ -147,8 +147,10 @@ impl Publisher {
         }
     }
 
-    /// Says that a stream's work is about to be done: who sleeps until then wakes up.
+    /// Says that a stream's work is about to be done: who sleeps until then wakes up, and the session with
+    /// them, since they may have more to do then.
     pub fn near(&self, stream: u32) {
+        self.bell.near(&self.shared);
         if let Some(alarm) = self.shared.stream_alarms().get(stream as usize) {
             doorbell::near(alarm);
         }
