@@ -27,9 +27,13 @@ const PIECE: u64 = 256 << 10;
 /// Bytes of a piece of a small one.
 const LEAST_PIECE: u64 = 128 << 10;
 
-/// Bytes of a piece of a copy that several threads share. On a machine of many processors the copy
-/// on the other side is rather another device's, to which each costs a few microseconds.
+/// Bytes of a piece of a copy that several threads share, and the most of any piece on a machine of many
+/// processors: there the copy on the other side is rather another device's, to which each piece costs a
+/// few microseconds.
 const SHARED_PIECE: u64 = 512 << 10;
+
+/// Pieces of a small copy on such a machine.
+const FEW: u64 = 3;
 
 /// Pieces that a thread may have on their way.
 const AHEAD: usize = 8;
@@ -192,13 +196,17 @@ fn helpers(extent: &Extent) -> usize {
     }
 }
 
-/// Bytes of the pieces of an extent: so many that pieces are copied on both sides at once.
-const fn piece_of(extent: &Extent, helpers: usize) -> u64 {
-    match bytes_of(extent) / AHEAD as u64 {
-        _ if helpers > 0 => SHARED_PIECE,
+/// Bytes of the pieces of an extent with so many helpers on hand: so many that pieces are copied on both
+/// sides at once.
+const fn piece_of(extent: &Extent, on_hand: usize) -> u64 {
+    let (pieces, most) = match on_hand {
+        0 => (AHEAD as u64, PIECE),
+        _ => (FEW, SHARED_PIECE),
+    };
+    match bytes_of(extent) / pieces {
         ..LEAST_PIECE => LEAST_PIECE,
-        bytes @ LEAST_PIECE..PIECE => bytes.next_multiple_of(4096),
-        _ => PIECE,
+        bytes if bytes < most => bytes.next_multiple_of(4096),
+        _ => most,
     }
 }
 
@@ -233,7 +241,7 @@ impl<'a> Copying<'a> {
             program,
             here,
             there,
-            pieces: Pieces::new(*extent, piece_of(extent, helpers)),
+            pieces: Pieces::new(*extent, piece_of(extent, *HELPERS)),
             helpers,
         }
     }
