@@ -225,6 +225,7 @@ impl<C: Clone + PartialEq> Layout<C> {
         let full = CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION;
         // Of the device, and of each reserved group.
         let mut left = BTreeMap::from([(None, 100.0 + INEXACT)]);
+        let mut whole = BTreeMap::new();
         for Reserved {
             who,
             of,
@@ -242,22 +243,25 @@ impl<C: Clone + PartialEq> Layout<C> {
             };
             let place = split.highest(*area, percentage).ok_or(full)?;
             *area = area.without(place);
-            if of.is_some() && area.is_empty() {
-                // Its other clients are somewhere too.
-                *area = place.lowest(1);
-            }
             match who {
                 Who::Group(number) => {
                     left.insert(Some(number), f64::from(percentage) + INEXACT);
                     areas.groups.insert(number, place);
+                    whole.insert(number, place);
                 }
                 Who::Client(id) => {
                     areas.clients.insert(id, place);
                 }
             }
         }
+        // Those who have reserved nothing are somewhere too.
         if areas.rest.is_empty() {
-            areas.rest = Place::run(0, 1);
+            areas.rest = split.all().lowest(1);
+        }
+        for (number, area) in &mut areas.groups {
+            if area.is_empty() {
+                *area = whole[number].lowest(1);
+            }
         }
         Ok(areas)
     }

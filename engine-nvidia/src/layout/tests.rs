@@ -164,6 +164,9 @@ fn a_group_has_its_part_together() {
     rig.assert_apart(1, 4);
     rig.set(fourth, reserved(60.0)).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (72, 8));
+    rig.set(fourth, reserved(59.0)).unwrap();
+    let some = rig.client(5, reserved(1.0), Some(7));
+    assert_eq!(some.map(drop), FULL, "no group of multiprocessors is left");
     // Of a group that is not reserved it is its client's own, and the others have the less.
     rig.set(fourth, reserved(20.0)).unwrap();
     rig.group(7, group(60.0, false)).unwrap();
@@ -283,24 +286,17 @@ fn what_is_reserved_is_never_anothers() {
                 refused += 1;
             }
         }
-        let owners = rig
-            .0
-            .clients
-            .values()
-            .filter(|client| client.share.reserved);
-        for owner in owners {
-            let own = owner.seats[0].place;
-            let others = rig
-                .0
-                .seats()
-                .filter(|seat| seat.context != owner.seats[0].context);
-            for other in others {
-                let shared = other.place.and(own);
-                // One group, of a reserved group of which its clients have reserved everything.
-                assert!(
-                    shared.count() <= u32::from(owner.group.is_some()),
-                    "{own:?} {other:?}"
-                );
+        let all: Vec<_> = rig.0.clients.values().collect();
+        for (at, owner) in all.iter().enumerate() {
+            for (other_at, other) in all.iter().enumerate() {
+                if at == other_at || !owner.share.reserved {
+                    continue;
+                }
+                // Where clients of a group have reserved all of it, its others are in a part of that.
+                let is_in_it = !other.share.reserved && other.group.is_some();
+                let most = u32::from(is_in_it && other.group == owner.group);
+                let both = owner.seats[0].place.and(other.seats[0].place);
+                assert!(both.count() <= most, "{owner:?} {other:?}");
             }
         }
         for seat in rig.0.seats() {

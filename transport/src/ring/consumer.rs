@@ -191,6 +191,8 @@ impl<A: Area> Consumer<A> {
         let (taken, area) = (self.taken, &self.area);
         let done = || self.is_called(bell);
         if !(spin && self.patience.spin(done) || done()) {
+            // Of something that is over by now.
+            bell.near.store(false, Ordering::Relaxed);
             bell.asleep.store(true, Ordering::Relaxed);
             self.patience.sleep(|| {
                 doorbell::sleep(area.bell(), taken + 1, IDLE_SLICE, done);
