@@ -146,3 +146,100 @@ fn cards_are_listed_without_a_daemon() {
     ]);
     assert!(made.contains("GPU-00010203-"), "{made}");
 }
+
+/// A driver that splits its device into eight groups of 120 multiprocessors, and 56.
+const SPLIT: [&str; 2] = ["VERSION=13000", "GREEN"];
+
+/// What is reserved of a card is refused when it is more than there is, and where there is no reserving.
+#[test]
+fn multiprocessors_of_a_card_are_reserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &SPLIT);
+    let daemon = daemon_over(driver.to_str().unwrap());
+    let refused = |arguments: &[&str], why: &str| {
+        let output = daemon.control(arguments);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(why), "{text}");
+    };
+    assert!(daemon.probe(&["init"]).status().unwrap().success());
+    let full = "more would be reserved than the device has";
+    let group = |name, percentage| {
+        [
+            "group",
+            "add",
+            name,
+            "--percentage",
+            percentage,
+            "--reserved",
+        ]
+    };
+    daemon.told(&group("half", "50"));
+    refused(&group("more", "60"), full);
+    daemon.told(&group("quarter", "25"));
+    refused(
+        &["limit", "set", "--group", "quarter", "--percentage", "51"],
+        full,
+    );
+    let half = daemon.pipe().join("groups/half");
+    let mut member = daemon.probe(&["init"]);
+    member.env("CUDA_MPS_PIPE_DIRECTORY", half);
+    assert!(member.status().unwrap().success());
+    eventually("it has gone", || daemon.clients().is_empty());
+    daemon.told(&["group", "remove", "half"]);
+    daemon.told(&["limit", "set", "--group", "quarter", "--percentage", "75"]);
+    drop(daemon);
+
+    let folder = tempfile::tempdir().unwrap();
+    let whole = fake(&folder, &["VERSION=13000"]);
+    let daemon = daemon_over(whole.to_str().unwrap());
+    assert!(daemon.probe(&["init"]).status().unwrap().success());
+    let output = daemon.control(&group("half", "50"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        !output.status.success() && text.contains("cannot be reserved"),
+        "{output:?}"
+    );
+}
+
+/// Static partitions of a card are made of the groups into which its driver splits it.
+#[test]
+fn a_card_is_partitioned_by_its_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &SPLIT);
+    let environment = [
+        ("OPENMPS_ENGINE", "nvidia"),
+        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
+    ];
+    let daemon = Daemon::start_as(&["-S"], &environment);
+    let nowhere = daemon.probe(&["init"]).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&nowhere.stdout).contains("error 915"),
+        "{nowhere:?}"
+    );
+    let counts = |line: usize| {
+        let list = daemon.told(&["lspart"]);
+        let fields = list.lines().nth(line).unwrap_or_default();
+        fields
+            .split_whitespace()
+            .skip(1)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(2), ["8", "0", "1016", "0"]);
+    let made = daemon.told(&["sm_partition", "add", "GPU-00010203", "6"]);
+    let name = made.split_whitespace().nth(1).unwrap_or_default();
+    assert!(name.ends_with("/1"), "{made}");
+    assert_eq!(counts(2), ["2", "6", "296", "720"]);
+    let more = daemon.control(&["sm_partition", "add", "GPU-00010203", "3"]);
+    let text = String::from_utf8_lossy(&more.stdout);
+    assert!(
+        text.contains("CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"),
+        "{more:?}"
+    );
+    let mut member = daemon.probe(&["init"]);
+    member.env("CUDA_MPS_SM_PARTITION", name);
+    let output = member.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
