@@ -8,6 +8,8 @@
 #                                  OpenMPS: one table
 #   FOLDER/gpu.sh calls [DIR]      wrong arguments: which calls OpenMPS answers otherwise than the driver of this
 #                                  machine; both lists of answers go to DIR
+#   FOLDER/gpu.sh limits           on how many multiprocessors one graph's kernel runs while its client's limits
+#                                  change, and others' beside what it has reserved
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
@@ -80,8 +82,36 @@ calls)
     echo "== OpenMPS' answers that are neither the driver's nor explained in the file; all: diff $out/native.txt $out/openmps.txt"
     "$here/openmps" run -- "$here/calls" --either "$out/native.txt"
     ;;
+limits)
+    start_daemon
+    mkfifo "$directory/go"
+    "$here/openmps" run -- "$here/resized" <"$directory/go" >"$directory/counts" &
+    client=$!
+    exec 3>"$directory/go"
+    launched=0
+    # Launches the graph once more; prints what was done before, the graph's count, and a new client's.
+    launch() {
+        echo >&3
+        launched=$((launched + 1))
+        until [ "$(wc -l <"$directory/counts")" -ge $launched ]; do
+            kill -0 $client || { cat "$directory/counts" >&2; exit 1; }
+            sleep 0.01
+        done
+        other=$(echo | "$here/openmps" run -- "$here/resized")
+        printf '%-24s %4s %4s\n' "$1" "$(tail -n 1 "$directory/counts")" "$other"
+    }
+    printf '%-24s %4s %4s\n' "multiprocessors" "graph" "another client"
+    launch "at first"
+    for limit in "25" "100" "50 --reserved" "25 --reserved" "100 --reserved" "100 --no-reserved"; do
+        # shellcheck disable=SC2086 # several words
+        "$here/openmps" limit set --client $client --percentage $limit >/dev/null
+        launch "$limit"
+    done
+    exec 3>&-
+    wait $client
+    ;;
 *)
-    sed -n '2,17s/^# \{0,1\}//p' "$0"
+    sed -n '2,19s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

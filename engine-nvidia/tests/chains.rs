@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Controls, Fake, PTX, part, poke, until};
+use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::operations::ModuleUnload;
+use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
 use engine_nvidia::NvidiaEngine;
@@ -99,14 +100,14 @@ fn a_chain_stays_in_the_part_that_its_client_has_now() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let mut guest = Guest::with_share(&engine, part(50.0));
+    let mut guest = Guest::with_share(&engine, Share::of(50.0));
     guest.context(0, 0);
     let at = guest.commit(0, GRANULE);
     let module = guest.module(PTX);
     let mut number = 0;
     // Of 1016 multiprocessors in groups of 120.
     for (percentage, multiprocessors) in [(50.0, 480), (25.0, 240), (100.0, 0), (12.5, 120)] {
-        guest.client.set_share(part(percentage)).unwrap();
+        guest.client.set_share(Share::of(percentage)).unwrap();
         let before = controls.launches();
         burst(&mut guest, 0, module, at, number..number + 200);
         number += 200;

@@ -41,10 +41,7 @@ fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {
     let unload = ModuleUnload { module };
     guest.client.module_unload(&unload, &[])?;
     guest.wait(0)?;
-    guest.client.set_share(Share {
-        percentage: 45.0,
-        ..Share::default()
-    })?;
+    guest.client.set_share(Share::of(45.0))?;
     let array = ArrayCreate {
         array: 9,
         context: 0,

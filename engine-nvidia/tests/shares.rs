@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Controls, Fake, PTX, part, poke, until};
+use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
@@ -20,13 +20,6 @@ fn open() -> (Fake, NvidiaEngine, Controls) {
     let engine = fake.open().expect("the fake driver opens");
     let controls = Controls::of(&fake);
     (fake, engine, controls)
-}
-
-fn reserved(percentage: f32) -> Share {
-    Share {
-        reserved: true,
-        ..part(percentage)
-    }
 }
 
 fn together(percentage: f32, reserved: bool) -> Option<GroupShare> {
@@ -60,24 +53,24 @@ fn a_percentage_is_a_part_of_the_multiprocessors() {
     let launch = |guest: &mut Guest, stream| launch(&controls, guest, stream).0;
     let mut whole = come(&engine, Share::default(), None);
     assert_eq!(launch(&mut whole, 0), 0);
-    let mut limited = come(&engine, part(45.0), None);
+    let mut limited = come(&engine, Share::of(45.0), None);
     assert_eq!(launch(&mut limited, 0), 3 * 120);
     // A change holds for streams that were there, once what they had is done.
     limited.stream(40);
     assert_eq!(launch(&mut limited, 40), 3 * 120);
-    limited.client.set_share(part(10.0)).unwrap();
+    limited.client.set_share(Share::of(10.0)).unwrap();
     let smallest = (launch(&mut limited, 40), launch(&mut limited, 0));
     assert_eq!(smallest, (120, 120));
     controls.hold(true);
     let device = limited.windows[0].base;
     limited.write(40, device, &[1]);
-    limited.client.set_share(part(100.0)).unwrap();
+    limited.client.set_share(Share::of(100.0)).unwrap();
     limited.write(40, device, &[2]);
     controls.hold(false);
     assert_eq!(limited.wait(40), Ok(()));
     assert_eq!(launch(&mut limited, 40), 0);
     // Just below everything is all groups, and not what is left over.
-    limited.client.set_share(part(99.0)).unwrap();
+    limited.client.set_share(Share::of(99.0)).unwrap();
     assert_eq!(launch(&mut limited, 40), 8 * 120);
     assert_eq!(controls.stalls(), 0);
 }
@@ -87,8 +80,8 @@ fn all_of_a_group_have_its_part_together() {
     let (_fake, engine, controls) = open();
     let launch = |guest: &mut Guest| launch(&controls, guest, 0).0;
     engine.set_group(7, together(60.0, false)).unwrap();
-    let mut first = come(&engine, part(100.0), Some(7));
-    let mut second = come(&engine, part(50.0), Some(7));
+    let mut first = come(&engine, Share::of(100.0), Some(7));
+    let mut second = come(&engine, Share::of(50.0), Some(7));
     assert_eq!(
         (launch(&mut first), launch(&mut second)),
         (5 * 120, 2 * 120)
@@ -96,7 +89,7 @@ fn all_of_a_group_have_its_part_together() {
     engine.set_group(7, together(20.0, false)).unwrap();
     assert_eq!((launch(&mut first), launch(&mut second)), (120, 120));
     engine.set_group(7, together(50.0, true)).unwrap();
-    let mut other = come(&engine, part(100.0), None);
+    let mut other = come(&engine, Share::of(100.0), None);
     assert_eq!(
         (launch(&mut first), launch(&mut other)),
         (4 * 120, 4 * 120 + 56)
@@ -112,9 +105,9 @@ fn what_is_reserved_is_nobody_elses() {
     let launch = |guest: &mut Guest, stream| launch(&controls, guest, stream);
     let mut first = come(&engine, Share::default(), None);
     first.stream(40);
-    let mut limited = come(&engine, part(60.0), None);
+    let mut limited = come(&engine, Share::of(60.0), None);
     assert_eq!(launch(&mut first, 40).0, 0);
-    let mut owner = come(&engine, reserved(50.0), None);
+    let mut owner = come(&engine, Share::reserving(50.0), None);
     let (count, own) = launch(&mut owner, 0);
     assert_eq!(count, 4 * 120);
     // Streams that were there, and those that come, of whoever has reserved nothing.
@@ -129,11 +122,11 @@ fn what_is_reserved_is_nobody_elses() {
     assert_eq!(own, 0b1111_0000);
     assert_eq!(launch(&mut limited, 0).1 & own, 0);
     // Somebody who runs may reserve something, too, and give it back.
-    late.client.set_share(reserved(30.0)).unwrap();
+    late.client.set_share(Share::reserving(30.0)).unwrap();
     let (count, more) = launch(&mut late, 0);
     assert_eq!((count, more & own), (2 * 120, 0));
     assert_eq!(launch(&mut first, 40).1, 0x1ff & !own & !more);
-    late.client.set_share(part(30.0)).unwrap();
+    late.client.set_share(Share::of(30.0)).unwrap();
     assert_eq!(launch(&mut late, 0).1 & own, 0);
     assert_eq!(launch(&mut first, 40).0, 4 * 120 + 56);
     // Who goes takes his reservation along.
@@ -145,11 +138,11 @@ fn what_is_reserved_is_nobody_elses() {
 #[test]
 fn all_may_be_reserved_and_the_others_go_on() {
     let (_fake, engine, controls) = open();
-    let mut owner = come(&engine, reserved(100.0), None);
+    let mut owner = come(&engine, Share::reserving(100.0), None);
     let mut other = come(&engine, Share::default(), None);
     assert_eq!(launch(&controls, &mut owner, 0), (8 * 120, 0xff));
     assert_eq!(launch(&controls, &mut other, 0), (56, LEFT_OVER));
-    let refused = other.client.set_share(reserved(1.0));
+    let refused = other.client.set_share(Share::reserving(1.0));
     assert_eq!(refused, Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION));
     assert_eq!(launch(&controls, &mut other, 0), (56, LEFT_OVER));
 }
@@ -167,7 +160,7 @@ fn a_reservation_holds_once_kernels_have_ended() {
     controls.spin(true);
     busy.launch(0, module, 1, 1, &poke(0, 1));
     std::thread::scope(|scope| {
-        let reserving = scope.spawn(|| owner.client.set_share(reserved(50.0)));
+        let reserving = scope.spawn(|| owner.client.set_share(Share::reserving(50.0)));
         for value in 0..50 {
             let device = other.windows[0].base;
             other.launch(0, small, 1, 1, &poke(device, value));
@@ -200,7 +193,7 @@ fn what_cannot_be_reserved_changes_nothing() {
     let mut failed = 0;
     for calls in 1.. {
         controls.fail(calls);
-        let result = second.client.set_share(reserved(50.0));
+        let result = second.client.set_share(Share::reserving(50.0));
         if controls.fail(0) > 0 {
             assert_eq!(result, Ok(()));
             break;
@@ -225,9 +218,9 @@ fn many_reserve_at_once() {
             let engine = &engine;
             scope.spawn(move || {
                 for round in 0..20 {
-                    let mut guest = come(engine, reserved(percentage), None);
+                    let mut guest = come(engine, Share::reserving(percentage), None);
                     if round % 2 == 0 {
-                        guest.client.set_share(part(percentage)).unwrap();
+                        guest.client.set_share(Share::of(percentage)).unwrap();
                     }
                 }
             });
@@ -263,8 +256,8 @@ fn where_there_are_no_parts_nothing_can_be_reserved() {
     let engine = fake.open().unwrap();
     let none = Err(CUresult::ERROR_NOT_SUPPORTED);
     let mut guest = Guest::new(&engine);
-    assert_eq!(guest.client.set_share(reserved(50.0)), none);
+    assert_eq!(guest.client.set_share(Share::reserving(50.0)), none);
     assert_eq!(engine.set_group(1, together(50.0, true)), none);
     assert_eq!(engine.set_group(1, together(50.0, false)), Ok(()));
-    assert_eq!(guest.client.set_share(part(50.0)), Ok(()));
+    assert_eq!(guest.client.set_share(Share::of(50.0)), Ok(()));
 }

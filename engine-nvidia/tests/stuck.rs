@@ -6,12 +6,12 @@ mod common;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::{Controls, Fake, PTX, part, poke, until};
+use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{Copy, ModuleLoad};
-use engine::Engine;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
+use engine::{Engine, Share};
 
 /// A client that goes while a kernel of it spins.
 fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {
@@ -28,7 +28,7 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
-    let mut other = Guest::with_share(&engine, part(50.0));
+    let mut other = Guest::with_share(&engine, Share::of(50.0));
     other.context(0, 0);
     let device = other.commit(0, GRANULE);
     let module = other.module(PTX);
@@ -59,10 +59,10 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     assert_eq!(other.word(device), 5);
     other.commit(GRANULE, GRANULE);
     other.stream(40);
-    let mut late = Guest::with_share(&engine, part(50.0));
+    let mut late = Guest::with_share(&engine, Share::of(50.0));
     late.context(0, 0);
     // What must fails at once.
-    assert_eq!(other.client.set_share(part(10.0)), Err(unavailable));
+    assert_eq!(other.client.set_share(Share::of(10.0)), Err(unavailable));
     let again = ModuleLoad {
         module: 7,
         image: module,
@@ -80,7 +80,10 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
             .module_load(&again, &[], &mut Vec::new())
             .is_ok()
     );
-    other.client.set_share(part(10.0)).expect("a smaller part");
+    other
+        .client
+        .set_share(Share::of(10.0))
+        .expect("a smaller part");
     drop((other, late, engine));
     assert_eq!((controls.stalls(), controls.counts()), (0, [0; 5]));
 }
@@ -91,20 +94,20 @@ fn who_waits_for_a_part_holds_up_nobody_else() {
     let fake = Fake::new(&["VERSION=12040", "GREEN"]);
     let engine = fake.open().expect("a driver that works");
     let controls = Controls::of(&fake);
-    let mut busy = Guest::with_share(&engine, part(50.0));
+    let mut busy = Guest::with_share(&engine, Share::of(50.0));
     busy.context(0, 0);
     let module = busy.module(PTX);
     controls.spin(true);
     busy.launch(0, module, 1, 1, &poke(0, 1));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let mut guest = Guest::with_share(&engine, part(10.0));
+            let mut guest = Guest::with_share(&engine, Share::of(10.0));
             guest.context(0, 0);
         });
         std::thread::sleep(Duration::from_millis(30));
         let others = scope.spawn(|| {
             for share in [100.0, 50.0] {
-                let mut guest = Guest::with_share(&engine, part(share));
+                let mut guest = Guest::with_share(&engine, Share::of(share));
                 guest.context(0, 0);
             }
         });

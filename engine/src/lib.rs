@@ -186,17 +186,17 @@ impl Debug for Held {
     }
 }
 
-/// A client's part of the devices' time.
+/// A client's part of the devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Active thread percentage, above 0 and up to 100: the weight of the client's work against
-    /// others', and the part of the SMs that it sees.
+    /// Active thread percentage, above 0 and up to 100: the part of the SMs that the client sees. For
+    /// engines that share out time it is the weight of its work against others', for those that give
+    /// out multiprocessors as many as it has at most.
     pub percentage: f32,
     /// CUDA_MPS_CLIENT_PRIORITY: 0 normal, 1 below normal.
     pub priority: u32,
     /// The client is held to its percentage, even if nobody else wants the rest, and that part is
-    /// kept free for it, even while it does nothing. If not, the percentage is a weight: whoever is
-    /// alone has everything.
+    /// kept free for it, even while it does nothing.
     pub reserved: bool,
 }
 
@@ -207,6 +207,26 @@ impl Default for Share {
             percentage: 100.0,
             priority: 0,
             reserved: false,
+        }
+    }
+}
+
+impl Share {
+    /// A part of the device, of which nothing is reserved.
+    #[must_use]
+    pub fn of(percentage: f32) -> Self {
+        Self {
+            percentage,
+            ..Self::default()
+        }
+    }
+
+    /// A part of the device that is reserved.
+    #[must_use]
+    pub fn reserving(percentage: f32) -> Self {
+        Self {
+            reserved: true,
+            ..Self::of(percentage)
         }
     }
 }

@@ -9,20 +9,6 @@ const HOPPER: Split = Split {
 
 const FULL: Result<(), CUresult> = Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
 
-fn share(percentage: f32) -> Share {
-    Share {
-        percentage,
-        ..Share::default()
-    }
-}
-
-fn reserved(percentage: f32) -> Share {
-    Share {
-        reserved: true,
-        ..share(percentage)
-    }
-}
-
 fn group(percentage: f32, reserved: bool) -> GroupShare {
     GroupShare {
         device: None,
@@ -89,48 +75,48 @@ impl Rig {
 #[test]
 fn who_has_reserved_is_alone_in_his_part() {
     let mut rig = Rig::new(&[HOPPER]);
-    rig.client(1, share(100.0), None).unwrap();
-    rig.client(2, share(90.0), None).unwrap();
+    rig.client(1, Share::of(100.0), None).unwrap();
+    rig.client(2, Share::of(90.0), None).unwrap();
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(2)), (132, 112));
-    let owner = rig.client(3, reserved(50.0), None).unwrap();
+    let owner = rig.client(3, Share::reserving(50.0), None).unwrap();
     assert_eq!(rig.multiprocessors(3), 64);
     // All of the rest, to which what the split leaves over belongs.
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(2)), (68, 68));
-    let second = rig.client(4, reserved(25.0), None).unwrap();
+    let second = rig.client(4, Share::reserving(25.0), None).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (32, 36));
     for (one, other) in [(1, 3), (1, 4), (2, 3), (2, 4), (3, 4)] {
         rig.assert_apart(one, other);
     }
     // What is limited in the rest stays in it.
-    rig.client(5, share(10.0), None).unwrap();
+    rig.client(5, Share::of(10.0), None).unwrap();
     assert_eq!(rig.multiprocessors(5), 8);
     assert!(rig.place(5).is_within(rig.place(1)));
     rig.leave(owner);
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(4)), (100, 32));
-    rig.set(second, share(25.0)).unwrap();
+    rig.set(second, Share::of(25.0)).unwrap();
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(4)), (132, 32));
 }
 
 #[test]
 fn no_more_is_reserved_than_there_is_and_the_others_are_somewhere() {
     let mut rig = Rig::new(&[HOPPER]);
-    let first = rig.client(1, reserved(70.0), None).unwrap();
-    assert_eq!(rig.client(2, reserved(40.0), None).map(drop), FULL);
-    let second = rig.client(2, reserved(30.0), None).unwrap();
-    assert_eq!(rig.set(first, reserved(71.0)), FULL);
+    let first = rig.client(1, Share::reserving(70.0), None).unwrap();
+    assert_eq!(rig.client(2, Share::reserving(40.0), None).map(drop), FULL);
+    let second = rig.client(2, Share::reserving(30.0), None).unwrap();
+    assert_eq!(rig.set(first, Share::reserving(71.0)), FULL);
     assert_eq!(rig.multiprocessors(1) + rig.multiprocessors(2), 120);
-    rig.client(3, share(1.0), None).unwrap();
+    rig.client(3, Share::of(1.0), None).unwrap();
     assert_eq!(rig.multiprocessors(3), 12, "what is left over");
     rig.assert_apart(3, 2);
     rig.leave(first);
-    rig.set(second, reserved(100.0)).unwrap();
+    rig.set(second, Share::reserving(100.0)).unwrap();
     assert_eq!(rig.multiprocessors(2), 120);
     // Groups are few; a hundred of one per cent find none.
     let mut rig = Rig::new(&[HOPPER]);
     for context in 0..15 {
-        rig.client(context, reserved(1.0), None).unwrap();
+        rig.client(context, Share::reserving(1.0), None).unwrap();
     }
-    assert_eq!(rig.client(15, reserved(1.0), None).map(drop), FULL);
+    assert_eq!(rig.client(15, Share::reserving(1.0), None).map(drop), FULL);
     // Where nothing is left over, one group is not its owner's alone.
     let even = Split {
         groups: 4,
@@ -138,8 +124,8 @@ fn no_more_is_reserved_than_there_is_and_the_others_are_somewhere() {
         left_over: 0,
     };
     let mut rig = Rig::new(&[even]);
-    rig.client(1, reserved(100.0), None).unwrap();
-    rig.client(2, share(100.0), None).unwrap();
+    rig.client(1, Share::reserving(100.0), None).unwrap();
+    rig.client(2, Share::of(100.0), None).unwrap();
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(2)), (40, 10));
 }
 
@@ -147,9 +133,9 @@ fn no_more_is_reserved_than_there_is_and_the_others_are_somewhere() {
 fn a_group_has_its_part_together() {
     let mut rig = Rig::new(&[HOPPER]);
     rig.group(7, group(60.0, false)).unwrap();
-    rig.client(1, share(100.0), Some(7)).unwrap();
-    rig.client(2, share(50.0), Some(7)).unwrap();
-    rig.client(3, share(100.0), None).unwrap();
+    rig.client(1, Share::of(100.0), Some(7)).unwrap();
+    rig.client(2, Share::of(50.0), Some(7)).unwrap();
+    rig.client(3, Share::of(100.0), None).unwrap();
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(2)), (72, 32));
     assert!(rig.place(2).is_within(rig.place(1)));
     assert_eq!(rig.multiprocessors(3), 132);
@@ -157,18 +143,21 @@ fn a_group_has_its_part_together() {
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(3)), (72, 60));
     rig.assert_apart(1, 3);
     // A client of it reserves of its part, and no more than that.
-    assert_eq!(rig.client(4, reserved(61.0), Some(7)).map(drop), FULL);
-    let fourth = rig.client(4, reserved(20.0), Some(7)).unwrap();
+    assert_eq!(
+        rig.client(4, Share::reserving(61.0), Some(7)).map(drop),
+        FULL
+    );
+    let fourth = rig.client(4, Share::reserving(20.0), Some(7)).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (24, 48));
     assert_eq!((rig.multiprocessors(2), rig.multiprocessors(3)), (24, 60));
     rig.assert_apart(1, 4);
-    rig.set(fourth, reserved(60.0)).unwrap();
+    rig.set(fourth, Share::reserving(60.0)).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (72, 8));
-    rig.set(fourth, reserved(59.0)).unwrap();
-    let some = rig.client(5, reserved(1.0), Some(7));
+    rig.set(fourth, Share::reserving(59.0)).unwrap();
+    let some = rig.client(5, Share::reserving(1.0), Some(7));
     assert_eq!(some.map(drop), FULL, "no group of multiprocessors is left");
     // Of a group that is not reserved it is its client's own, and the others have the less.
-    rig.set(fourth, reserved(20.0)).unwrap();
+    rig.set(fourth, Share::reserving(20.0)).unwrap();
     rig.group(7, group(60.0, false)).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (24, 48));
     rig.assert_apart(1, 4);
@@ -186,7 +175,7 @@ fn a_part_of_one_device_is_none_of_another() {
     };
     rig.group(1, of(0)).unwrap();
     rig.group(2, of(1)).unwrap();
-    let client = rig.client(1, share(100.0), Some(1)).unwrap();
+    let client = rig.client(1, Share::of(100.0), Some(1)).unwrap();
     rig.change(|layout| layout.sit(client, 2, 1, 100.0))
         .unwrap();
     assert_eq!(rig.multiprocessors(1), 104);
@@ -198,17 +187,17 @@ fn a_part_of_one_device_is_none_of_another() {
 fn those_in_the_rest_are_spread_and_stay_where_they_are() {
     let mut rig = Rig::new(&[HOPPER]);
     for context in 0..3 {
-        rig.client(context, share(33.0), None).unwrap();
+        rig.client(context, Share::of(33.0), None).unwrap();
     }
     let before = [0, 1, 2].map(|context| rig.place(context));
     rig.assert_apart(0, 1);
     rig.assert_apart(1, 2);
     rig.assert_apart(0, 2);
-    rig.client(3, share(50.0), None).unwrap();
-    rig.client(4, share(33.0), None).unwrap();
+    rig.client(3, Share::of(50.0), None).unwrap();
+    rig.client(4, Share::of(33.0), None).unwrap();
     assert_eq!([0, 1, 2].map(|context| rig.place(context)), before);
     // A context that asks for less has less; for more, no more.
-    let client = rig.client(5, share(50.0), None).unwrap();
+    let client = rig.client(5, Share::of(50.0), None).unwrap();
     rig.change(|layout| {
         layout.sit(client, 6, 0, 25.0);
         layout.sit(client, 7, 0, 75.0);
@@ -222,11 +211,11 @@ fn those_in_the_rest_are_spread_and_stay_where_they_are() {
 #[test]
 fn a_device_that_cannot_be_split_is_everybodys() {
     let mut rig = Rig::new(&[HOPPER, Split::default()]);
-    let client = rig.client(1, share(50.0), None).unwrap();
+    let client = rig.client(1, Share::of(50.0), None).unwrap();
     rig.change(|layout| layout.sit(client, 2, 1, 100.0))
         .unwrap();
     assert_eq!(rig.place(2), Split::default().all());
-    let refused = rig.set(client, reserved(50.0));
+    let refused = rig.set(client, Share::reserving(50.0));
     assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
     let first = GroupShare {
         device: Some(0),
@@ -240,8 +229,8 @@ fn percentages_that_are_none_are_refused() {
     let mut layout = Layout::<u32>::new(vec![HOPPER]);
     for percentage in [0.0, -1.0, 100.5, f32::NAN, f32::INFINITY] {
         let none = Err(CUresult::ERROR_INVALID_VALUE);
-        assert_eq!(layout.join(share(percentage), None).map(drop), none);
-        assert_eq!(layout.set_share(0, share(percentage)), none);
+        assert_eq!(layout.join(Share::of(percentage), None).map(drop), none);
+        assert_eq!(layout.set_share(0, Share::of(percentage)), none);
         assert_eq!(layout.set_group(0, group(percentage, false)), none);
     }
 }
@@ -264,7 +253,7 @@ fn what_is_reserved_is_never_anothers() {
         let percentage = 1.0 + below(50) as f32;
         let share = Share {
             reserved: below(2) == 0,
-            ..share(percentage)
+            ..Share::of(percentage)
         };
         let some = Some(below(3) as u32).filter(|&number| number > 0);
         let pick = below(clients.len().max(1) as u64) as usize;

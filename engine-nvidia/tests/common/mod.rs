@@ -7,7 +7,6 @@ use std::process::Command;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use engine::Share;
 use engine_nvidia::{NvidiaEngine, OpenError, prepare_environment};
 use libloading::os::unix::Library;
 
@@ -19,18 +18,6 @@ pub const PTX: &str = ".version 7.8\n.visible .global .b8 room[64];\n.visible .e
 #[allow(dead_code, reason = "not every test file launches one")]
 pub fn poke(to: u64, value: u32) -> Vec<u8> {
     [&to.to_le_bytes()[..], &value.to_le_bytes()].concat()
-}
-
-/// So many per cent of a device.
-#[allow(
-    dead_code,
-    reason = "not every test file has clients with less than all"
-)]
-pub fn part(percentage: f32) -> Share {
-    Share {
-        percentage,
-        ..Share::default()
-    }
 }
 
 /// Waits until something holds, for twenty seconds at most.

@@ -57,30 +57,15 @@ fn assert_parts<const N: usize>(guests: [&Guest; N], parts: [f64; N]) {
     }
 }
 
-/// A share that reserves nothing.
-fn share(percentage: f32) -> Share {
-    Share {
-        percentage,
-        ..Share::default()
-    }
-}
-
-fn reserved(percentage: f32) -> Share {
-    Share {
-        reserved: true,
-        ..share(percentage)
-    }
-}
-
 /// Whether an engine can change a client's share.
 fn can_change(guest: &mut Guest) -> bool {
-    guest.client.set_share(share(100.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
+    guest.client.set_share(Share::of(100.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
 }
 
 /// Whether an engine can keep a part of a device for a client.
 fn can_reserve(engine: &dyn Engine) -> bool {
     let mut guest = Guest::new(engine);
-    guest.client.set_share(reserved(1.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
+    guest.client.set_share(Share::reserving(1.0)) != Err(CUresult::ERROR_NOT_SUPPORTED)
 }
 
 /// Whether an engine gives out multiprocessors, and not time.
@@ -109,17 +94,17 @@ pub fn work_is_done_by_percentage(engine: &dyn Engine) {
     if !can_reserve(engine) || gives_multiprocessors(engine) {
         return;
     }
-    let mut first = counting(engine, share(75.0), None);
-    let mut second = counting(engine, share(25.0), None);
+    let mut first = counting(engine, Share::of(75.0), None);
+    let mut second = counting(engine, Share::of(25.0), None);
     assert_parts([&first, &second], [0.75, 0.25]);
-    assert_eq!(second.client.set_share(share(75.0)), Ok(()));
+    assert_eq!(second.client.set_share(Share::of(75.0)), Ok(()));
     assert_parts([&first, &second], [0.5, 0.5]);
-    assert_eq!(first.client.set_share(reserved(30.0)), Ok(()));
+    assert_eq!(first.client.set_share(Share::reserving(30.0)), Ok(()));
     assert_parts([&first, &second], [0.3, 0.7]);
-    let third = counting(engine, reserved(50.0), None);
+    let third = counting(engine, Share::reserving(50.0), None);
     assert_parts([&first, &second, &third], [0.3, 0.2, 0.5]);
     third.end();
-    assert_eq!(first.client.set_share(share(25.0)), Ok(()));
+    assert_eq!(first.client.set_share(Share::of(25.0)), Ok(()));
     assert_parts([&first, &second], [0.25, 0.75]);
 }
 
@@ -128,9 +113,9 @@ pub fn groups_have_their_part_together(engine: &dyn Engine) {
     if !can_reserve(engine) || gives_multiprocessors(engine) || !set_group(engine, 5, 50.0, false) {
         return;
     }
-    let first = counting(engine, share(60.0), Some(5));
-    let second = counting(engine, share(20.0), Some(5));
-    let other = counting(engine, share(50.0), None);
+    let first = counting(engine, Share::of(60.0), Some(5));
+    let second = counting(engine, Share::of(20.0), Some(5));
+    let other = counting(engine, Share::of(50.0), None);
     assert_parts([&first, &second, &other], [0.375, 0.125, 0.5]);
     assert!(set_group(engine, 5, 20.0, true));
     assert_parts([&first, &second, &other], [0.15, 0.05, 0.8]);
@@ -176,11 +161,11 @@ pub fn reserved_multiprocessors_are_nobody_elses(engine: &dyn Engine) {
         let granularity = engine.granularity(0);
         granularity.granted(all as u32, percentage) as usize
     };
-    let mut first = come(share(100.0), None);
+    let mut first = come(Share::of(100.0), None);
     first.stream(40);
     assert_eq!(multiprocessors_of(&mut first, 40).len(), all);
-    let mut owner = come(reserved(50.0), None);
-    let mut third = come(share(25.0), None);
+    let mut owner = come(Share::reserving(50.0), None);
+    let mut third = come(Share::of(25.0), None);
     let apart = |one: &[usize], other: &[usize]| {
         assert!(
             one.iter().all(|number| !other.contains(number)),
@@ -197,8 +182,8 @@ pub fn reserved_multiprocessors_are_nobody_elses(engine: &dyn Engine) {
     apart(&own, &part);
     // A group's, of which a client has reserved something.
     assert!(set_group(engine, 3, 40.0, true));
-    let mut member = come(share(100.0), Some(3));
-    let mut keeper = come(reserved(20.0), Some(3));
+    let mut member = come(Share::of(100.0), Some(3));
+    let mut keeper = come(Share::reserving(20.0), Some(3));
     let parts = [&mut first, &mut owner, &mut member, &mut keeper];
     let parts = parts.map(|guest| multiprocessors_of(guest, 0));
     let counts = parts.each_ref().map(Vec::len);
@@ -212,7 +197,7 @@ pub fn reserved_multiprocessors_are_nobody_elses(engine: &dyn Engine) {
     }
     drop((member, keeper));
     assert_eq!(engine.set_group(3, None), Ok(()));
-    assert_eq!(owner.client.set_share(reserved(25.0)), Ok(()));
+    assert_eq!(owner.client.set_share(Share::reserving(25.0)), Ok(()));
     let own = multiprocessors_of(&mut owner, 0);
     let rest = multiprocessors_of(&mut first, 40);
     assert_eq!(
@@ -232,7 +217,7 @@ pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
     }
     let groups = set_group(engine, 9, 10.0, false);
     for percentage in [0.0, -1.0, 100.5, f32::NAN, f32::INFINITY] {
-        let refused = guest.client.set_share(share(percentage));
+        let refused = guest.client.set_share(Share::of(percentage));
         assert_eq!(refused, Err(CUresult::ERROR_INVALID_VALUE), "{percentage}");
         let group = GroupShare {
             device: None,
@@ -242,16 +227,16 @@ pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
         let refused = engine.set_group(9, Some(group));
         assert!(!groups || refused == Err(CUresult::ERROR_INVALID_VALUE));
     }
-    assert_eq!(guest.client.set_share(share(50.0)), Ok(()));
+    assert_eq!(guest.client.set_share(Share::of(50.0)), Ok(()));
     if !can_reserve(engine) {
         return;
     }
     let full = Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
-    assert_eq!(guest.client.set_share(reserved(70.0)), Ok(()));
+    assert_eq!(guest.client.set_share(Share::reserving(70.0)), Ok(()));
     let mut other = Guest::new(engine);
-    assert_eq!(other.client.set_share(reserved(40.0)), full);
-    assert_eq!(other.client.set_share(reserved(30.0)), Ok(()));
-    assert_eq!(guest.client.set_share(reserved(71.0)), full);
+    assert_eq!(other.client.set_share(Share::reserving(40.0)), full);
+    assert_eq!(other.client.set_share(Share::reserving(30.0)), Ok(()));
+    assert_eq!(guest.client.set_share(Share::reserving(71.0)), full);
     if groups {
         let group = GroupShare {
             device: None,
@@ -259,14 +244,14 @@ pub fn shares_that_make_no_sense_are_refused(engine: &dyn Engine) {
             reserved: true,
         };
         assert_eq!(engine.set_group(9, Some(group)), full);
-        assert_eq!(other.client.set_share(reserved(20.0)), Ok(()));
+        assert_eq!(other.client.set_share(Share::reserving(20.0)), Ok(()));
         assert_eq!(engine.set_group(9, Some(group)), Ok(()));
         assert_eq!(engine.set_group(9, None), Ok(()));
         assert_eq!(engine.set_group(9, None), Ok(()), "there is none already");
     }
     // Who goes takes its reservation along.
     guest.end();
-    assert_eq!(other.client.set_share(reserved(100.0)), Ok(()));
+    assert_eq!(other.client.set_share(Share::reserving(100.0)), Ok(()));
     // All the same, whoever has reserved nothing gets somewhere.
     let mut last = Guest::new(engine);
     let device = last.commit(0, GRANULE);
@@ -317,15 +302,15 @@ fn under_each(engine: &dyn Engine, case: impl Fn(&Under<'_>)) {
             group,
         });
     };
-    run(share(50.0), None);
+    run(Share::of(50.0), None);
     let groups = set_group(engine, 1, 50.0, false);
     if groups {
-        run(share(50.0), Some(1));
+        run(Share::of(50.0), Some(1));
     }
     if can_reserve(engine) {
-        run(reserved(16.0), None);
+        run(Share::reserving(16.0), None);
         if groups && set_group(engine, 1, 50.0, true) {
-            run(reserved(12.0), Some(1));
+            run(Share::reserving(12.0), Some(1));
         }
     }
     let _ = engine.set_group(1, None);
@@ -336,13 +321,13 @@ fn beside_reserved(engine: &dyn Engine, case: impl Fn(&Under<'_>)) {
     if !can_reserve(engine) {
         return;
     }
-    let mut owner = Guest::with_share(engine, reserved(60.0));
+    let mut owner = Guest::with_share(engine, Share::reserving(60.0));
     owner.context(0, 0);
     owner.stream(50);
     owner.launch_endless(50);
     case(&Under {
         engine,
-        share: share(100.0),
+        share: Share::of(100.0),
         group: None,
     });
 }
@@ -382,9 +367,9 @@ pub fn a_storm_of_shares_leaves_nothing(engine: &dyn Engine) {
     }
     progress::a_storm_of_clients_leaves_nothing(&Under {
         engine,
-        share: reserved(16.0),
+        share: Share::reserving(16.0),
         group: None,
     });
     let mut guest = Guest::new(engine);
-    assert_eq!(guest.client.set_share(reserved(100.0)), Ok(()));
+    assert_eq!(guest.client.set_share(Share::reserving(100.0)), Ok(()));
 }

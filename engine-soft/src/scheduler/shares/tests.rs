@@ -100,20 +100,6 @@ impl Device {
     }
 }
 
-fn share(percentage: f32) -> Share {
-    Share {
-        percentage,
-        ..Share::default()
-    }
-}
-
-fn reserved(percentage: f32) -> Share {
-    Share {
-        reserved: true,
-        ..share(percentage)
-    }
-}
-
 fn below(share: Share) -> Share {
     Share {
         priority: 1,
@@ -130,11 +116,11 @@ fn assert_near<const N: usize>(got: [f64; N], wanted: [f64; N]) {
 fn three_to_one_is_three_to_one() {
     for threads in [1, 2, 16] {
         let mut device = Device::new(threads);
-        let [a, b] = [75.0, 25.0].map(|part| device.busy(share(part), None));
+        let [a, b] = [75.0, 25.0].map(|part| device.busy(Share::of(part), None));
         device.run(50 * MS);
         assert_near(device.percentages(2000 * MS, [&a, &b]), [75.0, 25.0]);
         // Percentages are weights: they need not make 100.
-        let c = device.busy(share(100.0), None);
+        let c = device.busy(Share::of(100.0), None);
         device.run(50 * MS);
         assert_near(
             device.percentages(4000 * MS, [&a, &b, &c]),
@@ -147,12 +133,12 @@ fn three_to_one_is_three_to_one() {
 fn who_is_alone_has_everything_unless_it_is_reserved() {
     for threads in [1, 2, 16] {
         let mut device = Device::new(threads);
-        let client = device.busy(share(25.0), None);
+        let client = device.busy(Share::of(25.0), None);
         assert_near(device.percentages(1000 * MS, [&client]), [100.0]);
-        device.set(&client, reserved(25.0)).unwrap();
+        device.set(&client, Share::reserving(25.0)).unwrap();
         device.run(100 * MS);
         assert_near(device.percentages(2000 * MS, [&client]), [25.0]);
-        device.set(&client, share(25.0)).unwrap();
+        device.set(&client, Share::of(25.0)).unwrap();
         device.run(10 * MS);
         assert_near(device.percentages(1000 * MS, [&client]), [100.0]);
     }
@@ -163,7 +149,7 @@ fn a_reservation_holds_in_every_stretch_of_time() {
     for threads in [1, 2, 16] {
         for part in [1.0, 10.0, 25.0, 50.0] {
             let mut device = Device::new(threads);
-            let client = device.client(reserved(part), None);
+            let client = device.client(Share::reserving(part), None);
             device.run(1000 * MS);
             device.shares.wake(client.id);
             for _ in 0..50 {
@@ -183,8 +169,8 @@ fn a_reservation_holds_in_every_stretch_of_time() {
 fn what_is_reserved_is_kept_free() {
     for threads in [1, 2, 16] {
         let mut device = Device::new(threads);
-        let owner = device.client(reserved(40.0), None);
-        let [a, b] = [100.0, 50.0].map(|part| device.busy(share(part), None));
+        let owner = device.client(Share::reserving(40.0), None);
+        let [a, b] = [100.0, 50.0].map(|part| device.busy(Share::of(part), None));
         device.run(50 * MS);
         assert_near(device.percentages(2000 * MS, [&a, &b]), [40.0, 20.0]);
         // At once, and whatever the others are up to.
@@ -207,8 +193,8 @@ fn clients_of_a_group_share_its_part() {
     for threads in [1, 4] {
         let mut device = Device::new(threads);
         device.group(7, 50.0, false).unwrap();
-        let [a, b] = [75.0, 25.0].map(|part| device.client(share(part), Some(7)));
-        let other = device.busy(share(50.0), None);
+        let [a, b] = [75.0, 25.0].map(|part| device.client(Share::of(part), Some(7)));
+        let other = device.busy(Share::of(50.0), None);
         device.shares.wake(a.id);
         device.run(50 * MS);
         assert_near(device.percentages(2000 * MS, [&a, &other]), [50.0, 50.0]);
@@ -220,7 +206,7 @@ fn clients_of_a_group_share_its_part() {
         );
         // Ten more in the group take nothing from who is not.
         let more: Vec<_> = (0..10)
-            .map(|_| device.busy(share(100.0), Some(7)))
+            .map(|_| device.busy(Share::of(100.0), Some(7)))
             .collect();
         device.run(50 * MS);
         assert_near(device.percentages(2000 * MS, [&other]), [50.0]);
@@ -251,11 +237,11 @@ fn a_reserved_group_is_held_and_its_clients_may_reserve_of_it() {
     for threads in [1, 4] {
         let mut device = Device::new(threads);
         device.group(1, 40.0, true).unwrap();
-        let [a, b] = [100.0, 100.0].map(|part| device.busy(share(part), Some(1)));
+        let [a, b] = [100.0, 100.0].map(|part| device.busy(Share::of(part), Some(1)));
         device.run(100 * MS);
         assert_near(device.percentages(2000 * MS, [&a, &b]), [20.0, 20.0]);
-        let c = device.busy(reserved(10.0), Some(1));
-        let other = device.busy(share(5.0), None);
+        let c = device.busy(Share::reserving(10.0), Some(1));
+        let other = device.busy(Share::of(5.0), None);
         device.run(100 * MS);
         assert_near(
             device.percentages(4000 * MS, [&a, &b, &c, &other]),
@@ -263,7 +249,7 @@ fn a_reserved_group_is_held_and_its_clients_may_reserve_of_it() {
         );
         // A group that is not reserved keeps nothing but what its clients reserved.
         device.group(1, 40.0, false).unwrap();
-        device.set(&other, share(30.0)).unwrap();
+        device.set(&other, Share::of(30.0)).unwrap();
         device.run(100 * MS);
         assert_near(
             device.percentages(4000 * MS, [&a, &b, &c, &other]),
@@ -281,14 +267,14 @@ fn a_reserved_group_is_held_and_its_clients_may_reserve_of_it() {
 #[test]
 fn a_change_holds_from_the_next_turn_on() {
     let mut device = Device::new(1);
-    let [small, large] = [1.0, 100.0].map(|part| device.busy(share(part), None));
+    let [small, large] = [1.0, 100.0].map(|part| device.busy(Share::of(part), None));
     device.run(1000 * MS);
     // It is far ahead by its one percent, which is not held against it.
-    device.set(&small, share(100.0)).unwrap();
+    device.set(&small, Share::of(100.0)).unwrap();
     assert_near(device.percentages(200 * MS, [&small, &large]), [50.0, 50.0]);
-    device.set(&large, below(share(100.0))).unwrap();
+    device.set(&large, below(Share::of(100.0))).unwrap();
     assert_near(device.percentages(960 * MS, [&small, &large]), [97.0, 3.0]);
-    device.set(&large, share(50.0)).unwrap();
+    device.set(&large, Share::of(50.0)).unwrap();
     device.run(50 * MS);
     assert_near(device.percentages(960 * MS, [&small, &large]), [66.7, 33.3]);
 }
@@ -297,19 +283,21 @@ fn a_change_holds_from_the_next_turn_on() {
 fn more_than_there_is_cannot_be_reserved() {
     let full = Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION);
     let mut device = Device::new(2);
-    let thirds: Vec<_> = (0..3).map(|_| device.busy(reserved(33.3), None)).collect();
-    assert!(device.shares.join(reserved(10.0), None, 0).is_err());
+    let thirds: Vec<_> = (0..3)
+        .map(|_| device.busy(Share::reserving(33.3), None))
+        .collect();
+    assert!(device.shares.join(Share::reserving(10.0), None, 0).is_err());
     assert_eq!(device.group(1, 10.0, true), full);
-    let other = device.busy(share(10.0), Some(1));
-    assert_eq!(device.set(&other, reserved(10.0)), full);
-    assert_eq!(device.set(&thirds[0], reserved(34.0)), full);
+    let other = device.busy(Share::of(10.0), Some(1));
+    assert_eq!(device.set(&other, Share::reserving(10.0)), full);
+    assert_eq!(device.set(&thirds[0], Share::reserving(34.0)), full);
     // What was refused changed nothing.
     device.run(100 * MS);
     let got = device.percentages(2000 * MS, [&thirds[0], &thirds[1], &thirds[2]]);
     assert_near(got, [33.0; 3]);
-    device.set(&thirds[0], reserved(20.0)).unwrap();
+    device.set(&thirds[0], Share::reserving(20.0)).unwrap();
     device.group(1, 13.3, true).unwrap();
-    device.set(&other, reserved(13.3)).unwrap();
+    device.set(&other, Share::reserving(13.3)).unwrap();
     assert_eq!(device.group(1, 13.0, true), full, "less than its clients'");
     device.shares.leave(thirds[1].id, device.now);
     device.group(1, 46.0, true).unwrap();
@@ -320,9 +308,9 @@ fn more_than_there_is_cannot_be_reserved() {
 #[test]
 fn nobody_starves_where_all_is_reserved() {
     let mut device = Device::new(2);
-    let owners = [60.0, 40.0].map(|part| device.busy(reserved(part), None));
-    let [a, b] = [100.0, 100.0].map(|part| device.busy(share(part), None));
-    let c = device.busy(below(share(100.0)), None);
+    let owners = [60.0, 40.0].map(|part| device.busy(Share::reserving(part), None));
+    let [a, b] = [100.0, 100.0].map(|part| device.busy(Share::of(part), None));
+    let c = device.busy(below(Share::of(100.0)), None);
     device.run(100 * MS);
     let [first, second, a, b, c] =
         device.percentages(60_000 * MS, [&owners[0], &owners[1], &a, &b, &c]);
@@ -334,14 +322,14 @@ fn nobody_starves_where_all_is_reserved() {
 fn below_normal_work_has_what_normal_work_leaves_and_a_trickle() {
     for threads in [1, 4] {
         let mut device = Device::new(threads);
-        let normal = device.busy(reserved(25.0), None);
-        let waits = device.busy(below(share(100.0)), None);
+        let normal = device.busy(Share::reserving(25.0), None);
+        let waits = device.busy(below(Share::of(100.0)), None);
         device.run(100 * MS);
         // The normal client is held, so what is left is nobody's but this one's.
         let got = device.percentages(4000 * MS, [&normal, &waits]);
         assert_near(got, [25.0, 75.0]);
         // That is not held against it once somebody comes who could have it.
-        let other = device.busy(share(100.0), None);
+        let other = device.busy(Share::of(100.0), None);
         device.run(100 * MS);
         let [a, b, c] = device.percentages(4000 * MS, [&normal, &other, &waits]);
         assert!(c > 0.5 && c < 5.0, "{c} %");
@@ -352,7 +340,7 @@ fn below_normal_work_has_what_normal_work_leaves_and_a_trickle() {
 #[test]
 fn a_context_has_no_more_than_its_part() {
     let mut device = Device::new(1);
-    let [a, b] = [100.0, 50.0].map(|part| device.busy(share(part), None));
+    let [a, b] = [100.0, 50.0].map(|part| device.busy(Share::of(part), None));
     device.parts.insert(a.id, 25.0);
     device.run(50 * MS);
     assert_near(device.percentages(2000 * MS, [&a, &b]), [33.3, 66.7]);
@@ -365,8 +353,8 @@ fn a_context_has_no_more_than_its_part() {
 fn what_is_done_outside_of_turns_counts() {
     let mut device = Device::new(1);
     device.group(1, 50.0, false).unwrap();
-    let [a, b] = [Some(1), None].map(|group| device.busy(share(100.0), group));
-    device.set(&b, reserved(50.0)).unwrap();
+    let [a, b] = [Some(1), None].map(|group| device.busy(Share::of(100.0), group));
+    device.set(&b, Share::reserving(50.0)).unwrap();
     device.run(100 * MS);
     device.shares.idle(b.id);
     device.run(100 * MS);
