@@ -176,6 +176,10 @@ impl Engine for NvidiaEngine {
         })
     }
 
+    fn unreserved(&self, device: usize) -> u32 {
+        self.shared.shares.unreserved(device)
+    }
+
     fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
         self.shared.shares.set_group(group, share)
     }

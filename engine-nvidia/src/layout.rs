@@ -194,6 +194,15 @@ impl<C: Clone + PartialEq> Layout<C> {
         self.clients.values().flat_map(|client| &client.seats)
     }
 
+    /// The multiprocessors of a device that nobody has reserved; of one that cannot be split, any number.
+    pub(crate) fn unreserved(&self, device: usize) -> u32 {
+        let split = self.splits.get(device).filter(|split| split.groups > 0);
+        let areas = self.areas(device);
+        split
+            .zip(areas.ok())
+            .map_or(u32::MAX, |(split, areas)| split.multiprocessors(areas.rest))
+    }
+
     /// Gives everybody the place that is due to him.
     ///
     /// # Errors

@@ -79,6 +79,11 @@ impl Shares {
         self.change(|_| Ok(()))
     }
 
+    /// The multiprocessors of a device that nobody has reserved.
+    pub(crate) fn unreserved(&self, device: usize) -> u32 {
+        lock(&self.now).unreserved(device)
+    }
+
     /// Makes a change, and whatever follows from it.
     fn change<T>(
         &self,

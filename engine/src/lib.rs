@@ -50,6 +50,13 @@ pub trait Engine: Send + Sync + Debug {
         Granularity::default()
     }
 
+    /// The multiprocessors of a device that nobody has reserved now. Who has reserved none runs on no more,
+    /// if the engine gives out multiprocessors.
+    fn unreserved(&self, device: usize) -> u32 {
+        let _ = device;
+        u32::MAX
+    }
+
     /// Makes room for a client.
     ///
     /// # Errors

@@ -105,6 +105,8 @@ struct Limits {
     memory: Vec<u64>,
     /// The part of each device's multiprocessors that the client is told of, in percent.
     told: Vec<f32>,
+    /// Of each device, whether it has been reserved for the client and those with it.
+    reserved: Vec<bool>,
     /// Whether that is a static partition, within which percentages count for nothing.
     partitioned: bool,
 }
@@ -127,6 +129,7 @@ impl Limits {
         let text = fields.memory_limit.as_deref().unwrap_or("");
         Ok(Self {
             told: vec![percentage; devices.len()],
+            reserved: vec![false; devices.len()],
             partitioned: false,
             share: Share {
                 percentage,
@@ -190,6 +193,9 @@ impl Company {
                     Some(_) => *told = 0.0,
                 }
             }
+            for (device, reserved) in limits.reserved.iter_mut().enumerate() {
+                *reserved = compute.share.reserved && compute.share.is_of(device);
+            }
             if partition.is_some() {
                 limits.partitioned = true;
                 limits.share.percentage = 100.0;
@@ -240,6 +246,12 @@ fn facts(
             let granted = match limits.told[ordinal] {
                 0.0 => 0,
                 part => granularity.granted(all, part),
+            };
+            // What others have reserved by now it does not get.
+            let granted = if limits.reserved[ordinal] {
+                granted
+            } else {
+                granted.min(engine.unreserved(ordinal))
             };
             *count = granted.cast_signed();
             if !limits.partitioned {
@@ -406,7 +418,7 @@ mod tests {
             .collect()
     }
 
-    /// Devices of 132 multiprocessors, shared out one by one.
+    /// Devices of 132 multiprocessors, shared out one by one. Of the second all but 40 are reserved.
     #[derive(Debug)]
     struct Some132;
 
@@ -417,6 +429,9 @@ mod tests {
         }
         fn lost(&self) -> Option<CUresult> {
             None
+        }
+        fn unreserved(&self, device: usize) -> u32 {
+            [u32::MAX, 40][device]
         }
         fn attach(&self, _: Attachment) -> Result<Box<dyn engine::Client>, CUresult> {
             Err(CUresult::ERROR_NOT_SUPPORTED)
@@ -461,8 +476,13 @@ mod tests {
             bytes: EXTENT,
         }; 2];
         for (percentage, count) in [("100", 132), ("33", 43), ("1", 1), ("0.1", 1)] {
-            let limits = read(percentage, "0=1G,1=100G").unwrap();
+            let mut limits = read(percentage, "0=1G,1=100G").unwrap();
+            limits.reserved = vec![false, true];
             let told = facts(&Some132, &windows, &limits, None, &crate::gate::Open);
+            assert_eq!(told[1].attribute(MULTIPROCESSOR_COUNT), Some(count));
+            limits.reserved = vec![false; 2];
+            let told = facts(&Some132, &windows, &limits, None, &crate::gate::Open);
+            assert_eq!(told[1].attribute(MULTIPROCESSOR_COUNT), Some(count.min(40)));
             assert_eq!(told[1].total_memory, 8 << 30);
             assert_eq!(told[0].attribute(MULTIPROCESSOR_COUNT), Some(count));
             assert_eq!(told[0].attribute(ALL_MULTIPROCESSORS), Some(132));

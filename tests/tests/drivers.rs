@@ -182,10 +182,16 @@ fn multiprocessors_of_a_card_are_reserved() {
         &["limit", "set", "--group", "quarter", "--percentage", "51"],
         full,
     );
-    let half = daemon.pipe().join("groups/half");
-    let mut member = daemon.probe(&["init"]);
-    member.env("CUDA_MPS_PIPE_DIRECTORY", half);
-    assert!(member.status().unwrap().success());
+    // Each is told what it can have.
+    let told = |mut program: Command| {
+        let output = program.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut member = daemon.probe(&["contexts"]);
+    member.env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe().join("groups/half"));
+    assert_eq!(told(member), "device 480\nok\n");
+    assert_eq!(told(daemon.probe(&["contexts"])), "device 296\nok\n");
     eventually("it has gone", || daemon.clients().is_empty());
     daemon.told(&["group", "remove", "half"]);
     daemon.told(&["limit", "set", "--group", "quarter", "--percentage", "75"]);

@@ -82,6 +82,7 @@ fn who_has_reserved_is_alone_in_his_part() {
     assert_eq!(rig.multiprocessors(3), 64);
     // All of the rest, to which what the split leaves over belongs.
     assert_eq!((rig.multiprocessors(1), rig.multiprocessors(2)), (68, 68));
+    assert_eq!(rig.0.unreserved(0), 68);
     let second = rig.client(4, Share::reserving(25.0), None).unwrap();
     assert_eq!((rig.multiprocessors(4), rig.multiprocessors(1)), (32, 36));
     for (one, other) in [(1, 3), (1, 4), (2, 3), (2, 4), (3, 4)] {
@@ -215,6 +216,7 @@ fn a_device_that_cannot_be_split_is_everybodys() {
     rig.change(|layout| layout.sit(client, 2, 1, 100.0))
         .unwrap();
     assert_eq!(rig.place(2), Split::default().all());
+    assert_eq!((rig.0.unreserved(0), rig.0.unreserved(1)), (132, u32::MAX));
     let refused = rig.set(client, Share::reserving(50.0));
     assert_eq!(refused, Err(CUresult::ERROR_NOT_SUPPORTED));
     let first = GroupShare {

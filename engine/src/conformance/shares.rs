@@ -176,6 +176,7 @@ pub fn reserved_multiprocessors_are_nobody_elses(engine: &dyn Engine) {
     assert_eq!(own.len(), granted(50.0));
     let rest = multiprocessors_of(&mut first, 40);
     assert_eq!(rest.len(), all - own.len());
+    assert_eq!(rest.len(), engine.unreserved(0) as usize);
     apart(&own, &rest);
     let part = multiprocessors_of(&mut third, 0);
     assert_eq!(part.len(), granted(25.0));
@@ -279,6 +280,10 @@ impl Engine for Under<'_> {
 
     fn granularity(&self, device: usize) -> Granularity {
         self.engine.granularity(device)
+    }
+
+    fn unreserved(&self, device: usize) -> u32 {
+        self.engine.unreserved(device)
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
