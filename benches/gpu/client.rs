@@ -5,6 +5,7 @@
 //! milliseconds since 1970, so that several begin together. The modes:
 //! * `rate`: kernels that take so long, launched back to back; kernels a second.
 //! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
+//! * `fetch`: one kernel and a copy of four bytes back, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
@@ -92,17 +93,19 @@ fn main() {
             let rate = launched as f64 / begin.elapsed().as_secs_f64();
             println!("{{\"rate\":{rate:.1}}}");
         }
-        "latency" => {
-            let mut times = Vec::new();
-            while begin.elapsed() < length {
-                let start = Instant::now();
-                launch();
-                wait();
-                times.push(start.elapsed().as_secs_f64() * 1e6);
-            }
-            times.sort_by(f64::total_cmp);
-            let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
-            println!("{{\"median\":{:.3},\"p99\":{:.3}}}", part(0.5), part(0.99));
+        "latency" => again_and_again(length, || {
+            launch();
+            wait();
+        }),
+        "fetch" => {
+            let (mut word, from) = ([0_u32], driver.alloc(4).expect("a little memory"));
+            again_and_again(length, || {
+                // In the default stream, as the copy.
+                driver
+                    .launch(kernel, 1, 1, 0, &[microseconds * 1000])
+                    .expect("it launches");
+                driver.download(&mut word, from).expect("it is read");
+            });
         }
         "multiprocessors" => {
             // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
@@ -130,6 +133,20 @@ fn main() {
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("rate, latency, multiprocessors or hold"),
+        _ => panic!("rate, latency, fetch, multiprocessors or hold"),
     }
+}
+
+/// Does something for so long, and prints the median and the 99th percentile of how long it takes.
+fn again_and_again(length: Duration, mut step: impl FnMut()) {
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    while begin.elapsed() < length {
+        let start = Instant::now();
+        step();
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
+    println!("{{\"median\":{:.3},\"p99\":{:.3}}}", part(0.5), part(0.99));
 }

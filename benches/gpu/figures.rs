@@ -20,7 +20,12 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "launch + synchronise, ",
         rounds: 9,
-        take: |peer| each(&[1, 8], |count| latency(peer, count, 0)),
+        take: |peer| each(&[1, 8], |count| latency(peer, "latency", count, 0)),
+    },
+    Figure {
+        name: "launch + copy of 4 B back, ",
+        rounds: 9,
+        take: |peer| each(&[1, 8], |count| latency(peer, "fetch", count, 0)),
     },
     Figure {
         name: "launch + synchronise, 1 client, us: ",
@@ -30,7 +35,7 @@ pub const FIGURES: &[Figure] = &[
                 .iter()
                 .filter_map(|milliseconds| {
                     // A client that got no answer has no median.
-                    let rows = latency(peer, 1, 1000 * milliseconds);
+                    let rows = latency(peer, "latency", 1, 1000 * milliseconds);
                     let median = rows.into_iter().find(|(row, _)| row.ends_with("median"))?;
                     Some((format!("kernel of {milliseconds} ms"), median.1))
                 })
@@ -155,8 +160,8 @@ fn text(line: &serde_json::Value, name: &str) -> Option<String> {
 }
 
 /// The mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
-fn latency(peer: &Peer, count: usize, microseconds: u32) -> Vec<(String, f64)> {
-    let lines = together(peer, count, &["latency", &microseconds.to_string()]);
+fn latency(peer: &Peer, mode: &str, count: usize, microseconds: u32) -> Vec<(String, f64)> {
+    let lines = together(peer, count, &[mode, &microseconds.to_string()]);
     if lines.len() < count {
         return vec![(
             ", us: clients that got no answer".into(),

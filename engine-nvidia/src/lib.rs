@@ -45,6 +45,8 @@ mod locate;
 mod looks;
 mod memory;
 mod module;
+#[cfg(target_env = "gnu")]
+mod mutex;
 mod names;
 mod nvml;
 mod output;

@@ -73,6 +73,21 @@ fn a_driver_of_the_future_works() {
     eventually("it has gone", || daemon.clients().is_empty());
 }
 
+/// Whoever waits for the driver's lock in a server spins before it sleeps (`engine-nvidia/src/mutex.rs`).
+#[test]
+fn the_drivers_lock_is_the_servers() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("lock");
+    let lock = format!("LOCK=\"{}\"", told.display());
+    let driver = fake(&folder, &["VERSION=13000", &lock]);
+    let daemon = daemon_over(driver.to_str().unwrap());
+    let output = daemon.probe(&["init"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let whose = std::fs::read_to_string(told).unwrap();
+    // What the server calls itself.
+    assert_eq!(whose, "nvidia-cuda-mps-server");
+}
+
 /// The driver cannot end a kernel. What a client that was killed leaves running ends with its server, which
 /// ends when it has no other clients, and says so.
 #[test]

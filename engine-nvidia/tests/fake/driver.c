@@ -8,9 +8,11 @@
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   SPINNING     1 if kernels spin from the beginning;
  *   TOTAL        bytes of memory that there are said to be;
+ *   LOCK         a file that it writes to whose pthread_mutex_lock it has;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -34,6 +36,15 @@ int nothing(void) { return 0; }
 typedef int R;
 typedef uint64_t P;
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 500, NOT_READY = 600, PTX = 218 };
+
+#ifdef LOCK
+__attribute__((constructor)) static void whose_lock(void) {
+    Dl_info found;
+    FILE *file = fopen(LOCK, "w");
+    if (file && dladdr((void *)pthread_mutex_lock, &found)) fputs(found.dli_fname, file);
+    if (file) fclose(file);
+}
+#endif
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static int sticky;     /* what the context died of */
