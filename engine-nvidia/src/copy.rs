@@ -17,8 +17,10 @@ use engine::arena::EXTENT;
 use self::host::{HostJob, HostSource};
 use crate::array::ArrayStep;
 use crate::driver::Driver;
+use crate::fetch::Fetch;
 use crate::memory::{Memory, Place};
 use crate::rhythm::Kind;
+use crate::work::Work;
 
 /// Steps of one copy; a copy of more, which only odd shapes over odd memory need, is refused.
 const MOST_STEPS: usize = 1 << 16;
@@ -162,6 +164,19 @@ pub(crate) fn plan_copy(
         return by_planes(to, from, extent);
     }
     by_runs(memory, (to, to_place), (from, from_place), extent)
+}
+
+/// What was planned as a stream's work: a fetch, if it is one.
+pub(crate) fn work_of(memory: &Memory, request: &operations::Copy, steps: Vec<Step>) -> Work {
+    // Nobody but the client's library has staging memory, and that waits for what comes there.
+    let to_staging = Space::from_number(request.to_space) == Some(Space::Staging);
+    let fetch = match steps[..] {
+        [Step::Run { to, from, bytes }] if to_staging => memory
+            .host_of(Place::Staging)
+            .and_then(|window| Fetch::of(to, from, bytes, window.owner())),
+        _ => None,
+    };
+    fetch.map_or_else(|| Work::steps(steps), Work::Fetch)
 }
 
 /// As boxes if the driver can express the planes' distances, else plane by plane.

@@ -14,6 +14,7 @@ use crate::chain::Mark;
 use crate::clock::Clock;
 use crate::driver::{Driver, OpenError};
 use crate::facts;
+use crate::fetch::Landings;
 use crate::gate::Gate;
 use crate::local::Local;
 use crate::parts::Parts;
@@ -40,6 +41,7 @@ pub(crate) struct Device {
     service: Handle<CUstream>,
     clock: Clock,
     words: Words,
+    landings: Landings,
     /// Physical memory comes in multiples of this many bytes.
     granularity: u64,
     /// Stream priorities: the least urgent (the greatest number) and the most.
@@ -98,6 +100,7 @@ impl Device {
             service: Handle(service),
             clock,
             words: Words::default(),
+            landings: Landings::default(),
             granularity,
             priorities,
             streams: AtomicUsize::new(0),
@@ -183,6 +186,10 @@ impl Device {
 
     pub(crate) fn words(&self) -> &Words {
         &self.words
+    }
+
+    pub(crate) fn landings(&self) -> &Landings {
+        &self.landings
     }
 
     /// Streams of all clients.
@@ -388,6 +395,7 @@ impl Drop for Device {
     fn drop(&mut self) {
         if self.enter_anyway().is_ok() {
             self.words.close(&self.driver);
+            self.landings.close(&self.driver);
             self.clock.close(&self.driver);
             // SAFETY: ours, and nobody else has it.
             let _ = unsafe { self.driver.cuStreamDestroy_v2(self.service.0) };

@@ -27,6 +27,7 @@ use crate::common::{Common, Polled};
 use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::fetch::Landing;
 use crate::launch::Launch;
 use crate::rhythm::{Due, LATE, Rhythm};
 use crate::sync::{Handle, lock};
@@ -99,6 +100,8 @@ struct State {
     /// Up to where it waits for clearing, as in [`Common::cleared`].
     cleared: Vec<u64>,
     rhythm: Rhythm,
+    /// Where fetches come to, unless one is under way.
+    landing: Option<Landing>,
     /// It is among the busy ones, or somebody is looking at it.
     listed: bool,
     /// It takes nothing more.
@@ -123,6 +126,12 @@ impl State {
     /// Whether anything was taken that no ticket is on its way for.
     fn is_open(&self) -> bool {
         self.unsigned > 0 || !self.gathered.0.is_empty()
+    }
+
+    /// Whether the last operation is a fetch, of which the data tells that it is over.
+    fn is_fetching(&self) -> bool {
+        let last = self.issued.back();
+        last.is_some_and(|last| matches!(last.after, After::Deliver(_)))
     }
 
     /// Whether there is work that has passed the gate.
@@ -172,6 +181,7 @@ impl Stream {
             open_since: Instant::now(),
             cleared: vec![0; common.cleared.len()],
             rhythm: Rhythm::default(),
+            landing: None,
             listed: false,
             ending: false,
             ended: false,
@@ -294,6 +304,8 @@ impl Stream {
     fn may_issue(&self, state: &mut State) -> bool {
         state.commands < self.depth()
             && state.before.is_none()
+            // What comes after a fetch may read what it has not delivered yet.
+            && !state.is_fetching()
             && self.is_current(state)
             && self.context.pass_gate()
     }
@@ -301,12 +313,14 @@ impl Stream {
     /// Signs what is not signed yet.
     pub(crate) fn sign_now(&self) {
         let mut state = lock(&self.state);
-        self.sign_rest(&mut state);
+        if !state.is_fetching() {
+            self.sign_rest(&mut state);
+        }
         self.note(&state);
     }
 
     fn sign_rest(&self, state: &mut State) {
-        self.issue_gathered(state);
+        self.issue_gathered(state, false);
         if state.unsigned > 0 {
             let signed = self
                 .device()
@@ -363,18 +377,20 @@ impl Stream {
                 state.commands += 1;
                 // What is not issued makes no room.
                 if launches.len() >= MOST_GATHERED || state.commands >= self.depth() {
-                    self.issue_gathered(state);
+                    self.issue_gathered(state, false);
                 }
             }
             work => {
-                self.issue_gathered(state);
+                let tells = !matches!(work, Work::Event { timing: false, .. });
+                self.issue_gathered(state, tells);
                 self.issue(state, sequence, work);
             }
         }
     }
 
-    /// Gives what was gathered to the driver.
-    fn issue_gathered(&self, state: &mut State) {
+    /// Gives what was gathered to the driver. If something follows that tells of what was before it, a
+    /// single launch need not.
+    fn issue_gathered(&self, state: &mut State, followed: bool) {
         if state.gathered.0.is_empty() {
             return;
         }
@@ -386,15 +402,19 @@ impl Stream {
                 word: self.word.address(),
                 ticket,
             };
-            let issued = self
-                .context
-                .check()
-                .and_then(|()| self.device().enter())
-                .and_then(|driver| {
-                    self.wait_until_cleared(driver, state)?;
-                    state.chains.issue(state.raw.0, &mut launches, signal)
-                });
-            let Ok(count) = issued else {
+            let issued = match launches[..] {
+                [_] if followed => None,
+                _ => self
+                    .context
+                    .check()
+                    .and_then(|()| self.device().enter())
+                    .and_then(|driver| {
+                        self.wait_until_cleared(driver, state)?;
+                        state.chains.issue(state.raw.0, &mut launches, signal)
+                    })
+                    .ok(),
+            };
+            let Some(count) = issued else {
                 for (sequence, launch) in sequences.drain(..).zip(launches.drain(..)) {
                     self.issue(state, sequence, Work::Launch(launch));
                 }
@@ -430,7 +450,10 @@ impl Stream {
             .check()
             .and_then(|()| self.device().enter())
             .and_then(|driver| {
-                let alone = !matches!(work, Work::Launch(_));
+                let (launch, fetch) = (
+                    matches!(work, Work::Launch(_)),
+                    matches!(work, Work::Fetch(_)),
+                );
                 if signed {
                     return Ok(After::Nothing);
                 }
@@ -440,7 +463,7 @@ impl Stream {
                 }
                 state.unsigned += 1;
                 // What is not signed makes no room.
-                if alone || state.unsigned >= BATCH || commands >= room {
+                if !fetch && (!launch || state.unsigned >= BATCH || commands >= room) {
                     self.sign_rest(state);
                 }
                 result
@@ -474,7 +497,14 @@ impl Stream {
         work: Work,
     ) -> Result<After, CUresult> {
         self.wait_until_cleared(driver, state)?;
-        work.issue(self.device(), driver, state.raw.0)
+        let ticket = state.ticket.wrapping_add(1);
+        work.issue(
+            self.device(),
+            driver,
+            state.raw.0,
+            ticket,
+            &mut state.landing,
+        )
     }
 
     /// Has the stream wait for the clearing of memory that was asked for since it last did.
@@ -582,12 +612,26 @@ impl Stream {
         self.polled(progress, busy)
     }
 
+    /// Where the last operation is a fetch whose data has come, writes the word as the GPU does for others.
+    fn land(&self, state: &mut State) {
+        if state.unsigned > 0
+            && let Some(last) = state.issued.back_mut()
+            && let After::Deliver(fetch) = &mut last.after
+            && fetch.has_come()
+        {
+            self.word.store(last.ticket);
+            state.ticket = last.ticket;
+            state.unsigned = 0;
+        }
+    }
+
     /// Reports what has completed and issues what waits. Whether anything had completed.
     fn advance(&self, state: &mut State) -> bool {
         let mut progress = false;
         loop {
             // In this order: a device that died later does not undo what had completed.
             let dead = self.context.check_told();
+            self.land(state);
             let word = self.word.load();
             self.last.word.store(word, Ordering::Relaxed);
             while let Some(front) = state.issued.front() {
@@ -595,10 +639,14 @@ impl Stream {
                 if !come && dead.is_ok() {
                     break;
                 }
-                let Some(issued) = state.issued.pop_front() else {
+                let Some(mut issued) = state.issued.pop_front() else {
                     break;
                 };
                 let result = if come { issued.result } else { dead };
+                if let After::Deliver(fetch) = issued.after {
+                    state.landing = Some(fetch.end(result.is_ok()));
+                    issued.after = After::Nothing;
+                }
                 state.commands -= issued.commands;
                 self.context.leave();
                 progress = true;
@@ -625,7 +673,9 @@ impl Stream {
             if !gave {
                 return progress;
             }
-            self.sign_rest(state);
+            if !state.is_fetching() {
+                self.sign_rest(state);
+            }
         }
     }
 
@@ -633,7 +683,7 @@ impl Stream {
     fn finish(&self, sequence: Option<u64>, result: Result<(), CUresult>, after: After) {
         let open = self.common.is_open();
         match after {
-            After::Nothing | After::Destroy => {}
+            After::Nothing | After::Deliver(_) | After::Destroy => {}
             After::Keep { module, .. } => {
                 self.common.drain(&module);
                 drop(module);

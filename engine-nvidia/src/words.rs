@@ -1,46 +1,16 @@
 //! Completion words: page-locked memory that the GPU writes and any thread may read.
 
-use std::ffi::c_void;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUdeviceptr};
+use cuda_abi::types::CUdeviceptr;
 
 use crate::device::Device;
-use crate::driver::Driver;
-use crate::sync::{Handle, lock};
+use crate::pinned::Pinned;
 
-/// Bytes that are allocated at a time.
-const BLOCK: usize = 64 << 10;
-
-/// Bytes from word to word: the GPU's writes are of this size at least.
-const STRIDE: usize = 16;
-
-/// The words of one device.
-#[derive(Debug, Default)]
-pub(crate) struct Words {
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    blocks: Vec<Handle<*mut c_void>>,
-    free: Vec<CUdeviceptr>,
-}
-
-impl Words {
-    /// Frees the memory. Nobody has a word any more; the device's context is current.
-    pub(crate) fn close(&self, driver: &Driver) {
-        let mut state = lock(&self.state);
-        state.free.clear();
-        for block in state.blocks.drain(..) {
-            // SAFETY: it was allocated by `Word::new`, and words keep the device alive, so that none
-            // is left.
-            let _ = unsafe { driver.cuMemFreeHost(block.0) };
-        }
-    }
-}
+/// The words of one device. From word to word it is as much as the GPU's writes have at least.
+pub(crate) type Words = Pinned<16>;
 
 /// One word. Its address means the same to the processor and to the GPU.
 #[derive(Debug)]
@@ -55,44 +25,31 @@ impl Word {
     /// # Errors
     /// When there is no memory for more words.
     pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CUresult> {
-        let mut state = lock(&device.words().state);
-        if state.free.is_empty() {
-            let mut block = std::ptr::null_mut();
-            // SAFETY: the pointer is to a local.
-            unsafe {
-                device.driver().cuMemHostAlloc(
-                    &raw mut block,
-                    BLOCK,
-                    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP,
-                )?;
-                // SAFETY: the driver just gave these bytes, and nobody else knows of them.
-                std::ptr::write_bytes(block.cast::<u8>(), 0, BLOCK);
-            }
-            state.blocks.push(Handle(block));
-            let base = block as CUdeviceptr;
-            state.free.extend(
-                (0..BLOCK)
-                    .step_by(STRIDE)
-                    .map(|offset| base + offset as u64),
-            );
-        }
-        let address = state.free.pop().ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(Self {
-            address,
+            address: device.words().take(device.driver())?,
             device: Arc::clone(device),
         })
     }
 
-    /// What the GPU wrote last.
+    /// What was written last.
     pub(crate) fn load(&self) -> u32 {
+        self.value().load(Ordering::Acquire)
+    }
+
+    /// Writes it in the GPU's place.
+    pub(crate) fn store(&self, value: u32) {
+        self.value().store(value, Ordering::Release);
+    }
+
+    fn value(&self) -> &AtomicU32 {
         // SAFETY: the word lies in a block that lives as long as the device, which `self` keeps; it is
         // aligned, and processor and GPU access it as whole words only.
-        unsafe { &*(self.address as *const AtomicU32) }.load(Ordering::Acquire)
+        unsafe { &*(self.address as *const AtomicU32) }
     }
 
     /// All 8 bytes that the GPU wrote last, or may have written.
     pub(crate) fn load_wide(&self) -> u64 {
-        // SAFETY: as in `load`; words are 16 bytes apart, and aligned to that.
+        // SAFETY: as in `value`; words are 16 bytes apart, and aligned to that.
         unsafe { &*(self.address as *const AtomicU64) }.load(Ordering::Acquire)
     }
 
@@ -104,7 +61,7 @@ impl Word {
 
 impl Drop for Word {
     fn drop(&mut self) {
-        lock(&self.device.words().state).free.push(self.address);
+        self.device.words().give_back(self.address);
     }
 }
 

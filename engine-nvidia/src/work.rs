@@ -9,6 +9,7 @@ use cuda_abi::types::{CUevent, CUstream};
 use crate::copy::Step;
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::fetch::{Fetch, Landing, UnderWay};
 use crate::launch::Launch;
 use crate::module::Module;
 use crate::rhythm::Kind;
@@ -20,6 +21,7 @@ pub(crate) enum Work {
     Launch(Launch),
     /// A copy, a fill or a write.
     Steps(VecDeque<Step>),
+    Fetch(Fetch),
     Event {
         event: u32,
         timing: bool,
@@ -44,6 +46,8 @@ pub(crate) enum After {
         event: u32,
         raw: Handle<CUevent>,
     },
+    /// What was fetched is to be delivered.
+    Deliver(UnderWay),
     /// The stream is over.
     Destroy,
 }
@@ -89,6 +93,7 @@ impl Work {
             Self::Steps(steps) => steps
                 .iter()
                 .fold(Kind::default(), |kind, step| step.kind(kind)),
+            Self::Fetch(fetch) => Kind::default().and(fetch.bytes()),
             _ => Kind::default(),
         }
     }
@@ -104,15 +109,18 @@ impl Work {
         }
     }
 
-    /// Gives it to the driver. The device's context is current.
+    /// Gives it to the driver, as the stream's operation of this ticket. `landing` is where the stream's
+    /// fetches come to, if it has had any. The device's context is current.
     ///
     /// # Errors
     /// The driver's status; part of it may have been taken.
     pub(crate) fn issue(
         self,
-        device: &Device,
+        device: &Arc<Device>,
         driver: &Driver,
         stream: CUstream,
+        ticket: u32,
+        landing: &mut Option<Landing>,
     ) -> Result<After, CUresult> {
         match self {
             Self::Launch(launch) => launch.issue(driver, stream),
@@ -121,6 +129,10 @@ impl Work {
                     step.issue(driver, stream)?;
                 }
                 Ok(After::Nothing)
+            }
+            Self::Fetch(fetch) => {
+                let landing = landing.take().map_or_else(|| Landing::new(device), Ok)?;
+                UnderWay::issue(fetch, landing, ticket, driver, stream).map(After::Deliver)
             }
             Self::Event { timing: false, .. } => Ok(After::Nothing),
             Self::Event { event, .. } => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::{Controls, Fake, poke};
 use cuda_abi::CUresult;
-use cuda_abi::operations::CONTEXT_SLOTS;
+use cuda_abi::operations::{CONTEXT_SLOTS, Copy, Space};
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 
@@ -47,8 +47,22 @@ fn dies_of(code: u32) {
     let device = guest.commit(0, GRANULE);
     controls.hold(true);
     guest.write(0, device, &[1]);
+    guest.stream(40);
+    guest.stage(0, &[0xEE; 4]);
+    let fetch = Copy {
+        to_space: Space::Staging as u32,
+        from: device,
+        width: 4,
+        height: 1,
+        depth: 1,
+        ..Copy::default()
+    };
+    guest.copy(40, &fetch);
     controls.die(code);
     assert_eq!(guest.wait(0), Err(CUresult(code)));
+    // What was to come back has not.
+    assert_eq!(guest.wait(40), Err(CUresult(code)));
+    assert_eq!(guest.staged(0, 4), [0xEE; 4]);
     let (_, told, text) = guest.told.fault();
     assert_eq!(told, CUresult(code));
     println!("{text}");

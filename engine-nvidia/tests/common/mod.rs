@@ -86,7 +86,7 @@ pub struct Controls {
 impl Controls {
     /// The controls of a fake.
     pub fn of(fake: &Fake) -> Self {
-        // SAFETY: our own file; it has no constructors.
+        // SAFETY: our own file; it has no constructors here.
         let library = unsafe { Library::new(fake.path()) }.unwrap();
         Self { library }
     }
@@ -171,6 +171,11 @@ impl Controls {
     /// Launches of graphs, and of kernels by themselves.
     pub fn launches(&self) -> (i64, i64) {
         (self.count(9), self.count(10))
+    }
+
+    /// Words that streams were asked to write.
+    pub fn signatures(&self) -> i64 {
+        self.count(13)
     }
 
     /// To what an attribute of a function was last set.

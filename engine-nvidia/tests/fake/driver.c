@@ -159,6 +159,7 @@ static void turn(int *what, int on) {
 void fake_hold(int on) { turn(&held, on); }
 void fake_spin(int on) { turn(&spinning, on); }
 void fake_die(int code) { sticky = code; }
+static long signatures; /* words that streams were asked to write */
 long fake_count(int what) {
     switch (what) {
     case 0: return live_streams;
@@ -180,6 +181,7 @@ long fake_count(int what) {
     case 10: return launched_alone;
     case 11: return stale_nodes;
     case 12: return last_part;
+    case 13: return signatures;
     }
     return -1;
 }
@@ -263,6 +265,7 @@ R cuStreamQuery(struct stream *s) { return sticky ? sticky : s->first ? NOT_READ
 R cuStreamSynchronize(struct stream *s) { return sticky; }
 R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky; }
 R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {
+    signatures++;
     return push(s, (struct op){.kind = 2, .to = to, .value = v});
 }
 R cuLaunchHostFunc(struct stream *s, void (*f)(void *), void *d) {
@@ -410,6 +413,7 @@ R cuMemcpyAsync(P to, P from, size_t n, struct stream *s) {
     if (whole(to, n) || whole(from, n)) return INVALID_VALUE;
     return push(s, (struct op){.to = to, .from = from, .width = n, .height = 1, .depth = 1});
 }
+R cuMemcpyDtoHAsync_v2(void *to, P from, size_t n, struct stream *s) { return cuMemcpyAsync((P)to, from, n, s); }
 R cuMemcpyHtoDAsync_v2(P to, void *from, size_t n, struct stream *s) {
     void *kept = malloc(n);
     memcpy(kept, from, n);
