@@ -132,11 +132,9 @@ impl UnderWay {
     ) -> Result<Self, CUresult> {
         // Odd, and so another value for each number (Knuth's multiplicative hash).
         let blank = number.wrapping_mul(0x9E37_79B1);
-        for index in 0..fetch.bytes / WORD {
-            // SAFETY: the word lies in the landing place, which only this stream uses, and nothing is
-            // under way there.
-            unsafe { landing.word(index).write_volatile(blank) };
-        }
+        // SAFETY: the words lie in the landing place, which only this stream uses, and nothing is under
+        // way there.
+        unsafe { std::slice::from_raw_parts_mut(landing.word(0), fetch.bytes / WORD) }.fill(blank);
         let to = std::ptr::with_exposed_provenance_mut(landing.address as usize);
         // SAFETY: the source is the client's memory, as was found when the copy was planned, and the server
         // takes none back before the work that was posted earlier has finished; the landing place is
