@@ -15,7 +15,7 @@ use crate::stream::Target;
 mod staged;
 mod told;
 
-use staged::{copy_in, copy_out, is_fetch};
+use staged::{copy_in, copy_out};
 pub(crate) use told::written;
 use told::{End, enqueue};
 
@@ -254,16 +254,6 @@ pub(crate) unsafe fn copy(
         (_, Place::Program(start)) => unsafe { copy_in(target, &to, start, &from, &extent, when) },
         // SAFETY: as this function's.
         (Place::Program(start), _) => unsafe { copy_out(target, start, &to, &from, &extent) },
-        // What a call brings before it comes back comes soonest by way of staging.
-        (Place::Pinned(start), Place::Device(_))
-            if when == Return::WhenDone
-                && is_fetch(&extent)
-                && target.current.session.host.contains(&start) =>
-        {
-            let start = std::ptr::with_exposed_provenance_mut(start as usize);
-            // SAFETY: as this function's; page-locked memory of ours has one address for all.
-            unsafe { copy_out(target, start, &to, &from, &extent) }
-        }
         (to_place, from_place) => {
             let sequence = enqueue(target, &End::of(&to), &End::of(&from), &extent)?;
             // Between device memory a call need not wait; a program sees page-locked memory.

@@ -17,7 +17,7 @@ use engine::{Attachment, CUresult, Client, Held, Share, Sight, Window};
 use crate::array::{self, Array, Texture};
 use crate::common::Common;
 use crate::context::Context;
-use crate::copy::{plan_copy, plan_fill, plan_write, work_of};
+use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
 use crate::image::Image;
 use crate::link::check_part;
@@ -417,8 +417,7 @@ impl Client for NvidiaClient {
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
         let on = self.device_of(at)?;
         let planned = plan_copy(&mut self.memory, on, request);
-        let work = planned.map(|steps| work_of(&self.memory, request, steps));
-        self.post(at, work)
+        self.post(at, planned)
     }
 
     fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {

@@ -57,7 +57,7 @@ struct Extent {
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Copies a run of bytes.
-    Run { to: u64, from: u64, bytes: u64 },
+    Run(Run),
     /// Copies rows.
     Rows(Box<RowsCopy>),
     /// Fills rows of elements.
@@ -68,6 +68,14 @@ pub(crate) enum Step {
     Array(Box<ArrayStep>),
     /// Lets the host do it.
     Host(HostJob),
+}
+
+/// A copy of one run of bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) to: u64,
+    pub(crate) from: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A copy of several rows.
@@ -87,14 +95,14 @@ pub(crate) fn plan_copy(
     memory: &mut Memory,
     on: usize,
     request: &operations::Copy,
-) -> Result<Vec<Step>, CUresult> {
+) -> Result<Work, CUresult> {
     let mut extent = Extent {
         width: request.width,
         height: request.height,
         depth: request.depth,
     };
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
-        return Ok(Vec::new());
+        return Ok(Work::steps(Vec::new()));
     }
     let (mut to, to_place, to_bytes) = side(
         memory,
@@ -139,7 +147,7 @@ pub(crate) fn plan_copy(
             extent,
             owners,
         };
-        return job.in_pieces();
+        return job.in_pieces().map(Work::steps);
     }
     // Of a host side, how far one registration reaches.
     let pinned = [
@@ -154,29 +162,24 @@ pub(crate) fn plan_copy(
     });
     let rows = extent.height * extent.depth > 1;
     if pinned && !rows {
-        return Ok(vec![Step::Run {
+        let run = Run {
             to: to.base,
             from: from.base,
             bytes: extent.width,
-        }]);
+        };
+        // Nobody but the client's library has staging memory, and that waits for what comes there.
+        let awaited = to_place == Place::Staging;
+        let fetch = memory
+            .host_of(to_place)
+            .and_then(|window| Fetch::of(run, awaited, window.owner()));
+        return Ok(fetch.map_or_else(|| Work::steps(vec![Step::Run(run)]), Work::Fetch));
     }
-    if pinned && to.pitch <= MOST_PITCH && from.pitch <= MOST_PITCH {
-        return by_planes(to, from, extent);
-    }
-    by_runs(memory, (to, to_place), (from, from_place), extent)
-}
-
-/// What was planned as a stream's work: a fetch, if it is one.
-pub(crate) fn work_of(memory: &Memory, request: &operations::Copy, steps: Vec<Step>) -> Work {
-    // Nobody but the client's library has staging memory, and that waits for what comes there.
-    let to_staging = Space::from_number(request.to_space) == Some(Space::Staging);
-    let fetch = match steps[..] {
-        [Step::Run { to, from, bytes }] if to_staging => memory
-            .host_of(Place::Staging)
-            .and_then(|window| Fetch::of(to, from, bytes, window.owner())),
-        _ => None,
+    let steps = if pinned && to.pitch <= MOST_PITCH && from.pitch <= MOST_PITCH {
+        by_planes(to, from, extent)
+    } else {
+        by_runs(memory, (to, to_place), (from, from_place), extent)
     };
-    fetch.map_or_else(|| Work::steps(steps), Work::Fetch)
+    steps.map(Work::steps)
 }
 
 /// As boxes if the driver can express the planes' distances, else plane by plane.
@@ -255,11 +258,11 @@ fn by_runs(
                 if bytes == 0 || steps.len() >= MOST_STEPS {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                steps.push(Step::Run {
+                steps.push(Step::Run(Run {
                     to: to_at,
                     from: from_at,
                     bytes,
-                });
+                }));
                 to_at += bytes;
                 from_at += bytes;
                 left -= bytes;
@@ -389,9 +392,9 @@ impl Step {
     pub(crate) fn kind(&self, before: Kind) -> Kind {
         let extent = |address: u64| address / EXTENT;
         match self {
-            Self::Run { to, from, bytes } => {
-                before.and(extent(*to) << 32 | extent(*from)).and(*bytes)
-            }
+            Self::Run(run) => before
+                .and(extent(run.to) << 32 | extent(run.from))
+                .and(run.bytes),
             Self::Rows(copy) => {
                 let Extent {
                     width,
@@ -424,8 +427,8 @@ impl Step {
         match self {
             // SAFETY: both sides are the client's memory, as was found when the step was planned; the
             // server takes no memory back before the work that was posted earlier has finished.
-            Self::Run { to, from, bytes } => unsafe {
-                driver.cuMemcpyAsync(to, from, bytes as usize, stream)
+            Self::Run(run) => unsafe {
+                driver.cuMemcpyAsync(run.to, run.from, run.bytes as usize, stream)
             },
             Self::Rows(copy) => {
                 let parameters = copy.parameters();

@@ -1,4 +1,4 @@
-//! Fetches: short copies for which the client waits, and of which the data itself tells that it has come.
+//! Fetches: short copies back for which the client waits, and of which the data itself tells that it has come.
 //!
 //! Whoever wants to know when a copy is done has the GPU write a word after it, which is another command, and
 //! one for another of its engines: with eight clients that takes longer than the copies (docs/benchmarks.md).
@@ -19,6 +19,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUdeviceptr, CUstream};
 use engine::Owner;
 
+use crate::copy::{Run, Step};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::pinned::Pinned;
@@ -34,9 +35,8 @@ pub(crate) type Landings = Pinned<MOST>;
 
 /// A copy from device memory to the client's host memory, which its owner keeps mapped.
 pub(crate) struct Fetch {
-    to: u64,
-    from: CUdeviceptr,
-    bytes: usize,
+    run: Run,
+    awaited: bool,
     #[expect(dead_code, reason = "whoever has it keeps the memory mapped")]
     owner: Arc<dyn Owner>,
 }
@@ -44,34 +44,61 @@ pub(crate) struct Fetch {
 impl fmt::Debug for Fetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fetch")
-            .field("to", &self.to)
-            .field("from", &self.from)
-            .field("bytes", &self.bytes)
+            .field("run", &self.run)
+            .field("awaited", &self.awaited)
             .finish_non_exhaustive()
     }
 }
 
 impl Fetch {
-    /// A fetch of a few whole words; `None` if it is something else.
-    pub(crate) fn of(
-        to: u64,
-        from: CUdeviceptr,
-        bytes: u64,
-        owner: &Arc<dyn Owner>,
-    ) -> Option<Self> {
+    /// A fetch of a few whole words, which the client is known to wait for or not; `None` for other
+    /// copies to host memory.
+    pub(crate) fn of(run: Run, awaited: bool, owner: &Arc<dyn Owner>) -> Option<Self> {
         let whole = |value: u64| value.is_multiple_of(WORD as u64);
-        let fits = bytes <= MOST as u64 && whole(bytes) && whole(from);
+        let fits = run.bytes <= MOST as u64 && whole(run.bytes) && whole(run.from);
         fits.then(|| Self {
-            to,
-            from,
-            bytes: bytes as usize,
+            run,
+            awaited,
             owner: Arc::clone(owner),
         })
     }
 
-    /// How many bytes come.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes as u64
+    /// Whether the client is known to wait for it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited
+    }
+
+    /// The copy that it is.
+    pub(crate) fn step(&self) -> Step {
+        Step::Run(self.run)
+    }
+
+    fn words(&self) -> usize {
+        self.run.bytes as usize / WORD
+    }
+}
+
+/// Whether the client of a stream waits for copies of which it does not say so: taken to be as the last time. If
+/// it does not, a fetch would keep waiting what follows.
+#[derive(Debug, Default)]
+pub(crate) struct Habit {
+    waits: bool,
+    /// The stream's last operation is such a copy.
+    asked: bool,
+}
+
+impl Habit {
+    /// Such a copy comes: whether it had better be a fetch.
+    pub(crate) fn ask(&mut self) -> bool {
+        self.asked = true;
+        self.waits
+    }
+
+    /// Something comes, or all is done before it does: which of them, after such a copy, is the answer.
+    pub(crate) fn learn(&mut self, waits: bool) {
+        if std::mem::take(&mut self.asked) {
+            self.waits = waits;
+        }
     }
 }
 
@@ -134,12 +161,15 @@ impl UnderWay {
         let blank = number.wrapping_mul(0x9E37_79B1);
         // SAFETY: the words lie in the landing place, which only this stream uses, and nothing is under
         // way there.
-        unsafe { std::slice::from_raw_parts_mut(landing.word(0), fetch.bytes / WORD) }.fill(blank);
-        let to = std::ptr::with_exposed_provenance_mut(landing.address as usize);
+        unsafe { std::slice::from_raw_parts_mut(landing.word(0), fetch.words()) }.fill(blank);
+        let (run, to) = (
+            fetch.run,
+            std::ptr::with_exposed_provenance_mut(landing.address as usize),
+        );
         // SAFETY: the source is the client's memory, as was found when the copy was planned, and the server
         // takes none back before the work that was posted earlier has finished; the landing place is
         // as large, and kept until the copy is done.
-        unsafe { driver.cuMemcpyDtoHAsync_v2(to, fetch.from, fetch.bytes, stream)? };
+        unsafe { driver.cuMemcpyDtoHAsync_v2(to, run.from, run.bytes as usize, stream)? };
         Ok(Self {
             fetch,
             landing,
@@ -150,8 +180,7 @@ impl UnderWay {
 
     /// Whether all of it has come, as far as can be seen.
     pub(crate) fn has_come(&mut self) -> bool {
-        let words = self.fetch.bytes / WORD;
-        while self.come < words {
+        while self.come < self.fetch.words() {
             // SAFETY: as in `issue`; the GPU may write the word now, which is read as a whole.
             if unsafe { self.landing.word(self.come).read_volatile() } == self.blank {
                 return false;
@@ -165,14 +194,37 @@ impl UnderWay {
 
     /// Brings what has come to where it belongs, unless it is of no use; the place for the next fetch.
     pub(crate) fn end(self, useful: bool) -> Landing {
-        let Fetch { to, bytes, .. } = self.fetch;
+        let Run { to, bytes, .. } = self.fetch.run;
         if useful {
             // SAFETY: the GPU is done with the landing place; the other side was found to be the
             // client's memory, which its owner keeps mapped, and which is no part of ours.
             unsafe {
-                std::ptr::copy_nonoverlapping(self.landing.word(0).cast(), to as *mut u8, bytes);
+                std::ptr::copy_nonoverlapping(
+                    self.landing.word(0).cast(),
+                    to as *mut u8,
+                    bytes as usize,
+                );
             }
         }
         self.landing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_taken_to_do_what_it_did_last() {
+        let mut habit = Habit::default();
+        assert!(!habit.ask());
+        habit.learn(true);
+        assert!(habit.ask());
+        habit.learn(true);
+        // What comes with no copy before it says nothing.
+        habit.learn(false);
+        assert!(habit.ask());
+        habit.learn(false);
+        assert!(!habit.ask());
     }
 }

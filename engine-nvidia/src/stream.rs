@@ -27,7 +27,7 @@ use crate::common::{Common, Polled};
 use crate::context::{Context, Made};
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::fetch::Landing;
+use crate::fetch::{Habit, Landing};
 use crate::launch::Launch;
 use crate::rhythm::{Due, LATE, Rhythm};
 use crate::sync::{Handle, lock};
@@ -102,6 +102,7 @@ struct State {
     rhythm: Rhythm,
     /// Where fetches come to, unless one is under way.
     landing: Option<Landing>,
+    habit: Habit,
     /// It is among the busy ones, or somebody is looking at it.
     listed: bool,
     /// It takes nothing more.
@@ -182,6 +183,7 @@ impl Stream {
             cleared: vec![0; common.cleared.len()],
             rhythm: Rhythm::default(),
             landing: None,
+            habit: Habit::default(),
             listed: false,
             ending: false,
             ended: false,
@@ -366,6 +368,13 @@ impl Stream {
             state.rhythm.begin(Instant::now());
         }
         state.rhythm.add(work.kind());
+        state.habit.learn(false);
+        let work = match work {
+            Work::Fetch(fetch) if !fetch.is_awaited() && !state.habit.ask() => {
+                Work::steps(vec![fetch.step()])
+            }
+            work => work,
+        };
         match work {
             Work::Launch(launch) if state.chains.take(&launch) => {
                 if !state.is_open() {
@@ -658,6 +667,7 @@ impl Stream {
             }
             if progress && !state.is_under_way() {
                 state.rhythm.end(Instant::now());
+                state.habit.learn(state.pending.is_empty());
             }
             let mut gave = false;
             while !state.pending.is_empty() && self.may_issue(state) {

@@ -93,7 +93,7 @@ impl Work {
             Self::Steps(steps) => steps
                 .iter()
                 .fold(Kind::default(), |kind, step| step.kind(kind)),
-            Self::Fetch(fetch) => Kind::default().and(fetch.bytes()),
+            Self::Fetch(fetch) => fetch.step().kind(Kind::default()),
             _ => Kind::default(),
         }
     }

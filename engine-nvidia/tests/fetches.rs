@@ -142,3 +142,45 @@ fn streams_have_landing_places_of_their_own_and_give_them_back() {
     guest.end();
     until("all streams are gone", || controls.counts()[0] <= 1);
 }
+
+#[test]
+fn copies_to_page_locked_memory_are_fetches_once_they_were_waited_for() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let at = guest.commit(0, GRANULE);
+    let host = guest.commit_host();
+    let read = |guest: &mut Guest, value: u32| {
+        guest.write(0, at, &value.to_le_bytes());
+        let request = Copy {
+            to: host,
+            from: at,
+            width: 4,
+            height: 1,
+            depth: 1,
+            ..Copy::default()
+        };
+        guest.copy(0, &request);
+    };
+    let signed = |guest: &mut Guest, value: u32| {
+        let before = controls.signatures();
+        read(guest, value);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.host_bytes(host, 4), value.to_le_bytes());
+        // Beside that of the write.
+        controls.signatures() - before - 1
+    };
+    assert_eq!(signed(&mut guest, 1), 1);
+    assert_eq!(signed(&mut guest, 2), 0);
+    assert_eq!(signed(&mut guest, 3), 0);
+    // Now something follows, and so again the next time it is not waited for.
+    controls.hold(true);
+    read(&mut guest, 4);
+    guest.write(0, at + 8, &[1; 4]);
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.host_bytes(host, 4), 4_u32.to_le_bytes());
+    assert_eq!(signed(&mut guest, 5), 1);
+    assert_eq!(signed(&mut guest, 6), 0);
+}

@@ -21,9 +21,6 @@ use crate::stream::Target;
 /// Bytes that travel inside of a record.
 const INLINE: u64 = 16 << 10;
 
-/// Bytes that servers bring back sooner than others: what a landing place of `engine-nvidia` holds.
-const FETCH: u64 = 4 << 10;
-
 /// Bytes of a piece of a large copy. The software GPU copies as much as this without waking a worker.
 const PIECE: u64 = 256 << 10;
 
@@ -391,11 +388,6 @@ pub(super) unsafe fn copy_in(
         Return::WhenDone => target.wait(last),
         Return::Early => Ok(()),
     }
-}
-
-/// Whether an extent is so little that staging memory is the quickest way back for it.
-pub(super) const fn is_fetch(extent: &Extent) -> bool {
-    extent.height == 1 && extent.depth == 1 && extent.width <= FETCH
 }
 
 /// Copies to the program's memory. Returns when all of it is there.
