@@ -5,11 +5,13 @@
 //! milliseconds since 1970, so that several begin together. The modes:
 //! * `rate`: kernels that take so long, launched back to back; kernels a second.
 //! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
-//! * `fetch`: one kernel and a copy of four bytes back, likewise.
+//! * `fetch`: one kernel and a synchronous copy of four bytes back to pageable memory, likewise.
+//! * `read`: one kernel, an asynchronous copy of four bytes back to page-locked memory, and a wait, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
 use std::io::Read;
+use std::ptr::null_mut;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tests::cuda::Driver;
@@ -107,6 +109,17 @@ fn main() {
                 driver.download(&mut word, from).expect("it is read");
             });
         }
+        "read" => {
+            let (mut to, from) = (null_mut(), driver.alloc(4).expect("a little memory"));
+            // SAFETY: the out pointer is a local's.
+            unsafe { driver.mem_host_alloc(&raw mut to, 4, 0) }.expect("page-locked memory");
+            again_and_again(length, || {
+                launch();
+                // SAFETY: both are 4 bytes long, and stay.
+                unsafe { driver.copy_to_host_async(to, from, 4, stream) }.expect("it is read");
+                wait();
+            });
+        }
         "multiprocessors" => {
             // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
             let mut count = 0;
@@ -133,7 +146,7 @@ fn main() {
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("rate, latency, fetch, multiprocessors or hold"),
+        _ => panic!("rate, latency, fetch, read, multiprocessors or hold"),
     }
 }
 

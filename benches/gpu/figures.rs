@@ -28,6 +28,11 @@ pub const FIGURES: &[Figure] = &[
         take: |peer| each(&[1, 8], |count| latency(peer, "fetch", count, 0)),
     },
     Figure {
+        name: "launch + copy of 4 B to page-locked memory, ",
+        rounds: 9,
+        take: |peer| each(&[1, 8], |count| latency(peer, "read", count, 0)),
+    },
+    Figure {
         name: "launch + synchronise, 1 client, us: ",
         rounds: 3,
         take: |peer| {
@@ -159,7 +164,7 @@ fn text(line: &serde_json::Value, name: &str) -> Option<String> {
     line.get(name)?.as_str().map(str::to_owned)
 }
 
-/// The mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
+/// In a mode that prints them, the mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
 fn latency(peer: &Peer, mode: &str, count: usize, microseconds: u32) -> Vec<(String, f64)> {
     let lines = together(peer, count, &[mode, &microseconds.to_string()]);
     if lines.len() < count {
