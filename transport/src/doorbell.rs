@@ -19,10 +19,14 @@
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
-/// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is
-/// about what a sleep and a wake cost together; the shortest keeps a trace of a chance to notice that
-/// the peer has become quick.
-const SPIN: std::ops::RangeInclusive<u32> = 1_000..=100_000;
+/// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is for
+/// waits to which a sleep would add much, and is more than the shortest work of which it is learnt when it
+/// is about to end ([`near`]), so that no length in between is slept past; the shortest keeps a trace of a
+/// chance to notice that the peer has become quick.
+const SPIN: std::ops::RangeInclusive<u32> = 1_000..=250_000;
+
+/// About what a sleep and a wake cost together, in nanoseconds.
+const WAKE: u32 = 100_000;
 
 /// The shortest where nobody wakes who waits, and work is known to be under way that may be short.
 pub(crate) const LEAST_WATCH: u32 = 10_000;
@@ -136,8 +140,9 @@ impl Patience {
     pub(crate) fn sleep(&self, sleep: impl FnOnce() -> bool) -> bool {
         let began = Instant::now();
         let came = sleep();
-        // Going to sleep and being woken are a part of this time, about as long as the longest spinning.
-        if cfg!(not(loom)) && came && began.elapsed().as_nanos() < 2 * u128::from(*SPIN.end()) {
+        // Going to sleep and being woken are a part of this time.
+        let short = u128::from(*SPIN.end() + WAKE);
+        if cfg!(not(loom)) && came && began.elapsed().as_nanos() < short {
             self.nanoseconds.store(*SPIN.end(), Ordering::Relaxed);
         }
         came
