@@ -153,7 +153,12 @@ fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Option<Durati
     if left <= AWAKE {
         return None;
     }
-    let most = if untold { LONGEST } else { FAR };
+    let (part, most) = if untold {
+        (part, LONGEST)
+    } else {
+        // What is over sooner than expected may be seen so much later.
+        (part.max(left / PART), FAR)
+    };
     Some(part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE))
 }
 
@@ -251,5 +256,10 @@ mod tests {
         assert_eq!(left(Duration::ZERO), None);
         assert_eq!(pause(millis(1000), Some(millis(5)), false), Some(FAR));
         assert_eq!(pause(millis(1000), Some(millis(5)), true), Some(LONGEST));
+        assert_eq!(
+            pause(millis(1), Some(millis(20)), false),
+            Some(millis(20) / PART)
+        );
+        assert_eq!(pause(millis(1), Some(millis(20)), true), Some(SHORTEST));
     }
 }
