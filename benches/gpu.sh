@@ -13,7 +13,7 @@
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
-# FOLDER/completion and FOLDER/driver_calls are for the driver alone; their sources say how to run them.
+# FOLDER/completion, fetches and driver_calls are for the driver alone; their sources say how to run them.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 programs="openmps nbody gpu_bench gpu_client launch_cost copies calls"
