@@ -13,6 +13,9 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
+/// The most bytes that are read or written at once.
+pub(crate) const WHOLE: usize = 16;
+
 /// A type of memory access.
 pub(crate) trait Cell: Copy {
     /// Reads one value.
@@ -32,6 +35,12 @@ pub(crate) trait Cell: Copy {
     /// # Safety
     /// The module's contract.
     unsafe fn update(address: u64, f: impl FnMut(Self) -> Option<Self>) -> Self;
+
+    /// The value of the lowest bits.
+    fn of_bits(bits: u128) -> Self;
+
+    /// The value as the lowest bits, above which are zeros.
+    fn to_bits(self) -> u128;
 }
 
 macro_rules! cell {
@@ -56,6 +65,16 @@ macro_rules! cell {
                 match cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, f) {
                     Ok(old) | Err(old) => old,
                 }
+            }
+
+            #[inline(always)]
+            fn of_bits(bits: u128) -> Self {
+                bits as Self
+            }
+
+            #[inline(always)]
+            fn to_bits(self) -> u128 {
+                u128::from(self)
             }
         }
     )*};
@@ -84,10 +103,81 @@ macro_rules! signed {
                     $unsigned::update(address, |old| f(old as Self).map(|new| new as $unsigned)) as Self
                 }
             }
+
+            #[inline(always)]
+            fn of_bits(bits: u128) -> Self {
+                bits as Self
+            }
+
+            #[inline(always)]
+            fn to_bits(self) -> u128 {
+                u128::from(self as $unsigned)
+            }
         }
     )*};
 }
 signed!(i8 u8, i16 u16, i32 u32);
+
+/// Reads so many bytes at once: 2, 4, 8 or [`WHOLE`].
+///
+/// # Safety
+/// The module's contract.
+#[inline(always)]
+pub(crate) unsafe fn load_whole(address: u64, bytes: usize) -> u128 {
+    // SAFETY: the caller's.
+    unsafe {
+        match bytes {
+            2 => u16::load(address).into(),
+            4 => u32::load(address).into(),
+            8 => u64::load(address).into(),
+            _ => {
+                let (low, high): (u64, u64);
+                // Every processor that has AVX makes one access of it, as do those others that are known.
+                asm!(
+                    "movdqa {both}, [{address}]",
+                    "movq {low}, {both}",
+                    "psrldq {both}, 8",
+                    "movq {high}, {both}",
+                    address = in(reg) address,
+                    both = out(xmm_reg) _,
+                    low = lateout(reg) low,
+                    high = lateout(reg) high,
+                    options(nostack, preserves_flags, readonly),
+                );
+                u128::from(high) << 64 | u128::from(low)
+            }
+        }
+    }
+}
+
+/// Writes so many bytes at once: 2, 4, 8 or [`WHOLE`].
+///
+/// # Safety
+/// The module's contract.
+#[inline(always)]
+pub(crate) unsafe fn store_whole(address: u64, bytes: usize, value: u128) {
+    // SAFETY: the caller's.
+    unsafe {
+        match bytes {
+            2 => u16::store(address, value as u16),
+            4 => u32::store(address, value as u32),
+            8 => u64::store(address, value as u64),
+            // As above.
+            _ => asm!(
+                "movq {both}, {low}",
+                "movq {other}, {high}",
+                "punpcklqdq {both}, {other}",
+                "movdqa [{address}], {both}",
+                address = in(reg) address,
+                low = in(reg) value as u64,
+                high = in(reg) (value >> 64) as u64,
+                both = out(xmm_reg) _,
+                other = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            ),
+        }
+    }
+}
 
 /// Copies `len` bytes from client memory to `to`.
 ///

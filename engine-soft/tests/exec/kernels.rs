@@ -590,3 +590,105 @@ fn integers_of_all_sizes() {
         }
     }
 }
+
+/// What looks at pairs, and what writes them, a pair for each thread, as scans do that keep a status beside a value.
+const PAIRS: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
+    .visible .entry look(.param .u64 pairs, .param .u64 torn)\n{\n\
+    .reg .b64 %rd<5>;\n.reg .b32 %r<6>;\n.reg .pred %p<3>;\n\
+    ld.param.u64 %rd1, [pairs];\nld.param.u64 %rd2, [torn];\n\
+    mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd3, %r1, 8;\nadd.u64 %rd1, %rd1, %rd3;\n\
+    mov.u32 %r2, 0;\n\
+    again:\n\
+    ld.relaxed.gpu.v2.u32 {%r3, %r4}, [%rd1];\n\
+    setp.ne.u32 %p1, %r3, %r4;\n@%p1 red.global.add.u32 [%rd2], 1;\n\
+    add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p2, %r2, 3000;\n@%p2 bra again;\n\
+    ret;\n}\n\
+    .visible .entry say(.param .u64 pairs, .param .u64 torn)\n{\n\
+    .reg .b64 %rd<5>;\n.reg .b32 %r<6>;\n.reg .pred %p<3>;\n\
+    ld.param.u64 %rd1, [pairs];\n\
+    mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd3, %r1, 8;\nadd.u64 %rd1, %rd1, %rd3;\n\
+    mov.u32 %r2, 0;\n\
+    again:\n\
+    st.global.cg.v2.u32 [%rd1], {%r2, %r2};\n\
+    add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p2, %r2, 30000;\n@%p2 bra again;\n\
+    ret;\n}\n\
+    .visible .entry carry(.param .u64 to, .param .u64 from)\n{\n\
+    .reg .b64 %rd<8>;\n.reg .b32 %r<8>;\n.reg .b16 %h<5>;\n.reg .pred %p<3>;\n\
+    ld.param.u64 %rd1, [to];\nld.param.u64 %rd2, [from];\n\
+    mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd3, %r1, 16;\n\
+    add.u64 %rd1, %rd1, %rd3;\nadd.u64 %rd2, %rd2, %rd3;\n\
+    and.b32 %r2, %r1, 3;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra words;\nsetp.eq.u32 %p2, %r2, 1;\n@%p2 bra wide;\n\
+    ld.volatile.v4.u16 {%h1, %h2, %h3, %h4}, [%rd2];\nst.volatile.v4.u16 [%rd1], {%h1, %h2, %h3, %h4};\nret;\n\
+    words:\n\
+    ld.relaxed.gpu.v4.u32 {%r3, %r4, %r5, %r6}, [%rd2];\nst.relaxed.gpu.v4.u32 [%rd1], {%r6, %r5, %r4, %r3};\nret;\n\
+    wide:\n\
+    ld.acquire.gpu.v2.u64 {%rd4, %rd5}, [%rd2];\nst.release.gpu.v2.u64 [%rd1], {%rd5, %rd4};\nret;\n}\n";
+
+#[test]
+fn vectors_that_others_use_are_accessed_at_once() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let threads = 32;
+    let mut gpu = Gpu::new(PAIRS);
+    let pairs = gpu.upload(&vec![0u64; threads]);
+    let torn = gpu.upload(&[0u32]);
+    let cells: Vec<&AtomicU64> = (0..threads as u64)
+        // SAFETY: memory of the window, aligned, which everybody accesses as whole words.
+        .map(|index| unsafe { AtomicU64::from_ptr((pairs + index * 8) as *mut u64) })
+        .collect();
+    let args = Args::new().ptr(pairs).ptr(torn);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut value = 0u64;
+            while !over.load(Ordering::Relaxed) {
+                value = (value + 1) & 0xffff_ffff;
+                for cell in &cells {
+                    cell.store(value << 32 | value, Ordering::Relaxed);
+                }
+            }
+        });
+        gpu.run("look", 1, threads as u32, &args);
+        over.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+    });
+    assert_eq!(gpu.read::<u32>(torn, 1), [0]);
+    over.store(false, Ordering::Relaxed);
+    let seen = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut torn = 0;
+            while !over.load(Ordering::Relaxed) {
+                for cell in &cells {
+                    let pair = cell.load(Ordering::Relaxed);
+                    torn += u64::from(pair >> 32 != pair & 0xffff_ffff);
+                }
+            }
+            torn
+        });
+        // What the first has left is no pair.
+        gpu.run("say", 1, threads as u32, &args);
+        over.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert_eq!(seen, 0);
+}
+
+#[test]
+fn vectors_that_others_use_come_and_go_whole() {
+    let threads = 77;
+    let mut gpu = Gpu::new(PAIRS);
+    let values: Vec<[u32; 4]> = (0..threads)
+        .map(|i| [4 * i + 1, 4 * i + 2, 4 * i + 3, 4 * i + 4])
+        .collect();
+    let from = gpu.upload(&values);
+    let to = gpu.upload(&vec![[0u32; 4]; values.len()]);
+    gpu.run("carry", 1, threads, &Args::new().ptr(to).ptr(from));
+    let got: Vec<[u32; 4]> = gpu.read(to, values.len());
+    for (index, ([a, b, c, d], got)) in values.into_iter().zip(got).enumerate() {
+        let expected = match index % 4 {
+            0 => [d, c, b, a],
+            1 => [c, d, a, b],
+            _ => [a, b, 0, 0],
+        };
+        assert_eq!(got, expected, "{index}");
+    }
+}

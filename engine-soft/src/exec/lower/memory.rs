@@ -3,6 +3,7 @@
 use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
 
 use super::body::{Body, Lowered};
+use crate::exec::access::WHOLE;
 use crate::exec::ir::{Kind, Passed, Reg, Traits};
 use crate::exec::ops::table::{self, Words};
 use crate::exec::ops::{atomic, memory};
@@ -37,6 +38,16 @@ fn is_hint(word: &str) -> bool {
     ) || word.starts_with("L1::")
         || word.starts_with("L2::")
         || word.starts_with("level::")
+}
+
+/// Whether all elements of a vector, of so many bytes each, are to be accessed at once: others may use the memory at
+/// the same time, as the words say, and programs count on what NVIDIA's GPUs do with such accesses, though
+/// PTX promises it of the elements alone (a status beside a value, in the scans of CUB).
+fn is_whole(words: &Words<'_>, count: usize, bytes: u64) -> bool {
+    const SHARED: [&str; 8] = [
+        "volatile", "relaxed", "acquire", "release", "mmio", "cg", "cv", "wt",
+    ];
+    count > 1 && bytes * count as u64 <= WHOLE as u64 && SHARED.iter().any(|word| words.has(word))
 }
 
 /// What an address stands in.
@@ -201,7 +212,8 @@ impl<'a> Body<'a> {
                 .max(natural),
             _ => natural,
         };
-        let run = memory::load(bytes, signed, width).ok_or_else(|| self.unbuilt())?;
+        let whole = is_whole(words, count, ty.size());
+        let run = memory::load(bytes, signed, width, whole).ok_or_else(|| self.unbuilt())?;
         let mut results = Vec::with_capacity(count);
         for element in elements {
             results.push(self.dest(element, width)?);
@@ -247,7 +259,8 @@ impl<'a> Body<'a> {
             // Bytes are stored from 16-bit registers or wider ones, narrowed to 16 bits.
             sources.push(self.read(element, bytes.max(2))?);
         }
-        let run = memory::store(bytes, bytes.max(2)).ok_or_else(|| self.unbuilt())?;
+        let whole = is_whole(words, count, ty.size());
+        let run = memory::store(bytes, bytes.max(2), whole).ok_or_else(|| self.unbuilt())?;
         if words.has("release") {
             self.fence();
         }
@@ -308,7 +321,7 @@ impl<'a> Body<'a> {
             Passed::Register(reg) if self.func.regs[reg as usize] == width => Ok(reg),
             Passed::Local(place, size) if size == u32::from(width) => {
                 let (imm, base) = self.own(place)?;
-                let run = memory::load(width, false, width).ok_or_else(|| self.unbuilt())?;
+                let run = memory::load(width, false, width, false).ok_or_else(|| self.unbuilt())?;
                 let d = self.temp(width);
                 let traits = Traits {
                     private: true,
@@ -331,7 +344,7 @@ impl<'a> Body<'a> {
             }
             Passed::Local(place, size) if size == u32::from(width) => {
                 let (imm, base) = self.own(place)?;
-                let run = memory::store(width, width).ok_or_else(|| self.unbuilt())?;
+                let run = memory::store(width, width, false).ok_or_else(|| self.unbuilt())?;
                 self.emit(Kind::Store { run, imm }, Vec::new(), vec![base, value]);
                 Ok(())
             }

@@ -1,7 +1,8 @@
 //! Loads and stores.
 
 use super::pure::for_each_isa;
-use crate::exec::access::Cell;
+use crate::exec::GANG_LANES;
+use crate::exec::access::{Cell, load_whole, store_whole};
 use crate::exec::isa::Isa;
 use crate::exec::machine::{Flow, Machine, Op, OpFn};
 use crate::exec::regs::{Lane, STRIP};
@@ -46,47 +47,70 @@ transfers! {
 
 for_each_isa!(run_load, Transfer, load_table);
 for_each_isa!(run_store, Transfer, store_table);
+for_each_isa!(run_load_whole, Transfer, load_whole_table);
+for_each_isa!(run_store_whole, Transfer, store_whole_table);
+
+/// What is done, and how.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Load,
+    Store,
+    /// All elements of a lane in one access.
+    LoadWhole,
+    StoreWhole,
+}
 
 /// The functions that move `bytes` of memory to or from registers of `register` bytes.
-fn transfer(bytes: u8, signed: bool, register: u8, load: bool) -> Option<[OpFn; Isa::COUNT]> {
-    fn of<T: Transfer>(load: bool) -> [OpFn; Isa::COUNT] {
-        if load {
-            load_table::table::<T>()
-        } else {
-            store_table::table::<T>()
+fn transfer(bytes: u8, signed: bool, register: u8, which: Which) -> Option<[OpFn; Isa::COUNT]> {
+    fn of<T: Transfer>(which: Which) -> [OpFn; Isa::COUNT] {
+        match which {
+            Which::Load => load_table::table::<T>(),
+            Which::Store => store_table::table::<T>(),
+            Which::LoadWhole => load_whole_table::table::<T>(),
+            Which::StoreWhole => store_whole_table::table::<T>(),
         }
     }
-    Some(
-        match (bytes, signed && load && register > bytes, register) {
-            (1, _, 1) => of::<U8U8>(load),
-            (1, false, 2) => of::<U8U16>(load),
-            (1, false, 4) => of::<U8U32>(load),
-            (1, false, 8) => of::<U8U64>(load),
-            (1, true, 2) => of::<S8U16>(load),
-            (1, true, 4) => of::<S8U32>(load),
-            (1, true, 8) => of::<S8U64>(load),
-            (2, _, 2) => of::<U16U16>(load),
-            (2, false, 4) => of::<U16U32>(load),
-            (2, false, 8) => of::<U16U64>(load),
-            (2, true, 4) => of::<S16U32>(load),
-            (2, true, 8) => of::<S16U64>(load),
-            (4, _, 4) => of::<U32U32>(load),
-            (4, false, 8) => of::<U32U64>(load),
-            (4, true, 8) => of::<S32U64>(load),
-            (8, _, 8) => of::<U64U64>(load),
-            _ => return None,
-        },
-    )
+    Some(match (bytes, signed && register > bytes, register) {
+        (1, _, 1) => of::<U8U8>(which),
+        (1, false, 2) => of::<U8U16>(which),
+        (1, false, 4) => of::<U8U32>(which),
+        (1, false, 8) => of::<U8U64>(which),
+        (1, true, 2) => of::<S8U16>(which),
+        (1, true, 4) => of::<S8U32>(which),
+        (1, true, 8) => of::<S8U64>(which),
+        (2, _, 2) => of::<U16U16>(which),
+        (2, false, 4) => of::<U16U32>(which),
+        (2, false, 8) => of::<U16U64>(which),
+        (2, true, 4) => of::<S16U32>(which),
+        (2, true, 8) => of::<S16U64>(which),
+        (4, _, 4) => of::<U32U32>(which),
+        (4, false, 8) => of::<U32U64>(which),
+        (4, true, 8) => of::<S32U64>(which),
+        (8, _, 8) => of::<U64U64>(which),
+        _ => return None,
+    })
 }
 
-/// The load of `bytes`, extended to a register of `register` bytes.
-pub(crate) fn load(bytes: u8, signed: bool, register: u8) -> Option<[OpFn; Isa::COUNT]> {
-    transfer(bytes, signed, register, true)
+/// The load of `bytes`, extended to a register of `register` bytes; `whole` if a lane's elements are to be
+/// read at once, which have [`WHOLE`](crate::exec::access::WHOLE) bytes then at most.
+pub(crate) fn load(
+    bytes: u8,
+    signed: bool,
+    register: u8,
+    whole: bool,
+) -> Option<[OpFn; Isa::COUNT]> {
+    let which = if whole { Which::LoadWhole } else { Which::Load };
+    transfer(bytes, signed, register, which)
 }
 
-/// The store of the low `bytes` of a register of `register` bytes.
-pub(crate) fn store(bytes: u8, register: u8) -> Option<[OpFn; Isa::COUNT]> {
-    transfer(bytes, false, register, false)
+/// The store of the low `bytes` of a register of `register` bytes; `whole` as for loads.
+pub(crate) fn store(bytes: u8, register: u8, whole: bool) -> Option<[OpFn; Isa::COUNT]> {
+    let which = if whole {
+        Which::StoreWhole
+    } else {
+        Which::Store
+    };
+    transfer(bytes, false, register, which)
 }
 
 #[inline(always)]
@@ -196,6 +220,80 @@ fn run_store<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
                 for index in 0..access.count {
                     write(host, index, value(lane, index));
                 }
+            }
+        }
+    }
+    Flow::Next
+}
+
+#[inline(always)]
+fn run_load_whole<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let element = size_of::<T::Memory>();
+    let size = element * access.count;
+    let tested = match cx.addresses(op, access, element, false) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    // SAFETY: `addresses` tested all of the access for each running lane, its alignment too, and gives lanes
+    // that do not run the address of one that does.
+    let read = |host: u64| unsafe { load_whole(host, size) };
+    let mut wholes = [0; GANG_LANES];
+    if let Tested::One(host) = tested {
+        wholes.fill(read(host));
+    } else {
+        for lane in cx.low * STRIP..cx.high * STRIP {
+            wholes[lane] = read(cx.tested(tested, lane, size));
+        }
+    }
+    for index in 0..access.count {
+        let target = cx.target(op, index);
+        for strip in target.low..target.high {
+            let mut values = [T::Register::default(); STRIP];
+            for (value, whole) in values.iter_mut().zip(&wholes[strip * STRIP..]) {
+                *value = T::load(T::Memory::of_bits(whole >> (index * element * 8)));
+            }
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, values);
+        }
+        if target.blend {
+            cx.blend::<T::Register>(op.d[index]);
+        }
+    }
+    Flow::Next
+}
+
+#[inline(always)]
+fn run_store_whole<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let element = size_of::<T::Memory>();
+    let size = element * access.count;
+    let tested = match cx.addresses(op, access, element, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    let frame = cx.frame;
+    let write = |host: u64, lane: usize| {
+        let whole = (0..access.count).fold(0, |whole, index| {
+            let lane = if op.varies(1 + index) { lane } else { 0 };
+            let value = T::store(frame.lane::<T::Register>(op.s[1 + index] as usize, lane));
+            whole | value.to_bits() << (index * element * 8)
+        });
+        // SAFETY: `addresses` tested all of the access for each running lane, its alignment too.
+        unsafe { store_whole(host, size, whole) };
+    };
+    match tested {
+        // All lanes write one place: which of them wins is open, so let it be one.
+        Tested::One(host) => write(host, cx.mask.lowest().unwrap_or(0)),
+        Tested::Row(_) => {
+            for lane in cx.low * STRIP..cx.high * STRIP {
+                write(cx.tested(tested, lane, size), lane);
+            }
+        }
+        Tested::Each => {
+            for lane in cx.mask.lanes() {
+                write(cx.tested(tested, lane, size), lane);
             }
         }
     }
