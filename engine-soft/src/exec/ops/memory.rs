@@ -242,8 +242,9 @@ fn run_load_whole<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     if let Tested::One(host) = tested {
         wholes.fill(read(host));
     } else {
-        for lane in cx.low * STRIP..cx.high * STRIP {
-            wholes[lane] = read(cx.tested(tested, lane, size));
+        let running = cx.low * STRIP..cx.high * STRIP;
+        for (whole, lane) in wholes[running.clone()].iter_mut().zip(running) {
+            *whole = read(cx.tested(tested, lane, size));
         }
     }
     for index in 0..access.count {
