@@ -164,7 +164,8 @@ fn text(line: &serde_json::Value, name: &str) -> Option<String> {
     line.get(name)?.as_str().map(str::to_owned)
 }
 
-/// In a mode that prints them, the mean client's median, and the worst client's 99th percentile; how many clients there were if not all.
+/// In a mode that prints them, the mean client's median, and the worst client's 99th percentile; how many
+/// clients there were if not all.
 fn latency(peer: &Peer, mode: &str, count: usize, microseconds: u32) -> Vec<(String, f64)> {
     let lines = together(peer, count, &[mode, &microseconds.to_string()]);
     if lines.len() < count {

@@ -162,10 +162,7 @@ impl UnderWay {
         // SAFETY: the words lie in the landing place, which only this stream uses, and nothing is under
         // way there.
         unsafe { std::slice::from_raw_parts_mut(landing.word(0), fetch.words()) }.fill(blank);
-        let (run, to) = (
-            fetch.run,
-            std::ptr::with_exposed_provenance_mut(landing.address as usize),
-        );
+        let (run, to) = (fetch.run, landing.word(0).cast());
         // SAFETY: the source is the client's memory, as was found when the copy was planned, and the server
         // takes none back before the work that was posted earlier has finished; the landing place is
         // as large, and kept until the copy is done.

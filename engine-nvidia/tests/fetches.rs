@@ -10,11 +10,11 @@ use engine::conformance::rig::Guest;
 /// Of which a blank is made by multiplying the ticket, as in `fetch.rs`.
 const BLANK: u32 = 0x9E37_79B1;
 
-/// Posts a copy to the beginning of staging.
-fn fetch(guest: &mut Guest, stream: u32, from: u64, bytes: u64) {
+/// Posts a copy to a place in staging.
+fn fetch(guest: &mut Guest, stream: u32, to: u64, from: u64, bytes: u64) {
     let request = Copy {
         to_space: Space::Staging as u32,
-        to: 0,
+        to,
         from,
         width: bytes,
         height: 1,
@@ -35,7 +35,7 @@ fn what_has_come_needs_no_signature() {
     guest.upload(at, &data);
     let before = controls.signatures();
     for (offset, bytes) in [(0, 4), (4, 8), (8, 4092), (4096, 4096)] {
-        fetch(&mut guest, 0, at + offset, bytes);
+        fetch(&mut guest, 0, 0, at + offset, bytes);
         assert_eq!(guest.wait(0), Ok(()));
         let expected = &data[offset as usize..(offset + bytes) as usize];
         assert_eq!(guest.staged(0, bytes), expected);
@@ -43,7 +43,7 @@ fn what_has_come_needs_no_signature() {
     assert_eq!(controls.signatures(), before);
     // Others are signed: too long, and no whole words.
     for (offset, bytes) in [(0, 4100), (2, 4), (0, 3)] {
-        fetch(&mut guest, 0, at + offset, bytes);
+        fetch(&mut guest, 0, 0, at + offset, bytes);
         assert_eq!(guest.wait(0), Ok(()));
         let expected = &data[offset as usize..(offset + bytes) as usize];
         assert_eq!(guest.staged(0, bytes), expected);
@@ -61,7 +61,7 @@ fn what_follows_comes_after_it_is_delivered() {
     guest.stage(0, &[0xEE; 4]);
     controls.hold(true);
     guest.write(0, at, &1_u32.to_le_bytes());
-    fetch(&mut guest, 0, at, 4);
+    fetch(&mut guest, 0, 0, at, 4);
     guest.write(0, at, &2_u32.to_le_bytes());
     // Reads what the fetch has brought.
     let back = Copy {
@@ -101,7 +101,7 @@ fn data_that_looks_like_nothing_comes_too() {
     let before = controls.signatures();
     for _ in 0..20 {
         guest.stage(0, &[0; 4096]);
-        fetch(&mut guest, 0, at, 4096);
+        fetch(&mut guest, 0, 0, at, 4096);
         assert_eq!(guest.wait(0), Ok(()));
         assert_eq!(guest.staged(0, 4096), blanks);
     }
@@ -121,16 +121,8 @@ fn streams_have_landing_places_of_their_own_and_give_them_back() {
     }
     controls.hold(true);
     for stream in 40..80 {
-        let request = Copy {
-            to_space: Space::Staging as u32,
-            to: u64::from(stream) * 4,
-            from: at + u64::from(stream) * 4,
-            width: 4,
-            height: 1,
-            depth: 1,
-            ..Copy::default()
-        };
-        guest.copy(stream, &request);
+        let place = u64::from(stream) * 4;
+        fetch(&mut guest, stream, place, at + place, 4);
         guest.destroy(stream);
     }
     controls.hold(false);

@@ -664,7 +664,6 @@ fn vectors_that_others_use_are_accessed_at_once() {
             }
             torn
         });
-        // What the first has left is no pair.
         gpu.run("say", 1, threads as u32, &args);
         over.store(true, Ordering::Relaxed);
         reader.join().unwrap()

@@ -192,38 +192,43 @@ fn run_store<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let write = |host: u64, index: usize, value: T::Memory| unsafe {
         T::Memory::store(host + (index * element) as u64, value);
     };
-    let size = element * access.count;
+    if access.count == 1
+        && element == size_of::<T::Register>()
+        && let (Tested::Row(host), true) = (tested, op.varies(1))
+    {
+        cx.copy_row_out(op.s[1], host, element);
+        return Flow::Next;
+    }
+    for_each_place(cx, tested, element * access.count, |host, lane| {
+        for index in 0..access.count {
+            write(host, index, value(lane, index));
+        }
+    });
+    Flow::Next
+}
+
+/// Has `write` write each place of a tested access of `size` bytes: where, and whose values.
+#[inline(always)]
+fn for_each_place(
+    cx: &Machine<'_>,
+    tested: Tested,
+    size: usize,
+    mut write: impl FnMut(u64, usize),
+) {
     match tested {
-        Tested::One(host) => {
-            // All lanes write one place: which of them wins is open, so let it be one.
-            let lane = cx.mask.lowest().unwrap_or(0);
-            for index in 0..access.count {
-                write(host, index, value(lane, index));
-            }
-        }
-        Tested::Row(host)
-            if access.count == 1 && element == size_of::<T::Register>() && op.varies(1) =>
-        {
-            cx.copy_row_out(op.s[1], host, element);
-        }
+        // All lanes write one place: which of them wins is open, so let it be one.
+        Tested::One(host) => write(host, cx.mask.lowest().unwrap_or(0)),
         Tested::Row(_) => {
             for lane in cx.low * STRIP..cx.high * STRIP {
-                let host = cx.tested(tested, lane, size);
-                for index in 0..access.count {
-                    write(host, index, value(lane, index));
-                }
+                write(cx.tested(tested, lane, size), lane);
             }
         }
         Tested::Each => {
             for lane in cx.mask.lanes() {
-                let host = cx.tested(tested, lane, size);
-                for index in 0..access.count {
-                    write(host, index, value(lane, index));
-                }
+                write(cx.tested(tested, lane, size), lane);
             }
         }
     }
-    Flow::Next
 }
 
 #[inline(always)]
@@ -275,7 +280,7 @@ fn run_store_whole<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         Err(flow) => return flow,
     };
     let frame = cx.frame;
-    let write = |host: u64, lane: usize| {
+    for_each_place(cx, tested, size, |host, lane| {
         let whole = (0..access.count).fold(0, |whole, index| {
             let lane = if op.varies(1 + index) { lane } else { 0 };
             let value = T::store(frame.lane::<T::Register>(op.s[1 + index] as usize, lane));
@@ -283,20 +288,6 @@ fn run_store_whole<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         });
         // SAFETY: `addresses` tested all of the access for each running lane, its alignment too.
         unsafe { store_whole(host, size, whole) };
-    };
-    match tested {
-        // All lanes write one place: which of them wins is open, so let it be one.
-        Tested::One(host) => write(host, cx.mask.lowest().unwrap_or(0)),
-        Tested::Row(_) => {
-            for lane in cx.low * STRIP..cx.high * STRIP {
-                write(cx.tested(tested, lane, size), lane);
-            }
-        }
-        Tested::Each => {
-            for lane in cx.mask.lanes() {
-                write(cx.tested(tested, lane, size), lane);
-            }
-        }
-    }
+    });
     Flow::Next
 }
