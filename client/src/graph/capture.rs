@@ -66,6 +66,8 @@ struct State {
     /// It has ended.
     over: bool,
     members: Vec<Member>,
+    /// Where destroyed streams ended: this has to be joined as well.
+    left: Vec<From>,
 }
 
 /// A stream in a capture.
@@ -274,16 +276,21 @@ impl Captures {
         result
     }
 
-    /// The stream ends. If it is captured, so does the capture that began in it; another one breaks.
+    /// The stream ends. If it is captured, so does the capture that began in it; one that it only
+    /// joined goes on, and what the stream did there still has to be joined.
     pub(crate) fn stream_ends(&self, session: &Session, key: Key, stream: &Stream) {
         let Some(capture) = stream.capture().take() else {
             return;
         };
         let mut state = capture.state();
-        state.broken = true;
-        state.members.retain(|member| member.slot != key.index());
         stream.set_special(CAPTURED, false);
+        let (gone, stay): (Vec<_>, Vec<_>) = std::mem::take(&mut state.members)
+            .into_iter()
+            .partition(|member| member.slot == key.index());
+        state.members = stay;
+        state.left.extend(gone.into_iter().flat_map(|it| it.front));
         if capture.origin == key {
+            state.broken = true;
             capture.finish(session, &mut state);
             drop(state);
             if !capture.given {
@@ -409,7 +416,8 @@ impl Capture {
         let end = state.members.iter().find(origin);
         let end = end.map_or_else(Vec::new, |member| serials(&member.front));
         let others = state.members.iter().filter(|member| !origin(member));
-        let others: Vec<u64> = others.flat_map(|member| serials(&member.front)).collect();
+        let mut others: Vec<u64> = others.flat_map(|member| serials(&member.front)).collect();
+        others.extend(serials(&state.left));
         graph.body().all_before(&others, &end)
     }
 
