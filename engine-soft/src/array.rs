@@ -5,13 +5,12 @@
 
 use std::sync::Arc;
 
-use cuda_abi::arrays::Shape;
+use cuda_abi::arrays::{MOST_1D, MOST_2D, MOST_3D, MOST_LAYERED, MOST_LAYERS, MOST_LINEAR, Shape};
 use cuda_abi::operations::ArrayCreate;
 use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
-    CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB,
-    CUDA_ARRAY3D_SURFACE_LDST, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode,
-    CUarray_format, CUfilter_mode,
+    CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB, CUDA_RESOURCE_VIEW_DESC,
+    CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUdevice_attribute, CUfilter_mode,
 };
 use engine::CUresult;
 
@@ -21,6 +20,64 @@ use crate::memory::Budget;
 
 /// Flags of a texture that mean something here; the others are hints about speed and cube edges.
 const KNOWN_FLAGS: u32 = 0x7f;
+
+/// What programs are told of the longest sides: those that `cuda_abi::arrays` allows, and where NVIDIA's
+/// devices have less, as they do for pitched memory, that.
+pub(crate) const LIMITS: [(CUdevice_attribute, u64); 38] = {
+    use CUdevice_attribute as Attribute;
+    [
+        (Attribute::MAXIMUM_TEXTURE1D_WIDTH, MOST_1D),
+        (Attribute::MAXIMUM_TEXTURE2D_WIDTH, MOST_2D[0]),
+        (Attribute::MAXIMUM_TEXTURE2D_HEIGHT, MOST_2D[1]),
+        (Attribute::MAXIMUM_TEXTURE3D_WIDTH, MOST_3D),
+        (Attribute::MAXIMUM_TEXTURE3D_HEIGHT, MOST_3D),
+        (Attribute::MAXIMUM_TEXTURE3D_DEPTH, MOST_3D),
+        (Attribute::MAXIMUM_TEXTURE2D_LAYERED_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE2D_LAYERED_HEIGHT, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE2D_LAYERED_LAYERS, MOST_LAYERS),
+        (Attribute::MAXIMUM_TEXTURE1D_LAYERED_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE1D_LAYERED_LAYERS, MOST_LAYERS),
+        (Attribute::CAN_TEX2D_GATHER, 1),
+        (Attribute::MAXIMUM_TEXTURE2D_GATHER_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE2D_GATHER_HEIGHT, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURECUBEMAP_WIDTH, MOST_LAYERED),
+        (
+            Attribute::MAXIMUM_TEXTURECUBEMAP_LAYERED_WIDTH,
+            MOST_LAYERED,
+        ),
+        (
+            Attribute::MAXIMUM_TEXTURECUBEMAP_LAYERED_LAYERS,
+            MOST_LAYERS / 6 * 6,
+        ),
+        (Attribute::MAXIMUM_SURFACE1D_WIDTH, MOST_1D),
+        (Attribute::MAXIMUM_SURFACE2D_WIDTH, MOST_2D[0]),
+        (Attribute::MAXIMUM_SURFACE2D_HEIGHT, MOST_2D[1]),
+        (Attribute::MAXIMUM_SURFACE3D_WIDTH, MOST_3D),
+        (Attribute::MAXIMUM_SURFACE3D_HEIGHT, MOST_3D),
+        (Attribute::MAXIMUM_SURFACE3D_DEPTH, MOST_3D),
+        (Attribute::MAXIMUM_SURFACE1D_LAYERED_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_SURFACE1D_LAYERED_LAYERS, MOST_LAYERS),
+        (Attribute::MAXIMUM_SURFACE2D_LAYERED_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_SURFACE2D_LAYERED_HEIGHT, MOST_LAYERED),
+        (Attribute::MAXIMUM_SURFACE2D_LAYERED_LAYERS, MOST_LAYERS),
+        (Attribute::MAXIMUM_SURFACECUBEMAP_WIDTH, MOST_LAYERED),
+        (
+            Attribute::MAXIMUM_SURFACECUBEMAP_LAYERED_WIDTH,
+            MOST_LAYERED,
+        ),
+        (
+            Attribute::MAXIMUM_SURFACECUBEMAP_LAYERED_LAYERS,
+            MOST_LAYERS / 6 * 6,
+        ),
+        (Attribute::MAXIMUM_TEXTURE1D_LINEAR_WIDTH, MOST_LINEAR),
+        (Attribute::MAXIMUM_TEXTURE2D_LINEAR_WIDTH, MOST_2D[0]),
+        (Attribute::MAXIMUM_TEXTURE2D_LINEAR_HEIGHT, 65_000),
+        (Attribute::MAXIMUM_TEXTURE2D_LINEAR_PITCH, 2_097_120),
+        (Attribute::MAXIMUM_TEXTURE2D_MIPMAPPED_WIDTH, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE2D_MIPMAPPED_HEIGHT, MOST_LAYERED),
+        (Attribute::MAXIMUM_TEXTURE1D_MIPMAPPED_WIDTH, MOST_LAYERED),
+    ]
+};
 
 /// One array of a client.
 #[derive(Debug)]
@@ -119,16 +176,14 @@ pub(crate) type Find<'a> = &'a dyn Fn(u64) -> Result<Arc<Array>, CUresult>;
 /// Makes a surface.
 ///
 /// # Errors
-/// CUDA_ERROR_INVALID_VALUE for what is no array, CUDA_ERROR_INVALID_HANDLE for one that is not there,
-/// or was not made for surfaces.
+/// CUDA_ERROR_INVALID_VALUE for what is no array, CUDA_ERROR_INVALID_HANDLE for one that is not there.
 pub(crate) fn surface(spec: &Spec, find: Find<'_>) -> Result<Surface, CUresult> {
     let Resource::Array(array) = spec.resource else {
         return Err(CUresult::ERROR_INVALID_VALUE);
     };
+    // NVIDIA's driver does not ask that the array was made for surfaces, and levels of mipmapped ones
+    // never are.
     let array = find(array)?;
-    if array.shape.flags & CUDA_ARRAY3D_SURFACE_LDST == 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
     Ok(Surface {
         texels: Arc::clone(&array.texels),
         level: array.level(spec.level)?,

@@ -242,6 +242,9 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
     for &(attribute, value) in known {
         values[attribute.0 as usize] = value;
     }
+    for (attribute, most) in crate::array::LIMITS {
+        values[attribute.0 as usize] = i32::try_from(most).unwrap_or(i32::MAX);
+    }
     values
 }
 

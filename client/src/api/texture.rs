@@ -12,7 +12,18 @@ use crate::array::Texture;
 use crate::context::{Current, current};
 use crate::handle::Kind;
 use crate::params::{In, Out};
-use crate::session::session;
+use crate::session::{Session, session};
+
+/// How many bytes of a linear texture there are. One may be described longer than its memory is, as
+/// NVIDIA's driver has it; it ends with its memory, and what is fetched behind that is 0.
+fn present(session: &Session, address: u64, bytes: u64) -> Result<u64, CUresult> {
+    if session.ranges.cover(address, bytes) {
+        return Ok(bytes);
+    }
+    let range = session.ranges.find(address);
+    let range = range.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    Ok(bytes.min(range.base + range.bytes - address))
+}
 
 /// What a description names, with the server's numbers, and the level that is meant.
 fn resource(
@@ -38,8 +49,19 @@ fn resource(
             let array = session.arrays.get(handle, Kind::Mipmaps)?;
             (Resource::Mipmapped(array.number), 0)
         }
-        linear @ Resource::Linear { address, bytes, .. } => {
-            in_one_piece(address, bytes)?;
+        Resource::Linear {
+            address,
+            format,
+            channels,
+            bytes,
+        } => {
+            let bytes = present(session, address, bytes)?;
+            let linear = Resource::Linear {
+                address,
+                format,
+                channels,
+                bytes,
+            };
             (linear, 0)
         }
         pitched @ Resource::Pitched {
@@ -157,6 +179,9 @@ pub(crate) fn cuSurfObjectCreate(
 
 pub(crate) fn cuSurfObjectDestroy(surf_object: CUsurfObject) -> Outcome {
     let current = current()?;
+    if surf_object == 0 {
+        return Ok(());
+    }
     let arrays = &current.session.arrays;
     arrays.destroy_texture(&current, true, surf_object)
 }
