@@ -21,10 +21,14 @@ use crate::session::{Device, Session, session};
 use crate::slots::Slots;
 
 /// Limits that a context keeps, by their numbers.
-const LIMITS: usize = 8;
+const LIMITS: usize = 7;
 
 /// What the limits are before anybody sets them, by their numbers.
-const DEFAULT_LIMITS: [u64; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0];
+const DEFAULT_LIMITS: [u64; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+
+/// The first major compute capability whose devices have no CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: kernels
+/// cannot wait for those that they launched.
+const NO_DEVICE_SYNCHRONIZATION: i32 = 9;
 
 /// The numbers of the limits that the server keeps to.
 const FIFO_LIMIT: usize = CUlimit::PRINTF_FIFO_SIZE.0 as usize;
@@ -153,11 +157,6 @@ impl Context {
         &self.flags
     }
 
-    /// A limit's place, if contexts have this limit.
-    pub(crate) fn limit(&self, limit: CUlimit) -> Option<&AtomicU64> {
-        self.limits.get(limit.0 as usize)
-    }
-
     /// The preferred split of cache and shared memory.
     pub(crate) fn cache(&self) -> &AtomicU32 {
         &self.cache
@@ -269,11 +268,48 @@ impl Current {
         })
     }
 
+    /// Where a limit is kept that programs may set.
+    fn kept_limit(&self, limit: CUlimit) -> Result<&AtomicU64, CUresult> {
+        let capability = CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR;
+        match limit {
+            CUlimit::DEV_RUNTIME_SYNC_DEPTH
+                if self.device()?.attribute(capability) >= NO_DEVICE_SYNCHRONIZATION =>
+            {
+                Err(CUresult::ERROR_UNSUPPORTED_LIMIT)
+            }
+            CUlimit::CIG_SHMEM_FALLBACK_ENABLED => Err(CUresult::ERROR_UNSUPPORTED_LIMIT),
+            _ => {
+                let kept = self.context.limits.get(limit.0 as usize);
+                kept.ok_or(CUresult::ERROR_INVALID_VALUE)
+            }
+        }
+    }
+
+    /// A limit's value. Those of contexts shared with graphics are there to be read: cuBLAS asks for
+    /// them before every product. Driver 580 answers as this does on an H200.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a number that is no limit, CUDA_ERROR_UNSUPPORTED_LIMIT for one that
+    /// the device does not have.
+    pub(crate) fn limit(&self, limit: CUlimit) -> Result<u64, CUresult> {
+        let block = CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+        match limit {
+            CUlimit::SHMEM_SIZE => Ok(u64::try_from(self.device()?.attribute(block)).unwrap_or(0)),
+            CUlimit::CIG_ENABLED => Ok(0),
+            _ => Ok(self.kept_limit(limit)?.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Sets a limit, and tells the server if that is what keeps to it.
+    ///
+    /// # Errors
+    /// As [`limit`](Self::limit)'s, and CUDA_ERROR_NOT_PERMITTED for limits of contexts that are shared
+    /// with graphics, which this one is not.
     pub(crate) fn set_limit(&self, limit: CUlimit, value: u64) -> Result<(), CUresult> {
-        let kept = self.context.limit(limit);
-        kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
-            .store(value, Ordering::Relaxed);
+        if matches!(limit, CUlimit::SHMEM_SIZE | CUlimit::CIG_ENABLED) {
+            return Err(CUresult::ERROR_NOT_PERMITTED);
+        }
+        self.kept_limit(limit)?.store(value, Ordering::Relaxed);
         // Held so that the context does not begin or end meanwhile.
         let users = self.context.users();
         if !self.context.is_made() {

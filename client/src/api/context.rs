@@ -260,11 +260,7 @@ pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> Outcome {
 pub(crate) fn cuCtxGetLimit(value: Out<usize>, limit: CUlimit) -> Outcome {
     let current = current_as_it_is()?;
     value.required()?;
-    let kept = current.context.limit(limit);
-    value.set(
-        kept.ok_or(CUresult::ERROR_INVALID_VALUE)?
-            .load(Ordering::Relaxed) as usize,
-    )
+    value.set(current.limit(limit)? as usize)
 }
 
 pub(crate) fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
