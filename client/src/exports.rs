@@ -10,6 +10,7 @@
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cuda_abi::functions::Function;
 use cuda_abi::proc_address::Entry;
@@ -21,8 +22,26 @@ use crate::{absent, api, params, stream};
 #[inline]
 pub(crate) fn guarded(name: &str, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
     match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => CUresult::of(result),
+        Ok(Ok(())) => CUresult::SUCCESS,
+        Ok(Err(status)) => {
+            if status != CUresult::ERROR_NOT_READY {
+                refused(name, status);
+            }
+            status
+        }
         Err(_) => failed(name),
+    }
+}
+
+/// Most lines about failed calls in one process' log: a program may ask in a loop.
+const REFUSALS_TOLD: u32 = 1000;
+
+/// Notes a call that failed, since programs seldom say which of their calls it was.
+#[cold]
+fn refused(name: &str, status: CUresult) {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.fetch_add(1, Ordering::Relaxed) < REFUSALS_TOLD {
+        crate::log::log!("{name} returned {status:?}");
     }
 }
 
