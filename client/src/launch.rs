@@ -18,7 +18,7 @@ use crate::stream::{self, Target};
 
 mod attributes;
 
-pub(crate) use attributes::{asked, check_value, word};
+pub(crate) use attributes::{asked, check_value, wire_form, word};
 
 /// Parameter blocks up to this size are put together without an allocation.
 const SHORT: usize = 128;

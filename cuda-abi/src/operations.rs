@@ -141,6 +141,8 @@ macro_rules! for_each_operation {
                 call 103 1 texture_create(TextureCreate { context: u32, surface: u32 }) -> TextureCreateReply { object: u64 } lost;
                 /// Ends a texture or surface once all work posted before has finished.
                 post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;
+                /// Says how many clusters of a launch's shape fit on a device at once, or, if `largest` is 1, how many blocks its largest cluster may have. Data: launch attributes, as those of [`Launch`](crate::operations::Launch).
+                call 105 1 cluster_occupancy(ClusterOccupancy { module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: u32, largest: u32 }) -> ClusterOccupancyReply { count: u32 } lost;
             }
         }
     };

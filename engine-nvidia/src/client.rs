@@ -20,6 +20,7 @@ use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
 use crate::image::Image;
+use crate::launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
@@ -530,5 +531,16 @@ impl Client for NvidiaClient {
             .remove(&key)
             .map(drop)
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn cluster_occupancy(
+        &mut self,
+        request: &operations::ClusterOccupancy,
+        data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ClusterOccupancyReply, CUresult> {
+        let module = self.module(request.module)?;
+        let count = launch::cluster_occupancy(module, request, data)?;
+        Ok(operations::ClusterOccupancyReply { count })
     }
 }

@@ -62,17 +62,7 @@ impl Launch {
         if request.flags & !LAUNCH_COOPERATIVE != 0 {
             return Err(invalid);
         }
-        let count = request.attributes as usize;
-        if count > MOST_ATTRIBUTES {
-            return Err(invalid);
-        }
-        let (attributes, parameters) = data
-            .split_at_checked(count * size_of::<CUlaunchAttribute>())
-            .ok_or(invalid)?;
-        let mut attributes = attributes
-            .chunks_exact(size_of::<CUlaunchAttribute>())
-            .map(attribute)
-            .collect::<Result<Vec<_>, _>>()?;
+        let (mut attributes, parameters) = split_attributes(request.attributes, data)?;
         if request.flags & LAUNCH_COOPERATIVE != 0 {
             let mut value = [0; 64];
             value[0] = 1;
@@ -232,6 +222,65 @@ impl Launch {
             extra.as_mut_ptr()
         })
     }
+}
+
+/// Asks the driver how many clusters of a launch's shape fit on the device at once, or, if the request
+/// says so, how many blocks its largest cluster may have. `data` is its launch attributes.
+///
+/// # Errors
+/// As for [`Launch::new`], and the driver's status.
+pub(crate) fn cluster_occupancy(
+    module: &Module,
+    request: &operations::ClusterOccupancy,
+    data: &[u8],
+) -> Result<u32, CUresult> {
+    let function = module.function(request.kernel)?;
+    let (mut attributes, rest) = split_attributes(request.attributes, data)?;
+    if !rest.is_empty() || request.largest > 1 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (request.grid, request.block);
+    let config = CUlaunchConfig {
+        gridDimX: grid_x,
+        gridDimY: grid_y,
+        gridDimZ: grid_z,
+        blockDimX: block_x,
+        blockDimY: block_y,
+        blockDimZ: block_z,
+        sharedMemBytes: request.shared,
+        hStream: CUstream::NULL,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: attributes.len() as u32,
+    };
+    let device = module.context().device();
+    let driver = device.enter()?;
+    let mut count = 0;
+    // SAFETY: the module keeps the function; the attributes are as many as said, and hold numbers only.
+    device.confirm(unsafe {
+        if request.largest == 1 {
+            driver.cuOccupancyMaxPotentialClusterSize(&raw mut count, function.0, &raw const config)
+        } else {
+            driver.cuOccupancyMaxActiveClusters(&raw mut count, function.0, &raw const config)
+        }
+    })?;
+    u32::try_from(count).map_err(|_| CUresult::ERROR_UNKNOWN)
+}
+
+/// Takes `count` launch attributes off the front of a request's data.
+fn split_attributes(count: u32, data: &[u8]) -> Result<(Vec<CUlaunchAttribute>, &[u8]), CUresult> {
+    let invalid = CUresult::ERROR_INVALID_VALUE;
+    let count = count as usize;
+    if count > MOST_ATTRIBUTES {
+        return Err(invalid);
+    }
+    let (attributes, rest) = data
+        .split_at_checked(count * size_of::<CUlaunchAttribute>())
+        .ok_or(invalid)?;
+    let attributes = attributes
+        .chunks_exact(size_of::<CUlaunchAttribute>())
+        .map(attribute)
+        .collect::<Result<_, _>>()?;
+    Ok((attributes, rest))
 }
 
 fn attribute(bytes: &[u8]) -> Result<CUlaunchAttribute, CUresult> {

@@ -9,7 +9,8 @@ use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT, OutputTake,
+    ClusterOccupancy, Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT,
+    OutputTake,
 };
 use cuda_abi::types::CUfunction_attribute;
 use engine::arena::GRANULE;
@@ -282,6 +283,34 @@ fn modules_launches_and_variables() {
     let kernel = Launch { kernel: 1, ..good };
     let handle = Err(CUresult::ERROR_INVALID_HANDLE);
     assert_eq!(guest.launch_result(0, &kernel, &poke(device, 1)), handle);
+    // How clusters fit is the driver's answer.
+    let mut cluster = [0; 72];
+    (cluster[0], cluster[8]) = (4, 2);
+    let shape = ClusterOccupancy {
+        module,
+        grid: [64, 1, 1],
+        block: [32, 1, 1],
+        attributes: 1,
+        ..ClusterOccupancy::default()
+    };
+    let largest = ClusterOccupancy {
+        largest: 1,
+        ..shape
+    };
+    let none = ClusterOccupancy { kernel: 1, ..shape };
+    let mut ask = |request: &ClusterOccupancy, data: &[u8]| {
+        let reply = guest
+            .client
+            .cluster_occupancy(request, data, &mut Vec::new());
+        reply.map(|reply| reply.count)
+    };
+    assert_eq!(ask(&shape, &cluster), Ok(62));
+    assert_eq!(ask(&largest, &cluster), Ok(16));
+    assert_eq!(ask(&none, &cluster), Err(CUresult::ERROR_INVALID_HANDLE));
+    assert_eq!(
+        ask(&shape, &cluster[1..]),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
     let cooperative = Launch { flags: 1, ..good };
     let missing = guest.launch_result(0, &cooperative, &poke(device, 1));
     assert_eq!(missing, Err(CUresult::ERROR_NOT_SUPPORTED));

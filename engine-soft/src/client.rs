@@ -428,6 +428,16 @@ impl Client for SoftClient {
         self.objects()
             .end_texture(request.object, request.surface != 0)
     }
+
+    fn cluster_occupancy(
+        &mut self,
+        _request: &operations::ClusterOccupancy,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ClusterOccupancyReply, CUresult> {
+        // The device says that it has no clusters, and launches refuse them too.
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
 }
 
 impl Drop for SoftClient {

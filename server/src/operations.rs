@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use cuda_abi::operations::{
     AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
-    ArrayDestroy, At, CONTEXT_SLOTS, ContextCreate, ContextDestroy, Copy, Detach, EVENT_SLOTS,
-    EventAwait, EventForget, EventMark, EventMarkReply, EventOpen, EventOpenReply, EventPass,
-    EventRecord, EventShare, EventShareReply, Expose, ExposeReply, Fill, FunctionSet, HeapSet,
-    HostAlloc, HostAllocReply, HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply,
-    ImageLoad, ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc,
-    ManagedAllocReply, MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply,
-    MemInfo, MemInfoReply, ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations,
-    OutputTake, OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
-    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
-    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS,
-    StreamConnect, StreamCreate, StreamDestroy, StreamWait, TextureCreate, TextureCreateReply,
-    TextureDestroy, ValueWait, Write,
+    ArrayDestroy, At, CONTEXT_SLOTS, ClusterOccupancy, ClusterOccupancyReply, ContextCreate,
+    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
+    EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
+    ExposeReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply, HostFree, HostGate,
+    HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
+    ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc, MemAllocReply,
+    MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
+    PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
+    PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
+    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS, StreamConnect, StreamCreate,
+    StreamDestroy, StreamWait, TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use transport::ring::Record;
@@ -583,5 +583,14 @@ impl Operations for Session {
 
     fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
         self.end_texture_later(request)
+    }
+
+    fn cluster_occupancy(
+        &mut self,
+        request: &ClusterOccupancy,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ClusterOccupancyReply, CUresult> {
+        self.client.cluster_occupancy(request, data, reply)
     }
 }

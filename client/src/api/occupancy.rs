@@ -1,14 +1,16 @@
 //! How many blocks fit.
 
 use cuda_abi::CUresult;
+use cuda_abi::operations::ClusterOccupancy;
 use cuda_abi::types::{
-    CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUdevice_attribute, CUfunction, CUlaunchAttributeID,
-    CUlaunchConfig, CUoccupancyB2DSize,
+    CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUdevice_attribute, CUfunction, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchConfig, CUoccupancyB2DSize,
 };
 
 use super::Outcome;
 use crate::context::current;
 use crate::function::Function;
+use crate::launch::{wire_form, word};
 use crate::occupancy;
 use crate::params::{In, Out};
 use crate::session::Device;
@@ -117,20 +119,49 @@ pub(crate) fn cuOccupancyAvailableDynamicSMemPerBlock(
     )?)
 }
 
-/// Blocks of a cluster that a launch asks for, where 0 is as good as 1.
-fn cluster(config: &CUlaunchConfig) -> Result<u32, CUresult> {
-    let wanted = super::launch::attributes(config)?
+/// Asks the server about the clusters of a launch. The device's own driver decides, since how clusters
+/// fit depends on how its multiprocessors are grouped.
+fn ask_about_clusters(
+    function: CUfunction,
+    config: &CUlaunchConfig,
+    attributes: &[CUlaunchAttribute],
+    largest: bool,
+) -> Result<i32, CUresult> {
+    let current = current()?;
+    let functions = &current.session.functions;
+    let (_, function) = functions.in_context(function.bits(), &current)?;
+    let described: Vec<_> = attributes
         .iter()
-        .filter(|attribute| attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION)
-        .map(|attribute| {
-            let side = |at: usize| {
-                let bytes = &attribute.value.0[at..at + 4];
-                u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).max(1)
-            };
-            side(0).saturating_mul(side(4)).saturating_mul(side(8))
-        })
-        .next_back();
-    Ok(wanted.unwrap_or(1))
+        .filter(|attribute| SHAPING.contains(&attribute.id))
+        .collect();
+    let request = ClusterOccupancy {
+        module: function.module(),
+        kernel: function.index(),
+        grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
+        block: [config.blockDimX, config.blockDimY, config.blockDimZ],
+        shared: config.sharedMemBytes,
+        attributes: described.len() as u32,
+        largest: largest.into(),
+    };
+    let data: Vec<u8> = described.into_iter().flat_map(wire_form).collect();
+    let reply = current.session.call_with(&request, &data)?;
+    i32::try_from(reply.fields.count).map_err(|_| CUresult::ERROR_UNKNOWN)
+}
+
+/// Launch attributes that have a say in how many clusters fit.
+const SHAPING: [CUlaunchAttributeID; 4] = [
+    CUlaunchAttributeID::CLUSTER_DIMENSION,
+    CUlaunchAttributeID::PREFERRED_CLUSTER_DIMENSION,
+    CUlaunchAttributeID::CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+    CUlaunchAttributeID::PREFERRED_SHARED_MEMORY_CARVEOUT,
+];
+
+/// Whether a launch asks for clusters of more than one block.
+fn has_clusters(attributes: &[CUlaunchAttribute]) -> bool {
+    attributes
+        .iter()
+        .rfind(|attribute| attribute.id == CUlaunchAttributeID::CLUSTER_DIMENSION)
+        .is_some_and(|cluster| (0..3).any(|side| word(&cluster.value, side) > 1))
 }
 
 pub(crate) fn cuOccupancyMaxActiveClusters(
@@ -138,12 +169,13 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     function: CUfunction,
     config: In<CUlaunchConfig>,
 ) -> Outcome {
-    let (device, function) = subject(function)?;
+    let (device, known) = subject(function)?;
     num_clusters.required()?;
     let config = config.get()?;
-    if cluster(&config)? > 1 {
-        // Launches refuse such clusters too.
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    let attributes = super::launch::attributes(&config)?;
+    if has_clusters(&attributes) {
+        let clusters = ask_about_clusters(function, &config, &attributes, false)?;
+        return num_clusters.set(clusters);
     }
     let threads = config
         .blockDimX
@@ -152,7 +184,7 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
         .filter(|threads| *threads > 0)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let shared = config.sharedMemBytes as usize;
-    let blocks = occupancy::blocks_per_multiprocessor(device, function, threads, shared)?;
+    let blocks = occupancy::blocks_per_multiprocessor(device, known, threads, shared)?;
     let multiprocessors = device.attribute(CUdevice_attribute::MULTIPROCESSOR_COUNT);
     num_clusters.set(blocks.saturating_mul(multiprocessors))
 }
@@ -162,9 +194,16 @@ pub(crate) fn cuOccupancyMaxPotentialClusterSize(
     function: CUfunction,
     config: In<CUlaunchConfig>,
 ) -> Outcome {
-    subject(function)?;
+    let (device, _) = subject(function)?;
     cluster_size.required()?;
-    config.get()?;
-    // One block is a cluster everywhere; larger ones are not built.
-    cluster_size.set(1)
+    let config = config.get()?;
+    let size = match device.attribute(CUdevice_attribute::CLUSTER_LAUNCH) {
+        // One block is a cluster everywhere.
+        0 => 1,
+        _ => {
+            let attributes = super::launch::attributes(&config)?;
+            ask_about_clusters(function, &config, &attributes, true)?
+        }
+    };
+    cluster_size.set(size)
 }

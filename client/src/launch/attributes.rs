@@ -48,6 +48,14 @@ pub(crate) fn word(value: &CUlaunchAttributeValue, index: usize) -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
+/// An attribute as it travels.
+pub(crate) fn wire_form(attribute: &CUlaunchAttribute) -> [u8; ATTRIBUTE_BYTES] {
+    let mut bytes = [0; ATTRIBUTE_BYTES];
+    bytes[..4].copy_from_slice(&attribute.id.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&attribute.value.0);
+    bytes
+}
+
 /// The 64-bit word of a value at an index.
 fn long(value: &CUlaunchAttributeValue, index: usize) -> u64 {
     u64::from(word(value, 2 * index)) | u64::from(word(value, 2 * index + 1)) << 32
@@ -189,9 +197,7 @@ pub(crate) fn asked(
             // A stream's own, such as its synchronisation policy, and those that there are not.
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
-        asked.raw.extend(attribute.id.0.to_le_bytes());
-        asked.raw.extend([0; 4]);
-        asked.raw.extend(value.0);
+        asked.raw.extend(wire_form(attribute));
     }
     Ok(asked)
 }

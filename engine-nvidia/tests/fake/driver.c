@@ -491,6 +491,14 @@ int fake_attribute(unsigned a) { return set_last[a]; }
 static int is_k(struct module *m) { return !strcmp(m->name, "k"); }
 static int local_bytes(struct module *m) { return strstr(m->name, "deep") ? LOCAL : 13; }
 R cuFuncGetAttribute(int *v, unsigned a, void *f) { *v = a == 3 ? local_bytes(f) : a == 0 && is_k(f) ? 1024 : 10 + a; return OK; }
+/* As many clusters as the grid has blocks, less the first attribute's first number; the largest has 16. */
+struct config { unsigned grid[3], block[3], shared; void *stream; struct { unsigned id, pad, value[16]; } *attributes; unsigned count; };
+R cuOccupancyMaxActiveClusters(int *n, void *f, const struct config *c) {
+    if (!c->count || c->attributes->id != 4) return INVALID_VALUE;
+    *n = c->grid[0] - c->attributes->value[0];
+    return OK;
+}
+R cuOccupancyMaxPotentialClusterSize(int *n, void *f, const struct config *c) { *n = 16; return OK; }
 R cuFuncGetParamInfo(void *f, size_t i, size_t *o, size_t *n) {
     if (i > 1 || is_k(f)) return INVALID_VALUE;
     *o = 8 * i;

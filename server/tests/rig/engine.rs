@@ -534,4 +534,13 @@ impl Client for FakeClient {
     fn texture_destroy(&mut self, _: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
         Ok(())
     }
+
+    fn cluster_occupancy(
+        &mut self,
+        _: &ClusterOccupancy,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ClusterOccupancyReply, CUresult> {
+        Ok(ClusterOccupancyReply { count: 7 })
+    }
 }

@@ -184,6 +184,44 @@ fn launch_attributes_travel_whole() {
 }
 
 #[test]
+fn what_fits_of_clusters_is_the_servers_answer() {
+    let _shared = start();
+    let mine = context(0);
+    let kernel = function(load("kernel in_clusters 4\n\0"), "in_clusters\0");
+    let mut value = [0; 64];
+    (value[0], value[4], value[8]) = (2, 1, 1);
+    let mut attributes = [CUlaunchAttribute {
+        id: CUlaunchAttributeID::CLUSTER_DIMENSION,
+        pad: [0; 4],
+        value: CUlaunchAttributeValue(value),
+    }];
+    let mut config = CUlaunchConfig {
+        gridDimX: 64,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: 32,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: CUstream::NULL,
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: 1,
+    };
+    let mut count = 0;
+    let mut ask = |config: &CUlaunchConfig| {
+        let asked = cuOccupancyMaxActiveClusters(out(&mut count), kernel, In::of(config));
+        asked.map(|()| count)
+    };
+    assert_eq!(ask(&config), Ok(7));
+    // Without clusters nobody needs to be asked.
+    config.numAttrs = 0;
+    assert_ne!(ask(&config), Ok(7));
+    config.blockDimY = 0;
+    assert_eq!(ask(&config), Err(CUresult::ERROR_INVALID_VALUE));
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
 fn libraries_need_no_context_and_become_modules_in_each() {
     start();
     let mut library = CUlibrary::NULL;
