@@ -113,13 +113,17 @@ pub(crate) unsafe fn shuffle(cx: &mut Machine<'_>, op: &Op) -> Flow {
                     (from, from <= top)
                 }
             };
-            let from = if inside { from } else { id };
-            // A source lane that does not take part gives an undefined value: here its own.
-            let source = (from & 31) as usize;
-            let value = if lanes >> source & 1 != 0 {
+            let source = if inside { (from & 31) as usize } else { lane };
+            let members = match sync {
+                Some(mask) => lanes & cx.operand(op, mask, base + lane),
+                None => lanes,
+            };
+            // PTX leaves the value of a lane that does not take part undefined. An H200 gives 0, which
+            // reductions over partial warps rely on.
+            let value = if source == lane || members >> source & 1 != 0 {
                 values[source]
             } else {
-                values[lane]
+                0
             };
             cx.set_if(op, 0, base + lane, 4, value.into());
             cx.set_if(op, 1, base + lane, 1, inside.into());
