@@ -327,7 +327,8 @@ impl<'a> ModuleFacts<'a> {
     }
 
     /// Gives the shared variables that these functions name their places; unsized ones begin where the
-    /// sized ones end.
+    /// sized ones end. Where a module has such, the static part is as long as their alignment wants it,
+    /// as NVIDIA's assembler has it, so that all bytes of the dynamic part are within a block's memory.
     fn place_shared(
         &self,
         closure: &[usize],
@@ -352,28 +353,38 @@ impl<'a> ModuleFacts<'a> {
         ids.sort_unstable();
         let mut places = HashMap::new();
         let mut end = 0u64;
-        let mut align = 16;
-        for sized in [true, false] {
-            for &id in &ids {
-                let Some(variable) = self.variable(id) else {
-                    continue;
-                };
-                if (variable.size != 0) != sized {
-                    continue;
-                }
-                align = align.max(variable.align);
-                if sized {
-                    end = end.next_multiple_of(variable.align.max(1));
-                    places.insert(id, end);
-                    end = end.saturating_add(variable.size);
-                    if end > FRAME_BYTES {
-                        let what = "bytes of shared memory of a block";
-                        return Err(limits::beyond(variable.line, "", what, FRAME_BYTES));
-                    }
-                } else {
-                    places.insert(id, end.next_multiple_of(variable.align.max(16)));
-                }
+        for &id in &ids {
+            let Some(variable) = self.variable(id).filter(|variable| variable.size != 0) else {
+                continue;
+            };
+            end = end.next_multiple_of(variable.align.max(1));
+            places.insert(id, end);
+            end = end.saturating_add(variable.size);
+            if end > FRAME_BYTES {
+                let what = "bytes of shared memory of a block";
+                return Err(limits::beyond(variable.line, "", what, FRAME_BYTES));
             }
+        }
+        let functions = self.tree.functions.iter();
+        let variables = functions.flat_map(|function| &function.variables);
+        let align = variables
+            .chain(&self.tree.variables)
+            .filter(|variable| variable.space == Space::Shared && variable.size == 0)
+            .map(|variable| variable.align.max(16))
+            .max();
+        if let Some(align) = align {
+            end = end.next_multiple_of(align);
+            if end > FRAME_BYTES {
+                let what = "bytes of shared memory of a block";
+                return Err(limits::beyond(
+                    self.tree.functions[closure[0]].line,
+                    "",
+                    what,
+                    FRAME_BYTES,
+                ));
+            }
+            let is_unsized = |id: &&VariableId| self.variable(**id).is_some_and(|v| v.size == 0);
+            places.extend(ids.iter().filter(is_unsized).map(|&id| (id, end)));
         }
         Ok((places, end as u32))
     }
