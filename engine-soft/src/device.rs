@@ -7,6 +7,7 @@ use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
 use engine::{Attachment, CUresult, Client, Engine, GroupShare, arena};
 
 use crate::client::{SoftClient, check_percentage};
+use crate::exec::REGISTERS_PER_SM;
 use crate::memory::Budget;
 use crate::module::ImageCache;
 use crate::scheduler::Pool;
@@ -172,7 +173,7 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         (Attribute::TOTAL_CONSTANT_MEMORY, 64 << 10),
         (Attribute::WARP_SIZE, 32),
         (Attribute::MAX_PITCH, i32::MAX),
-        (Attribute::MAX_REGISTERS_PER_BLOCK, 65536),
+        (Attribute::MAX_REGISTERS_PER_BLOCK, signed(REGISTERS_PER_SM)),
         // In kHz: what it counts is nanoseconds, and the memory is of no kind in particular.
         (Attribute::CLOCK_RATE, 1_000_000),
         (Attribute::MEMORY_CLOCK_RATE, 1_000_000),
@@ -209,7 +210,10 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
             Attribute::RESERVED_SHARED_MEMORY_PER_BLOCK,
             signed(RESERVED_SHARED_BYTES),
         ),
-        (Attribute::MAX_REGISTERS_PER_MULTIPROCESSOR, 65536),
+        (
+            Attribute::MAX_REGISTERS_PER_MULTIPROCESSOR,
+            signed(REGISTERS_PER_SM),
+        ),
         (Attribute::ASYNC_ENGINE_COUNT, 1),
         (Attribute::UNIFIED_ADDRESSING, 1),
         (Attribute::COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY.0),

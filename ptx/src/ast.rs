@@ -181,6 +181,10 @@ pub struct Function<'src> {
     pub max_threads: Option<u32>,
     /// `.reqntid`, if given.
     pub required_threads: Option<[u32; 3]>,
+    /// `.minnctapersm` (or its old name `.maxnctapersm`): blocks that shall fit a multiprocessor.
+    pub min_blocks: Option<u32>,
+    /// `.maxnreg`: the most registers of a thread.
+    pub max_registers: Option<u32>,
     /// Whether `.noreturn` was given.
     pub noreturn: bool,
     /// The types of the registers; [`Register`] is an index into it.

@@ -237,6 +237,8 @@ fn function(name: &'static str) -> impl Strategy<Value = Function<'static>> {
     let directives = (
         prop::option::of(1..2000_u32),
         prop::option::of(any::<[u32; 3]>()),
+        prop::option::of(any::<u32>()),
+        prop::option::of(any::<u32>()),
     );
     (
         registers(),
@@ -263,6 +265,8 @@ fn function(name: &'static str) -> impl Strategy<Value = Function<'static>> {
                         params: params.iter().cloned().map(Parameter::Memory).collect(),
                         max_threads: directives.0,
                         required_threads: directives.1,
+                        min_blocks: directives.2,
+                        max_registers: directives.3,
                         noreturn,
                         registers: registers.clone(),
                         variables: variables.clone(),
@@ -363,6 +367,12 @@ impl Printer<'_> {
         }
         if let Some([x, y, z]) = function.required_threads {
             let _ = write!(self.out, " .reqntid {x},{y}, {z}");
+        }
+        if let Some(blocks) = function.min_blocks {
+            let _ = write!(self.out, " .minnctapersm {blocks}");
+        }
+        if let Some(registers) = function.max_registers {
+            let _ = write!(self.out, " .maxnreg {registers}");
         }
         self.out
             .push_str(if function.noreturn { " .noreturn" } else { "" });

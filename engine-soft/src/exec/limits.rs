@@ -44,6 +44,8 @@ pub(crate) const KERNEL_COST: u64 = 64;
 pub(crate) const CLIENT_INSTRUCTIONS: u64 = 1 << 24;
 /// Bytes that a grid's blocks may take together that are under way at once. One block may always run.
 pub(crate) const RESIDENT_BYTES: u64 = 8 << 30;
+/// Registers of a multiprocessor, as the device says it.
+pub(crate) const REGISTERS_PER_SM: u32 = 65536;
 /// Instructions after which straight-line code looks whether it is to give way.
 pub(crate) const STRAIGHT: usize = 2048;
 

@@ -7,7 +7,7 @@ use super::GANG_LANES;
 use super::emit::{Target, emit};
 use super::ir::Func;
 use super::isa::Isa;
-use super::limits::MODULE_INSTRUCTIONS;
+use super::limits::{MODULE_INSTRUCTIONS, REGISTERS_PER_SM};
 use super::lower::ModuleFacts;
 use super::program::Program;
 
@@ -219,7 +219,15 @@ impl Module {
                 .collect();
             let required = function.required_threads;
             let threads = required.map(|[x, y, z]| x.saturating_mul(y).saturating_mul(z));
-            let registers = registers(lowered.pressure);
+            let max_threads = function
+                .max_threads
+                .or(threads)
+                .unwrap_or(1024)
+                .clamp(1, 1024);
+            let asked = [function.max_registers, options.max_registers];
+            let asked = asked.into_iter().flatten().min();
+            let blocks = function.min_blocks.unwrap_or(1);
+            let registers = registers(lowered.pressure, most_registers(max_threads, blocks, asked));
             kernels.push(Arc::new(Kernel {
                 name: function.name.into(),
                 params,
@@ -227,11 +235,9 @@ impl Module {
                 shared_bytes: lowered.shared_bytes,
                 local_bytes: lowered.local_bytes,
                 const_bytes: u32::try_from(const_bytes).unwrap_or(u32::MAX),
-                max_threads: function.max_threads.or(threads).unwrap_or(1024).min(1024),
+                max_threads,
                 required_threads: required,
-                registers: options
-                    .max_registers
-                    .map_or(registers, |most| registers.min(most.max(16))),
+                registers,
                 ptx_version: module.target,
                 constants: Arc::clone(if lowered.asks_constants {
                     &constants
@@ -289,7 +295,51 @@ impl Module {
 }
 
 /// How many registers a thread would have: as many 32-bit ones as are live at once, in the entry or in
-/// what it calls, and a few for addresses.
-fn registers(live: u32) -> u32 {
-    (live + 4).next_multiple_of(8).clamp(16, 255)
+/// what it calls, and a few for addresses; at most `most`. Nothing spills here, so fewer than that do no harm.
+fn registers(live: u32, most: u32) -> u32 {
+    (live + 6).max(LEAST_REGISTERS).min(most)
+}
+
+/// Threads of a warp.
+const WARP: u32 = 32;
+/// The fewest registers that a thread is said to have.
+const LEAST_REGISTERS: u32 = 10;
+
+/// The most registers that a thread may be said to have, so that a block of `threads` fits a multiprocessor,
+/// and `blocks` of them where such are asked for and can be: programs divide by how many fit. `asked` is a
+/// limit by itself.
+fn most_registers(threads: u32, blocks: u32, asked: Option<u32>) -> u32 {
+    let warps = threads.div_ceil(WARP);
+    let a_thread = REGISTERS_PER_SM / WARP / warps / blocks.max(1);
+    // Registers are given to a warp by 256.
+    let most = (a_thread / 8 * 8).clamp(16, 255);
+    asked.map_or(most, |asked| most.min(asked.max(16)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_that_may_be_launched_fits_the_registers_of_a_multiprocessor() {
+        for threads in 1..=1024 {
+            let most = most_registers(threads, 1, None);
+            let a_warp = (registers(10_000, most) * WARP).next_multiple_of(256);
+            assert!(
+                a_warp * threads.div_ceil(WARP) <= REGISTERS_PER_SM,
+                "{threads} threads"
+            );
+        }
+    }
+
+    #[test]
+    fn limits_of_registers_hold_together() {
+        assert_eq!(registers(500, most_registers(1024, 1, None)), 64);
+        assert_eq!(registers(500, most_registers(640, 1, None)), 96);
+        assert_eq!(registers(500, most_registers(128, 1, None)), 255);
+        assert_eq!(registers(500, most_registers(128, 4, None)), 128);
+        assert_eq!(registers(500, most_registers(128, 4, Some(40))), 40);
+        assert_eq!(registers(500, most_registers(1024, u32::MAX, Some(0))), 16);
+        assert_eq!(registers(1, most_registers(32, 1, None)), LEAST_REGISTERS);
+    }
 }

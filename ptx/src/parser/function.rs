@@ -28,6 +28,8 @@ impl<'src> Parser<'src> {
             params: Vec::new(),
             max_threads: None,
             required_threads: None,
+            min_blocks: None,
+            max_registers: None,
             noreturn: false,
             registers: Vec::new(),
             variables: Vec::new(),
@@ -179,12 +181,15 @@ impl<'src> Parser<'src> {
                 }
                 "reqntid" => function.required_threads = Some(self.dimensions()?),
                 "reqnctapercluster" => drop(self.dimensions()?),
-                "minnctapersm"
-                | "maxnctapersm"
-                | "maxnreg"
-                | "maxclusterrank"
-                | "abi_preserve"
-                | "abi_preserve_control" => {
+                "minnctapersm" | "maxnctapersm" => {
+                    self.advance();
+                    function.min_blocks = Some(self.number32("a number")?);
+                }
+                "maxnreg" => {
+                    self.advance();
+                    function.max_registers = Some(self.number32("a number")?);
+                }
+                "maxclusterrank" | "abi_preserve" | "abi_preserve_control" => {
                     self.advance();
                     self.number32("a number")?;
                 }

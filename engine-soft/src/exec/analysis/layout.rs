@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Class, Set, live_out};
+use super::{Class, Set, before_end, live_out};
 use crate::exec::ir::{Func, Kind, Passed, Reg};
 use crate::exec::limits::REGISTER_BYTES;
 use crate::exec::regs::{ALIGN, STRIP};
@@ -175,25 +175,47 @@ fn assign(
     }
 }
 
-/// The most 32-bit registers of a thread that are live at once.
+/// The most 32-bit registers of a thread that are live at once. What NVIDIA's assembler reads from constant
+/// memory or makes anew where it is needed (constants, parameters, special registers) counts as none.
 pub(super) fn pressure(func: &Func, live: &[Set]) -> u32 {
-    let intervals = intervals(func, live);
-    let mut changes: Vec<(u32, i64)> = Vec::new();
-    for interval in intervals {
-        let weight = match func.regs[interval.reg as usize] {
+    let mut weights: Vec<u64> = func
+        .regs
+        .iter()
+        .map(|&width| match width {
             8 => 2,
             1 => 0,
             _ => 1,
-        };
-        changes.push((interval.start, weight));
-        changes.push((interval.end + 1, -weight));
+        })
+        .collect();
+    for inst in func.blocks.iter().flat_map(|block| &block.insts) {
+        if let Kind::Const(_) | Kind::Special(_) | Kind::Global(..) | Kind::Param { .. } = inst.kind
+        {
+            for &reg in &inst.d {
+                weights[reg as usize] = 0;
+            }
+        }
     }
-    changes.sort_unstable();
-    let mut now = 0;
+    let weight = |set: &Set| set.iter().map(|reg| weights[reg as usize]).sum::<u64>();
     let mut most = 0;
-    for (_, change) in changes {
-        now += change;
+    for (index, block) in func.blocks.iter().enumerate() {
+        let mut set = live_out(func, live, index);
+        before_end(&block.end, &mut set);
+        let mut now = weight(&set);
         most = most.max(now);
+        for inst in block.insts.iter().rev() {
+            for &reg in &inst.d {
+                if set.has(reg) {
+                    set.remove(reg);
+                    now -= weights[reg as usize];
+                }
+            }
+            for reg in inst.uses() {
+                if set.insert(reg) {
+                    now += weights[reg as usize];
+                }
+            }
+            most = most.max(now);
+        }
     }
     u32::try_from(most).unwrap_or(0)
 }
