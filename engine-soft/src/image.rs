@@ -25,23 +25,33 @@ pub(crate) struct Refused {
 /// compresses to, within these.
 const TEXT_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=512 << 20;
 
-/// What is left of the text that one load may become, over all of its parts.
-struct Room(u64);
+/// Forms of one image that are tried: compilers put a few into a fatbin.
+const MOST_FORMS: usize = 8;
+
+/// What is chosen from images: how much text there may still be, over all parts and forms of one load, and
+/// the newest architecture whose PTX is wanted.
+struct Room {
+    bytes: u64,
+    newest: u32,
+}
 
 impl Room {
     fn new(bytes: &[u8]) -> Self {
         let most = (bytes.len() as u64).saturating_mul(32);
-        Self(most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()))
+        Self {
+            bytes: most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()),
+            newest: BINARY_VERSION,
+        }
     }
 
     /// The PTX for this device.
     fn select<'a>(&mut self, image: &'a [u8]) -> Result<PtxText<'a>, ImageError> {
         let limits = Limits {
-            max_bytes: self.0,
+            max_bytes: self.bytes,
             ..Limits::default()
         };
-        let text = image::select_within(image, BINARY_VERSION, &limits)?;
-        self.0 = self.0.saturating_sub(text.text.len() as u64);
+        let text = image::select_up_to(image, BINARY_VERSION, self.newest, &limits)?;
+        self.bytes = self.bytes.saturating_sub(text.text.len() as u64);
         Ok(text)
     }
 }
@@ -53,16 +63,103 @@ impl Room {
 /// for this device, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, CUDA_ERROR_INVALID_PTX for PTX that is
 /// wrong or asks for what is not built, and CUDA_ERROR_OUT_OF_MEMORY for what is beyond the limits of
 /// one load; as [`LINK_FAILED`] says where parts do not fit together.
-pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<exec::Module, Refused> {
-    if linked::is_linked(bytes) {
-        return compile_linked(bytes, options);
+///
+/// An image that has PTX for several architectures is taken in the newest form that is not refused.
+pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<Compiled, Refused> {
+    let mut room = Room::new(bytes);
+    let mut result = compile_form(bytes, options, &mut room);
+    let mut notes = String::new();
+    if matches!(&result, Err(refused) if refused.is_about_ptx()) {
+        let forms = forms(bytes);
+        for (newer, &older) in forms.iter().zip(forms.iter().skip(1)) {
+            let Err(refused) = &result else { break };
+            let _ = write!(
+                notes,
+                "note: its PTX for sm_{newer} is not taken: {}",
+                refused.log
+            );
+            room.newest = older;
+            match compile_form(bytes, options, &mut room) {
+                Err(older) if !older.is_about_ptx() => break,
+                other => result = other,
+            }
+        }
+        if result.is_ok() {
+            let _ = writeln!(notes, "note: its PTX for sm_{} is used", room.newest);
+        }
     }
-    let source = Room::new(bytes)
-        .select(bytes)
-        .map_err(|error| refused(&error))?;
-    let invalid = CUresult::ERROR_INVALID_PTX;
-    let module = ptx::parse(&source.text).map_err(|error| Refused::new(invalid, &error))?;
+    match result {
+        Ok(module) => Ok(Compiled { module, notes }),
+        Err(mut refused) => {
+            refused.log.push_str(&notes);
+            Err(refused)
+        }
+    }
+}
+
+/// A compiled image.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) module: exec::Module,
+    /// What its user should know of how it was taken, for the log; mostly nothing.
+    pub(crate) notes: String,
+}
+
+/// The architectures for which an image, or a part of a linked one, has PTX, the newest first, as many as
+/// are tried.
+fn forms(bytes: &[u8]) -> Vec<u32> {
+    let mut found = if linked::is_linked(bytes) {
+        let parts = linked::decode(bytes).unwrap_or_default();
+        let mut found: Vec<u32> = Vec::new();
+        for part in parts {
+            match CUjitInputType(part.kind) {
+                CUjitInputType::OBJECT | CUjitInputType::LIBRARY => {
+                    for image in fatbin::embedded(part.bytes) {
+                        found.extend(image::architectures(image, BINARY_VERSION));
+                    }
+                }
+                _ => found.extend(image::architectures(part.bytes, BINARY_VERSION)),
+            }
+        }
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.dedup();
+        found
+    } else {
+        image::architectures(bytes, BINARY_VERSION)
+    };
+    found.truncate(MOST_FORMS);
+    found
+}
+
+/// Compiles the form of an image that `room` chooses.
+fn compile_form(
+    bytes: &[u8],
+    options: &exec::Options,
+    room: &mut Room,
+) -> Result<exec::Module, Refused> {
+    if linked::is_linked(bytes) {
+        return compile_linked(bytes, options, room);
+    }
+    let source = room.select(bytes).map_err(|error| refused(&error))?;
+    let module = parse_alone(&source)?;
+    if !asks_runtime(&module) {
+        return load(&module, options);
+    }
+    let runtime = device_runtime()?;
+    let parts = vec![
+        link::Part {
+            name: "image",
+            module,
+        },
+        runtime,
+    ];
+    // What else nobody defines is refused where a kernel calls it.
+    let module = link::link(parts, |_| true).map_err(link_failed)?;
     load(&module, options)
+}
+
+fn parse_alone<'a>(source: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, Refused> {
+    ptx::parse(&source.text).map_err(|error| Refused::new(CUresult::ERROR_INVALID_PTX, &error))
 }
 
 /// What a link comes to whose parts do not fit together: what an H200's driver was seen to give.
@@ -72,8 +169,47 @@ const LINK_FAILED: CUresult = CUresult::ERROR_INVALID_SOURCE;
 const PROVIDED: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
 
 /// How the names begin of what NVIDIA's device runtime library, which nvcc adds to every link, asks of
-/// its driver. Launches from device code are not built: a kernel that calls one is refused, and no other.
-const SYSTEM_CALLS: [&str; 2] = ["__cuda_syscall_", "cnp"];
+/// its driver, and of that library itself, whose PTX a device of an older architecture cannot take. A
+/// kernel that calls one that is not there is refused, and no other.
+const SYSTEM_CALLS: [&str; 4] = ["__cuda_syscall_", "cnp", "__cudaCDP", "cuda"];
+
+/// What this engine has of that library.
+const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
+
+/// The functions of [`DEVICE_RUNTIME`].
+const RUNTIME_FUNCTIONS: [&str; 5] = [
+    "__cuda_syscall_CGS_get_intrinsic_handle",
+    "__cuda_syscall_CGS_sync",
+    "cudaCGGetIntrinsicHandle",
+    "cudaCGSynchronize",
+    "cudaCGSynchronizeGrid",
+];
+
+/// Whether a module names a function of [`DEVICE_RUNTIME`] and does not define it.
+fn asks_runtime(module: &ptx::ast::Module<'_>) -> bool {
+    let mut missing = module
+        .functions
+        .iter()
+        .filter(|function| function.body.is_none());
+    missing.any(|function| RUNTIME_FUNCTIONS.contains(&function.name))
+}
+
+fn device_runtime() -> Result<link::Part<'static>, Refused> {
+    let module = ptx::parse(DEVICE_RUNTIME)
+        .map_err(|error| Refused::new(CUresult::ERROR_UNKNOWN, &error))?;
+    Ok(link::Part {
+        name: "device runtime",
+        module,
+    })
+}
+
+fn link_failed(messages: Vec<String>) -> Refused {
+    let log = messages.iter().map(|message| format!("error: {message}\n"));
+    Refused {
+        code: LINK_FAILED,
+        log: log.collect(),
+    }
+}
 
 fn refused(error: &ImageError) -> Refused {
     Refused::new(CUresult(error.cuda_error()), error)
@@ -145,11 +281,14 @@ fn gather<'a>(
     }
 }
 
-fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module, Refused> {
+fn compile_linked(
+    bytes: &[u8],
+    options: &exec::Options,
+    room: &mut Room,
+) -> Result<exec::Module, Refused> {
     let (whole, parts): (Vec<_>, Vec<_>) = decode(bytes)?
         .into_iter()
         .partition(|part| part.kind == linked::ALREADY_LINKED);
-    let mut room = Room::new(bytes);
     for part in &whole {
         if let Ok(source) = room.select(part.bytes) {
             let module = parse(part.name, &source)?;
@@ -160,7 +299,7 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
     let mut missing = None;
     for part in &parts {
         let mut texts = Vec::new();
-        missing = gather(part, &mut room, &mut texts)?.or(missing);
+        missing = gather(part, room, &mut texts)?.or(missing);
         sources.extend(texts.into_iter().map(|text| (part.name, text)));
     }
     if let (Some(error), true) = (&missing, sources.is_empty()) {
@@ -173,19 +312,13 @@ fn compile_linked(bytes: &[u8], options: &exec::Options) -> Result<exec::Module,
             module: parse(name, text)?,
         });
     }
+    if modules.iter().any(|part| asks_runtime(&part.module)) {
+        modules.push(device_runtime()?);
+    }
     let module = link::link(modules, |name| {
         PROVIDED.contains(&name) || SYSTEM_CALLS.iter().any(|start| name.starts_with(start))
     })
-    .map_err(|messages| {
-        let log = messages
-            .iter()
-            .map(|message| format!("error: {message}\n"))
-            .collect();
-        Refused {
-            code: LINK_FAILED,
-            log,
-        }
-    })?;
+    .map_err(link_failed)?;
     load(&module, options).map_err(|mut error| {
         if let Some(missing) = missing {
             // What is missing may stand in the part that was left out.
@@ -228,6 +361,121 @@ impl Refused {
         Self {
             code,
             log: format!("error: {why}\n"),
+        }
+    }
+
+    /// It is the PTX that is refused, rather than the image or how much it asks for.
+    fn is_about_ptx(&self) -> bool {
+        matches!(
+            self.code,
+            CUresult::ERROR_INVALID_PTX | CUresult::ERROR_UNSUPPORTED_PTX_VERSION
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
+
+    fn compiled(image: &[u8]) -> Result<Compiled, Refused> {
+        compile(image, &exec::Options::default())
+    }
+
+    /// A fatbin of PTX for several architectures.
+    fn fatbin(texts: &[(u32, &str)]) -> Vec<u8> {
+        let mut body = Vec::new();
+        for (arch, text) in texts {
+            let mut payload = text.as_bytes().to_vec();
+            payload.resize(payload.len().next_multiple_of(8), 0);
+            body.extend(1_u16.to_le_bytes());
+            body.extend(0x0101_u16.to_le_bytes());
+            body.extend(64_u32.to_le_bytes());
+            body.extend((payload.len() as u64).to_le_bytes());
+            body.extend([0; 8]);
+            body.extend([0, 0, 8, 0]);
+            body.extend(arch.to_le_bytes());
+            body.extend([0; 8]);
+            body.extend(0x11_u64.to_le_bytes());
+            body.extend([0; 16]);
+            body.extend(payload);
+        }
+        let mut image = 0xba55_ed50_u32.to_le_bytes().to_vec();
+        image.extend([1, 0, 16, 0]);
+        image.extend((body.len() as u64).to_le_bytes());
+        image.extend(body);
+        image
+    }
+
+    fn text(arch: u32, name: &str, instruction: &str) -> String {
+        format!(
+            ".version 8.0\n.target sm_{arch}\n.address_size 64\n\
+             .visible .entry {name}() {{ {instruction}; ret; }}\n"
+        )
+    }
+
+    #[test]
+    fn a_newer_form_that_is_refused_does_not_hide_an_older_one() {
+        let old = text(75, "old", "bar.sync 0");
+        let middle = text(90, "middle", "no.such.instruction");
+        let new = text(120, "new", "no.other.instruction");
+        let image = fatbin(&[(75, &old), (120, &new), (90, &middle)]);
+        let taken = compiled(&image).unwrap();
+        assert!(taken.module.kernel("old").is_some());
+        for said in ["sm_120", "no.other", "sm_90", "no.such", "sm_75 is used"] {
+            assert!(taken.notes.contains(said), "{said}: {}", taken.notes);
+        }
+        // What is refused in every form is refused as the newest, with the others beside it.
+        let refused = compiled(&fatbin(&[(120, &new), (90, &middle)])).unwrap_err();
+        assert_eq!(refused.code, CUresult::ERROR_INVALID_PTX);
+        // Nothing is said of an image that is taken as it is.
+        let image = fatbin(&[(75, &old), (90, &text(90, "good", "bar.sync 0"))]);
+        let taken = compiled(&image).unwrap();
+        assert!(taken.module.kernel("good").is_some());
+        assert_eq!(taken.notes, "");
+    }
+
+    #[test]
+    fn launches_from_kernels_are_refused_in_words() {
+        let ptx = format!(
+            "{HEAD}.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a, .param .b64 b);\n\
+             .visible .entry root() {{\n.param .b64 a;\n.param .b64 b;\n.param .b32 r;\n\
+             call.uni (r), __cudaCDP2LaunchDeviceV2, (a, b);\nret;\n}}\n"
+        );
+        let refused = compiled(ptx.as_bytes()).unwrap_err();
+        assert_eq!(refused.code, CUresult::ERROR_INVALID_PTX);
+        assert!(
+            refused.log.contains("launches from kernels"),
+            "{}",
+            refused.log
+        );
+        assert!(
+            refused.log.contains("__cudaCDP2LaunchDeviceV2"),
+            "{}",
+            refused.log
+        );
+    }
+
+    #[test]
+    fn a_grid_meets_through_functions_of_the_device_runtime() {
+        for functions in [
+            ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"],
+            [
+                "__cuda_syscall_CGS_get_intrinsic_handle",
+                "__cuda_syscall_CGS_sync",
+            ],
+        ] {
+            let [handle, sync] = functions;
+            let ptx = format!(
+                "{HEAD}.extern .func (.param .b64 r) {handle}(.param .b32 a);\n\
+                 .extern .func (.param .b32 r) {sync}(.param .b64 a, .param .b32 b);\n\
+                 .visible .entry meet() {{\n.param .b32 a;\n.param .b64 b;\n.param .b32 c;\n\
+                 call.uni (b), {handle}, (a);\ncall.uni (c), {sync}, (b, a);\nret;\n}}\n"
+            );
+            let taken =
+                compiled(ptx.as_bytes()).unwrap_or_else(|refused| panic!("{}", refused.log));
+            assert!(taken.module.kernel("meet").is_some());
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::copy;
 use crate::device::{BINARY_VERSION, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
 use crate::exec;
 use crate::grid::BlockCost;
+use crate::image::Compiled;
 use crate::memory::ClientMemory;
 use crate::sync::lock;
 
@@ -27,6 +28,8 @@ pub(crate) struct Image {
     pub(crate) costs: Vec<BlockCost>,
     /// The bytes of its descriptor.
     pub(crate) descriptor: Vec<u8>,
+    /// What its user should know of how it was taken.
+    pub(crate) notes: String,
 }
 
 /// A module: an image in a context.
@@ -53,7 +56,7 @@ impl ImageCache {
         &self,
         bytes: &[u8],
         options: &exec::Options,
-        compile: impl FnOnce(&[u8], &exec::Options) -> Result<exec::Module, E>,
+        compile: impl FnOnce(&[u8], &exec::Options) -> Result<Compiled, E>,
     ) -> Result<Arc<Image>, E> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&options.max_registers.unwrap_or(0).to_le_bytes());
@@ -71,7 +74,8 @@ impl ImageCache {
 }
 
 impl Image {
-    fn new(module: exec::Module) -> Self {
+    fn new(compiled: Compiled) -> Self {
+        let Compiled { module, notes } = compiled;
         let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
             name: kernel.name.clone(),
             params: kernel
@@ -106,6 +110,7 @@ impl Image {
                 .map(|_| BlockCost::default())
                 .collect(),
             descriptor,
+            notes,
             module,
         }
     }

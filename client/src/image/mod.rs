@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
-use cuda_abi::operations::{IMAGE_PART, ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo};
+use cuda_abi::operations::{
+    IMAGE_PART, IMAGE_VERBOSE, ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo,
+};
 
 use crate::session::{Session, session};
 use find::Found;
@@ -26,6 +28,9 @@ const WINDOW: usize = 8 << 20;
 const DESCRIPTION: usize = 64 << 10;
 
 static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of what the server says of an image that go to the log.
+const MOST_LOG: usize = 4000;
 
 /// An image that the server has.
 #[derive(Debug)]
@@ -185,6 +190,15 @@ fn ask(
         .ok_or(CUresult::ERROR_UNKNOWN)?;
     let log = &log[..log.len().min(lengths.1 as usize)];
     let status = CUresult(reply.fields.status);
+    // A program often shows the code alone, or nothing.
+    let said = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
+    let said = said.trim_end().replace('\n', "; ");
+    if status != CUresult::SUCCESS {
+        let (bytes, code) = (bytes.len(), status.0);
+        crate::log::log!("an image of {bytes} bytes was refused with error {code}: {said}");
+    } else if !said.is_empty() && options & IMAGE_VERBOSE == 0 {
+        crate::log::log!("of an image of {} bytes: {said}", bytes.len());
+    }
     Ok((status, descriptor.to_vec(), log.to_vec()))
 }
 

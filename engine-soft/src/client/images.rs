@@ -42,11 +42,10 @@ impl Objects {
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
-                let log = if request.options & IMAGE_VERBOSE != 0 {
-                    image::remarks(&image.module)
-                } else {
-                    String::new()
-                };
+                let mut log = image.notes.clone();
+                if request.options & IMAGE_VERBOSE != 0 {
+                    log.push_str(&image::remarks(&image.module));
+                }
                 let descriptor = &image.descriptor;
                 let fields = operations::ImageLoadReply::written(
                     CUresult::SUCCESS,

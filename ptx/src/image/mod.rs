@@ -8,6 +8,7 @@ pub mod fatbin;
 mod tests;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use thiserror::Error;
 
@@ -184,9 +185,23 @@ pub fn select_within<'a>(
     device: u32,
     limits: &Limits,
 ) -> Result<PtxText<'a>, ImageError> {
+    select_up_to(image, device, device, limits)
+}
+
+/// [`select_within`], of the PTX for architectures up to `newest`; where a device could run none of those,
+/// the one for the oldest beyond. For devices that refuse what [`select`] chooses.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_up_to<'a>(
+    image: &'a [u8],
+    device: u32,
+    newest: u32,
+    limits: &Limits,
+) -> Result<PtxText<'a>, ImageError> {
     match classify(image) {
         Some(ImageKind::Ptx) => check(Cow::Borrowed(image), None, device),
-        Some(ImageKind::Fatbin) => from_fatbin(image, device, limits),
+        Some(ImageKind::Fatbin) => from_fatbin(image, device, newest, limits),
         Some(ImageKind::Cubin) => Err(ImageError::MachineCodeOnly {
             found: Vec::new(),
             device,
@@ -195,9 +210,29 @@ pub fn select_within<'a>(
     }
 }
 
+/// The architectures of the PTX in an image that a device of this architecture number could run, the
+/// newest first. None for what is no fatbin, or a damaged one.
+#[must_use]
+pub fn architectures(image: &[u8], device: u32) -> Vec<u32> {
+    let mut found = BTreeSet::new();
+    for entry in fatbin::entries(image) {
+        match entry {
+            Ok(entry) if entry.kind == EntryKind::Ptx => {
+                if runs(entry.arch, entry.reach(), device) {
+                    found.insert(entry.arch);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => return Vec::new(),
+        }
+    }
+    found.into_iter().rev().collect()
+}
+
 fn from_fatbin<'a>(
     image: &'a [u8],
     device: u32,
+    newest: u32,
     limits: &Limits,
 ) -> Result<PtxText<'a>, ImageError> {
     let mut best: Option<Entry<'a>> = None;
@@ -207,7 +242,10 @@ fn from_fatbin<'a>(
         match entry.kind {
             EntryKind::Ptx => {
                 text.push(entry.arch);
-                let better = best.is_none_or(|best| entry.arch > best.arch);
+                let better = best.is_none_or(|best| match best.arch <= newest {
+                    true => entry.arch > best.arch && entry.arch <= newest,
+                    false => entry.arch < best.arch,
+                });
                 if better && runs(entry.arch, entry.reach(), device) {
                     best = Some(entry);
                 }

@@ -306,12 +306,20 @@ impl<'a> Body<'a> {
             "__assertfail" => (system::assertion_failed, &[8, 8, 4, 8, 8], 0),
             "malloc" => (system::allocate, &[8], 8),
             "free" => (system::free, &[8], 0),
+            name if is_device_runtime(name) => {
+                let why = format!(
+                    "the software GPU has no launches from kernels (dynamic parallelism), nor what else \
+                     \"{name}\" of CUDA's device runtime needs"
+                );
+                return Err(self.fail(&why));
+            }
             _ => {
                 let why = format!("function \"{name}\" is not defined in this module");
                 return Err(self.fail(&why));
             }
         };
-        if args.len() != widths.len() || results.len() != usize::from(result != 0) {
+        // A declaration may leave the result out.
+        if args.len() != widths.len() || results.len() > usize::from(result != 0) {
             return Err(self.fail("arguments that do not fit the function"));
         }
         let mut sources = Vec::with_capacity(args.len());
@@ -483,4 +491,12 @@ impl<'a> Body<'a> {
         self.exchange(warp::elect, 0, d, s);
         Ok(())
     }
+}
+
+/// Whether a function that a module does not define is CUDA's device runtime's, or what that asks of the
+/// driver.
+fn is_device_runtime(name: &str) -> bool {
+    ["cuda", "__cudaCDP", "cnp", "__cuda_syscall_"]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
