@@ -57,8 +57,7 @@ impl Block {
             .step_by(lanes)
             .map(|first| Gang::new(&program, first as u32, lanes.min(threads - first), lanes))
             .collect();
-        let shared =
-            Bytes::new(launch.kernel.shared_bytes as usize + launch.dynamic_shared as usize);
+        let shared = Bytes::new(launch.shared() as usize);
         let (Some(gangs), Some(shared)) = (gangs, shared) else {
             return Err(LaunchError::OutOfResources);
         };

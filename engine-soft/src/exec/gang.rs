@@ -267,8 +267,7 @@ impl Gang {
             frame: Frame::new(&self.registers, fragment.base),
             scratch: Frame::new(&self.scratch, 0),
             shared: around.shared,
-            shared_bytes: u64::from(around.launch.kernel.shared_bytes)
-                + u64::from(around.launch.dynamic_shared),
+            shared_bytes: u64::from(around.launch.shared()),
             local: &self.local,
             local_stride: around.program.local_stride,
             local_base: fragment.local_base,

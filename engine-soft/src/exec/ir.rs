@@ -31,6 +31,8 @@ pub(crate) struct Func {
     pub(crate) returns: Vec<Passed>,
     /// It asks of addresses whether they are constants'.
     pub(crate) asks_constants: bool,
+    /// It asks where the system's part of shared memory lies.
+    pub(crate) asks_reserved: bool,
 }
 
 /// Where a parameter or a return value lies in a frame.

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use super::machine::Machine;
 use super::memory::AddressSpace;
 use super::module::Kernel;
+use super::ops::special::RESERVED_SHARED;
 use super::program::Program;
 use super::regs::Bytes;
 use super::texture::Textures;
@@ -203,12 +204,25 @@ impl Launch {
         self.block.iter().product()
     }
 
+    /// Where the system's part of a block's shared memory begins, if the kernel uses it.
+    pub(crate) fn reserved_shared(&self) -> u32 {
+        (self.kernel.shared_bytes + self.dynamic_shared).next_multiple_of(16)
+    }
+
+    /// Bytes of a block's shared memory, with the system's part.
+    pub(crate) fn shared(&self) -> u32 {
+        match self.kernel.asks_reserved {
+            true => self.reserved_shared() + RESERVED_SHARED,
+            false => self.kernel.shared_bytes + self.dynamic_shared,
+        }
+    }
+
     /// Bytes that a block takes while it is under way, before it calls anything.
     pub(crate) fn block_bytes(&self) -> u64 {
         let gangs = (self.threads() as usize).div_ceil(self.lanes);
         let registers = self.program.functions[0].frame as usize + Machine::SCRATCH_BYTES;
         let local = self.program.local_stride as usize * self.lanes;
-        let shared = u64::from(self.kernel.shared_bytes) + u64::from(self.dynamic_shared);
+        let shared = u64::from(self.shared());
         (gangs * (registers + local)) as u64 + shared
     }
 

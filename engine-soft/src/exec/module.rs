@@ -132,6 +132,8 @@ pub struct Kernel {
     /// The `.const` variables of the module, if the kernel asks of addresses whether they are in one: indices
     /// of globals, and their bytes.
     pub(crate) constants: Arc<[(u32, u64)]>,
+    /// Whether it uses the system's part of shared memory.
+    pub(crate) asks_reserved: bool,
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
@@ -244,6 +246,7 @@ impl Module {
                 } else {
                     &no_constants
                 }),
+                asks_reserved: lowered.asks_reserved,
                 local_stride: lowered.local_stride,
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,

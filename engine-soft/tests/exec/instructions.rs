@@ -6,7 +6,7 @@ use engine_soft::exec::{Isa, Options};
 use crate::gpu::{Args, Gpu};
 
 /// What is expected of a result.
-enum Want {
+pub enum Want {
     /// These bits.
     Bits(fn(u64, u64, u64) -> u64),
     /// An `f32` within a relative error of the exact value (`f64`), or both NaN, or within 1e-37 of each
@@ -18,17 +18,17 @@ enum Want {
 use Want::{Around, Bits, Near};
 
 /// One instruction: its text with `%d`, `%a`, `%b`, `%c` for registers; the width in bytes of each.
-struct Case {
+pub struct Case {
     text: &'static str,
     widths: [u8; 4],
     want: Want,
 }
 
-fn case(text: &'static str, widths: [u8; 4], want: Want) -> Case {
+pub fn case(text: &'static str, widths: [u8; 4], want: Want) -> Case {
     Case { text, widths, want }
 }
 
-fn f(bits: u64) -> f32 {
+pub fn f(bits: u64) -> f32 {
     f32::from_bits(bits as u32)
 }
 
@@ -36,7 +36,7 @@ fn g(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-fn wf(value: f32) -> u64 {
+pub fn wf(value: f32) -> u64 {
     // All NaNs are one.
     if value.is_nan() {
         0x7fff_ffff
@@ -53,7 +53,7 @@ fn wg(value: f64) -> u64 {
     }
 }
 
-fn s(bits: u64) -> i32 {
+pub fn s(bits: u64) -> i32 {
     bits as i32
 }
 
@@ -75,9 +75,9 @@ fn halves(a: u64, b: u64, f: impl Fn(i16, i16) -> i16) -> u64 {
     half(0) | half(16)
 }
 
-const S: [u8; 4] = [4, 4, 4, 4];
-const D: [u8; 4] = [8, 8, 8, 8];
-const H: [u8; 4] = [2, 2, 2, 2];
+pub const S: [u8; 4] = [4, 4, 4, 4];
+pub const D: [u8; 4] = [8, 8, 8, 8];
+pub const H: [u8; 4] = [2, 2, 2, 2];
 
 #[rustfmt::skip]
 fn integer_cases() -> Vec<Case> {
@@ -493,7 +493,7 @@ fn is_float(text: &str, width: u8) -> bool {
     }
 }
 
-fn check(cases: &[Case]) {
+pub fn check(cases: &[Case]) {
     let text = source(cases);
     let inputs: Vec<Vec<Vec<u64>>> = cases
         .iter()

@@ -14,6 +14,7 @@ mod gpu;
 mod instructions;
 mod kernels;
 mod limits;
+mod newer;
 mod rounding;
 mod textures;
 mod wild;

@@ -30,7 +30,18 @@ impl<'a> Body<'a> {
             flags: &flags,
             types: &types,
         };
+        if flags.contains(&"f32x2") {
+            return self.float_pairs(at, &words);
+        }
         match at.opcode {
+            "createpolicy" => self.cache_policy(at),
+            "cp" => self.copy(at, &words),
+            "add" | "sub" | "fma"
+                if matches!(types.as_slice(), [Type::F32, Type::F16 | Type::Bf16]) =>
+            {
+                self.mixed_floats(at, &words)
+            }
+            "min" | "max" if at.operands.len() == 4 => self.of_three(at, &words),
             "mov" => self.mov(at, &words),
             "setp" => self.setp(at, &words),
             "set" => self.set(at, &words),
@@ -67,6 +78,7 @@ impl<'a> Body<'a> {
             NEUTRAL.contains(flag)
                 || [
                     "lo", "hi", "wide", "l", "r", "wrap", "clamp", "shiftamt", "NaN", "relu",
+                    "xorsign", "abs",
                 ]
                 .contains(flag)
                 || ["ftz", "sat"].contains(flag)
@@ -175,6 +187,17 @@ impl<'a> Body<'a> {
 
     fn pack(&mut self, elements: &[Operand<'_>], dest: Reg, width: u8) -> Lowered {
         match (elements, width) {
+            ([a, b], 2) => {
+                let (a, b) = (self.read(a, 2)?, self.read(b, 2)?);
+                self.simple(&parts::pack16(), dest, vec![a, b]);
+            }
+            ([a, b, c, d], 4) => {
+                let (a, b) = (self.read(a, 2)?, self.read(b, 2)?);
+                let (c, d) = (self.read(c, 2)?, self.read(d, 2)?);
+                let low = self.compute(&parts::pack16(), vec![a, b]);
+                let high = self.compute(&parts::pack16(), vec![c, d]);
+                self.simple(&parts::pack32(), dest, vec![low, high]);
+            }
             ([a, b], 4) => {
                 let (a, b) = (self.read(a, 2)?, self.read(b, 2)?);
                 self.simple(&parts::pack32(), dest, vec![a, b]);
@@ -199,12 +222,11 @@ impl<'a> Body<'a> {
         let source = self.read(source, width)?;
         // A destination may be the source's own register: all parts are taken before any is written.
         let values = match (elements.len(), width) {
-            (2, 4) => self.halves(source, 4)?,
-            (2, 8) => self.halves(source, 8)?,
-            (4, 8) => {
-                let words = self.halves(source, 8)?;
-                let mut values = self.halves(words[0], 4)?;
-                values.extend(self.halves(words[1], 4)?);
+            (2, 2 | 4 | 8) => self.halves(source, width)?,
+            (4, 4 | 8) => {
+                let words = self.halves(source, width)?;
+                let mut values = self.halves(words[0], width / 2)?;
+                values.extend(self.halves(words[1], width / 2)?);
                 values
             }
             _ => return Err(self.unbuilt()),
@@ -222,13 +244,13 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    fn halves(&mut self, source: Reg, width: u8) -> Lowered<Vec<Reg>> {
-        let low = table::resize(width, width / 2, false).ok_or_else(|| self.unbuilt())?;
-        let high = if width == 8 {
-            parts::high64()
-        } else {
-            parts::high32()
+    pub(super) fn halves(&mut self, source: Reg, width: u8) -> Lowered<Vec<Reg>> {
+        let (low, high) = match width {
+            8 => (table::resize(8, 4, false), parts::high64()),
+            4 => (table::resize(4, 2, false), parts::high32()),
+            _ => (Some(parts::low16()), parts::high16()),
         };
+        let low = low.ok_or_else(|| self.unbuilt())?;
         Ok(vec![
             self.compute(&low, vec![source]),
             self.compute(&high, vec![source]),
@@ -254,6 +276,13 @@ impl<'a> Body<'a> {
             let dest = self.dest(d, 4)?;
             self.simple(&pair, dest, vec![a, b]);
             return Ok(());
+        }
+        if words.has("tf32") {
+            let round = convert::tf32(words).ok_or_else(|| self.unbuilt())?;
+            let [d, s] = self.operands(at)?;
+            let source = self.read(s, 4)?;
+            let value = self.compute(&round, vec![source]);
+            return self.write32(d, value);
         }
         let [d, s] = self.operands(at)?;
         let chain = convert::find(words).ok_or_else(|| self.unbuilt())?;
@@ -414,14 +443,50 @@ impl<'a> Body<'a> {
     }
 
     fn lop3(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let [d, a, b, c, Operand::Integer(bits)] = self.operands(at)? else {
-            return Err(self.unbuilt());
+        let (d, a, b, c, bits, predicates) = match at.operands.as_slice() {
+            [d, a, b, c, Operand::Integer(bits)] => (d, a, b, c, bits, None),
+            // With a predicate: whether any bit is set, together with another by the named operation.
+            [Operand::Pair(d, p), a, b, c, Operand::Integer(bits), q] => {
+                (&**d, a, b, c, bits, Some((&**p, q)))
+            }
+            _ => return Err(self.unbuilt()),
         };
         let mut simple: Simple = table::find(words).ok_or_else(|| self.unbuilt())?;
         simple.imm = bits.cast_unsigned() & 0xff;
         let sources = vec![self.read(a, 4)?, self.read(b, 4)?, self.read(c, 4)?];
-        let dest = self.dest(d, 4)?;
-        self.simple(&simple, dest, sources);
+        let Some((p, q)) = predicates else {
+            let dest = self.dest(d, 4)?;
+            self.simple(&simple, dest, sources);
+            return Ok(());
+        };
+        let combine = match words.flags {
+            ["and"] => "and",
+            ["or"] => "or",
+            _ => return Err(self.unbuilt()),
+        };
+        let combine = self.predicate_op(combine)?;
+        let q = self.read(q, 1)?;
+        let value = self.compute(&simple, sources);
+        let zero = self.constant(0, 4);
+        let any = table::compare("ne", Type::U32).ok_or_else(|| self.unbuilt())?;
+        let any = self.compute(&any, vec![value, zero]);
+        let any = self.compute(&combine, vec![any, q]);
+        self.write32(d, value)?;
+        let dest = self.dest(p, 1)?;
+        let copy = table::mov(1).ok_or_else(|| self.unbuilt())?;
+        self.simple(&copy, dest, vec![any]);
+        Ok(())
+    }
+
+    /// A policy of the cache: there is none, so any number is one.
+    fn cache_policy(&mut self, at: &'a Instruction<'a>) -> Lowered {
+        let Some(d) = at.operands.first() else {
+            return Err(self.fail("a wrong number of operands"));
+        };
+        let zero = self.constant(0, 8);
+        let dest = self.dest(d, 8)?;
+        let copy = table::mov(8).ok_or_else(|| self.unbuilt())?;
+        self.simple(&copy, dest, vec![zero]);
         Ok(())
     }
 }

@@ -251,6 +251,14 @@ impl<'a> Body<'a> {
         }
     }
 
+    pub(super) fn guard(&self) -> Option<(Reg, bool)> {
+        self.guard
+    }
+
+    pub(super) fn set_guard(&mut self, guard: Option<(Reg, bool)>) {
+        self.guard = guard;
+    }
+
     pub(super) fn take_guard(&mut self) -> Option<(Reg, bool)> {
         self.guard.take()
     }

@@ -32,7 +32,17 @@ impl<'a> Body<'a> {
                             | "gpu"
                             | "gl"
                             | "sys"
-                    )
+                            // Between ways to memory that a GPU has several of.
+                            | "proxy"
+                            | "alias"
+                            | "async"
+                            | "async::generic"
+                            | "generic"
+                            | "mbarrier_init"
+                            | "release::cluster"
+                            | "op_restrict"
+                    ) || word.starts_with("async.")
+                        || word.starts_with("sync_restrict")
                 };
                 if !words.flags.iter().all(known) {
                     return Err(self.unbuilt());
@@ -470,14 +480,22 @@ impl<'a> Body<'a> {
 
     fn reduce(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
         let [d, value, members] = self.operands(at)?;
-        let &[ty @ (Type::U32 | Type::S32 | Type::B32)] = words.types else {
+        let &[ty @ (Type::U32 | Type::S32 | Type::B32 | Type::F32)] = words.types else {
             return Err(self.unbuilt());
         };
         let kind = words
             .flags
             .iter()
             .find_map(|word| warp::reduction(word, ty));
-        let kind = kind.ok_or_else(|| self.unbuilt())?;
+        let mut kind = kind.ok_or_else(|| self.unbuilt())?;
+        for (word, bit) in [("NaN", warp::NAN), ("abs", warp::ABS)] {
+            if words.has(word) {
+                if ty != Type::F32 {
+                    return Err(self.unbuilt());
+                }
+                kind |= bit;
+            }
+        }
         let s = vec![self.read(value, 4)?, self.read(members, 4)?];
         let d = self.dest(d, 4)?;
         self.exchange(warp::reduce, kind, vec![d], s);

@@ -5,13 +5,14 @@ use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
 use super::body::{Body, Lowered};
 use crate::exec::access::WHOLE;
 use crate::exec::ir::{Kind, Passed, Reg, Traits};
+use crate::exec::machine::OpFn;
 use crate::exec::ops::table::{self, Words};
 use crate::exec::ops::{atomic, memory};
 use crate::exec::spaces::{Access, Place, pack};
 
 /// Words of a memory instruction that change nothing here: scopes, caching, and orderings that every
 /// access of x86 has anyway.
-fn is_hint(word: &str) -> bool {
+pub(super) fn is_hint(word: &str) -> bool {
     matches!(
         word,
         "weak"
@@ -50,14 +51,29 @@ fn is_whole(words: &Words<'_>, count: usize, bytes: u64) -> bool {
     count > 1 && bytes * count as u64 <= WHOLE as u64 && SHARED.iter().any(|word| words.has(word))
 }
 
+/// Elements that one access takes at most; longer vectors are several.
+const MOST_ELEMENTS: usize = 4;
+
 /// What an address stands in.
-struct Target {
+#[derive(Clone, Copy)]
+pub(super) struct Target {
     place: Place,
-    base: Reg,
+    pub(super) base: Reg,
     wide: bool,
     offset: i64,
     /// Where in the entry's parameters, if it is a fixed place there.
     fixed: Option<u64>,
+}
+
+impl Target {
+    /// So many bytes further on.
+    pub(super) fn beyond(self, bytes: i64) -> Self {
+        Self {
+            offset: self.offset.wrapping_add(bytes),
+            fixed: self.fixed.and_then(|place| place.checked_add_signed(bytes)),
+            ..self
+        }
+    }
 }
 
 impl<'a> Body<'a> {
@@ -79,7 +95,11 @@ impl<'a> Body<'a> {
         Ok(space)
     }
 
-    fn target(&mut self, space: Option<Space>, operand: &Operand<'_>) -> Lowered<Target> {
+    pub(super) fn target(
+        &mut self,
+        space: Option<Space>,
+        operand: &Operand<'_>,
+    ) -> Lowered<Target> {
         let Operand::Address(address) = operand else {
             return Err(self.fail("an operand that is no address"));
         };
@@ -151,7 +171,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    fn access(&self, target: &Target, count: usize) -> Lowered<u64> {
+    pub(super) fn access(&self, target: &Target, count: usize) -> Lowered<u64> {
         let access = Access {
             offset: target.offset,
             place: target.place,
@@ -166,7 +186,9 @@ impl<'a> Body<'a> {
         let &[ty] = words.types else {
             return Err(self.unbuilt());
         };
-        let count = if words.has("v4") {
+        let count = if words.has("v8") {
+            8
+        } else if words.has("v4") {
             4
         } else if words.has("v2") {
             2
@@ -179,9 +201,27 @@ impl<'a> Body<'a> {
         Ok((ty, count))
     }
 
+    /// The operands of an instruction without the policy of its cache, which changes nothing here.
+    pub(super) fn without_policy(
+        &self,
+        at: &'a Instruction<'a>,
+        words: &Words<'_>,
+    ) -> Lowered<&'a [Operand<'a>]> {
+        let operands = at.operands.as_slice();
+        let hinted = ["L1::cache_hint", "L2::cache_hint", "level::cache_hint"];
+        if !hinted.iter().any(|word| words.has(word)) {
+            return Ok(operands);
+        }
+        match operands.split_last() {
+            Some((Operand::Register(_) | Operand::Integer(_), rest)) => Ok(rest),
+            _ => Err(self.fail("no policy of the cache")),
+        }
+    }
+
+    /// The parts of a vector, which may be of one element.
     fn elements<'o>(&self, operand: &'o Operand<'a>, count: usize) -> Lowered<&'o [Operand<'a>]> {
         let elements = match operand {
-            Operand::Vector(elements) if count > 1 => elements.as_slice(),
+            Operand::Vector(elements) => elements.as_slice(),
             operand => std::slice::from_ref(operand),
         };
         if elements.len() == count {
@@ -192,11 +232,12 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn load(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let [d, address] = self.operands(at)?;
-        let space = self.space(words, &["v2", "v4"])?;
+        let [d, address] = self.without_policy(at, words)? else {
+            return Err(self.fail("a wrong number of operands"));
+        };
+        let space = self.space(words, &["v2", "v4", "v8"])?;
         let (ty, count) = self.shape(words)?;
-        let target = self.target(space, address)?;
-        let imm = self.access(&target, count)?;
+        let mut target = self.target(space, address)?;
         let signed = matches!(ty, Type::S8 | Type::S16 | Type::S32);
         let elements = self.elements(d, count)?;
         // All elements of one instruction go to registers of one width; wider ones are extended after.
@@ -218,25 +259,35 @@ impl<'a> Body<'a> {
         for element in elements {
             results.push(self.dest(element, width)?);
         }
-        // What cannot fail may run before everything else; what fails, fails only if it is reached.
-        let len = ty.size() * count as u64;
+        if count > MOST_ELEMENTS && results.contains(&target.base) {
+            // The first part must not take the others' address away.
+            let copy = table::mov(self.func.regs[target.base as usize]);
+            let copy = copy.ok_or_else(|| self.unbuilt())?;
+            target.base = self.compute(&copy, vec![target.base]);
+        }
         let size = ptx::layout::params_size(self.tree);
-        let sure = target.fixed.is_some_and(|place| {
-            place.is_multiple_of(len) && place.checked_add(len).is_some_and(|end| end <= size)
-        });
-        let kind = if sure {
-            Kind::Param { run, imm }
-        } else {
-            let volatile = ["volatile", "relaxed", "acquire", "mmio"]
-                .iter()
-                .any(|word| words.has(word));
-            let traits = Traits {
-                private: matches!(target.place, Place::Local | Place::Generic),
-                volatile,
+        for (part, results) in results.chunks(MOST_ELEMENTS).enumerate() {
+            let len = ty.size() * results.len() as u64;
+            let target = target.beyond((part * MOST_ELEMENTS) as i64 * ty.size() as i64);
+            let imm = self.access(&target, results.len())?;
+            // What cannot fail may run before everything else; what fails, fails only if it is reached.
+            let sure = target.fixed.is_some_and(|place| {
+                place.is_multiple_of(len) && place.checked_add(len).is_some_and(|end| end <= size)
+            });
+            let kind = if sure {
+                Kind::Param { run, imm }
+            } else {
+                let volatile = ["volatile", "relaxed", "acquire", "mmio"]
+                    .iter()
+                    .any(|word| words.has(word));
+                let traits = Traits {
+                    private: matches!(target.place, Place::Local | Place::Generic),
+                    volatile,
+                };
+                Kind::Load { run, imm, traits }
             };
-            Kind::Load { run, imm, traits }
-        };
-        self.emit(kind, results.clone(), vec![target.base]);
+            self.emit(kind, results.to_vec(), vec![target.base]);
+        }
         if words.has("acquire") {
             self.fence();
         }
@@ -247,24 +298,31 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn store(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
-        let [address, value] = self.operands(at)?;
-        let space = self.space(words, &["v2", "v4"])?;
+        let [address, value] = self.without_policy(at, words)? else {
+            return Err(self.fail("a wrong number of operands"));
+        };
+        let space = self.space(words, &["v2", "v4", "v8"])?;
         let (ty, count) = self.shape(words)?;
         let target = self.target(space, address)?;
-        let imm = self.access(&target, count)?;
         let bytes = ty.size() as u8;
         let elements = self.elements(value, count)?;
-        let mut sources = vec![target.base];
+        let mut values = Vec::with_capacity(count);
         for element in elements {
             // Bytes are stored from 16-bit registers or wider ones, narrowed to 16 bits.
-            sources.push(self.read(element, bytes.max(2))?);
+            values.push(self.read(element, bytes.max(2))?);
         }
         let whole = is_whole(words, count, ty.size());
         let run = memory::store(bytes, bytes.max(2), whole).ok_or_else(|| self.unbuilt())?;
         if words.has("release") {
             self.fence();
         }
-        self.emit(Kind::Store { run, imm }, Vec::new(), sources);
+        for (part, values) in values.chunks(MOST_ELEMENTS).enumerate() {
+            let target = target.beyond((part * MOST_ELEMENTS) as i64 * ty.size() as i64);
+            let imm = self.access(&target, values.len())?;
+            let mut sources = vec![target.base];
+            sources.extend(values);
+            self.emit(Kind::Store { run, imm }, Vec::new(), sources);
+        }
         Ok(())
     }
 
@@ -272,10 +330,10 @@ impl<'a> Body<'a> {
         const NAMES: [&str; 10] = [
             "add", "and", "or", "xor", "exch", "cas", "inc", "dec", "min", "max",
         ];
-        let space = self.space(words, &NAMES)?;
-        let &[ty] = words.types else {
-            return Err(self.unbuilt());
-        };
+        const VECTORS: [&str; 3] = ["v2", "v4", "v8"];
+        let known: Vec<&str> = NAMES.iter().chain(&VECTORS).copied().collect();
+        let space = self.space(words, &known)?;
+        let (ty, length) = self.shape(words)?;
         let named: Vec<&str> = words
             .flags
             .iter()
@@ -286,7 +344,7 @@ impl<'a> Body<'a> {
             return Err(self.unbuilt());
         };
         let (run, count) = atomic::find(name, ty).ok_or_else(|| self.unbuilt())?;
-        let (d, address, values) = match (words.opcode, at.operands.as_slice()) {
+        let (d, address, values) = match (words.opcode, self.without_policy(at, words)?) {
             ("atom", [d, address, values @ ..]) => (Some(d), address, values),
             ("red", [address, values @ ..]) => (None, address, values),
             _ => return Err(self.fail("a wrong number of operands")),
@@ -298,8 +356,14 @@ impl<'a> Body<'a> {
         if target.place == Place::Param {
             return Err(self.unbuilt());
         }
-        let imm = self.access(&target, 1)?;
         let width = ty.size() as u8;
+        if length > 1 {
+            let [value] = values else {
+                return Err(self.unbuilt());
+            };
+            return self.atomics(target, run, (width, length), d, value);
+        }
+        let imm = self.access(&target, 1)?;
         let mut sources = vec![target.base];
         for value in values {
             sources.push(self.read(value, width)?);
@@ -311,6 +375,42 @@ impl<'a> Body<'a> {
         self.emit(Kind::Atomic { run, imm }, results.clone(), sources);
         if let (Some(d), Some(&result)) = (d, results.first()) {
             self.finish(d, result, false)?;
+        }
+        Ok(())
+    }
+
+    /// An atomic of a vector of so many elements, of so many bytes each: each element is atomic by itself.
+    fn atomics(
+        &mut self,
+        target: Target,
+        run: OpFn,
+        (width, length): (u8, usize),
+        d: Option<&Operand<'a>>,
+        value: &Operand<'a>,
+    ) -> Lowered {
+        let mut values = Vec::with_capacity(length);
+        for element in self.elements(value, length)? {
+            values.push(self.read(element, width)?);
+        }
+        let mut results = Vec::new();
+        for (index, value) in values.into_iter().enumerate() {
+            let imm = self.access(&target.beyond((index * usize::from(width)) as i64), 1)?;
+            // A destination may be another element's operand, or the address.
+            let result = d.map(|_| self.temp(width));
+            results.extend(result);
+            let written = result.into_iter().collect();
+            self.emit(Kind::Atomic { run, imm }, written, vec![target.base, value]);
+        }
+        let Some(d) = d.filter(|d| !matches!(d, Operand::Sink)) else {
+            return Ok(());
+        };
+        let copy = table::mov(width).ok_or_else(|| self.unbuilt())?;
+        for (element, result) in self.elements(d, length)?.iter().zip(results) {
+            if !matches!(element, Operand::Sink) {
+                let dest = self.dest(element, width)?;
+                self.simple(&copy, dest, vec![result]);
+                self.finish(element, dest, false)?;
+            }
         }
         Ok(())
     }

@@ -7,7 +7,9 @@ mod arith;
 mod body;
 mod compare;
 mod control;
+mod copies;
 mod memory;
+mod newer;
 mod texture;
 
 use std::cell::OnceCell;
@@ -56,6 +58,8 @@ pub(crate) struct Lowered {
     pub(crate) pressure: u32,
     /// Whether it asks of addresses whether they are constants'.
     pub(crate) asks_constants: bool,
+    /// Whether it uses the system's part of shared memory.
+    pub(crate) asks_reserved: bool,
 }
 
 fn error(line: u32, function: &str, message: impl Into<String>) -> LoadError {
@@ -214,6 +218,7 @@ impl<'a> ModuleFacts<'a> {
             local_stride: 0,
             pressure: 0,
             asks_constants: false,
+            asks_reserved: false,
         };
         let too_many = || {
             let (what, most) = if room < KERNEL_INSTRUCTIONS {
@@ -238,6 +243,7 @@ impl<'a> ModuleFacts<'a> {
             lowered.pressure = lowered.pressure.max(pressure);
             lowered.local_bytes = lowered.local_bytes.max(func.local_bytes);
             lowered.asks_constants |= func.asks_constants;
+            lowered.asks_reserved |= func.asks_reserved;
             lowered.funcs.push(func);
         }
         let blocks = lowered.funcs.iter().flat_map(|func| &func.blocks);

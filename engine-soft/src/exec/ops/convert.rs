@@ -139,6 +139,12 @@ fn to_float(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
             (Type::F32, true, false) => int32_to_f32,
             (Type::F32, false, false) => cold::signed_to_32,
             (Type::F64, true, true) => cold::signed_to_64,
+            (Type::F32, false, true) => unsigned64_to_f32,
+            (Type::F64, false, true) => unsigned64_to_f64,
+            (Type::F16 | Type::Bf16, ..) => {
+                chain.push(to_half(to, signed, wide, Some(rounding)));
+                return Some(chain);
+            }
             (Type::F64, _, false) => {
                 return to_float(
                     from,
@@ -167,16 +173,49 @@ fn to_float(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
         (Type::F64, true, false) => op!(i32 => f64; |a| f64::from(a)),
         (Type::F64, false, true) => op!(u64 => f64; |a| a as f64),
         (Type::F64, true, true) => op!(i64 => f64; |a| a as f64),
-        _ => {
-            let imm = half::kind(to) | u64::from(signed) << 8;
-            Simple::cold(
-                integer_to_half,
-                [2, if wide { 8 } else { 4 }, 0, 0],
-                imm | u64::from(wide) << 9,
-            )
-        }
+        _ => to_half(to, signed, wide, None),
     });
     Some(chain)
+}
+
+/// An integer to a 16-bit float.
+fn to_half(to: Type, signed: bool, wide: bool, rounding: Option<Rounding>) -> Simple {
+    let imm = half::kind(to) | direction(rounding) << 8 | FROM_F64;
+    Simple::cold(
+        integer_to_half,
+        [2, if wide { 8 } else { 4 }, 0, 0],
+        imm | u64::from(signed) << 16 | u64::from(wide) << 17,
+    )
+}
+
+/// What [`narrow_to_half`] knows a rounding as.
+fn direction(rounding: Option<Rounding>) -> u64 {
+    match rounding {
+        None => 0,
+        Some(Rounding::Zero) => 1,
+        Some(Rounding::Down) => 2,
+        Some(Rounding::Up) => 3,
+    }
+}
+
+/// Half of a number, with the bit that goes kept as a sticky one: it rounds as the number does.
+fn half_of(a: u64) -> u64 {
+    a >> 1 | a & 1
+}
+
+fn unsigned64_to_f32(a: u64, b: u64, c: u64, mxcsr: u64) -> u64 {
+    if a >> 63 == 0 {
+        return cold::signed_to_32(a, b, c, mxcsr);
+    }
+    let half = f32::from_bits(cold::signed_to_32(half_of(a), b, c, mxcsr) as u32);
+    (half * 2.0).to_bits().into()
+}
+
+fn unsigned64_to_f64(a: u64, b: u64, c: u64, mxcsr: u64) -> u64 {
+    if a >> 63 == 0 {
+        return cold::signed_to_64(a, b, c, mxcsr);
+    }
+    (f64::from_bits(cold::signed_to_64(half_of(a), b, c, mxcsr)) * 2.0).to_bits()
 }
 
 fn int32_to_f32(a: u64, b: u64, c: u64, mxcsr: u64) -> u64 {
@@ -184,7 +223,7 @@ fn int32_to_f32(a: u64, b: u64, c: u64, mxcsr: u64) -> u64 {
 }
 
 fn integer_to_half(a: u64, _: u64, _: u64, imm: u64) -> u64 {
-    let value = match (imm >> 8 & 1 != 0, imm >> 9 & 1 != 0) {
+    let value = match (imm >> 16 & 1 != 0, imm >> 17 & 1 != 0) {
         (true, true) => a.cast_signed() as i128,
         (true, false) => i128::from(a as u32 as i32),
         (false, _) => i128::from(a),
@@ -199,7 +238,7 @@ fn integer_to_half(a: u64, _: u64, _: u64, imm: u64) -> u64 {
         let away = u64::from(back.unsigned_abs() > value.unsigned_abs());
         f64::from_bits((near.to_bits() - away) | 1)
     };
-    u64::from(half::from_f64(sticky, imm))
+    narrow_to_half(sticky.to_bits(), 0, 0, imm)
 }
 
 /// How a float becomes an integer.
@@ -329,13 +368,10 @@ fn floats(from: Type, to: Type, words: &Words<'_>) -> Option<Vec<Simple>> {
                     4
                 }
             };
-            let rounding = match words.directed() {
-                None => 0,
-                Some(Rounding::Zero) => 1,
-                Some(Rounding::Down) => 2,
-                Some(Rounding::Up) => 3,
-            };
-            let imm = half::kind(to) | rounding << 8 | u64::from(source == 8) << 10;
+            let mut imm = half::kind(to) | direction(words.directed()) << 8;
+            if source == 8 {
+                imm |= FROM_F64;
+            }
             let whole = match whole(words) {
                 None => 0,
                 Some(Whole::Near) => 1,
@@ -375,7 +411,52 @@ pub(crate) fn pair(to: Type, words: &Words<'_>) -> Option<Simple> {
     ))
 }
 
-/// To a 16-bit float; bits 8 and 9: rounding; bit 10: from `f64`; from bit 11: to an integer first.
+/// Bit of `imm` of [`narrow_to_half`]: from `f64`.
+const FROM_F64: u64 = 1 << 10;
+
+/// `cvt.rna.tf32.f32` and its kin: an `f32` of which 10 bits of the fraction are left.
+pub(crate) fn tf32(words: &Words<'_>) -> Option<Simple> {
+    if !words.only(&["tf32", "rn", "rna", "rz", "relu", "satfinite"]) {
+        return None;
+    }
+    let relu = u64::from(words.has("relu"));
+    let rounding = if words.has("rna") {
+        0
+    } else if words.has("rn") {
+        1
+    } else {
+        2
+    };
+    let finite = u64::from(words.has("satfinite"));
+    Some(Simple::cold(
+        round_to_tf32,
+        [4, 4, 0, 0],
+        rounding | relu << 2 | finite << 3,
+    ))
+}
+
+fn round_to_tf32(a: u64, _: u64, _: u64, imm: u64) -> u64 {
+    const LOST: u32 = 0x1fff;
+    let bits = a as u32;
+    if f32::from_bits(bits).is_nan() {
+        return 0x7fff_ffff;
+    }
+    let mut rounded = match imm & 3 {
+        _ if bits & 0x7f80_0000 == 0x7f80_0000 => bits,
+        0 => bits + 0x1000,
+        1 => bits + 0xfff + (bits >> 13 & 1),
+        _ => bits,
+    } & !LOST;
+    if imm >> 3 & 1 != 0 && rounded & 0x7fff_ffff == 0x7f80_0000 {
+        rounded = rounded & 0x8000_0000 | 0x7f7f_e000;
+    }
+    if imm >> 2 & 1 != 0 && rounded >> 31 != 0 {
+        rounded = 0;
+    }
+    rounded.into()
+}
+
+/// To a 16-bit float; bits 8 and 9: rounding; [`FROM_F64`]; from bit 11: to an integer first.
 fn narrow_to_half(a: u64, _: u64, _: u64, imm: u64) -> u64 {
     let value = if imm >> 10 & 1 != 0 {
         f64::from_bits(a)

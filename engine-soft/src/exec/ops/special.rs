@@ -38,7 +38,16 @@ pub(crate) enum Special {
     GridHigh,
     /// `%envreg2`: the lower half.
     GridLow,
+    /// `%reserved_smem_offset_begin` and the numbered ones: where the system's part of shared memory begins.
+    ReservedBegin,
+    /// `%reserved_smem_offset_end`
+    ReservedEnd,
+    /// `%reserved_smem_offset_cap`
+    ReservedCap,
 }
+
+/// Bytes of shared memory of each block that are the system's; code of cooperative groups uses them.
+pub(crate) const RESERVED_SHARED: u32 = 1024;
 
 impl Special {
     /// The register of this name, its component, and its width in bytes. `None` if there is none of it.
@@ -72,6 +81,12 @@ impl Special {
             ("WARP_SZ", None) => Self::WarpSize,
             ("envreg1", None) => Self::GridHigh,
             ("envreg2", None) => Self::GridLow,
+            (
+                "reserved_smem_offset_begin" | "reserved_smem_offset_0" | "reserved_smem_offset_1",
+                None,
+            ) => Self::ReservedBegin,
+            ("reserved_smem_offset_end", None) => Self::ReservedEnd,
+            ("reserved_smem_offset_cap", None) => Self::ReservedCap,
             _ => return None,
         };
         Some((plain, 4))
@@ -117,6 +132,9 @@ impl Special {
             Self::One => 19,
             Self::GridHigh => 20,
             Self::GridLow => 21,
+            Self::ReservedBegin => 22,
+            Self::ReservedEnd => 23,
+            Self::ReservedCap => 24,
         }
     }
 
@@ -278,6 +296,8 @@ pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
         20 if launch.cooperative => cx.splat_wide(op, GRID_BASE >> 32),
         21 if launch.cooperative => cx.splat_wide(op, GRID_BASE & 0xffff_ffff),
         20 | 21 => cx.splat_wide(op, 0),
+        22 => cx.splat_wide(op, same(launch.reserved_shared())),
+        23 | 24 => cx.splat_wide(op, same(launch.reserved_shared() + RESERVED_SHARED)),
         _ => cx.splat_wide(op, 1),
     }
     debug_assert!(u64::from(cx.local_stride) <= WINDOW);

@@ -509,6 +509,17 @@ fn integer(words: &Words<'_>, ty: Type) -> Option<Simple> {
     }
 }
 
+/// A number with the sign that the product of two others has; a NaN stays as it is.
+#[inline(always)]
+fn xor_sign(value: f32, a: f32, b: f32) -> f32 {
+    let sign = (a.to_bits() ^ b.to_bits()) & 0x8000_0000;
+    if value.is_nan() {
+        value
+    } else {
+        f32::from_bits(value.to_bits() | sign)
+    }
+}
+
 #[inline(always)]
 fn low24(a: u32) -> u32 {
     a & 0xff_ffff
@@ -594,8 +605,20 @@ fn float(words: &Words<'_>, ty: Type) -> Option<Simple> {
             _ => Some(op!(f64 => f64; |a| -a)),
         },
         "abs" => floats!(ty; T => T; |a| a.abs()),
-        "min" if words.has("xorsign") || words.has("abs") => None,
-        "max" if words.has("xorsign") || words.has("abs") => None,
+        // The smaller or larger of the amounts, negative if one operand is.
+        "min" | "max" if words.has("xorsign") && words.has("abs") && ty == Type::F32 => {
+            Some(match (words.opcode, words.has("NaN")) {
+                ("min", false) => {
+                    op!(f32, f32 => f32; |a, b| xor_sign(min(a.abs(), b.abs()), a, b))
+                }
+                ("min", true) => {
+                    op!(f32, f32 => f32; |a, b| xor_sign(min_nan(a.abs(), b.abs()), a, b))
+                }
+                (_, false) => op!(f32, f32 => f32; |a, b| xor_sign(max(a.abs(), b.abs()), a, b)),
+                (_, true) => op!(f32, f32 => f32; |a, b| xor_sign(max_nan(a.abs(), b.abs()), a, b)),
+            })
+        }
+        _ if words.has("xorsign") || words.has("abs") => None,
         "min" if words.has("NaN") => floats!(ty; T, T => T; |a, b| min_nan(a, b)),
         "max" if words.has("NaN") => floats!(ty; T, T => T; |a, b| max_nan(a, b)),
         "min" => floats!(ty; T, T => T; |a, b| min(a, b)),
@@ -723,6 +746,21 @@ pub(crate) mod parts {
     /// Two 16-bit halves to 32 bits.
     pub(crate) fn pack32() -> Simple {
         op!(u16, u16 => u32; |low, high| u32::from(high) << 16 | u32::from(low))
+    }
+
+    /// Two bytes, the low ones of 16-bit registers, to 16 bits.
+    pub(crate) fn pack16() -> Simple {
+        op!(u16, u16 => u16; |low, high| high << 8 | low & 0xff)
+    }
+
+    /// The lower and upper byte of 16 bits.
+    pub(crate) fn low16() -> Simple {
+        op!(u16 => u16; |a| a & 0xff)
+    }
+
+    /// See [`low16`].
+    pub(crate) fn high16() -> Simple {
+        op!(u16 => u16; |a| a >> 8)
     }
 
     /// The upper half of 32 bits.

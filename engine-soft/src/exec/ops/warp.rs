@@ -5,12 +5,17 @@
 
 use crate::exec::machine::{Event, Flow, Machine, Op};
 use crate::exec::mask::{Mask, WORDS};
+use crate::exec::ops::float::{max, max_nan, min, min_nan};
 use ptx::ast::Type;
 
 /// Warps of a gang.
 const WARPS: usize = WORDS * 2;
 /// Bit of `imm`: source 3 (or the last) is a member mask.
 pub(crate) const SYNC: u64 = 1 << 32;
+/// Bit of `imm` of [`reduce`]: a NaN among the values is the result.
+pub(crate) const NAN: u64 = 1 << 8;
+/// Bit of `imm` of [`reduce`]: without their signs.
+pub(crate) const ABS: u64 = 1 << 9;
 
 impl Machine<'_> {
     fn operand(&self, op: &Op, source: usize, lane: usize) -> u32 {
@@ -211,7 +216,23 @@ pub(crate) unsafe fn reduce(cx: &mut Machine<'_>, op: &Op) -> Flow {
     if let Err(flow) = cx.members(op, Some(1)) {
         return flow;
     }
-    let combine = |a: u32, b: u32| match op.imm {
+    let floats = |a: u32, b: u32| {
+        let (a, b) = (f32::from_bits(a), f32::from_bits(b));
+        let value = match (op.imm & 0xf, op.imm & NAN != 0) {
+            (8, false) => min(a, b),
+            (8, true) => min_nan(a, b),
+            (_, false) => max(a, b),
+            (_, true) => max_nan(a, b),
+        };
+        value.to_bits()
+    };
+    let amount = if op.imm & ABS != 0 {
+        0x7fff_ffff
+    } else {
+        u32::MAX
+    };
+    let combine = |a: u32, b: u32| match op.imm & 0xf {
+        8 | 9 => floats(a, b),
         0 => a.wrapping_add(b),
         1 => a.min(b),
         2 => a.max(b),
@@ -233,7 +254,7 @@ pub(crate) unsafe fn reduce(cx: &mut Machine<'_>, op: &Op) -> Flow {
         for lane in each(lanes) {
             let members = lanes & cx.operand(op, 1, base + lane);
             let result = each(members)
-                .map(|other| values[other])
+                .map(|other| values[other] & amount)
                 .reduce(combine)
                 .unwrap_or(0);
             cx.set_if(op, 0, base + lane, 4, result.into());
@@ -310,6 +331,9 @@ pub(crate) fn vote_mode(word: &str) -> Option<u64> {
 /// The operation of `redux`.
 pub(crate) fn reduction(word: &str, ty: Type) -> Option<u64> {
     Some(match (word, ty) {
+        ("min", Type::F32) => 8,
+        ("max", Type::F32) => 9,
+        (_, Type::F32) => return None,
         ("add", _) => 0,
         ("min", Type::U32) => 1,
         ("max", Type::U32) => 2,

@@ -164,6 +164,10 @@ impl<'a> Body<'a> {
             }
             return Err(self.fail(&format!("special register %{name} is not supported")));
         };
+        self.func.asks_reserved |= matches!(
+            special,
+            Special::ReservedBegin | Special::ReservedEnd | Special::ReservedCap
+        );
         Ok((self.special(special, width), width))
     }
 
