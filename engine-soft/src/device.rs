@@ -12,10 +12,11 @@ use crate::memory::Budget;
 use crate::module::ImageCache;
 use crate::scheduler::Pool;
 
-/// Compute capability 12.1, which real devices have; programs choose their PTX by it.
-const COMPUTE_CAPABILITY: (i32, i32) = (12, 1);
-/// CU_FUNC_ATTRIBUTE_BINARY_VERSION of every kernel.
-pub(crate) const BINARY_VERSION: u32 = 121;
+/// The compute capability that a device says it has unless it is told otherwise, as 10 × major + minor:
+/// compilers and libraries choose their PTX by it. NVIDIA's libraries hold PTX for sm_120 and sm_121 alone.
+const CAPABILITY: u32 = 121;
+/// Those that real devices have, and that compilers of CUDA 13 know.
+pub const CAPABILITIES: [u32; 11] = [75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121];
 /// Threads that an SM holds.
 pub(crate) const THREADS_PER_SM: u32 = 1536;
 /// Blocks that an SM holds.
@@ -38,6 +39,8 @@ pub struct Config {
     pub memory: u64,
     /// Threads that run the devices' work, all together.
     pub workers: usize,
+    /// The compute capability that they say they have, as 10 × major + minor: one of [`CAPABILITIES`].
+    pub capability: u32,
 }
 
 impl Default for Config {
@@ -55,6 +58,7 @@ impl Config {
             devices,
             memory: machine_memory() / 2 / u64::from(devices.max(1)),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
+            capability: CAPABILITY,
         }
     }
 }
@@ -72,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) budgets: Vec<Arc<Budget>>,
     pub(crate) images: ImageCache,
     pub(crate) pool: Pool,
+    /// See [`Config::capability`].
+    pub(crate) capability: u32,
 }
 
 impl SoftEngine {
@@ -97,6 +103,12 @@ impl SoftEngine {
                 "a software GPU needs 1 to 8 devices, some memory and at least one worker",
             ));
         }
+        if !CAPABILITIES.contains(&config.capability) {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::InvalidInput,
+                format!("{} is no compute capability of a device", config.capability),
+            ));
+        }
         if numbers.is_empty() || numbers.iter().any(|number| *number >= config.devices) {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
@@ -112,9 +124,10 @@ impl SoftEngine {
                     .collect(),
                 images: ImageCache::default(),
                 pool: Pool::new(config.workers)?,
+                capability: config.capability,
             }),
             facts: numbers
-                .map(|&number| device_facts(number, memory, config.workers))
+                .map(|&number| device_facts(number, memory, config))
                 .collect(),
         })
     }
@@ -142,12 +155,12 @@ impl Engine for SoftEngine {
     }
 }
 
-fn device_facts(ordinal: u32, memory: u64, workers: usize) -> DeviceFacts {
+fn device_facts(ordinal: u32, memory: u64, config: &Config) -> DeviceFacts {
     DeviceFacts {
         name: "OpenMPS software GPU".into(),
         uuid: uuid(ordinal),
         total_memory: memory,
-        attributes: attributes(ordinal, workers),
+        attributes: attributes(ordinal, config),
         window: 0,
         window_bytes: 0,
     }
@@ -155,9 +168,9 @@ fn device_facts(ordinal: u32, memory: u64, workers: usize) -> DeviceFacts {
 
 /// The values of attributes by their numbers. Whatever is not named is a feature
 /// that is not built, and 0.
-fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
+fn attributes(ordinal: u32, config: &Config) -> Vec<i32> {
     let mut values = vec![0; DEVICE_ATTRIBUTES.len() + 1];
-    let sms = i32::try_from(workers).unwrap_or(i32::MAX);
+    let sms = i32::try_from(config.workers).unwrap_or(i32::MAX);
     let known: &[(Attribute, i32)] = &[
         (Attribute::MAX_THREADS_PER_BLOCK, 1024),
         (Attribute::MAX_BLOCK_DIM_X, 1024),
@@ -216,8 +229,14 @@ fn attributes(ordinal: u32, workers: usize) -> Vec<i32> {
         ),
         (Attribute::ASYNC_ENGINE_COUNT, 1),
         (Attribute::UNIFIED_ADDRESSING, 1),
-        (Attribute::COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY.0),
-        (Attribute::COMPUTE_CAPABILITY_MINOR, COMPUTE_CAPABILITY.1),
+        (
+            Attribute::COMPUTE_CAPABILITY_MAJOR,
+            signed(config.capability / 10),
+        ),
+        (
+            Attribute::COMPUTE_CAPABILITY_MINOR,
+            signed(config.capability % 10),
+        ),
         (Attribute::STREAM_PRIORITIES_SUPPORTED, 1),
         (Attribute::GLOBAL_L1_CACHE_SUPPORTED, 1),
         (Attribute::LOCAL_L1_CACHE_SUPPORTED, 1),
@@ -295,6 +314,7 @@ mod tests {
             devices: 2,
             memory: (1 << 30) + 1,
             workers: 3,
+            capability: 90,
         };
         let engine = SoftEngine::new(&config).unwrap();
         let [first, second] = engine.devices() else {
@@ -313,6 +333,9 @@ mod tests {
         assert_eq!(first.total_memory, 1 << 30);
         let count = first.attribute(Attribute::MULTIPROCESSOR_COUNT.0);
         assert_eq!(count, Some(3));
+        let major = first.attribute(Attribute::COMPUTE_CAPABILITY_MAJOR.0);
+        let minor = first.attribute(Attribute::COMPUTE_CAPABILITY_MINOR.0);
+        assert_eq!((major, minor), (Some(9), Some(0)));
         for (attribute, name) in DEVICE_ATTRIBUTES {
             assert!(first.attribute(attribute.0).is_some(), "{name}");
         }
@@ -331,6 +354,10 @@ mod tests {
                 ..good
             },
             Config { workers: 0, ..good },
+            Config {
+                capability: 91,
+                ..good
+            },
         ] {
             assert!(SoftEngine::new(&bad).is_err(), "{bad:?}");
         }

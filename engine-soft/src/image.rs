@@ -9,7 +9,6 @@ use engine::CUresult;
 use ptx::image::{self, ImageError, Limits, PtxText, fatbin};
 use ptx::link;
 
-use crate::device::BINARY_VERSION;
 use crate::exec;
 
 /// Why an image is not taken.
@@ -32,15 +31,18 @@ const MOST_FORMS: usize = 8;
 /// the newest architecture whose PTX is wanted.
 struct Room {
     bytes: u64,
+    /// The device's architecture.
+    device: u32,
     newest: u32,
 }
 
 impl Room {
-    fn new(bytes: &[u8]) -> Self {
+    fn new(bytes: &[u8], device: u32) -> Self {
         let most = (bytes.len() as u64).saturating_mul(32);
         Self {
             bytes: most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()),
-            newest: BINARY_VERSION,
+            device,
+            newest: device,
         }
     }
 
@@ -50,7 +52,7 @@ impl Room {
             max_bytes: self.bytes,
             ..Limits::default()
         };
-        let text = image::select_up_to(image, BINARY_VERSION, self.newest, &limits)?;
+        let text = image::select_up_to(image, self.device, self.newest, &limits)?;
         self.bytes = self.bytes.saturating_sub(text.text.len() as u64);
         Ok(text)
     }
@@ -65,12 +67,16 @@ impl Room {
 /// one load; as [`LINK_FAILED`] says where parts do not fit together.
 ///
 /// An image that has PTX for several architectures is taken in the newest form that is not refused.
-pub(crate) fn compile(bytes: &[u8], options: &exec::Options) -> Result<Compiled, Refused> {
-    let mut room = Room::new(bytes);
+pub(crate) fn compile(
+    bytes: &[u8],
+    options: &exec::Options,
+    device: u32,
+) -> Result<Compiled, Refused> {
+    let mut room = Room::new(bytes, device);
     let mut result = compile_form(bytes, options, &mut room);
     let mut notes = String::new();
     if matches!(&result, Err(refused) if refused.is_about_ptx()) {
-        let forms = forms(bytes);
+        let forms = forms(bytes, device);
         for (newer, &older) in forms.iter().zip(forms.iter().skip(1)) {
             let Err(refused) = &result else { break };
             let _ = write!(
@@ -107,7 +113,7 @@ pub(crate) struct Compiled {
 
 /// The architectures for which an image, or a part of a linked one, has PTX, the newest first, as many as
 /// are tried.
-fn forms(bytes: &[u8]) -> Vec<u32> {
+fn forms(bytes: &[u8], device: u32) -> Vec<u32> {
     let mut found = if linked::is_linked(bytes) {
         let parts = linked::decode(bytes).unwrap_or_default();
         let mut found: Vec<u32> = Vec::new();
@@ -115,17 +121,17 @@ fn forms(bytes: &[u8]) -> Vec<u32> {
             match CUjitInputType(part.kind) {
                 CUjitInputType::OBJECT | CUjitInputType::LIBRARY => {
                     for image in fatbin::embedded(part.bytes) {
-                        found.extend(image::architectures(image, BINARY_VERSION));
+                        found.extend(image::architectures(image, device));
                     }
                 }
-                _ => found.extend(image::architectures(part.bytes, BINARY_VERSION)),
+                _ => found.extend(image::architectures(part.bytes, device)),
             }
         }
         found.sort_unstable_by(|a, b| b.cmp(a));
         found.dedup();
         found
     } else {
-        image::architectures(bytes, BINARY_VERSION)
+        image::architectures(bytes, device)
     };
     found.truncate(MOST_FORMS);
     found
@@ -219,8 +225,8 @@ fn refused(error: &ImageError) -> Refused {
 ///
 /// # Errors
 /// As [`compile`], but for what only the whole can show.
-pub(crate) fn check_part(bytes: &[u8]) -> Result<(), Refused> {
-    let mut room = Room::new(bytes);
+pub(crate) fn check_part(bytes: &[u8], device: u32) -> Result<(), Refused> {
+    let mut room = Room::new(bytes, device);
     for part in decode(bytes)? {
         let mut texts = Vec::new();
         match gather(&part, &mut room, &mut texts)? {
@@ -338,6 +344,36 @@ fn load(module: &ptx::ast::Module<'_>, options: &exec::Options) -> Result<exec::
     })
 }
 
+/// What [`assemble`] says of PTX that a device can run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assembled {
+    /// What its user should know.
+    pub notes: String,
+    /// Registers, memory and constants of each kernel, a line each.
+    pub kernels: String,
+}
+
+/// Looks whether a device of this architecture (90 for compute capability 9.0) could run an image, without
+/// a device.
+///
+/// # Errors
+/// Why not, in lines.
+pub fn assemble(
+    image: &[u8],
+    device: u32,
+    max_registers: Option<u32>,
+) -> Result<Assembled, String> {
+    let options = exec::Options {
+        max_registers,
+        ..exec::Options::default()
+    };
+    let compiled = compile(image, &options, device).map_err(|refused| refused.log)?;
+    Ok(Assembled {
+        kernels: remarks(&compiled.module),
+        notes: compiled.notes,
+    })
+}
+
 /// What a program may want to know of its kernels.
 pub(crate) fn remarks(module: &exec::Module) -> String {
     let mut log = String::new();
@@ -380,7 +416,7 @@ mod tests {
     const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
     fn compiled(image: &[u8]) -> Result<Compiled, Refused> {
-        compile(image, &exec::Options::default())
+        compile(image, &exec::Options::default(), 121)
     }
 
     /// A fatbin of PTX for several architectures.

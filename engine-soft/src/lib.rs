@@ -33,4 +33,5 @@ mod stream;
 mod sync;
 mod work;
 
-pub use device::{Config, SoftEngine, uuid};
+pub use device::{CAPABILITIES, Config, SoftEngine, uuid};
+pub use image::{Assembled, assemble};

@@ -13,7 +13,7 @@ use engine::{CUresult, Window};
 
 use crate::context::Context;
 use crate::copy;
-use crate::device::{BINARY_VERSION, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
+use crate::device::{SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
 use crate::exec;
 use crate::grid::BlockCost;
 use crate::image::Compiled;
@@ -56,6 +56,7 @@ impl ImageCache {
         &self,
         bytes: &[u8],
         options: &exec::Options,
+        capability: u32,
         compile: impl FnOnce(&[u8], &exec::Options) -> Result<Compiled, E>,
     ) -> Result<Arc<Image>, E> {
         let mut hasher = blake3::Hasher::new();
@@ -65,7 +66,7 @@ impl ImageCache {
             return Ok(image);
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
-        let image = Arc::new(Image::new(compile(bytes, options)?));
+        let image = Arc::new(Image::new(compile(bytes, options)?, capability));
         let mut images = lock(&self.images);
         images.retain(|_, image| image.strong_count() > 0);
         images.insert(hash, Arc::downgrade(&image));
@@ -74,7 +75,7 @@ impl ImageCache {
 }
 
 impl Image {
-    fn new(compiled: Compiled) -> Self {
+    fn new(compiled: Compiled, capability: u32) -> Self {
         let Compiled { module, notes } = compiled;
         let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
             name: kernel.name.clone(),
@@ -89,7 +90,7 @@ impl Image {
             local_bytes: kernel.local_bytes,
             registers: kernel.registers,
             ptx_version: kernel.ptx_version,
-            binary_version: BINARY_VERSION,
+            binary_version: capability,
         });
         let variables = module.globals().iter().map(|global| descriptor::Variable {
             name: global.name.clone(),

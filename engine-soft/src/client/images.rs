@@ -34,10 +34,14 @@ impl Objects {
             ..exec::Options::default()
         };
         let loaded = if request.options & IMAGE_PART != 0 {
-            image::check_part(data).map(|()| None)
+            image::check_part(data, shared.capability).map(|()| None)
         } else {
-            let image = shared.images.load(data, &options, image::compile);
-            image.and_then(|image| self.check_room(image)).map(Some)
+            let compile =
+                |data: &[u8], options: &_| image::compile(data, options, shared.capability);
+            let compiled = shared
+                .images
+                .load(data, &options, shared.capability, compile);
+            compiled.and_then(|image| self.check_room(image)).map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
