@@ -30,6 +30,19 @@ pub(crate) fn areas(addresses: &Range<u64>) -> std::io::Result<Vec<Area>> {
         .collect())
 }
 
+/// The path of the file that is mapped at an address.
+pub(crate) fn file_at(address: u64) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let holds = |line: &&str| parse(line).is_some_and(|area| area.addresses.contains(&address));
+    path(text.lines().find(holds)?).map(str::to_owned)
+}
+
+/// The path at the end of a line: what comes after five words, if it is one.
+fn path(line: &str) -> Option<&str> {
+    let start = line.find('/')?;
+    (line[..start].split_ascii_whitespace().count() == 5).then(|| &line[start..])
+}
+
 fn parse(line: &str) -> Option<Area> {
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -72,6 +85,11 @@ mod tests {
                 .unwrap()
                 .stack
         );
+        assert_eq!(path(line), Some("/memfd:a name (deleted)"));
+        assert_eq!(
+            path("7ffe0000-7fff0000 rw-p 00000000 00:00 0  [stack]"),
+            None
+        );
         assert_eq!(parse("nonsense"), None);
         assert_eq!(parse(""), None);
     }
@@ -83,5 +101,9 @@ mod tests {
         let found = areas(&(address..address + 1)).unwrap();
         assert_eq!(found.len(), 1);
         assert!(found[0].readable && found[0].writable && !found[0].shared);
+        assert_eq!(file_at(address), None);
+        let code = this_functions_stack_is_found as fn() as usize as u64;
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(file_at(code).as_deref(), program.to_str());
     }
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::private_daemon::own_program;
+
 /// The client library, `libcuda.so.1`.
 const CLIENT: &[u8] = include_bytes!(env!("OPENMPS_CLIENT"));
 
@@ -22,16 +24,38 @@ pub fn client_library() -> Result<PathBuf> {
     if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(installed) {
         return Ok(folder);
     }
-    let base = match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
+    let folder = own_place().join(env!("OPENMPS_CLIENT_HASH"));
+    client_library_in(&folder)?;
+    Ok(folder)
+}
+
+/// This program under the name of ptxas: a link in a folder of the user's own.
+pub fn ptxas() -> Result<PathBuf> {
+    let program = own_program()?;
+    let name = format!("ptxas-{}", std::process::id());
+    let folder = own_place().join("tools");
+    private_folder(&folder)?;
+    let (link, fresh) = (folder.join("ptxas"), folder.join(name));
+    if fs::read_link(&link).is_ok_and(|target| target == program) {
+        return Ok(link);
+    }
+    // Another program may be at it: the name always leads somewhere.
+    let _ = fs::remove_file(&fresh);
+    symlink(&program, &fresh)
+        .and_then(|()| fs::rename(&fresh, &link))
+        .with_context(|| format!("cannot make {}", link.display()))?;
+    Ok(link)
+}
+
+/// The folder that holds what is put anywhere for this user's programs.
+fn own_place() -> PathBuf {
+    match (std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME")) {
         (Some(cache), _) if Path::new(&cache).is_absolute() => PathBuf::from(cache).join("openmps"),
         (_, Some(home)) if Path::new(&home).is_absolute() => {
             PathBuf::from(home).join(".cache/openmps")
         }
         _ => std::env::temp_dir().join(format!("openmps-{}", rustix::process::getuid().as_raw())),
-    };
-    let folder = base.join(env!("OPENMPS_CLIENT_HASH"));
-    client_library_in(&folder)?;
-    Ok(folder)
+    }
 }
 
 /// Where the package of a program has put this very library: `bin/openmps` goes with `lib/openmps`.

@@ -78,7 +78,8 @@ pub fn server_program() -> Command {
 
 /// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
 /// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
-/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G) and `OPENMPS_SOFT_WORKERS` set the latter up.
+/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G), `OPENMPS_SOFT_WORKERS` and `OPENMPS_SOFT_CAPABILITY` (such
+/// as 9.0) set the latter up.
 pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
     // NVIDIA's driver keeps to the modes of its devices.
     let nvidia = || Ok((nvidia_engine()?, Box::new(server::Open) as Box<dyn Gate>));
@@ -264,8 +265,43 @@ fn soft_config() -> Result<(Config, Vec<u32>)> {
             .parse()
             .with_context(|| format!("OPENMPS_SOFT_WORKERS={text} is no number of threads"))?;
     }
+    if let Some(text) = variable("OPENMPS_SOFT_CAPABILITY") {
+        config.capability = capability(&text)?;
+    }
     let numbers = soft_numbers(devices, variable("CUDA_VISIBLE_DEVICES").as_deref());
     Ok((config, numbers))
+}
+
+/// A compute capability as text, such as 9.0.
+fn capability(text: &str) -> Result<u32> {
+    let known = |number: &u32| format!("{}.{}", number / 10, number % 10) == text.trim();
+    engine_soft::CAPABILITIES
+        .into_iter()
+        .find(known)
+        .with_context(|| {
+            let all =
+                engine_soft::CAPABILITIES.map(|number| format!("{}.{}", number / 10, number % 10));
+            format!(
+                "OPENMPS_SOFT_CAPABILITY={text} is none of {}",
+                all.join(", ")
+            )
+        })
+}
+
+/// The compute capability that the environment asks for, or the software GPU's own.
+pub fn soft_capability() -> Result<u32> {
+    Ok(soft_config()?.0.capability)
+}
+
+/// Whether what starts here as a daemon's server would drive the software GPU: told so, or on a machine
+/// without an NVIDIA device.
+pub fn is_soft() -> bool {
+    match variable("OPENMPS_ENGINE").as_deref() {
+        Some(name) => name == "soft",
+        None => !["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"]
+            .iter()
+            .any(|node| std::path::Path::new(node).exists()),
+    }
 }
 
 /// Those of so many devices that CUDA_VISIBLE_DEVICES leaves to a daemon, which counts them anew, as the

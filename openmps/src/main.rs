@@ -1,7 +1,7 @@
 //! OpenMPS: many processes, one GPU.
 //!
 //! One binary: the control daemon, the server and the tools. Called as `nvidia-cuda-mps-control` it
-//! takes that program's arguments; called as `nvidia-smi`, those of that.
+//! takes that program's arguments; called as `nvidia-smi` or `ptxas`, those of that.
 
 mod cdi;
 mod cloudpods;
@@ -14,6 +14,7 @@ mod kubernetes;
 mod logs;
 mod machine;
 mod private_daemon;
+mod ptxas;
 mod reach;
 mod run;
 mod screen;
@@ -64,6 +65,13 @@ enum Command {
     #[command(disable_help_flag = true)]
     Smi {
         /// As nvidia-smi takes them; --help lists those that are understood
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// PTX for the software GPU, with ptxas' arguments: hands it through as the image
+    #[command(disable_help_flag = true, hide = true)]
+    Ptxas {
+        /// As ptxas takes them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
@@ -138,6 +146,9 @@ fn main() -> ExitCode {
     match Path::new(&name).file_name().and_then(|name| name.to_str()) {
         Some("nvidia-cuda-mps-control") => return control(arguments.collect()),
         Some("nvidia-smi") => return smi(arguments.collect()),
+        Some("ptxas" | "ptxas-blackwell") => {
+            return ptxas::run(&arguments.collect::<Vec<_>>());
+        }
         Some("nvidia-cuda-mps-server") => {
             if arguments.next().is_some_and(|argument| argument == "-v") {
                 println!(
@@ -159,6 +170,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),
+        Command::Ptxas { arguments } => return ptxas::run(&arguments),
         Command::Cdi(arguments) => cdi::run(&arguments),
         Command::Cloudpods(arguments) => cloudpods::run(&arguments),
         Command::Kubernetes(arguments) => kubernetes::run(&arguments),

@@ -12,6 +12,7 @@ use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
 use transport::socket::Connection;
 
 use crate::embedded;
+use crate::engines;
 use crate::private_daemon::PrivateDaemon;
 use crate::reach;
 
@@ -32,6 +33,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
     put_first_on_loader_path(&mut command, &library);
+    if engines::is_soft() {
+        hand_over_ptx(&mut command)?;
+    }
 
     let named = arguments.pipe_directory.clone();
     let named = named.or_else(named_pipe_directory);
@@ -75,6 +79,11 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
         daemon.stdout(std::process::Stdio::null()).process_group(0);
     })?;
     daemon.adopt(&mut command);
+    let log = daemon.folder().join("client.log");
+    let own_log = std::env::var_os("OPENMPS_CLIENT_LOG").is_none();
+    if own_log {
+        command.env("OPENMPS_CLIENT_LOG", &log);
+    }
     let mut child = command.spawn().with_context(|| name_of(arguments))?;
     let pid = rustix::process::Pid::from_child(&child);
     let handle = signals.handle();
@@ -91,11 +100,64 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
     let status = child.wait()?;
     handle.close();
     passing.join().ok();
+    for line in refused_images(&log, status.success()) {
+        eprintln!("openmps: {line}");
+    }
     drop(daemon);
     Ok(match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, signal) => ExitCode::from(128 + u8::try_from(signal.unwrap_or(0)).unwrap_or(0)),
     })
+}
+
+/// Lines that are shown of what a program's log says.
+const MOST_LINES: usize = 5;
+
+/// What the program's log, which goes with the daemon, says of images that were refused: a program often shows
+/// the code alone, or goes on with what a kernel has not written. Whoever got to its end is told of those
+/// alone that have no code for this device at all.
+fn refused_images(log: &Path, succeeded: bool) -> Vec<String> {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let line = line.split_once("] ").map_or(line, |(_, said)| said);
+        let of_image = line.contains("was refused with error");
+        let without_code = line.contains("was refused with error 209");
+        if of_image && (without_code || !succeeded) && !lines.iter().any(|there| there == line) {
+            lines.push(line.to_owned());
+        }
+    }
+    let more = lines.len().saturating_sub(MOST_LINES);
+    lines.truncate(MOST_LINES);
+    if more > 0 {
+        lines.push(format!("{more} more images were refused"));
+    }
+    if !lines.is_empty() {
+        lines.push(
+            "kernels of such an image cannot be launched, and what was to come from them is missing: \
+             docs/python.md says how packages hand over PTX"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// Has compilers of Python's packages hand over PTX, which the software GPU runs, in place of machine code.
+/// What the user has set stays.
+fn hand_over_ptx(command: &mut Command) -> Result<()> {
+    let ptxas = embedded::ptxas()?;
+    let wanted = [
+        ("TRITON_PTXAS_PATH", ptxas.as_os_str()),
+        ("TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str()),
+        ("CUPY_COMPILE_WITH_PTX", "1".as_ref()),
+    ];
+    for (name, value) in wanted {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    Ok(())
 }
 
 /// Puts a folder before all others in which the loader looks for `libcuda.so.1`.
@@ -110,4 +172,36 @@ pub fn put_first_on_loader_path(command: &mut Command, folder: &Path) {
 
 fn name_of(arguments: &Arguments) -> String {
     format!("cannot run {}", arguments.program[0].display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_told_of_refused_images() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let image = |name: u32, code: u32| {
+            format!(
+                "[7] an image in /lib/{name}.so, of 9 bytes, was refused with error {code}: error: no\n"
+            )
+        };
+        let mut text = "[7] cuFoo is not built\n".to_owned();
+        text += &image(1, 218);
+        assert_eq!(refused_images(Path::new("/nowhere"), false), [""; 0]);
+        std::fs::write(log.path(), &text).unwrap();
+        assert_eq!(refused_images(log.path(), true), [""; 0]);
+        let lines = refused_images(log.path(), false);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("an image in /lib/1.so"), "{lines:?}");
+        assert!(lines[1].contains("docs/python.md"), "{lines:?}");
+        // Each once, and not without end.
+        for _ in 0..2 {
+            text.extend((2..20).map(|name| image(name, 209)));
+        }
+        std::fs::write(log.path(), &text).unwrap();
+        let lines = refused_images(log.path(), true);
+        assert_eq!(lines.len(), MOST_LINES + 2);
+        assert_eq!(lines[MOST_LINES], "13 more images were refused");
+    }
 }

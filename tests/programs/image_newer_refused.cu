@@ -1,12 +1,12 @@
 // needs: plain
 // nvcc: -gencode arch=compute_75,code=compute_75 -gencode arch=compute_121,code=compute_121
-// PTX for a newer architecture that the device cannot run, or that has an instruction which does not
-// exist, does not hide the older one beside it.
+// PTX for a newer architecture that the device cannot run, or that has an instruction which the software
+// GPU does not have, does not hide the older one beside it.
 #include "check.h"
 
 __global__ void kernel(int *out) {
 #if __CUDA_ARCH__ >= 1200
-    asm volatile("no.such.instruction.b32 %0;" : "=r"(out[threadIdx.x]));
+    asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], 1;" ::"l"(out + threadIdx.x));
 #else
     out[threadIdx.x] = threadIdx.x + 1;
 #endif

@@ -14,6 +14,7 @@ use cuda_abi::operations::{
     IMAGE_PART, IMAGE_VERBOSE, ImageDescribe, ImageLoad, ImagePut, ImageUnload, MemInfo,
 };
 
+use crate::process_maps::file_at;
 use crate::session::{Session, session};
 use find::Found;
 use jit::Jit;
@@ -194,8 +195,12 @@ fn ask(
     let said = String::from_utf8_lossy(&log[..log.len().min(MOST_LOG)]);
     let said = said.trim_end().replace('\n', "; ");
     if status != CUresult::SUCCESS {
+        let file = file_at(bytes.as_ptr().addr() as u64);
+        let place = file.map_or_else(String::new, |file| format!(" in {file}"));
         let (bytes, code) = (bytes.len(), status.0);
-        crate::log::log!("an image of {bytes} bytes was refused with error {code}: {said}");
+        crate::log::log!(
+            "an image{place}, of {bytes} bytes, was refused with error {code}: {said}"
+        );
     } else if !said.is_empty() && options & IMAGE_VERBOSE == 0 {
         crate::log::log!("of an image of {} bytes: {said}", bytes.len());
     }
