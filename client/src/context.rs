@@ -5,6 +5,7 @@
 //! somebody first needs it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,12 +14,13 @@ use cuda_abi::facts::ALL_MULTIPROCESSORS;
 use cuda_abi::operations::{
     CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo,
 };
-use cuda_abi::types::{CUcontext, CUdevice, CUdevice_attribute, CUlimit};
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
 use crate::affinity;
 use crate::handle::{Key, Kind};
 use crate::session::{Device, Session, session};
 use crate::slots::Slots;
+use crate::stream::Target;
 
 /// Limits that a context keeps, by their numbers.
 const LIMITS: usize = 7;
@@ -59,6 +61,10 @@ pub(crate) struct Context {
     refused: AtomicU32,
     /// The handles of the contexts whose memory its kernels may reach.
     peers: Mutex<Vec<u64>>,
+    /// The stream in which events of all of its work are recorded, once there is one.
+    gathering: Mutex<Option<Key>>,
+    /// Places of streams, by slots, that all of its later work waits for.
+    fences: Mutex<HashMap<u32, u64>>,
 }
 
 /// A context that a call is about.
@@ -117,6 +123,8 @@ impl Context {
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
         self.peers().clear();
+        *self.gathering() = None;
+        self.fences_now().clear();
         for (limit, value) in self.limits.iter().zip(DEFAULT_LIMITS) {
             limit.store(value, Ordering::Relaxed);
         }
@@ -135,6 +143,34 @@ impl Context {
     /// The handles of the contexts whose memory its kernels may reach.
     pub(crate) fn peers(&self) -> MutexGuard<'_, Vec<u64>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn gathering(&self) -> MutexGuard<'_, Option<Key>> {
+        self.gathering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fences_now(&self) -> MutexGuard<'_, HashMap<u32, u64>> {
+        self.fences.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the work of streams that are made from now on wait until a stream has come to a place.
+    pub(crate) fn add_fence(&self, session: &Session, slot: u32, sequence: u64) {
+        let mut fences = self.fences_now();
+        fences.retain(|slot, sequence| !session.reached(*slot, *sequence));
+        let known = fences.entry(slot).or_default();
+        *known = sequence.max(*known);
+    }
+
+    /// The places of streams that the work of a new stream waits for.
+    pub(crate) fn fences(&self, session: &Session) -> Vec<(u32, u64)> {
+        let mut fences = self.fences_now();
+        fences.retain(|slot, sequence| !session.reached(*slot, *sequence));
+        fences
+            .iter()
+            .map(|(slot, sequence)| (*slot, *sequence))
+            .collect()
     }
 
     /// Whether it is its device's primary context.
@@ -388,6 +424,30 @@ impl Current {
         session.ranges.remove_all(|range| range.context == handle);
         session.post(&ContextDestroy {
             context: self.slot(),
+        })
+    }
+
+    /// A stream of its own, for events of all of its work.
+    ///
+    /// # Errors
+    /// As [`Streams::create`](crate::stream::Streams::create).
+    pub(crate) fn gathering_stream(&self) -> Result<Target, CUresult> {
+        let streams = &self.session.streams;
+        let mut known = self.context.gathering();
+        let live = known.and_then(|key| Some((key, streams.get(key)?)));
+        let (key, stream) = match live {
+            Some(live) => live,
+            None => {
+                let key = streams.create(self, CU_STREAM_NON_BLOCKING, 0)?;
+                *known = Some(key);
+                let made = streams.get(key);
+                (key, made.ok_or(CUresult::ERROR_INVALID_CONTEXT)?)
+            }
+        };
+        Ok(Target {
+            current: *self,
+            slot: key.index(),
+            stream,
         })
     }
 

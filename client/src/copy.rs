@@ -264,6 +264,15 @@ pub(crate) unsafe fn copy(
                 _ => Ok(()),
             }
         }
+    }?;
+    let ranges = &target.current.session.ranges;
+    let is_sync = |side: &Side| {
+        side.address()
+            .is_some_and(|address| ranges.has_sync_memops(address))
+    };
+    match when {
+        Return::WhenDone if is_sync(&to) || is_sync(&from) => target.wait(target.stream.posted()),
+        _ => Ok(()),
     }
 }
 

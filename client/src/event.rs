@@ -6,7 +6,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
     EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply, EventPass, EventRecord,
-    StreamWait,
 };
 use cuda_abi::types::{CU_EVENT_DISABLE_TIMING, CUevent};
 
@@ -330,18 +329,5 @@ pub(crate) fn make_wait(
         Recorded::At(place) => place,
         Recorded::Captured(mark) => return mark.take_in(target),
     };
-    if place.slot == target.slot || target.current.session.reached(place.slot, place.sequence) {
-        return Ok(()); // Its own past, or past altogether.
-    }
-    let pools = &target.current.session.pools;
-    pools.note_wait(target.slot, place.slot, place.sequence);
-    target
-        .enqueue(
-            &StreamWait {
-                on: place.slot,
-                until: place.sequence,
-            },
-            &[],
-        )
-        .map(drop)
+    target.wait_for(place.slot, place.sequence)
 }

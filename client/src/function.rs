@@ -14,6 +14,7 @@ use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute};
 
 use crate::context::Current;
 use crate::handle::{Key, Kind};
+use crate::prepared::PreparedLaunches;
 use crate::session::Session;
 use crate::slots::Slots;
 
@@ -33,7 +34,7 @@ pub(crate) struct Layout {
 }
 
 /// The longest parameter block that CUDA allows.
-const MOST_PARAM_BYTES: u32 = 32764;
+pub(crate) const MOST_PARAM_BYTES: u32 = 32764;
 
 /// What a launch or a question needs of a kernel. All of it is atomics, see [`Slots`].
 #[derive(Debug, Default)]
@@ -57,6 +58,8 @@ pub(crate) struct Function {
 pub(crate) struct Functions {
     table: Slots<Function>,
     layouts: Mutex<HashSet<&'static Layout>>,
+    /// What old-style launches are prepared for.
+    pub prepared: PreparedLaunches,
 }
 
 impl Function {
@@ -145,6 +148,7 @@ impl Functions {
         Self {
             table: Slots::new(0, u32::MAX),
             layouts: Mutex::new(HashSet::new()),
+            prepared: PreparedLaunches::default(),
         }
     }
 
@@ -233,6 +237,7 @@ impl Functions {
     /// Ends a handle.
     pub(crate) fn destroy(&self, key: Key) {
         if self.table.remove(key).is_some() {
+            self.prepared.forget(key);
             self.table.release(key.index());
         }
     }

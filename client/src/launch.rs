@@ -24,7 +24,7 @@ pub(crate) use attributes::{asked, check_value, wire_form, word};
 const SHORT: usize = 128;
 
 /// How a kernel shall be launched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub grid: [u32; 3],
     pub block: [u32; 3],

@@ -48,6 +48,7 @@ mod occupancy;
 mod output;
 mod params;
 mod pool;
+mod prepared;
 mod process_maps;
 mod registered;
 mod session;
@@ -55,6 +56,7 @@ mod signals;
 mod slots;
 mod staging;
 mod stream;
+mod tensor_map;
 mod virtual_memory;
 mod visible;
 

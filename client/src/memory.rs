@@ -4,6 +4,7 @@
 //! Owns the map only. Who allocates and frees is the api's business.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use crate::context::Current;
@@ -51,6 +52,8 @@ pub(crate) struct Range {
     pub other: u64,
     /// A number that no other range of this process has or had.
     pub id: u64,
+    /// Synchronous copies and fills wait until they are done, whatever the memory is.
+    pub sync_memops: bool,
 }
 
 impl Range {
@@ -66,6 +69,7 @@ impl Range {
             pool: 0,
             other: base,
             id: 0,
+            sync_memops: false,
         }
     }
 
@@ -97,6 +101,8 @@ impl Range {
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
     map: RwLock<Map>,
+    /// Set once any range was told to have synchronous operations; read without the lock by these.
+    any_sync_memops: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -168,6 +174,27 @@ impl Ranges {
         }
     }
 
+    /// Has synchronous operations on the range in which an address lies wait, or no longer. `false` if
+    /// there is none.
+    pub(crate) fn set_sync_memops(&self, address: u64, on: bool) -> bool {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let before = map.by_base.range_mut(..=address).next_back();
+        let Some((_, range)) = before.filter(|(_, range)| range.contains(address, 1)) else {
+            return false;
+        };
+        range.sync_memops = on;
+        if on {
+            self.any_sync_memops.store(true, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Whether synchronous operations at an address wait, whatever the memory is.
+    pub(crate) fn has_sync_memops(&self, address: u64) -> bool {
+        self.any_sync_memops.load(Ordering::Relaxed)
+            && self.find(address).is_some_and(|range| range.sync_memops)
+    }
+
     /// Takes out the range that begins at an address, if `fits` says so.
     pub(crate) fn remove(&self, base: u64, fits: impl Fn(&Range) -> bool) -> Option<Range> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -200,6 +227,7 @@ mod tests {
             pool: 0,
             other: base,
             id: 0,
+            sync_memops: false,
         }
     }
 

@@ -30,6 +30,7 @@ use crate::pool::Pools;
 use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::Streams;
+use crate::tensor_map::TensorMaps;
 use crate::virtual_memory::VirtualMemory;
 
 /// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
@@ -66,6 +67,7 @@ pub(crate) struct Session {
     pub advice: managed::Advice,
     pub pools: Pools,
     pub virtual_memory: VirtualMemory,
+    pub tensor_maps: TensorMaps,
     /// Other processes' memory that is open, by address, and how often.
     imports: Mutex<BTreeMap<u64, u32>>,
     /// Set once any was; read without the lock by copies.
@@ -187,6 +189,7 @@ impl Session {
             advice: managed::Advice::default(),
             pools,
             virtual_memory: VirtualMemory::default(),
+            tensor_maps: TensorMaps::default(),
             imports: Mutex::default(),
             any_imports: AtomicBool::new(false),
             _mappings: mappings,

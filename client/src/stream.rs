@@ -8,7 +8,7 @@ use std::time::Instant;
 use cuda_abi::CUresult;
 use cuda_abi::operations::{
     CONNECTIONS, CONTEXT_SLOTS, Launch, Request, STREAM_SLOTS, StreamConnect, StreamCreate,
-    StreamDestroy,
+    StreamDestroy, StreamWait,
 };
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
 use transport::session::Written;
@@ -268,7 +268,7 @@ impl Streams {
 
     /// Makes a stream in the current context.
     pub(crate) fn create(
-        &self,
+        &'static self,
         current: &Current,
         flags: u32,
         priority: i32,
@@ -297,7 +297,19 @@ impl Streams {
         if created.is_err() {
             self.table.remove(key);
         }
-        created.map(|()| key)
+        created?;
+        if let Some(stream) = self.table.get(key) {
+            let target = Target {
+                current: *current,
+                slot: key.index(),
+                stream,
+            };
+            // What all of the context's work waits for, it waits for too.
+            for (slot, sequence) in current.context.fences(session) {
+                target.wait_for(slot, sequence)?;
+            }
+        }
+        Ok(key)
     }
 
     /// Ends a stream that was made by [`Streams::create`].
@@ -555,6 +567,20 @@ impl Target {
             self.wait(sequence)?;
         }
         Ok(sequence)
+    }
+
+    /// Makes the stream's later work wait until another stream has come to a place.
+    pub(crate) fn wait_for(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
+        let session = self.current.session;
+        if slot == self.slot || session.reached(slot, sequence) {
+            return Ok(()); // Its own past, or past altogether.
+        }
+        session.pools.note_wait(self.slot, slot, sequence);
+        let wait = StreamWait {
+            on: slot,
+            until: sequence,
+        };
+        self.enqueue(&wait, &[]).map(drop)
     }
 
     /// Waits for a place in this stream, and says what became of its context.

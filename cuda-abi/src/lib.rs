@@ -11,6 +11,7 @@ pub mod limits;
 pub mod linked;
 pub mod operations;
 pub mod proc_address;
+pub mod tensor_maps;
 pub mod textures;
 pub mod types;
 pub mod wire;

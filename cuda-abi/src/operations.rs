@@ -143,6 +143,10 @@ macro_rules! for_each_operation {
                 post 104 1 texture_destroy(TextureDestroy { object: u64, surface: u32, context: u32 }) -> NoReply {} lost;
                 /// Says how many clusters of a launch's shape fit on a device at once, or, if `largest` is 1, how many blocks its largest cluster may have. Data: launch attributes, as those of [`Launch`](crate::operations::Launch).
                 call 105 1 cluster_occupancy(ClusterOccupancy { module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, attributes: u32, largest: u32 }) -> ClusterOccupancyReply { count: u32 } lost;
+                /// Makes the descriptor of a tensor for copies on a device. Data: a [`Spec`](crate::tensor_maps::Spec). The reply's data is the descriptor.
+                call 120 1 tensor_map_encode(TensorMapEncode { device: u32 }) -> TensorMapEncodeReply { reserved: u32 } lost;
+                /// Puts another address into a descriptor, which is the data. The reply's data is the new descriptor.
+                call 121 1 tensor_map_replace(TensorMapReplace { device: u32, address: u64 }) -> TensorMapReplaceReply { reserved: u32 } lost;
             }
         }
     };

@@ -10,6 +10,7 @@ use cuda_abi::operations::{
     self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
     STREAM_SLOTS,
 };
+use cuda_abi::tensor_maps;
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
 use engine::{Attachment, CUresult, Client, Held, Share, Sight, Window};
@@ -26,6 +27,7 @@ use crate::memory::Memory;
 use crate::module::Module;
 use crate::shares::Claim;
 use crate::stream::Stream;
+use crate::tensor_map;
 use crate::window::{Physical, SharedBlock};
 use crate::work::Work;
 
@@ -519,6 +521,29 @@ impl Client for NvidiaClient {
         self.textures
             .insert((request.context, surface, object), texture);
         Ok(operations::TextureCreateReply { object })
+    }
+
+    fn tensor_map_encode(
+        &mut self,
+        request: &operations::TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapEncodeReply, CUresult> {
+        let spec = tensor_maps::Spec::decode(data)?;
+        let map = tensor_map::encode(self.device(request.device)?, &spec)?;
+        reply.extend(map);
+        Ok(operations::TensorMapEncodeReply { reserved: 0 })
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &operations::TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapReplaceReply, CUresult> {
+        let device = self.device(request.device)?;
+        reply.extend(tensor_map::replace(device, data, request.address)?);
+        Ok(operations::TensorMapReplaceReply { reserved: 0 })
     }
 
     fn texture_destroy(

@@ -61,6 +61,7 @@ mod rhythm;
 mod shares;
 mod stream;
 mod sync;
+mod tensor_map;
 mod window;
 mod words;
 mod work;

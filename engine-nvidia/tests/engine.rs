@@ -10,9 +10,13 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
     ClusterOccupancy, Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT,
-    OutputTake,
+    OutputTake, TensorMapEncode, TensorMapReplace,
 };
-use cuda_abi::types::CUfunction_attribute;
+use cuda_abi::tensor_maps::{Shape, Spec};
+use cuda_abi::types::{
+    CUfunction_attribute, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode,
+    CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
+};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
@@ -530,5 +534,104 @@ fn what_kernels_print_goes_to_their_client() {
     for module in [module, other] {
         let unload = ModuleUnload { module };
         assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    }
+}
+
+/// A tensor of two dimensions and more.
+fn tensor(shape: Shape) -> Spec {
+    Spec {
+        data_type: CUtensorMapDataType::FLOAT16,
+        rank: 4,
+        address: 0x7000_0000,
+        dims: [8, 9, 10, 11, 0],
+        strides: [16, 160, 1600, 0],
+        shape,
+        element_strides: [1, 1, 1, 2, 0],
+        interleave: CUtensorMapInterleave::NONE,
+        swizzle: CUtensorMapSwizzle::B32,
+        l2_promotion: CUtensorMapL2promotion::L2_256B,
+        oob_fill: CUtensorMapFloatOOBfill::NAN_REQUEST_ZERO_FMA,
+    }
+}
+
+#[test]
+fn the_driver_makes_tensor_maps() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let mut encode = |device: u32, spec: &Spec| {
+        let mut reply = Vec::new();
+        let request = TensorMapEncode { device };
+        let made = guest
+            .client
+            .tensor_map_encode(&request, &spec.encode(), &mut reply);
+        made.map(|_| reply)
+    };
+    let words = |map: &[u8]| -> Vec<u64> {
+        map.chunks_exact(8)
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+            .collect()
+    };
+    let rest = 1 << 8 | 3 << 4 | 1;
+    let columns = 8 << 32 | 64 << 16 | rest;
+    let corners = |lower: i64, upper: i64| u64::from((lower * 1000 + upper) as u32);
+    let mut map = Vec::new();
+    for (shape, kind, side, rest) in [
+        (Shape::Tiled([8, 2, 3, 4, 0]), 0, 4, rest),
+        (
+            Shape::Im2col {
+                lower: [0, -2, 0],
+                upper: [0, 5, 0],
+                channels: 8,
+                pixels: 64,
+            },
+            1,
+            corners(-2, 5),
+            columns,
+        ),
+        (
+            Shape::Im2colWide {
+                lower: -7,
+                upper: 9,
+                channels: 8,
+                pixels: 64,
+                mode: CUtensorMapIm2ColWideMode::W128,
+            },
+            3,
+            corners(-7, 9),
+            columns,
+        ),
+    ] {
+        map = encode(0, &tensor(shape)).unwrap();
+        let mut found = words(&map);
+        found[6] &= u64::from(u32::MAX);
+        let expected = [kind, 0x7000_0000, 6, 4, 11, 1600, side, 2, rest];
+        assert_eq!(found[..9], expected, "{shape:?}");
+        assert_eq!(found[9..], [0; 7]);
+    }
+    let spec = tensor(Shape::Tiled([1, 2, 3, 4, 0]));
+    let doubles = Spec {
+        data_type: CUtensorMapDataType::FLOAT64,
+        shape: Shape::Tiled([2, 2, 3, 4, 0]),
+        ..spec
+    };
+    assert_eq!(doubles.check(), Ok(()));
+    let refused = encode(0, &doubles);
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_VALUE), "by the driver");
+    let refused = encode(9, &tensor(Shape::Tiled([8, 2, 3, 4, 0])));
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_DEVICE));
+    let mut replace = |map: &[u8]| {
+        let mut reply = Vec::new();
+        let request = TensorMapReplace {
+            device: 0,
+            address: 0x40,
+        };
+        let made = guest.client.tensor_map_replace(&request, map, &mut reply);
+        made.map(|_| reply)
+    };
+    let moved = words(&replace(&map).unwrap());
+    assert_eq!((moved[1], &moved[2..]), (0x40, &words(&map)[2..]));
+    for wrong in [&map[1..], &[&map[..], &[0]].concat(), &[0xff; 128]] {
+        assert_eq!(replace(wrong), Err(CUresult::ERROR_INVALID_VALUE));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use cuda_abi::tensor_maps;
 use cuda_abi::types::CUlimit;
 use engine::{Attachment, CUresult, Client, Held, Share, Window};
 
@@ -17,6 +18,7 @@ use crate::copy;
 use crate::device::Shared;
 use crate::memory::{self, ClientMemory, Mapped};
 use crate::stream::{Common, Operation};
+use crate::tensor_map;
 
 mod images;
 mod objects;
@@ -418,6 +420,26 @@ impl Client for SoftClient {
         _reply: &mut Vec<u8>,
     ) -> Result<operations::TextureCreateReply, CUresult> {
         self.objects().make_texture(request, data)
+    }
+
+    fn tensor_map_encode(
+        &mut self,
+        _request: &operations::TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapEncodeReply, CUresult> {
+        reply.extend(tensor_map::encode(&tensor_maps::Spec::decode(data)?));
+        Ok(operations::TensorMapEncodeReply { reserved: 0 })
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &operations::TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapReplaceReply, CUresult> {
+        reply.extend(tensor_map::replace(data, request.address)?);
+        Ok(operations::TensorMapReplaceReply { reserved: 0 })
     }
 
     fn texture_destroy(

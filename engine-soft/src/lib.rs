@@ -31,6 +31,7 @@ mod scheduler;
 mod services;
 mod stream;
 mod sync;
+mod tensor_map;
 mod work;
 
 pub use device::{CAPABILITIES, Config, SoftEngine, uuid};

@@ -18,7 +18,8 @@ use cuda_abi::operations::{
     PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
     PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
     PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS, StreamConnect, StreamCreate,
-    StreamDestroy, StreamWait, TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
+    StreamDestroy, StreamWait, TensorMapEncode, TensorMapEncodeReply, TensorMapReplace,
+    TensorMapReplaceReply, TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
 };
 use cuda_abi::{CUresult, Function};
 use transport::ring::Record;
@@ -579,6 +580,24 @@ impl Operations for Session {
         reply: &mut Vec<u8>,
     ) -> Result<TextureCreateReply, CUresult> {
         self.make_texture(request, data, reply)
+    }
+
+    fn tensor_map_encode(
+        &mut self,
+        request: &TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapEncodeReply, CUresult> {
+        self.client.tensor_map_encode(request, data, reply)
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapReplaceReply, CUresult> {
+        self.client.tensor_map_replace(request, data, reply)
     }
 
     fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {

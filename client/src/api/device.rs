@@ -1,5 +1,7 @@
 //! Devices: all from what the server told at the start.
 
+use std::ffi::c_char;
+
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CUdevice, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid, DEVICE_ATTRIBUTES,
@@ -34,6 +36,20 @@ pub(crate) fn cuDeviceGetUuid(uuid: Out<CUuuid>, ordinal: CUdevice) -> Outcome {
 
 pub(crate) fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, ordinal: CUdevice) -> Outcome {
     cuDeviceGetUuid(uuid, ordinal)
+}
+
+/// The adapter's number under Windows.
+pub(crate) fn cuDeviceGetLuid(
+    luid: *mut c_char,
+    _device_node_mask: Out<u32>,
+    ordinal: CUdevice,
+) -> Outcome {
+    device(ordinal)?;
+    if luid.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // Linux gives none.
+    Err(CUresult::ERROR_NOT_SUPPORTED)
 }
 
 pub(crate) fn cuDeviceTotalMem(bytes: Out<u32>, ordinal: CUdevice) -> Outcome {

@@ -6,7 +6,7 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::EventShare;
 use cuda_abi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
-    CU_EVENT_RECORD_EXTERNAL, CUevent, CUstream,
+    CU_EVENT_RECORD_EXTERNAL, CUevent, CUoutput_mode, CUstream,
 };
 
 use super::Outcome;
@@ -16,7 +16,7 @@ use crate::event::Event;
 use crate::graph::capture;
 use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
-use crate::params::Out;
+use crate::params::{Out, Text};
 use crate::session::session;
 use crate::stream;
 
@@ -141,4 +141,14 @@ pub(crate) fn cuProfilerStart() -> Outcome {
 
 pub(crate) fn cuProfilerStop() -> Outcome {
     session().map(drop)
+}
+
+pub(crate) fn cuProfilerInitialize(
+    _config_file: Text,
+    _output_file: Text,
+    _output_mode: CUoutput_mode,
+) -> Outcome {
+    session()?;
+    // Withdrawn with CUDA 12: NVIDIA's driver has nothing else to say either.
+    Err(CUresult::ERROR_NOT_SUPPORTED)
 }

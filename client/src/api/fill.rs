@@ -62,7 +62,7 @@ fn fill(mut fill: Fill, stream: CUstream, here: bool) -> Outcome {
         Payload::Fill(FillNode { fill, context })
     })?;
     // Of device memory a program sees nothing before it asks; shared memory it sees at once.
-    if here && range.is_shared() {
+    if here && (range.is_shared() || range.sync_memops) {
         return target.wait(sequence);
     }
     Ok(())

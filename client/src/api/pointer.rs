@@ -6,7 +6,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
 use super::Outcome;
-use crate::context::current_as_it_is;
+use crate::context;
 use crate::memory::{Origin, Range};
 use crate::params::List;
 use crate::session::{Session, session};
@@ -71,7 +71,7 @@ fn value(
             Value::Long(on_side(session, range, address, false))
         }
         CUpointer_attribute::HOST_POINTER => return Err(CUresult::ERROR_INVALID_VALUE),
-        CUpointer_attribute::SYNC_MEMOPS => Value::Int(0),
+        CUpointer_attribute::SYNC_MEMOPS => Value::Int(range.sync_memops.into()),
         CUpointer_attribute::IS_MANAGED => Value::Int(range.is_managed().into()),
         CUpointer_attribute::IS_LEGACY_CUDA_IPC_CAPABLE
         | CUpointer_attribute::IS_GPU_DIRECT_RDMA_CAPABLE
@@ -151,8 +151,8 @@ pub(crate) fn cuPointerGetAttributes(
     data: List<*mut c_void>,
     ptr: CUdeviceptr,
 ) -> Outcome {
+    // Memory has its own context: none need be current.
     let session = session()?;
-    current_as_it_is()?;
     if num_attributes == 0 || num_attributes > MOST {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -162,12 +162,33 @@ pub(crate) fn cuPointerGetAttributes(
         .into_iter()
         .zip(data.get(num_attributes)?)
     {
-        // An address that is none of ours is no error here: every attribute says so by itself.
-        let known = range.and_then(|range| value(session, &range, attribute, ptr).ok());
+        // An address that is none of ours is no error here: every attribute says so by itself. Where it
+        // is for kernels is said of the current context, if there is one.
+        let is_said = attribute != CUpointer_attribute::DEVICE_POINTER || context::top() != 0;
+        let known = range
+            .filter(|_| is_said)
+            .and_then(|range| value(session, &range, attribute, ptr).ok());
         known
             .or_else(|| nothing(attribute))
             .ok_or(CUresult::ERROR_INVALID_VALUE)?
             .write(data)?;
     }
     Ok(())
+}
+
+pub(crate) fn cuPointerSetAttribute(
+    value: *const c_void,
+    attribute: CUpointer_attribute,
+    ptr: CUdeviceptr,
+) -> Outcome {
+    let session = session()?;
+    if value.is_null() || attribute != CUpointer_attribute::SYNC_MEMOPS {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not NULL; the program promises a value of the attribute's type, which is an int.
+    let on = unsafe { value.cast::<u32>().read_unaligned() } != 0;
+    match session.ranges.set_sync_memops(ptr, on) {
+        true => Ok(()),
+        false => Err(CUresult::ERROR_INVALID_VALUE),
+    }
 }

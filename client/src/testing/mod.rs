@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub launches: Mutex<Vec<Launched>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
+    /// How many tensor maps were asked for.
+    pub tensor_maps: Mutex<u32>,
     /// Open while kernels called `gate` may finish.
     gate: AtomicBool,
     publisher: Mutex<Option<Arc<Publisher>>>,
@@ -71,6 +73,7 @@ fn facts() -> Vec<DeviceFacts> {
         (CUdevice_attribute::MULTIPROCESSOR_COUNT, 4),
         (CUdevice_attribute::WARP_SIZE, 32),
         (CUdevice_attribute::COOPERATIVE_LAUNCH, 1),
+        (CUdevice_attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH, 1),
         (CUdevice_attribute::COMPUTE_CAPABILITY_MAJOR, 12),
         (CUdevice_attribute::COMPUTE_CAPABILITY_MINOR, 1),
         (CUdevice_attribute::PCI_BUS_ID, 0x1a),

@@ -11,6 +11,7 @@ use cuda_abi::arrays::Shape;
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::*;
+use cuda_abi::tensor_maps;
 use cuda_abi::textures::Spec;
 use transport::memory::Mapping;
 use transport::ring::Record;
@@ -565,6 +566,32 @@ impl Operations for Server<'_> {
         Spec::decode(data)?;
         self.time += 1;
         Ok(TextureCreateReply { object: self.time })
+    }
+
+    /// The address, the device and zeroes.
+    fn tensor_map_encode(
+        &mut self,
+        request: &TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapEncodeReply, CUresult> {
+        let spec = tensor_maps::Spec::decode(data)?;
+        *self.shared.tensor_maps.lock().expect("unpoisoned") += 1;
+        reply.extend(spec.address.to_le_bytes());
+        reply.extend(u64::from(request.device).to_le_bytes());
+        reply.resize(tensor_maps::BYTES, 0);
+        Ok(TensorMapEncodeReply { reserved: 0 })
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapReplaceReply, CUresult> {
+        reply.extend(request.address.to_le_bytes());
+        reply.extend(&data[8..]);
+        Ok(TensorMapReplaceReply { reserved: 0 })
     }
 
     fn texture_destroy(&mut self, _: &TextureDestroy, _: &[u8]) -> Posted {

@@ -167,7 +167,7 @@ macro_rules! for_each_function {
             local 12 since 11040 capture allowed survives none =>
                 fn cuDeviceGetUuid_v2(uuid: struct_out(CUuuid), device: val(CUdevice));
             /// Gives the Windows adapter id of a device.
-            absent 13 since 10000 capture allowed survives none =>
+            local 13 since 10000 capture allowed survives none =>
                 fn cuDeviceGetLuid(
                     luid: opaque(*mut c_char), device_node_mask: out(u32), device: val(CUdevice));
             /// Total memory of a device in bytes, as this client may see it. Form of CUDA 2.0.
@@ -346,10 +346,11 @@ macro_rules! for_each_function {
                 fn cuCtxGetExecAffinity(
                     exec_affinity: struct_out(CUexecAffinityParam), kind: val(CUexecAffinityType));
             /// Records an event after all work of a context.
-            absent 64 since 12050 capture invalidates survives none =>
+            post 64 since 12050 capture invalidates survives none =>
                 fn cuCtxRecordEvent(ctx: val(CUcontext), event: val(CUevent));
             /// Makes all later work of a context wait for an event.
-            absent 65 since 12050 capture invalidates survives none =>
+            post 65 since 12050 capture invalidates survives none
+                partial "not for events of other processes" =>
                 fn cuCtxWaitEvent(ctx: val(CUcontext), event: val(CUevent));
             /// Gives a resource that a context was made from.
             absent 66 since 12040 capture allowed survives none =>
@@ -528,23 +529,23 @@ macro_rules! for_each_function {
             local 105 since 12040 capture allowed survives none =>
                 fn cuFuncLoad(function: val(CUfunction));
             /// Sets the block size of the next old-style launch.
-            absent 106 since 2000 capture prohibited survives none =>
+            local 106 since 2000 capture prohibited survives none =>
                 fn cuFuncSetBlockShape(
                     function: val(CUfunction), x: val(i32), y: val(i32), z: val(i32));
             /// Sets the dynamic shared memory of the next old-style launch.
-            absent 107 since 2000 capture prohibited survives none =>
+            local 107 since 2000 capture prohibited survives none =>
                 fn cuFuncSetSharedSize(function: val(CUfunction), bytes: val(u32));
             /// Sets the parameter size of the next old-style launch.
-            absent 108 since 2000 capture prohibited survives none =>
+            local 108 since 2000 capture prohibited survives none =>
                 fn cuParamSetSize(function: val(CUfunction), bytes: val(u32));
             /// Sets an integer parameter of the next old-style launch.
-            absent 109 since 2000 capture prohibited survives none =>
+            local 109 since 2000 capture prohibited survives none =>
                 fn cuParamSeti(function: val(CUfunction), offset: val(i32), value: val(u32));
             /// Sets a float parameter of the next old-style launch.
-            absent 110 since 2000 capture prohibited survives none =>
+            local 110 since 2000 capture prohibited survives none =>
                 fn cuParamSetf(function: val(CUfunction), offset: val(i32), value: val(f32));
             /// Sets the bytes of a parameter of the next old-style launch.
-            absent 111 since 2000 capture prohibited survives none =>
+            local 111 since 2000 capture prohibited survives none =>
                 fn cuParamSetv(
                     function: val(CUfunction), offset: val(i32), ptr: bytes(bytes),
                     bytes: len(u32, ptr));
@@ -574,7 +575,8 @@ macro_rules! for_each_function {
                     block_dim_z: val(u32), shared_mem_bytes: val(u32), stream: val(CUstream),
                     kernel_params: opaque(*mut *mut c_void));
             /// Launches cooperating kernels on several devices.
-            absent 116 since 9000 capture prohibited survives none =>
+            post 116 since 9000 capture prohibited survives none
+                partial "kernels that synchronise across devices are refused when they are loaded" =>
                 fn cuLaunchCooperativeKernelMultiDevice(
                     launch_params_list: list(CUDA_LAUNCH_PARAMS, num_devices),
                     num_devices: len(u32, launch_params_list), flags: val(u32));
@@ -583,14 +585,14 @@ macro_rules! for_each_function {
                 fn cuLaunchHostFunc(
                     stream: val(CUstream), callback: val(CUhostFn), user_data: opaque(*mut c_void));
             /// Launches an old-style kernel with one block.
-            absent 118 since 2000 capture prohibited survives none =>
+            post 118 since 2000 capture prohibited survives none =>
                 fn cuLaunch(function: val(CUfunction));
             /// Launches an old-style kernel with a grid of blocks.
-            absent 119 since 2000 capture prohibited survives none =>
+            post 119 since 2000 capture prohibited survives none =>
                 fn cuLaunchGrid(
                     function: val(CUfunction), grid_width: val(i32), grid_height: val(i32));
             /// Launches an old-style kernel with a grid of blocks in a stream.
-            absent 120 since 2000 capture node survives none =>
+            post 120 since 2000 capture node survives none =>
                 fn cuLaunchGridAsync(
                     function: val(CUfunction), grid_width: val(i32), grid_height: val(i32),
                     stream: val(CUstream));
@@ -722,7 +724,7 @@ macro_rules! for_each_function {
                     attributes: list(CUpointer_attribute, num_attributes),
                     data: list(*mut c_void, num_attributes), ptr: val(CUdeviceptr));
             /// Sets an attribute of an allocation.
-            absent 150 since 6000 capture allowed survives replayed =>
+            local 150 since 6000 capture allowed survives replayed =>
                 fn cuPointerSetAttribute(
                     value: opaque(*const c_void), attribute: val(CUpointer_attribute),
                     ptr: val(CUdeviceptr));
@@ -1216,7 +1218,7 @@ macro_rules! for_each_function {
                 partial "no profiler listens" =>
                 fn cuProfilerStop();
             /// Sets up the profiler of old drivers.
-            absent 265 since 4000 capture allowed survives none =>
+            local 265 since 4000 capture allowed survives none =>
                 fn cuProfilerInitialize(
                     config_file: cstr(), output_file: cstr(), output_mode: val(CUoutput_mode));
             // Linker.
@@ -2248,7 +2250,7 @@ macro_rules! for_each_function {
                     tex_ref: val(CUtexref), mipmapped_array: val(CUmipmappedArray), flags: val(u32));
             // Tensor maps.
             /// Encodes the descriptor of im2col tensor copies.
-            absent 488 since 12000 capture allowed survives none =>
+            call 488 since 12000 capture allowed survives none =>
                 fn cuTensorMapEncodeIm2col(
                     tensor_map: struct_out(CUtensorMap),
                     tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
@@ -2261,7 +2263,7 @@ macro_rules! for_each_function {
                     l2_promotion: val(CUtensorMapL2promotion),
                     oob_fill: val(CUtensorMapFloatOOBfill));
             /// Encodes the descriptor of wide im2col tensor copies.
-            absent 489 since 12080 capture allowed survives none =>
+            call 489 since 12080 capture allowed survives none =>
                 fn cuTensorMapEncodeIm2colWide(
                     tensor_map: struct_out(CUtensorMap),
                     tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
@@ -2273,7 +2275,7 @@ macro_rules! for_each_function {
                     swizzle: val(CUtensorMapSwizzle), l2_promotion: val(CUtensorMapL2promotion),
                     oob_fill: val(CUtensorMapFloatOOBfill));
             /// Encodes the descriptor of tiled tensor copies.
-            absent 490 since 12000 capture allowed survives none =>
+            call 490 since 12000 capture allowed survives none =>
                 fn cuTensorMapEncodeTiled(
                     tensor_map: struct_out(CUtensorMap),
                     tensor_data_type: val(CUtensorMapDataType), tensor_rank: len(u32, global_dim),
@@ -2284,7 +2286,7 @@ macro_rules! for_each_function {
                     l2_promotion: val(CUtensorMapL2promotion),
                     oob_fill: val(CUtensorMapFloatOOBfill));
             /// Puts another address into a tensor copy descriptor.
-            absent 491 since 12000 capture allowed survives none =>
+            call 491 since 12000 capture allowed survives none =>
                 fn cuTensorMapReplaceAddress(
                     tensor_map: inout(CUtensorMap), global_address: opaque(*mut c_void));
             // Memory and semaphores of other interfaces.

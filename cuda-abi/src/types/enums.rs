@@ -251,22 +251,30 @@ open_enums! {
     CUprocessState {}
 
     /// The type of an element of a tensor.
-    CUtensorMapDataType {}
+    CUtensorMapDataType {
+        UINT8 = 0, UINT16 = 1, UINT32 = 2, INT32 = 3, UINT64 = 4, INT64 = 5, FLOAT16 = 6,
+        FLOAT32 = 7, FLOAT64 = 8, BFLOAT16 = 9, FLOAT32_FTZ = 10, TFLOAT32 = 11,
+        TFLOAT32_FTZ = 12, PACKED_16U4_ALIGN8B = 13, PACKED_16U4_ALIGN16B = 14,
+        PACKED_16U6_ALIGN16B = 15
+    }
 
     /// What a tensor copy gives beyond the edge.
-    CUtensorMapFloatOOBfill {}
+    CUtensorMapFloatOOBfill { NONE = 0, NAN_REQUEST_ZERO_FMA = 1 }
 
     /// A form of wide im2col copies.
-    CUtensorMapIm2ColWideMode {}
+    CUtensorMapIm2ColWideMode { W = 0, W128 = 1 }
 
     /// How a tensor is interleaved.
-    CUtensorMapInterleave {}
+    CUtensorMapInterleave { NONE = 0, B16 = 1, B32 = 2 }
 
     /// How much a tensor copy takes into the cache.
-    CUtensorMapL2promotion {}
+    CUtensorMapL2promotion { NONE = 0, L2_64B = 1, L2_128B = 2, L2_256B = 3 }
 
     /// How a tensor copy swizzles shared memory.
-    CUtensorMapSwizzle {}
+    CUtensorMapSwizzle {
+        NONE = 0, B32 = 1, B64 = 2, B128 = 3, B128_ATOM_32B = 4, B128_ATOM_32B_FLIP_8B = 5,
+        B128_ATOM_64B = 6
+    }
 
 }
 

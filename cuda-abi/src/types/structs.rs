@@ -10,13 +10,37 @@ use core::ffi::c_void;
 
 use super::{
     CUaddress_mode, CUarray, CUarray_format, CUcontext, CUdeviceptr, CUdeviceptr_v1,
-    CUexecAffinityType, CUfilter_mode, CUlaunchAttributeID, CUmemorytype, CUresourcetype, CUstream,
+    CUexecAffinityType, CUfilter_mode, CUfunction, CUlaunchAttributeID, CUmemorytype,
+    CUresourcetype, CUstream,
 };
 
 /// Sixteen bytes that name something for good, in memory order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CUuuid(pub [u8; 16]);
+
+/// One launch of a cooperative one on several devices.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_LAUNCH_PARAMS {
+    pub function: CUfunction,
+    pub gridDimX: u32,
+    pub gridDimY: u32,
+    pub gridDimZ: u32,
+    pub blockDimX: u32,
+    pub blockDimY: u32,
+    pub blockDimZ: u32,
+    pub sharedMemBytes: u32,
+    pub hStream: CUstream,
+    pub kernelParams: *mut *mut c_void,
+}
+
+/// A descriptor for tensor copies, in the GPU's own form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct CUtensorMap {
+    pub opaque: [u64; 16],
+}
 
 /// The facts of a device as CUDA 2 gave them; sizes in bytes, the clock in kHz.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use engine::CUresult;
 
 use super::NvidiaClient;
 use crate::context::Context;
+use crate::device::Device;
 use crate::launch::Launch;
 use crate::module::Module;
 use crate::stream::Stream;
@@ -17,6 +18,13 @@ impl NvidiaClient {
         self.contexts
             .get(&id)
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    pub(super) fn device(&self, number: u32) -> Result<&Device, CUresult> {
+        let device = self.shared.devices.get(number as usize);
+        device
+            .map(|device| &**device)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
     pub(super) fn stream(&self, slot: u32) -> Result<&Arc<Stream>, CUresult> {

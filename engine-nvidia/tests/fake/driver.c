@@ -448,6 +448,24 @@ R cuMemsetD2D8Async(P to, size_t p, unsigned char v, size_t w, size_t h, struct 
 R cuMemsetD2D16Async(P to, size_t p, uint16_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 2, w, h, s); }
 R cuMemsetD2D32Async(P to, size_t p, uint32_t v, size_t w, size_t h, struct stream *s) { return set(to, p, v, 4, w, h, s); }
 
+/* A tensor map is what it was made of: which function, address, last dimension, stride and side, and the rest. */
+static R map_of(uint64_t *m, uint64_t kind, unsigned t, unsigned r, void *a, uint64_t *d, uint64_t *s, uint64_t side, unsigned *e, uint64_t rest) {
+    if ((uintptr_t)m % 64 || t == 8 /* as if this one had no doubles */) return INVALID_VALUE;
+    uint64_t made[16] = {kind, (P)a, t, r, d[r - 1], r > 1 ? s[r - 2] : 0, side, e[r - 1], rest};
+    memcpy(m, made, sizeof made);
+    return sticky;
+}
+R cuTensorMapEncodeTiled(void *m, unsigned t, unsigned r, void *a, uint64_t *d, uint64_t *s, unsigned *b, unsigned *e, unsigned i, unsigned w, unsigned l, unsigned f) {
+    return map_of(m, 0, t, r, a, d, s, b[r - 1], e, i << 12 | w << 8 | l << 4 | f);
+}
+R cuTensorMapEncodeIm2col(void *m, unsigned t, unsigned r, void *a, uint64_t *d, uint64_t *s, int *lo, int *hi, unsigned c, unsigned p, unsigned *e, unsigned i, unsigned w, unsigned l, unsigned f) {
+    return map_of(m, 1, t, r, a, d, s, lo[r - 3] * 1000 + hi[r - 3], e, (uint64_t)c << 32 | p << 16 | i << 12 | w << 8 | l << 4 | f);
+}
+R cuTensorMapEncodeIm2colWide(void *m, unsigned t, unsigned r, void *a, uint64_t *d, uint64_t *s, int lo, int hi, unsigned c, unsigned p, unsigned *e, unsigned i, unsigned mode, unsigned w, unsigned l, unsigned f) {
+    return map_of(m, 2 + mode, t, r, a, d, s, lo * 1000 + hi, e, (uint64_t)c << 32 | p << 16 | i << 12 | w << 8 | l << 4 | f);
+}
+R cuTensorMapReplaceAddress(uint64_t *m, void *a) { m[1] = (P)a; return (uintptr_t)m % 64 || m[0] > 3 ? INVALID_VALUE : OK; }
+
 struct module { char name[64]; long variable[8]; char *text; int gone; };
 R cuModuleLoadDataEx(struct module **m, const char *image, unsigned n, unsigned *options, void **values) {
     if (scarce()) return OUT_OF_MEMORY;

@@ -531,6 +531,26 @@ impl Client for FakeClient {
         Ok(TextureCreateReply { object: 1 })
     }
 
+    fn tensor_map_encode(
+        &mut self,
+        _: &TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapEncodeReply, CUresult> {
+        reply.extend(data);
+        Ok(TensorMapEncodeReply { reserved: 0 })
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        _: &TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapReplaceReply, CUresult> {
+        reply.extend(data);
+        Ok(TensorMapReplaceReply { reserved: 0 })
+    }
+
     fn texture_destroy(&mut self, _: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
         Ok(())
     }

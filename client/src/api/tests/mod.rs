@@ -6,4 +6,6 @@ mod contexts;
 mod graphs;
 mod links;
 mod memory;
+mod old_launches;
 mod streams;
+mod tensor_maps;

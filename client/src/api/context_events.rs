@@ -1,0 +1,63 @@
+//! Events of all the work of a context.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUcontext, CUevent};
+
+use super::Outcome;
+use crate::context::{Current, usable};
+use crate::event::make_wait;
+use crate::session::session;
+use crate::stream::Target;
+
+/// Records an event behind all that a context's streams have been given until now.
+pub(super) fn record(current: &Current, event: CUevent) -> Outcome {
+    let session = current.session;
+    let known = session.events.get(event)?;
+    session.graphs.captures.forbid_in(current.handle())?;
+    let gathering = current.gathering_stream()?;
+    for (key, stream) in session.streams.of_context(current.handle()) {
+        gathering.wait_for(key.index(), stream.posted())?;
+    }
+    session.events.record(known, &gathering)
+}
+
+/// Makes all that a context's streams are given from now on wait for an event, those too that are
+/// made later.
+pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
+    let session = current.session;
+    let known = session.events.get(event)?;
+    if known.shared().is_some() {
+        return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    session.graphs.captures.forbid_in(current.handle())?;
+    // Before the streams are gone through: one that is made meanwhile finds it.
+    if let Some(place) = known.asked(false)? {
+        current
+            .context
+            .add_fence(session, place.slot, place.sequence);
+    }
+    for (key, stream) in session.streams.of_context(current.handle()) {
+        let target = Target {
+            current: *current,
+            slot: key.index(),
+            stream,
+        };
+        make_wait(&target, known, event, false)?;
+    }
+    Ok(())
+}
+
+/// The context of a handle, ready for use.
+fn context(ctx: CUcontext) -> Result<Current, CUresult> {
+    let session = session()?;
+    session.context(ctx.bits())?;
+    usable(session, ctx.bits())
+}
+
+pub(crate) fn cuCtxRecordEvent(ctx: CUcontext, event: CUevent) -> Outcome {
+    record(&context(ctx)?, event)
+}
+
+pub(crate) fn cuCtxWaitEvent(ctx: CUcontext, event: CUevent) -> Outcome {
+    wait(&context(ctx)?, event)
+}
