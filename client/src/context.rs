@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::facts::ALL_MULTIPROCESSORS;
 use cuda_abi::operations::{
-    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo,
+    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo, PeerAccess,
 };
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
@@ -262,6 +262,13 @@ impl Current {
         let fifo = self.context.limits[FIFO_LIMIT].load(Ordering::Relaxed);
         if fifo != DEFAULT_LIMITS[FIFO_LIMIT] {
             self.tell_limit(CUlimit::PRINTF_FIFO_SIZE, fifo)?;
+        }
+        for other in self.session.pools.reached_from(self.context.device()) {
+            self.session.call(&PeerAccess {
+                context: self.slot(),
+                device: self.session.device(other)?.number,
+                enabled: 1,
+            })?;
         }
         Ok(())
     }
@@ -531,6 +538,18 @@ impl Session {
             context,
             key,
         })
+    }
+
+    /// The contexts on a device that the server has.
+    pub(crate) fn contexts_on(&'static self, ordinal: CUdevice) -> Vec<Current> {
+        let live = self.contexts.table.live();
+        live.filter(|(_, context)| context.device() == ordinal && context.is_made())
+            .map(|(key, context)| Current {
+                session: self,
+                context,
+                key,
+            })
+            .collect()
     }
 
     /// The primary context of a device.

@@ -9,11 +9,13 @@
 //! Owns the blocks that are free, and the counts. Knows neither addresses' ranges nor arguments.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{MemAlloc, MemFree};
+use cuda_abi::types::CUmemAllocationHandleType;
 
 use crate::context::Current;
 use crate::handle::{Key, Kind};
@@ -50,8 +52,24 @@ pub(crate) struct Pools {
 pub(crate) struct Pool {
     /// The ordinal of its device.
     pub device: i32,
+    /// Whose it is, and who else may have it.
+    pub reach: Reach,
     state: Mutex<State>,
 }
+
+/// Whether a pool is shared between processes.
+#[derive(Debug)]
+pub(crate) enum Reach {
+    /// It is this process's alone.
+    Own,
+    /// Others may have it: by this name, once it has been given to any.
+    Exportable(OnceLock<PoolName>),
+    /// It is another process's. Nothing can be allocated from it.
+    Imported(PoolName),
+}
+
+/// What tells a pool that is shared from all others: random bits.
+pub(crate) type PoolName = [u64; 2];
 
 #[derive(Debug, Default)]
 struct State {
@@ -65,6 +83,8 @@ struct State {
     reserved_high: u64,
     /// Destroyed: what comes back is not kept.
     ended: bool,
+    /// The ordinals of other devices that may reach its memory.
+    peers: Vec<i32>,
 }
 
 /// What a program may set.
@@ -107,6 +127,8 @@ pub(crate) struct Counts {
 struct Given {
     bytes: u64,
     context: u64,
+    /// Other processes may have it: it is not given out again.
+    exported: bool,
 }
 
 /// A block that was freed.
@@ -130,9 +152,10 @@ impl State {
 }
 
 impl Pool {
-    fn new(device: i32, settings: Settings) -> Self {
+    fn new(device: i32, reach: Reach, settings: Settings) -> Self {
         Self {
             device,
+            reach,
             state: Mutex::new(State {
                 settings,
                 ..State::default()
@@ -142,6 +165,58 @@ impl Pool {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses another process's pool, which has memory and settings there only.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE
+    pub(crate) fn own(&self) -> Result<&Self, CUresult> {
+        match self.reach {
+            Reach::Imported(_) => Err(CUresult::ERROR_INVALID_VALUE),
+            Reach::Own | Reach::Exportable(_) => Ok(self),
+        }
+    }
+
+    /// The name by which other processes may have it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if they may not, CUDA_ERROR_OPERATING_SYSTEM without random bits.
+    pub(crate) fn export(&self) -> Result<PoolName, CUresult> {
+        let Reach::Exportable(name) = &self.reach else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        if let Some(name) = name.get() {
+            return Ok(*name);
+        }
+        let mut bytes = [0; 16];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let bits = u128::from_le_bytes(bytes);
+        Ok(*name.get_or_init(|| [bits as u64, (bits >> 64) as u64]))
+    }
+
+    /// The kinds of handles that it can be exported as.
+    pub(crate) fn handle_types(&self) -> CUmemAllocationHandleType {
+        match self.reach {
+            Reach::Exportable(_) => CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR,
+            Reach::Own | Reach::Imported(_) => CUmemAllocationHandleType::NONE,
+        }
+    }
+
+    /// Whether a device may reach its memory, by ordinal.
+    pub(crate) fn is_reached(&self, device: i32) -> bool {
+        device == self.device || self.state().peers.contains(&device)
+    }
+
+    /// Notes whether another device may reach its memory.
+    pub(crate) fn set_peer(&self, device: i32, reaches: bool) {
+        let peers = &mut self.state().peers;
+        peers.retain(|&other| other != device);
+        if reaches {
+            peers.push(device);
+        }
     }
 
     /// What was set.
@@ -181,7 +256,7 @@ impl Pools {
         let table: Slots<Held<Pool>> = Slots::new(0, u32::MAX);
         let standard: Vec<u64> = (0..devices.len())
             .map(|ordinal| {
-                let pool = Arc::new(Pool::new(ordinal as i32, Settings::default()));
+                let pool = Arc::new(Pool::new(ordinal as i32, Reach::Own, Settings::default()));
                 insert(&table, pool).unwrap_or(0)
             })
             .collect();
@@ -218,8 +293,13 @@ impl Pools {
     }
 
     /// Makes a pool on a device.
-    pub(crate) fn create(&self, ordinal: i32, settings: Settings) -> Result<u64, CUresult> {
-        insert(&self.table, Arc::new(Pool::new(ordinal, settings)))
+    pub(crate) fn create(
+        &self,
+        ordinal: i32,
+        reach: Reach,
+        settings: Settings,
+    ) -> Result<u64, CUresult> {
+        insert(&self.table, Arc::new(Pool::new(ordinal, reach, settings)))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
@@ -266,6 +346,7 @@ impl Pools {
         let session = target.current.session;
         let none = CUresult::ERROR_OUT_OF_MEMORY;
         let pool = self.get(handle)?;
+        pool.own()?;
         let bytes = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(none)?;
         // Memory belongs to a context of the pool's device.
         let owner = match target.current.context.device() == pool.device {
@@ -287,7 +368,12 @@ impl Pools {
         state.reserved += bytes;
         state.reserved_high = state.reserved_high.max(state.reserved);
         let context = owner.handle();
-        state.given.insert(address, Given { bytes, context });
+        let given = Given {
+            bytes,
+            context,
+            exported: false,
+        };
+        state.given.insert(address, given);
         state.add_used(bytes);
         Ok(address)
     }
@@ -319,7 +405,12 @@ impl Pools {
         let block = state.free.swap_remove(at);
         self.free.fetch_sub(1, Ordering::Relaxed);
         let (bytes, context) = (block.bytes, block.context);
-        state.given.insert(block.address, Given { bytes, context });
+        let given = Given {
+            bytes,
+            context,
+            exported: false,
+        };
+        state.given.insert(block.address, given);
         state.add_used(bytes);
         Some(block.address)
     }
@@ -332,7 +423,7 @@ impl Pools {
         let given = state.given.remove(&range.base);
         let given = given.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         state.used -= given.bytes;
-        if state.ended {
+        if state.ended || given.exported {
             state.reserved -= given.bytes;
             drop(state);
             self.end_if_empty(range.pool, &pool);
@@ -351,6 +442,28 @@ impl Pools {
             sequence: target.stream.posted(),
         });
         Ok(())
+    }
+
+    /// Notes that other processes may have an allocation.
+    pub(crate) fn note_exported(&self, range: &Range) -> Result<(), CUresult> {
+        let pool = self.get(range.pool)?;
+        let mut state = pool.state();
+        let given = state.given.get_mut(&range.base);
+        given.ok_or(CUresult::ERROR_INVALID_VALUE)?.exported = true;
+        Ok(())
+    }
+
+    /// The ordinals of devices whose pools' memory another device may reach.
+    pub(crate) fn reached_from(&self, device: i32) -> Vec<i32> {
+        let mut reached: Vec<i32> = self
+            .all()
+            .iter()
+            .filter(|pool| pool.state().peers.contains(&device))
+            .map(|pool| pool.device)
+            .collect();
+        reached.sort_unstable();
+        reached.dedup();
+        reached
     }
 
     /// Notes that an allocation goes back to the server by another way.

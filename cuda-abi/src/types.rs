@@ -163,7 +163,7 @@ impl CUstream {
 macro_rules! opaque_structs {
     ($($name:ident)*) => {$(
         /// A structure that only functions that are not built take; its fields are not described.
-        #[derive(Debug)]
+        #[derive(Clone, Copy, Debug)]
         #[repr(C)]
         pub struct $name {
             _opaque: [u8; 0],

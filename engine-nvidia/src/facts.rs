@@ -21,7 +21,8 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     // Memory of the program's own making, and what is shared with others.
     (Attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
     (Attribute::MULTICAST_SUPPORTED, 0),
-    (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 0),
+    // Descriptors only.
+    (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),
     (Attribute::HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
     (Attribute::HOST_NUMA_MEMORY_POOLS_SUPPORTED, 0),
     (Attribute::HOST_NUMA_MULTINODE_IPC_SUPPORTED, 0),
@@ -36,7 +37,6 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::SPARSE_CUDA_ARRAY_SUPPORTED, 0),
     (Attribute::DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 0),
     (Attribute::TIMELINE_SEMAPHORE_INTEROP_SUPPORTED, 0),
-    (Attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH, 0),
     (Attribute::MEM_DECOMPRESS_ALGORITHM_MASK, 0),
     (Attribute::MEM_DECOMPRESS_MAXIMUM_LENGTH, 0),
     // A client is one of several, whatever the driver of this process thinks.

@@ -244,6 +244,7 @@ fn attributes(ordinal: u32, config: &Config) -> Vec<i32> {
         (Attribute::SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2),
         (Attribute::COMPUTE_PREEMPTION_SUPPORTED, 1),
         (Attribute::COOPERATIVE_LAUNCH, 1),
+        (Attribute::COOPERATIVE_MULTI_DEVICE_LAUNCH, 1),
         (Attribute::CAN_USE_64_BIT_STREAM_MEM_OPS, 1),
         (Attribute::CAN_USE_STREAM_WAIT_VALUE_NOR, 1),
         // The program and the kernels see the same pages, and none ever moves.
@@ -253,6 +254,8 @@ fn attributes(ordinal: u32, config: &Config) -> Vec<i32> {
         (Attribute::HOST_REGISTER_SUPPORTED, 1),
         (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
         (Attribute::MEMORY_POOLS_SUPPORTED, 1),
+        // Descriptors.
+        (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),
         (Attribute::VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED, 1),
         (Attribute::HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
         (Attribute::IPC_EVENT_SUPPORTED, 1),

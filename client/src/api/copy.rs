@@ -235,17 +235,17 @@ pub(crate) fn cuMemcpyDtoDAsync_v2(
 
 /// One side of a rectangle or box, as CUDA describes it.
 #[derive(Clone, Copy, Debug)]
-struct Corner {
-    kind: CUmemorytype,
-    host: *const u8,
-    device: CUdeviceptr,
-    array: CUarray,
-    pitch: usize,
+pub(super) struct Corner {
+    pub kind: CUmemorytype,
+    pub host: *const u8,
+    pub device: CUdeviceptr,
+    pub array: CUarray,
+    pub pitch: usize,
     /// Rows from a slice to the next; 0 for a rectangle.
-    rows: usize,
-    x: usize,
-    y: usize,
-    z: usize,
+    pub rows: usize,
+    pub x: usize,
+    pub y: usize,
+    pub z: usize,
 }
 
 impl Corner {
@@ -319,7 +319,13 @@ impl Corner {
     }
 }
 
-fn shaped(target: &Target, to: &Corner, from: &Corner, extent: Extent, when: Return) -> Outcome {
+pub(super) fn shaped(
+    target: &Target,
+    to: &Corner,
+    from: &Corner,
+    extent: Extent,
+    when: Return,
+) -> Outcome {
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }

@@ -10,18 +10,18 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::current;
+use crate::context::{Current, current};
 use crate::handle::Kind;
 use crate::memory::{Origin, Range};
 use crate::params::Out;
-use crate::session::session;
+use crate::session::{Session, session};
 
 /// What a handle begins with; the token follows.
 const MEMORY: [u8; 8] = *b"OMPSmem1";
 const EVENT: [u8; 8] = *b"OMPSevt1";
 
 /// The bytes of a handle.
-fn handle_of(kind: [u8; 8], token: [u64; 4]) -> [u8; 64] {
+pub(super) fn handle_of(kind: [u8; 8], token: [u64; 4]) -> [u8; 64] {
     let mut bytes = [0; 64];
     bytes[..8].copy_from_slice(&kind);
     for (at, word) in token.into_iter().enumerate() {
@@ -34,7 +34,7 @@ fn handle_of(kind: [u8; 8], token: [u64; 4]) -> [u8; 64] {
 ///
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE for what is no handle of this kind.
-fn token_in(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUresult> {
+pub(super) fn token_in(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUresult> {
     if bytes[..8] != kind {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -80,12 +80,17 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
     flags: u32,
 ) -> Outcome {
     let current = current()?;
-    let session = current.session;
     dptr.required()?;
     if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let token = token_in(MEMORY, &handle.reserved)?;
+    dptr.set(open(&current, token, 0)?)
+}
+
+/// Opens another process's block, for a pool of this one or for none, and gives its address.
+pub(super) fn open(current: &Current, token: [u64; 4], pool: u64) -> Result<u64, CUresult> {
+    let session = current.session;
     // Held over the call: two threads that open the same memory get it once.
     let mut imports = session.imports();
     let MemImportReply {
@@ -97,9 +102,12 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
         *shares += 1;
         // Here the shares are counted, and the server has it open once.
         session.post(&MemClose { address })?;
-        return dptr.set(address);
+        return Ok(address);
     }
-    let range = Range::new(&current, Origin::Imported, address, bytes);
+    let range = Range {
+        pool,
+        ..Range::new(current, Origin::Imported, address, bytes)
+    };
     // What it lies on must be a device that this process sees.
     let visible = session.ordinal_of(device).is_some();
     if session.is_ours(address) || !visible || !session.ranges.insert(range) {
@@ -107,11 +115,31 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
         return Err(CUresult::ERROR_MAP_FAILED);
     }
     session.add_import(&mut imports, address);
-    dptr.set(address)
+    Ok(address)
 }
 
 pub(crate) fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> Outcome {
     let session = session()?;
+    // What came through a pool goes as what comes from pools does.
+    let of_pool = session
+        .ranges
+        .find(dptr)
+        .is_some_and(|range| range.pool != 0);
+    match of_pool {
+        true => Err(CUresult::ERROR_INVALID_VALUE),
+        false => close(session, dptr),
+    }
+}
+
+/// Gives up a share in another process's block that came through a pool, if that is at an address.
+pub(super) fn close_of_pool(session: &Session, dptr: u64) -> Option<Outcome> {
+    let range = session.ranges.find(dptr)?;
+    let is_one = range.base == dptr && range.origin == Origin::Imported && range.pool != 0;
+    is_one.then(|| close(session, dptr))
+}
+
+/// Gives up a share in another process's block.
+fn close(session: &Session, dptr: u64) -> Outcome {
     let mut imports = session.imports();
     let shares = imports
         .get_mut(&dptr)

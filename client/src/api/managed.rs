@@ -47,7 +47,7 @@ pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, byte_count: usize, flags
 }
 
 /// Checks that a range is managed memory.
-fn managed(session: &Session, base: u64, bytes: usize) -> Outcome {
+pub(super) fn managed(session: &Session, base: u64, bytes: usize) -> Outcome {
     let range = session.ranges.find(base);
     let fits = |range: &Range| range.is_managed() && range.contains(base, bytes as u64);
     match range {

@@ -142,6 +142,9 @@ pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     if let Some(freed) = session.graphs.memories.free(session, dptr) {
         return freed;
     }
+    if let Some(closed) = super::ipc::close_of_pool(session, dptr) {
+        return closed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| {

@@ -6,6 +6,7 @@
 
 mod array;
 mod array_copy;
+mod batch;
 mod capture;
 mod context;
 mod context_events;
@@ -29,6 +30,7 @@ mod old_launch;
 mod peer;
 mod pointer;
 mod pool;
+mod pool_sharing;
 mod register;
 mod stream;
 mod tensor_map;
@@ -39,6 +41,7 @@ mod virtual_memory;
 
 pub(crate) use array::*;
 pub(crate) use array_copy::*;
+pub(crate) use batch::*;
 pub(crate) use capture::*;
 pub(crate) use context::*;
 pub(crate) use context_events::*;
@@ -62,6 +65,7 @@ pub(crate) use old_launch::*;
 pub(crate) use peer::*;
 pub(crate) use pointer::*;
 pub(crate) use pool::*;
+pub(crate) use pool_sharing::*;
 pub(crate) use register::*;
 pub(crate) use stream::*;
 pub(crate) use tensor_map::*;

@@ -88,6 +88,23 @@ pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outc
     Ok(())
 }
 
+/// Lets all contexts on a device reach the memory on another; those that are made later ask by
+/// themselves ([`Pools::reached_from`](crate::pool::Pools::reached_from)).
+pub(super) fn let_reach(session: &'static Session, from: CUdevice, to: CUdevice) -> Outcome {
+    let (one, other) = (session.device(from)?, session.device(to)?);
+    if !reach_each_other(one, other) {
+        return Err(CUresult::ERROR_INVALID_DEVICE);
+    }
+    for current in session.contexts_on(from) {
+        session.call(&PeerAccess {
+            context: current.slot(),
+            device: other.number,
+            enabled: 1,
+        })?;
+    }
+    Ok(())
+}
+
 pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
     let (current, peer) = pair(peer_context)?;
     let session = current.session;

@@ -93,7 +93,10 @@ fn value(
             Value::Long(range.bytes)
         }
         CUpointer_attribute::MAPPED => Value::Bool(true),
-        CUpointer_attribute::ALLOWED_HANDLE_TYPES => Value::Long(0),
+        CUpointer_attribute::ALLOWED_HANDLE_TYPES => {
+            let pool = session.pools.get(range.pool);
+            Value::Long(pool.map_or(0, |pool| pool.handle_types().0.into()))
+        }
         CUpointer_attribute::MEMPOOL_HANDLE => Value::Long(range.pool),
         // Read and write.
         CUpointer_attribute::ACCESS_FLAGS => Value::Int(3),

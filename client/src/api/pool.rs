@@ -1,6 +1,7 @@
 //! Stream-ordered allocation and memory pools.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use cuda_abi::CUresult;
@@ -16,7 +17,7 @@ use crate::graph::memory::Allocation;
 use crate::graph::node::Payload;
 use crate::memory::{Origin, Range};
 use crate::params::{In, List, Out};
-use crate::pool::Settings;
+use crate::pool::{Reach, Settings};
 use crate::session::{Session, session};
 use crate::stream::{Target, target};
 
@@ -84,6 +85,9 @@ pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Outcome {
     if let Some(freed) = session.graphs.memories.free(session, dptr) {
         return freed;
     }
+    if let Some(closed) = super::ipc::close_of_pool(session, dptr) {
+        return closed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| range.origin == Origin::Device)
@@ -114,7 +118,7 @@ pub(crate) fn cuDeviceGetMemPool(pool: Out<CUmemoryPool>, device: CUdevice) -> O
 pub(crate) fn cuDeviceSetMemPool(device: CUdevice, pool: CUmemoryPool) -> Outcome {
     let session = session()?;
     let current = session.pools.current(device)?;
-    if session.pools.get(pool.bits())?.device != device {
+    if session.pools.get(pool.bits())?.own()?.device != device {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     current.store(pool.bits(), Ordering::Relaxed);
@@ -175,10 +179,11 @@ pub(crate) fn cuMemPoolCreate(pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>
     if props.allocType != CUmemAllocationType::PINNED {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // Pools are not shared between processes.
-    if props.handleTypes != CUmemAllocationHandleType::NONE {
-        return Err(CUresult::ERROR_NOT_SUPPORTED);
-    }
+    let reach = match props.handleTypes {
+        CUmemAllocationHandleType::NONE => Reach::Own,
+        CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR => Reach::Exportable(OnceLock::new()),
+        _ => return Err(CUresult::ERROR_NOT_SUPPORTED),
+    };
     let device = session.device(props.location.id);
     if props.location.r#type != CU_MEM_LOCATION_TYPE_DEVICE || device.is_err() {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -187,7 +192,7 @@ pub(crate) fn cuMemPoolCreate(pool: Out<CUmemoryPool>, props: In<CUmemPoolProps>
         most: props.maxSize as u64,
         ..Settings::default()
     };
-    let handle = session.pools.create(props.location.id, settings)?;
+    let handle = session.pools.create(props.location.id, reach, settings)?;
     pool.set(CUmemoryPool::from_bits(handle))
 }
 
@@ -199,7 +204,9 @@ pub(crate) fn cuMemPoolDestroy(pool: CUmemoryPool) -> Outcome {
 pub(crate) fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) -> Outcome {
     let session = session()?;
     let pool = session.pools.get(pool.bits())?;
-    session.pools.trim(session, &pool, min_bytes_to_keep as u64)
+    session
+        .pools
+        .trim(session, pool.own()?, min_bytes_to_keep as u64)
 }
 
 /// The value of an attribute: bytes, or one of the switches, which are ints.
@@ -217,6 +224,7 @@ pub(crate) fn cuMemPoolGetAttribute(
     if value.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    pool.own()?;
     let (settings, counts) = (pool.settings(), pool.counts());
     let known = match attribute {
         CUmemPool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES => {
@@ -250,6 +258,7 @@ pub(crate) fn cuMemPoolSetAttribute(
     if value.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
+    pool.own()?;
     // SAFETY: not NULL; the program promises a value of the attribute's type where this is asked.
     let bytes = || unsafe { value.cast::<u64>().read_unaligned() };
     // SAFETY: as above.
@@ -284,7 +293,7 @@ pub(crate) fn cuMemPoolGetAccess(
     flags.required()?;
     let pool = session.pools.get(pool.bits())?;
     let device = device_at(session, &location, CUmemAllocationType::PINNED)?;
-    flags.set(match device == pool.device {
+    flags.set(match pool.is_reached(device) {
         true => CUmemAccess_flags::READWRITE,
         false => CUmemAccess_flags::NONE,
     })
@@ -307,10 +316,17 @@ pub(crate) fn cuMemPoolSetAccess(
             CUmemAllocationType::PINNED,
         )?;
         match (device == pool.device, entry.flags) {
-            // Its own device reaches it whatever happens, and no other one does.
-            (true, CUmemAccess_flags::READWRITE) | (false, CUmemAccess_flags::NONE) => {}
+            // Its own device reaches it whatever happens.
+            (true, CUmemAccess_flags::READWRITE) => {}
             (true, _) => return Err(CUresult::ERROR_INVALID_DEVICE),
-            (false, _) => return Err(CUresult::ERROR_NOT_SUPPORTED),
+            (false, CUmemAccess_flags::NONE) => pool.set_peer(device, false),
+            (false, CUmemAccess_flags::READWRITE) => {
+                // Another process's memory is reached where it was given.
+                pool.own().map_err(|_| CUresult::ERROR_NOT_SUPPORTED)?;
+                super::peer::let_reach(session, device, pool.device)?;
+                pool.set_peer(device, true);
+            }
+            (false, _) => return Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
     Ok(())

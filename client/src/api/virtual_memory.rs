@@ -301,13 +301,13 @@ pub(crate) fn cuMemGetAccess(
     flags.set(access.map_or(0, |&(_, flags)| u64::from(flags)))
 }
 
-/// A descriptor that stands for physical memory: a file in memory, with its token in it.
-fn file_of(token: [u64; 4]) -> std::io::Result<OwnedFd> {
+/// A descriptor that stands for something: a file in memory, with what it is and its token in it.
+pub(super) fn file_of(magic: [u8; 8], token: [u64; 4]) -> std::io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("openmps-physical-memory", flags)?;
+    let fd = rustix::fs::memfd_create("openmps-memory", flags)?;
     let mut file = std::fs::File::from(fd);
-    file.write_all(&MAGIC)?;
+    file.write_all(&magic)?;
     for word in token {
         file.write_all(&word.to_le_bytes())?;
     }
@@ -316,13 +316,13 @@ fn file_of(token: [u64; 4]) -> std::io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The token in a file that [`file_of`] made, in whatever process.
-fn token_in(fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
+/// The token in a file that [`file_of`] made of such a thing, in whatever process.
+pub(super) fn token_in(magic: [u8; 8], fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
     let mut bytes = [0; 40];
     // By position, as the descriptor's own place is the program's.
     let read = rustix::io::pread(fd, &mut bytes[..], 0).ok()?;
-    let (magic, token) = bytes.split_at(8);
-    if read != 40 || magic != MAGIC {
+    let (found, token) = bytes.split_at(8);
+    if read != 40 || found != magic {
         return None;
     }
     let mut words = [0; 4];
@@ -354,7 +354,7 @@ pub(crate) fn cuMemExportToShareableHandle(
             bytes: 0,
         })?
         .fields;
-    let file = file_of(token).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = file_of(MAGIC, token).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     // SAFETY: not NULL; the program promises room for an int.
     unsafe {
         shareable_handle
@@ -378,7 +378,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // The descriptor itself travels in the pointer.
     let number = i32::try_from(os_handle.addr()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let token = token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let token = token_in(MAGIC, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
     let reply = session.call(&PhysicalImport { handle: new, token })?;
     let fields = reply.fields;
@@ -404,13 +404,22 @@ mod tests {
     #[test]
     fn a_file_stands_for_physical_memory_and_others_do_not() {
         let token = [1, u64::MAX, 3, 4];
-        let file = file_of(token).unwrap();
-        assert_eq!(token_in(file.as_fd()), Some(token));
-        assert_eq!(token_in(file.as_fd()), Some(token), "as often as one likes");
+        let file = file_of(MAGIC, token).unwrap();
+        assert_eq!(token_in(MAGIC, file.as_fd()), Some(token));
+        assert_eq!(
+            token_in(MAGIC, file.as_fd()),
+            Some(token),
+            "as often as one likes"
+        );
+        assert_eq!(
+            token_in(*b"OMPSpool", file.as_fd()),
+            None,
+            "of something else"
+        );
         let other = std::fs::File::open("/proc/self/exe").unwrap();
-        assert_eq!(token_in(other.as_fd()), None);
+        assert_eq!(token_in(MAGIC, other.as_fd()), None);
         let other = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(token_in(other.as_fd()), None);
+        assert_eq!(token_in(MAGIC, other.as_fd()), None);
     }
 
     #[test]

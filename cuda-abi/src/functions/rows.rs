@@ -860,13 +860,13 @@ macro_rules! for_each_function {
                     attrs: list(CUmemcpyAttributes, num_attrs), attr_idxs: list(usize, num_attrs),
                     num_attrs: len(usize, attrs), stream: val(CUstream));
             /// Copies a list of boxes in a stream. Form of CUDA 12.8.
-            absent 181 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
+            custom 181 since 12080 twin "_ptsz" 12080 capture prohibited survives none =>
                 fn cuMemcpy3DBatchAsync(
                     num_params: len(usize, op_list),
                     op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), fail_idx: out(usize),
                     flags: val(u64), stream: val(CUstream));
             /// Copies a list of boxes in a stream. Form of CUDA 13.0.
-            absent 182 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
+            custom 182 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
                 fn cuMemcpy3DBatchAsync_v2(
                     num_params: len(usize, op_list),
                     op_list: list(CUDA_MEMCPY3D_BATCH_OP, num_params), flags: val(u64),
@@ -1307,17 +1307,17 @@ macro_rules! for_each_function {
                     kind: val(CUmemAllocationType));
             /// Makes a memory pool.
             local 282 since 11020 capture prohibited survives replayed
-                partial "pools of device memory, which are not shared between processes" =>
+                partial "pools of device memory" =>
                 fn cuMemPoolCreate(pool: new(CUmemoryPool), pool_props: struct_in(CUmemPoolProps));
             /// Ends a memory pool.
             local 283 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolDestroy(pool: val(CUmemoryPool));
             /// Makes a token with which another process finds an allocation of a shared pool.
-            absent 284 since 11020 capture prohibited survives none =>
+            call 284 since 11020 capture prohibited survives none =>
                 fn cuMemPoolExportPointer(
                     share_data: struct_out(CUmemPoolPtrExportData), ptr: val(CUdeviceptr));
             /// Exports a memory pool as a handle for other processes.
-            absent 285 since 11020 capture prohibited survives none =>
+            local 285 since 11020 capture prohibited survives none =>
                 fn cuMemPoolExportToShareableHandle(
                     handle: opaque(*mut c_void), pool: val(CUmemoryPool),
                     handle_type: val(CUmemAllocationHandleType), flags: val(u64));
@@ -1332,18 +1332,18 @@ macro_rules! for_each_function {
                     pool: val(CUmemoryPool), attribute: val(CUmemPool_attribute),
                     value: opaque(*mut c_void));
             /// Takes a memory pool from a handle of another process.
-            absent 288 since 11020 capture prohibited survives replayed =>
+            local 288 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolImportFromShareableHandle(
                     pool: new(CUmemoryPool), handle: opaque(*mut c_void),
                     handle_type: val(CUmemAllocationHandleType), flags: val(u64));
             /// Finds an allocation of a shared pool by its token.
-            absent 289 since 11020 capture prohibited survives replayed =>
+            call 289 since 11020 capture prohibited survives replayed =>
                 fn cuMemPoolImportPointer(
                     ptr: out(CUdeviceptr), pool: val(CUmemoryPool),
                     share_data: struct_in(CUmemPoolPtrExportData));
             /// Says which places may reach the memory of a pool, and how.
             local 290 since 11020 capture prohibited survives replayed
-                partial "a pool is its own device's alone" =>
+                partial "what a peer was given stays within its reach; other processes' pools are their device's alone" =>
                 fn cuMemPoolSetAccess(
                     pool: val(CUmemoryPool), map: list(CUmemAccessDesc, count),
                     count: len(usize, map));
@@ -1404,7 +1404,7 @@ macro_rules! for_each_function {
             absent 302 since 0 capture allowed survives none =>
                 fn cuMemGetAttribute_v2();
             /// Exports an address range as a handle, such as a dma-buf.
-            absent 303 since 11070 capture allowed survives none =>
+            local 303 since 11070 capture allowed survives none =>
                 fn cuMemGetHandleForAddressRange(
                     handle: opaque(*mut c_void), dptr: val(CUdeviceptr), size: val(usize),
                     handle_type: val(CUmemRangeHandleType), flags: val(u64));
@@ -1455,7 +1455,7 @@ macro_rules! for_each_function {
                 fn cuMemAllocManaged(
                     dptr: out(CUdeviceptr), byte_count: val(usize), flags: val(u32));
             /// Drops the contents of managed ranges and moves them, in a stream.
-            absent 314 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
+            local 314 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
                 fn cuMemDiscardAndPrefetchBatchAsync(
                     dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
                     count: len(usize, dptrs),
@@ -1464,7 +1464,7 @@ macro_rules! for_each_function {
                     num_prefetch_locs: len(usize, prefetch_locs), flags: val(u64),
                     stream: val(CUstream));
             /// Drops the contents of managed ranges, in a stream.
-            absent 315 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
+            local 315 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
                 fn cuMemDiscardBatchAsync(
                     dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
                     count: len(usize, dptrs), flags: val(u64), stream: val(CUstream));
@@ -1479,7 +1479,7 @@ macro_rules! for_each_function {
                     dev_ptr: val(CUdeviceptr), count: val(usize), location: val(CUmemLocation),
                     flags: val(u32), stream: val(CUstream));
             /// Moves managed ranges ahead of their use, in a stream.
-            absent 318 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
+            local 318 since 13000 twin "_ptsz" 13000 capture prohibited survives none =>
                 fn cuMemPrefetchBatchAsync(
                     dptrs: list(CUdeviceptr, count), sizes: list(usize, count),
                     count: len(usize, dptrs),
@@ -1559,7 +1559,7 @@ macro_rules! for_each_function {
                     target: val(CUflushGPUDirectRDMAWritesTarget),
                     scope: val(CUflushGPUDirectRDMAWritesScope));
             /// Decompresses a list of buffers in a stream.
-            absent 334 since 12060 twin "_ptsz" 12060 capture node survives none =>
+            local 334 since 12060 twin "_ptsz" 12060 capture node survives none =>
                 fn cuMemBatchDecompressAsync(
                     params_array: list(CUmemDecompressParams, count),
                     count: len(usize, params_array), flags: val(u32), error_index: out(usize),

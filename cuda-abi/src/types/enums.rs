@@ -226,7 +226,7 @@ open_enums! {
     }
 
     /// A kind of handle of an address range.
-    CUmemRangeHandleType {}
+    CUmemRangeHandleType { DMA_BUF_FD = 1 }
 
     /// Advice on managed memory.
     CUmem_advise {

@@ -1,6 +1,7 @@
 //! The api against the server of `testing`, by family.
 
 mod arrays;
+mod batches;
 mod code;
 mod contexts;
 mod graphs;
