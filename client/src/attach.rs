@@ -14,6 +14,7 @@ use transport::socket::{Connection, SocketError};
 use crate::log::log;
 use crate::session::{self, Device, Session};
 use crate::visible;
+use crate::windows::Windows;
 
 /// How long a daemon may take to give a session: it may have to start a server first.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(60);
@@ -186,14 +187,12 @@ fn open(
     if facts.len() as u64 > u64::from(cuda_abi::operations::CONTEXT_SLOTS) {
         return Err(unusable(&format_args!("{} devices", facts.len())));
     }
-    let mut mappings = Vec::new();
-    let host = Mapping::map_at(&memory.host, welcome.host_base);
-    mappings.push(host.map_err(|error| unusable(&error))?);
+    let host_mapping = Mapping::map_at(&memory.host, welcome.host_base);
+    let host_mapping = host_mapping.map_err(|error| unusable(&error))?;
+    let windows = Windows::default();
     for device in &facts {
-        // Addresses of device memory are never touched here, but the program's own memory must not
-        // come to lie there: an address says which of both it is.
-        let window = Mapping::reserve(device.window, device.window_bytes);
-        mappings.push(window.map_err(|error| unusable(&error))?);
+        let added = windows.add(device.window, device.window_bytes);
+        added.map_err(|error| unusable(&error))?;
     }
     let link = ClientEnd::new(&memory, connection).map_err(|error| unusable(&error))?;
     let all = facts.len() as u32;
@@ -212,7 +211,14 @@ fn open(
         return Err(CUresult::ERROR_NO_DEVICE);
     }
     let host = welcome.host_base..welcome.host_base + welcome.host_bytes;
-    Ok(Session::new(link, devices, all, host, mappings))
+    Ok(Session::new(
+        link,
+        devices,
+        all,
+        host,
+        host_mapping,
+        windows,
+    ))
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::facts::ALL_MULTIPROCESSORS;
 use cuda_abi::operations::{
-    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemInfo, PeerAccess,
+    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemFree, MemInfo,
+    PeerAccess,
 };
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
@@ -393,9 +394,14 @@ impl Current {
             context: self.slot(),
             bytes,
         })?;
+        let address = reply.fields.address;
+        if let Err(code) = self.session.reserve_around(address) {
+            self.session.post(&MemFree { address })?;
+            return Err(code);
+        }
         self.session.post(&HeapSet {
             context: self.slot(),
-            address: reply.fields.address,
+            address,
             bytes,
         })?;
         *made = bytes;

@@ -166,7 +166,7 @@ impl Session {
         if self.host.contains(&bits) {
             return self.device_place(bits);
         }
-        if bits == 0 || self.in_device_window(bits) {
+        if bits == 0 || self.windows.contain(bits) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // Only where there is such memory need it be looked for.
@@ -191,14 +191,7 @@ impl Session {
 
     /// Whether an address lies in a window of ours, given out or not.
     pub(crate) fn is_ours(&self, address: u64) -> bool {
-        self.host.contains(&address) || self.in_device_window(address)
-    }
-
-    fn in_device_window(&self, address: u64) -> bool {
-        self.devices.iter().any(|device| {
-            let facts = &device.facts;
-            (facts.window..facts.window.saturating_add(facts.window_bytes)).contains(&address)
-        })
+        self.host.contains(&address) || self.windows.contain(address)
     }
 
     /// Checks that all that a copy touches of memory that we gave out lies in one allocation.

@@ -59,6 +59,7 @@ mod stream;
 mod tensor_map;
 mod virtual_memory;
 mod visible;
+mod windows;
 
 /// Tells a server that looks for the real driver that this file is not it.
 #[used]

@@ -119,6 +119,11 @@ impl Modules {
             );
             return Err(CUresult::ERROR_UNKNOWN);
         }
+        let mut reserved = addresses.iter();
+        if let Err(code) = reserved.try_for_each(|&address| session.reserve_around(address)) {
+            session.post(&ModuleUnload { module: number })?;
+            return Err(code);
+        }
         for (address, variable) in addresses.iter().zip(&image.descriptor.variables) {
             let origin = match session.host.contains(address) {
                 true => Origin::ManagedVariable,

@@ -619,6 +619,11 @@ impl Session {
     pub(crate) fn take_memory(&self, current: &Current, bytes: u64) -> Result<u64, CUresult> {
         let context = current.slot();
         let ask = || self.call(&MemAlloc { context, bytes });
-        Ok(self.with_caches_trimmed(ask)?.fields.address)
+        let address = self.with_caches_trimmed(ask)?.fields.address;
+        if let Err(code) = self.reserve_around(address) {
+            self.post(&MemFree { address })?;
+            return Err(code);
+        }
+        Ok(address)
     }
 }

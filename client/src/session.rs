@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cuda_abi::operations::Request;
-use cuda_abi::{CUresult, facts::DeviceFacts};
+use cuda_abi::CUresult;
+use cuda_abi::facts::{ARENA, DeviceFacts};
+use cuda_abi::operations::{Request, WindowOf, WindowOfReply};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Reply, Written};
@@ -32,6 +33,7 @@ use crate::staging::Staged;
 use crate::stream::Streams;
 use crate::tensor_map::TensorMaps;
 use crate::virtual_memory::VirtualMemory;
+use crate::windows::Windows;
 
 /// Where the address of the session is: on a page that the kernel wipes in a fork's child, so that
 /// the child finds null there without asking anybody. Null itself before the first cuInit.
@@ -72,8 +74,10 @@ pub(crate) struct Session {
     imports: Mutex<BTreeMap<u64, u32>>,
     /// Set once any was; read without the lock by copies.
     any_imports: AtomicBool,
-    /// Keeps the windows of device memory and the host window mapped.
-    _mappings: Vec<Mapping>,
+    /// Addresses of device memory.
+    pub windows: Windows,
+    /// Keeps the host window mapped.
+    _host: Mapping,
 }
 
 /// A device as the program sees it.
@@ -164,7 +168,8 @@ impl Session {
         devices: Vec<Device>,
         all_devices: u32,
         host: std::ops::Range<u64>,
-        mappings: Vec<Mapping>,
+        host_mapping: Mapping,
+        windows: Windows,
     ) -> Self {
         let pools = Pools::new(&devices);
         Self {
@@ -192,8 +197,32 @@ impl Session {
             tensor_maps: TensorMaps::default(),
             imports: Mutex::default(),
             any_imports: AtomicBool::new(false),
-            _mappings: mappings,
+            windows,
+            _host: host_mapping,
         }
+    }
+
+    /// Makes sure that an address of device memory that the server gave can be nothing of the program's:
+    /// that its window is reserved here.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when it cannot be, and as [`Session::call`].
+    pub(crate) fn reserve_around(&self, address: u64) -> Result<(), CUresult> {
+        // What lies elsewhere is the driver's own, such as variables of modules.
+        if self.windows.contain(address)
+            || self.host.contains(&address)
+            || !ARENA.contains(&address)
+        {
+            return Ok(());
+        }
+        let WindowOfReply { base, bytes } = self.call(&WindowOf { address })?.fields;
+        self.windows.add(base, bytes).map_err(|error| {
+            crate::log::log!(
+                "no device memory at {base:#x}, where {bytes} bytes of addresses are needed: \
+                 {error} (see ulimit -v)"
+            );
+            CUresult::ERROR_OUT_OF_MEMORY
+        })
     }
 
     /// The device with this ordinal.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use cuda_abi::CUresult;
-use engine::arena::EXTENT;
+use engine::arena::HOST_BYTES;
 use serde_json::json;
 use transport::handshake::{Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate};
 use transport::session::SessionMemory;
@@ -174,7 +174,7 @@ impl Daemon {
     /// Hands a client to its server. Gives it back if that has to wait.
     fn admit(&mut self, id: ServerId, mut waiting: Waiting) -> Option<Waiting> {
         let pid = waiting.peer.pid;
-        let memory = match SessionMemory::create(EXTENT) {
+        let memory = match SessionMemory::create(HOST_BYTES) {
             Ok(memory) => memory,
             Err(error) => {
                 self.refuse_with(

@@ -1,5 +1,7 @@
 //! What a client is told of the devices when it attaches, so that it never asks again.
 
+use std::ops::Range;
+
 use crate::types::DEVICE_ATTRIBUTES;
 use crate::words::{Damaged, Reader, put, put_name};
 
@@ -14,11 +16,15 @@ pub struct DeviceFacts {
     pub total_memory: u64,
     /// Value of each device attribute, by its number; a number beyond the list is not known.
     pub attributes: Vec<i32>,
-    /// The address of the first byte that this client's allocations on the device can have.
+    /// The first of the addresses on the device that this client begins with. It gets more as its
+    /// memory grows: see [`WindowOf`](crate::operations::WindowOf).
     pub window: u64,
     /// Bytes of that window.
     pub window_bytes: u64,
 }
+
+/// Where all addresses lie that clients get of a server: 64 TiB, which Linux leaves empty.
+pub const ARENA: Range<u64> = 0x1100_0000_0000..0x5100_0000_0000;
 
 /// Where among the attributes a device says what it can do that no attribute of CUDA's tells: 0 is
 /// the number of none of them.

@@ -13,7 +13,7 @@ use cuda_abi::operations::{
 use cuda_abi::tensor_maps;
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
-use engine::{Attachment, CUresult, Client, Held, Share, Sight, Window};
+use engine::{Attachment, CUresult, Client, Held, Owner, Share, Sight, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::common::Common;
@@ -109,6 +109,19 @@ impl Client for NvidiaClient {
 
     fn decommit(&mut self, range: Window) {
         self.memory.decommit(range);
+    }
+
+    fn window_add(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        self.memory.add_window(device, window, &addresses)
+    }
+
+    fn window_remove(&mut self, window: Window) {
+        self.memory.remove_window(window);
     }
 
     fn free_memory(&self, device: u32) -> u64 {

@@ -92,6 +92,42 @@ impl Memory {
         }
     }
 
+    /// See [`engine::Client::window_add`].
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, CUDA_ERROR_INVALID_VALUE for addresses that the client or somebody
+    /// who shares with it has, and as [`DeviceWindow::new`].
+    pub(crate) fn add_window(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        let invalid = CUresult::ERROR_INVALID_VALUE;
+        let end = window.base.checked_add(window.bytes).ok_or(invalid)?;
+        let before = self.imports.range(..end).next_back();
+        let imported = before.is_some_and(|(_, (block, _))| {
+            let range = block.range();
+            range.base + range.bytes > window.base
+        });
+        let host = self.host.window();
+        let on_host = host.base < end && window.base < host.base + host.bytes;
+        let own = self.devices.iter().any(|own| own.overlaps(window));
+        if window.bytes == 0 || imported || on_host || own {
+            return Err(invalid);
+        }
+        let own = self.devices.get_mut(device as usize);
+        let own = own.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        own.add_window(window, addresses)
+    }
+
+    /// See [`engine::Client::window_remove`].
+    pub(crate) fn remove_window(&mut self, window: Window) {
+        if let Some(own) = self.window_of(window) {
+            own.remove_window(window);
+        }
+    }
+
     /// Gives back what is overdue.
     pub(crate) fn tidy(&mut self) {
         for window in &mut self.devices {
@@ -225,7 +261,7 @@ impl Memory {
         blocks.try_for_each(|(block, _)| block.reach(other))
     }
 
-    /// The window that a range is in.
+    /// The device's windows of which a range is in one.
     fn window_of(&mut self, range: Window) -> Option<&mut DeviceWindow> {
         self.devices
             .iter_mut()

@@ -1,5 +1,5 @@
-//! A client's device memory: a window of virtual addresses, backed where the client has memory, and
-//! what others share with it there.
+//! A client's device memory: windows of virtual addresses, backed where the client has memory, and
+//! what others share with it there. It begins with one window and gets more as its memory grows.
 //!
 //! Physical memory comes in chunks, each mapped as a whole, and exportable, so that it can outlive the
 //! process. A chunk goes when the client has no granule of it left. Memory is cleared, on a stream of
@@ -92,17 +92,42 @@ struct Mapped {
     physical: Arc<Physical>,
 }
 
+/// Addresses of a client in one piece.
+#[derive(Debug)]
+struct Span {
+    window: Window,
+    reservation: Arc<Reservation>,
+    granules: Granules,
+}
+
+impl Span {
+    fn reserve(
+        device: &Arc<Device>,
+        window: Window,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<Self, CUresult> {
+        let granularity = device.granularity();
+        if !window.base.is_multiple_of(granularity) || !window.bytes.is_multiple_of(granularity) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        Ok(Self {
+            window,
+            reservation: Reservation::at(device, window, addresses)?,
+            granules: Granules::new(window.base),
+        })
+    }
+}
+
 /// A client's addresses on one device.
 #[derive(Debug)]
 pub(crate) struct DeviceWindow {
     device: Arc<Device>,
-    window: Window,
-    reservation: Arc<Reservation>,
+    /// The first window, and further ones. No chunk and no range of the client's lies in two.
+    spans: Vec<Span>,
     /// By address.
     chunks: BTreeMap<u64, Arc<Mapping>>,
     /// Bytes of all chunks.
     mapped: u64,
-    granules: Granules,
     /// Physical memory that the client mapped itself, by address.
     physical: BTreeMap<u64, Mapped>,
     /// Other devices that may reach all chunks.
@@ -126,18 +151,12 @@ impl DeviceWindow {
         window: Window,
         addresses: &Arc<dyn Owner>,
     ) -> Result<Self, CUresult> {
-        let granularity = device.granularity();
-        if !window.base.is_multiple_of(granularity) || !window.bytes.is_multiple_of(granularity) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         let cleared = Arc::new(Cleared::new(device)?);
         Ok(Self {
             device: Arc::clone(device),
-            window,
-            reservation: Reservation::at(device, window, addresses)?,
+            spans: vec![Span::reserve(device, window, addresses)?],
             chunks: BTreeMap::new(),
             mapped: 0,
-            granules: Granules::new(window.base),
             physical: BTreeMap::new(),
             peers: Vec::new(),
             cleared,
@@ -147,14 +166,77 @@ impl DeviceWindow {
         })
     }
 
+    /// See [`engine::Client::window_add`].
+    ///
+    /// # Errors
+    /// As [`DeviceWindow::new`].
+    pub(crate) fn add_window(
+        &mut self,
+        window: Window,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        let span = Span::reserve(&self.device, window, addresses)?;
+        self.spans.push(span);
+        Ok(())
+    }
+
+    /// See [`engine::Client::window_remove`]. Its addresses are free when its last chunk is.
+    pub(crate) fn remove_window(&mut self, window: Window) {
+        self.tidy();
+        let mut number = 0;
+        // Never the first.
+        self.spans.retain(|span| {
+            number += 1;
+            number == 1 || span.window != window
+        });
+    }
+
     pub(crate) fn contains(&self, range: Window) -> bool {
-        self.window.contains(range.base, range.bytes)
+        self.span_of(range).is_some()
+    }
+
+    /// Whether any of a range is an address of the client's on this device.
+    pub(crate) fn overlaps(&self, range: Window) -> bool {
+        let end = range.base.saturating_add(range.bytes);
+        let mut windows = self.spans.iter().map(|span| span.window);
+        windows.any(|window| window.base < end && range.base < window.base + window.bytes)
+    }
+
+    fn span_of(&self, range: Window) -> Option<&Span> {
+        let mut spans = self.spans.iter();
+        spans.find(|span| span.window.contains(range.base, range.bytes))
+    }
+
+    /// Whether the client has all of a range, which lies in one window.
+    fn has_all(&self, range: Window) -> bool {
+        let span = self.span_of(range);
+        span.is_some_and(|span| span.granules.has_all(range))
+    }
+
+    /// Whether the client has any of a range. It has nothing of a window that was removed.
+    fn has_any(&self, range: Window) -> bool {
+        let span = self.span_of(range);
+        span.is_some_and(|span| span.granules.has_any(range))
+    }
+
+    /// Notes what the client has of a window.
+    fn set_granules(&mut self, range: Window, had: bool) {
+        let mut spans = self.spans.iter_mut();
+        let span = spans.find(|span| span.window.contains(range.base, range.bytes));
+        if let Some(span) = span {
+            span.granules.set(range, had);
+        }
+    }
+
+    /// Bytes that the client has.
+    fn used(&self) -> u64 {
+        self.spans.iter().map(|span| span.granules.bytes()).sum()
     }
 
     /// Whether the client has all of a range of this window, and its work on a device may be let reach
     /// it.
     pub(crate) fn has(&self, range: Window, on: &Device) -> bool {
-        self.granules.has_all(range) || self.has_mapped(range, on)
+        self.has_all(range) || self.has_mapped(range, on)
     }
 
     /// Whether all of a range is physical memory that the client mapped for a device.
@@ -229,7 +311,7 @@ impl DeviceWindow {
         let result = self.back(range).and_then(|()| self.clear(driver, range));
         match device.confirm(result) {
             Ok(()) => {
-                self.granules.set(range, true);
+                self.set_granules(range, true);
                 Ok(())
             }
             Err(code) => {
@@ -244,7 +326,7 @@ impl DeviceWindow {
         if !is_granular(range) {
             return;
         }
-        self.granules.set(range, false);
+        self.set_granules(range, false);
         let device = Arc::clone(&self.device);
         if let Ok(driver) = device.enter() {
             self.release(driver, range);
@@ -254,6 +336,8 @@ impl DeviceWindow {
     /// Maps chunks wherever a range has none.
     fn back(&mut self, range: Window) -> Result<(), CUresult> {
         let granularity = self.device.granularity();
+        let span = self.span_of(range);
+        let window = span.ok_or(CUresult::ERROR_INVALID_VALUE)?.window;
         let end = (range.base + range.bytes).next_multiple_of(granularity);
         let mut at = range.base / granularity * granularity;
         while at < end {
@@ -267,9 +351,10 @@ impl DeviceWindow {
             let next = self.chunks.range(at..).next().map(|(&base, _)| base);
             let other = self.physical.range(at..).next().map(|(&base, _)| base);
             let next = next.into_iter().chain(other).min();
-            let limit = next.unwrap_or(self.window.base + self.window.bytes) - at;
+            let limit = next.map_or(u64::MAX, |next| next - at);
+            let limit = limit.min(window.base + window.bytes - at);
             let asked = limit.min(end - at);
-            let used = self.granules.bytes();
+            let used = self.used();
             let unused = self.mapped.saturating_sub(used);
             if unused > used.saturating_add(range.bytes).saturating_add(MOST_UNUSED) {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -295,9 +380,11 @@ impl DeviceWindow {
     }
 
     fn map(&mut self, base: u64, bytes: u64) -> Result<(), CUresult> {
-        let allocation = Allocation::new(&self.device, bytes)?;
         let at = Window { base, bytes };
-        let chunk = Mapping::new(&self.reservation, at, &allocation, 0)?;
+        let span = self.span_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let reservation = Arc::clone(&span.reservation);
+        let allocation = Allocation::new(&self.device, bytes)?;
+        let chunk = Mapping::new(&reservation, at, &allocation, 0)?;
         for device in [&self.device].into_iter().chain(&self.peers) {
             chunk.reach(device, true)?;
         }
@@ -363,7 +450,7 @@ impl DeviceWindow {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have.
     pub(crate) fn share(&self, range: Window) -> Result<SharedBlock, CUresult> {
-        if range.bytes == 0 || !self.granules.has_all(range) {
+        if range.bytes == 0 || !self.has_all(range) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let end = range.base + range.bytes;
@@ -434,12 +521,14 @@ impl DeviceWindow {
             let there = mapped.mapping.at();
             there.base + there.bytes > at.base
         });
-        if at.bytes == 0 || !granular || occupied || self.granules.has_any(at) {
+        if at.bytes == 0 || !granular || occupied || self.has_any(at) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        let span = self.span_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let reservation = Arc::clone(&span.reservation);
         self.make_way(at)?;
         let mapped = Mapped {
-            mapping: Mapping::new(&self.reservation, at, &physical.allocation, offset)?,
+            mapping: Mapping::new(&reservation, at, &physical.allocation, offset)?,
             physical: Arc::clone(physical),
         };
         self.physical.insert(at.base, mapped);
@@ -455,7 +544,7 @@ impl DeviceWindow {
             (chunk.base + chunk.bytes > range.base).then_some(chunk)
         };
         while let Some(chunk) = in_the_way(self) {
-            if self.granules.has_any(chunk) {
+            if self.has_any(chunk) {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
             self.wait_until_clear();
@@ -543,13 +632,12 @@ impl DeviceWindow {
             self.leaving.push(range);
             return;
         }
-        let granules = &self.granules;
         let empty: Vec<u64> = self
             .chunks
             .range(..range.base + range.bytes)
             .rev()
             .take_while(|(_, chunk)| chunk.at().base + chunk.at().bytes > range.base)
-            .filter(|(_, chunk)| !granules.has_any(chunk.at()))
+            .filter(|(_, chunk)| !self.has_any(chunk.at()))
             .map(|(&base, _)| base)
             .collect();
         for base in empty {

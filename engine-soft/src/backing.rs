@@ -22,29 +22,29 @@ use crate::sync::lock;
 
 /// Mappings that the system gives a process where it does not say.
 const USUAL_MAPPINGS: usize = 65_530;
-/// What part of those all clients' physical memory may use: one costs the system up to two, and clients
+/// What part of those all clients' physical memory and further windows may use: one costs the system up to two, and clients
 /// that come, with all that they bring, need theirs.
 const ALL_CLIENTS: usize = 4;
 /// What part of that one client may use.
 const ONE_CLIENT: usize = 8;
 
-/// Mappings of physical memory of all clients.
+/// Such mappings of all clients.
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many mappings of physical memory one client has.
+/// How many mappings of physical memory, and windows beside its first ones, one client has.
 #[derive(Debug, Default)]
 pub(crate) struct Mappings(AtomicUsize);
 
 /// One of them.
 #[derive(Debug)]
-struct Counted(Arc<Mappings>);
+pub(crate) struct Counted(Arc<Mappings>);
 
 impl Mappings {
     /// Counts one more.
     ///
     /// # Errors
     /// CUDA_ERROR_OUT_OF_MEMORY if the client or all together have as many as they may.
-    fn take(self: &Arc<Self>) -> Result<Counted, CUresult> {
+    pub(crate) fn take(self: &Arc<Self>) -> Result<Counted, CUresult> {
         static MOST: OnceLock<usize> = OnceLock::new();
         let most = *MOST.get_or_init(|| {
             let text = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
@@ -78,6 +78,8 @@ pub(crate) struct Backing {
     /// What is mapped over the window's own memory, by first address.
     physical: Mutex<BTreeMap<u64, Mapped>>,
     mappings: Arc<Mappings>,
+    /// What the window itself counts for, if it is none of its client's first.
+    _counted: Option<Counted>,
     /// Until here nobody else may have the addresses.
     _addresses: Arc<dyn Owner>,
 }
@@ -136,6 +138,7 @@ impl Backing {
         budget: &Arc<Budget>,
         addresses: &Arc<dyn Owner>,
         mappings: &Arc<Mappings>,
+        counted: Option<Counted>,
     ) -> Result<Arc<Self>, Errno> {
         let file = memfd("openmps-device", window.bytes)?;
         // SAFETY: FIXED_NOREPLACE only ever maps where nothing was, so no Rust object is touched;
@@ -160,6 +163,7 @@ impl Backing {
             kept: Mutex::default(),
             physical: Mutex::default(),
             mappings: Arc::clone(mappings),
+            _counted: counted,
             _addresses: Arc::clone(addresses),
         };
         // Kernels before 4.17 take the address as a hint.

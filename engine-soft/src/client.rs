@@ -9,7 +9,7 @@ use std::time::Duration;
 use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use cuda_abi::tensor_maps;
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Client, Held, Share, Window};
+use engine::{Attachment, CUresult, Client, Held, Owner, Share, Window};
 
 use self::objects::{Objects, granted};
 use crate::backing::{Physical, SharedBlock};
@@ -101,6 +101,19 @@ impl Client for SoftClient {
 
     fn decommit(&mut self, range: Window) {
         self.objects().memory.decommit(range);
+    }
+
+    fn window_add(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        self.objects().memory.add_window(device, window, &addresses)
+    }
+
+    fn window_remove(&mut self, window: Window) {
+        self.objects().memory.remove_window(window);
     }
 
     fn free_memory(&self, device: u32) -> u64 {

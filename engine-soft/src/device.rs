@@ -35,8 +35,11 @@ pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
 pub struct Config {
     /// How many devices there are, 1 to 8.
     pub devices: u32,
-    /// Bytes of memory that each device has, at most [`arena::EXTENT`]. Rounded down to granules.
+    /// Bytes of memory that each device has. Rounded down to granules.
     pub memory: u64,
+    /// Bytes of this machine's memory that clients may take on all devices together: beyond that there is
+    /// no memory, however large the devices are.
+    pub machine: u64,
     /// Threads that run the devices' work, all together.
     pub workers: usize,
     /// The compute capability that they say they have, as 10 × major + minor: one of [`CAPABILITIES`].
@@ -51,12 +54,15 @@ impl Default for Config {
 }
 
 impl Config {
-    /// So many devices, which share half of the machine's memory and all its processors.
+    /// So many devices, which share half of the machine's memory and all its processors. However large they
+    /// are made, clients get no more than three quarters of it.
     #[must_use]
     pub fn with_devices(devices: u32) -> Self {
+        let machine = machine_memory();
         Self {
             devices,
-            memory: machine_memory() / 2 / u64::from(devices.max(1)),
+            memory: machine / 2 / u64::from(devices.max(1)),
+            machine: machine / 4 * 3,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             capability: CAPABILITY,
         }
@@ -96,7 +102,7 @@ impl SoftEngine {
     /// # Errors
     /// As [`SoftEngine::new`], and if there is no device with one of the numbers, or no number.
     pub fn with_numbers(config: &Config, numbers: &[u32]) -> std::io::Result<Self> {
-        let memory = config.memory.min(arena::EXTENT) / arena::GRANULE * arena::GRANULE;
+        let memory = config.memory / arena::GRANULE * arena::GRANULE;
         if !(1..=8).contains(&config.devices) || config.workers == 0 || memory == 0 {
             return Err(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
@@ -116,11 +122,12 @@ impl SoftEngine {
             ));
         }
         let numbers = numbers.iter();
+        let machine = Arc::new(Budget::of_machine(config.machine));
         Ok(Self {
             shared: Arc::new(Shared {
                 budgets: numbers
                     .clone()
-                    .map(|_| Arc::new(Budget::new(memory)))
+                    .map(|_| Arc::new(Budget::new(memory, &machine)))
                     .collect(),
                 images: ImageCache::default(),
                 pool: Pool::new(config.workers)?,
@@ -318,6 +325,7 @@ mod tests {
             memory: (1 << 30) + 1,
             workers: 3,
             capability: 90,
+            ..Config::default()
         };
         let engine = SoftEngine::new(&config).unwrap();
         let [first, second] = engine.devices() else {

@@ -1,7 +1,8 @@
 //! A client's memory: its windows, what of them is committed, and what each device has left.
 //!
-//! A device window (`backing`) is mapped whole and for as long as anything of the client runs, so an
-//! access inside it is always memory-safe; the validity table beside it (`exec::Window`) says which
+//! A client has one window on each device at first, and gets more as its memory there grows. Each
+//! (`backing`) is mapped whole and for as long as any work runs that was held to it, so an access
+//! inside it is always memory-safe; the validity table beside it (`exec::Window`) says which
 //! granules the client has. Taking memory back clears the marks and punches a hole: work that still
 //! runs reads zeroes. The host window was mapped by somebody else and has only a table.
 //!
@@ -18,42 +19,67 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use engine::{CUresult, Owner, Region, Window, arena};
 use rustix::mm::Advice;
 
-use crate::backing::{Backing, Physical, SharedBlock};
+use crate::backing::{Backing, Counted, Mappings, Physical, SharedBlock};
 use crate::copy;
 use crate::exec;
 use crate::sync::lock;
 
-/// What one device has: bytes in all and bytes that clients have taken.
+/// What one device has: bytes in all and bytes that clients have taken. All devices' memory is this
+/// machine's, which may have less than they together.
 #[derive(Debug)]
 pub(crate) struct Budget {
     total: u64,
     taken: AtomicU64,
+    /// What all devices take of the machine. It has none of its own.
+    machine: Option<Arc<Self>>,
 }
 
 impl Budget {
-    pub(crate) fn new(total: u64) -> Self {
+    /// What a machine has for all devices.
+    pub(crate) fn of_machine(total: u64) -> Self {
         Self {
             total,
             taken: AtomicU64::new(0),
+            machine: None,
+        }
+    }
+
+    /// What a device has.
+    pub(crate) fn new(total: u64, machine: &Arc<Self>) -> Self {
+        Self {
+            total,
+            taken: AtomicU64::new(0),
+            machine: Some(Arc::clone(machine)),
         }
     }
 
     pub(crate) fn free(&self) -> u64 {
-        self.total - self.taken.load(Ordering::Relaxed)
+        let own = self.total - self.taken.load(Ordering::Relaxed);
+        self.machine
+            .as_ref()
+            .map_or(own, |machine| own.min(machine.free()))
     }
 
-    /// Takes bytes of the device, if it has them.
+    /// Takes bytes of the device, if it has them, and the machine has.
     pub(crate) fn take(&self, bytes: u64) -> Result<(), CUresult> {
         self.taken
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 taken.checked_add(bytes).filter(|&all| all <= self.total)
             })
-            .map(|_| ())
-            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)
+            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        if let Some(machine) = &self.machine {
+            machine.take(bytes).inspect_err(|_| {
+                self.taken.fetch_sub(bytes, Ordering::Relaxed);
+            })?;
+        }
+        Ok(())
     }
 
     pub(crate) fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        if let Some(machine) = &self.machine {
+            machine.give_back(bytes);
+        }
     }
 }
 
@@ -121,12 +147,48 @@ struct Extra {
 /// One device's part of a client's memory.
 #[derive(Debug)]
 struct DevicePart {
+    budget: Arc<Budget>,
+    /// What a kernel on this device may touch: its windows and the host's, and what else it was let.
+    space: Arc<exec::AddressSpace>,
+}
+
+/// A window of device memory.
+#[derive(Debug)]
+struct Span {
+    /// The device's place among the engine's.
+    device: usize,
     window: Window,
     table: Arc<exec::Window>,
     backing: Arc<Backing>,
-    budget: Arc<Budget>,
-    /// What a kernel on this device may touch: this window and the host's, and what else it was let.
-    space: Arc<exec::AddressSpace>,
+    /// Bytes that are valid and taken from the device's budget.
+    committed: AtomicU64,
+}
+
+impl Span {
+    /// Maps a window.
+    fn map(
+        device: usize,
+        window: Window,
+        budget: &Arc<Budget>,
+        addresses: &Arc<dyn Owner>,
+        mappings: &Arc<Mappings>,
+        mapped: &Arc<Mapped>,
+        counted: Option<Counted>,
+    ) -> Result<Self, CUresult> {
+        let backing = Backing::map(window, budget, addresses, mappings, counted)
+            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        let owner = Own {
+            _backing: Arc::clone(&backing),
+            _ticket: mapped.ticket(),
+        };
+        Ok(Self {
+            device,
+            window,
+            table: table(window, Arc::new(owner)),
+            backing,
+            committed: AtomicU64::new(0),
+        })
+    }
 }
 
 /// What copies may touch: all windows of a client, and its staging memory.
@@ -143,6 +205,9 @@ pub(crate) struct CopySpace {
 #[derive(Debug)]
 pub(crate) struct ClientMemory {
     devices: Vec<DevicePart>,
+    /// The first of each device, in their order, then further ones.
+    spans: Vec<Span>,
+    mappings: Arc<Mappings>,
     host: Window,
     host_table: Arc<exec::Window>,
     copies: Arc<RwLock<Arc<CopySpace>>>,
@@ -184,18 +249,12 @@ impl ClientMemory {
         let host_table = table(host.window, Arc::new(borrow(host)));
         let mappings = Arc::default();
         let mut devices = Vec::new();
-        for (&window, budget) in windows.iter().zip(budgets) {
-            let backing = Backing::map(window, budget, addresses, &mappings)
-                .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-            let owner = Own {
-                _backing: Arc::clone(&backing),
-                _ticket: mapped.ticket(),
-            };
+        let mut spans = Vec::new();
+        for (device, (&window, budget)) in windows.iter().zip(budgets).enumerate() {
+            let span = Span::map(device, window, budget, addresses, &mappings, &mapped, None)?;
+            spans.push(span);
             devices.push(DevicePart {
-                window,
                 space: Arc::default(),
-                table: table(window, Arc::new(owner)),
-                backing,
                 budget: Arc::clone(budget),
             });
         }
@@ -206,6 +265,8 @@ impl ClientMemory {
         });
         let mut memory = Self {
             devices,
+            spans,
+            mappings,
             host: host.window,
             host_table,
             copies: Arc::new(RwLock::new(copies)),
@@ -217,20 +278,71 @@ impl ClientMemory {
         Ok(memory)
     }
 
+    /// See [`engine::Client::window_add`].
+    pub(crate) fn add_window(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: &Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        let device = device as usize;
+        let part = self.devices.get(device);
+        let budget = &part.ok_or(CUresult::ERROR_INVALID_DEVICE)?.budget;
+        let mut known = self.spans.iter().map(|span| span.window);
+        if !is_granular(window)
+            || window.bytes == 0
+            || overlap(self.host, window)
+            || known.any(|other| overlap(other, window))
+            || self
+                .extras
+                .iter()
+                .any(|extra| overlap(extra.range(), window))
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (mappings, mapped) = (&self.mappings, &self.mapped);
+        let counted = Some(mappings.take()?);
+        let span = Span::map(device, window, budget, addresses, mappings, mapped, counted)?;
+        self.spans.push(span);
+        self.renew_spaces();
+        Ok(())
+    }
+
+    /// See [`engine::Client::window_remove`].
+    pub(crate) fn remove_window(&mut self, window: Window) {
+        let first = self.devices.len();
+        let is_it = |span: &Span| span.window == window;
+        let Some(at) = self.spans.iter().skip(first).position(is_it) else {
+            return;
+        };
+        let span = self.spans.remove(first + at);
+        self.give_up(&span);
+        self.renew_spaces();
+    }
+
+    /// Takes all away that is in a window whose client has done with it.
+    fn give_up(&self, span: &Span) {
+        // What is mapped there is not of the window's own memory, and was counted by itself.
+        for at in span.backing.unmap_all() {
+            span.table.set_valid(at.base, at.bytes, false);
+        }
+        span.backing.leave(span.committed.load(Ordering::Relaxed));
+    }
+
     /// What kernels on a device may touch, whose context has these peers. The order of the windows
     /// does not matter: a space sorts them.
     fn space(&self, device: u32, peers: u32) -> Arc<exec::AddressSpace> {
         let is_in = |number: usize| number == device as usize || peers >> number & 1 != 0;
         let mut windows = vec![Arc::clone(&self.host_table)];
         let mut foreign = Vec::new();
-        for (number, part) in self.devices.iter().enumerate() {
-            match is_in(number) {
-                true => windows.push(Arc::clone(&part.table)),
-                false => foreign.push(part.window),
+        for span in &self.spans {
+            match is_in(span.device) {
+                true => windows.push(Arc::clone(&span.table)),
+                false => foreign.push(span.window),
             }
         }
         let reached = self.extras.iter().filter(|extra| {
-            let inside = self.part_of(extra.range()).is_some();
+            let inside = self.span_of(extra.range()).is_some();
             let apart = foreign
                 .iter()
                 .any(|window| window.contains(extra.range().base, extra.range().bytes));
@@ -255,9 +367,9 @@ impl ClientMemory {
             self.with_peers.insert(key, space);
         }
         let mut all: Vec<_> = self
-            .devices
+            .spans
             .iter()
-            .map(|part| Arc::clone(&part.table))
+            .map(|span| Arc::clone(&span.table))
             .collect();
         all.push(Arc::clone(&self.host_table));
         let outside = self.extras.iter().filter(|extra| extra.device.is_none());
@@ -283,11 +395,12 @@ impl ClientMemory {
 
     /// See [`engine::Client::share`].
     pub(crate) fn share(&self, range: Window) -> Result<Arc<SharedBlock>, CUresult> {
-        let part = self.part_of(range).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if range.bytes == 0 || !part.space.allows(range.base, range.bytes) {
+        let span = self.span_of(range).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let space = &self.devices[span.device].space;
+        if range.bytes == 0 || !space.allows(range.base, range.bytes) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(Backing::share(&part.backing, range))
+        Ok(Backing::share(&span.backing, range))
     }
 
     /// See [`engine::Client::import`].
@@ -297,7 +410,7 @@ impl ClientMemory {
         if self.extras.iter().any(known) {
             return Ok(());
         }
-        let is_own = self.part_of(range).is_some() || self.host.contains(range.base, range.bytes);
+        let is_own = self.span_of(range).is_some() || self.host.contains(range.base, range.bytes);
         if is_own
             || self
                 .extras
@@ -338,20 +451,20 @@ impl ClientMemory {
         memory: &Arc<Physical>,
         offset: u64,
     ) -> Result<(), CUresult> {
-        let part = self.part_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if !is_granular(at) || at.bytes == 0 || part.table.valid_bytes(at.base, at.bytes) != 0 {
+        let span = self.span_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if !is_granular(at) || at.bytes == 0 || span.table.valid_bytes(at.base, at.bytes) != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        part.backing.map_physical(at, memory, offset)
+        span.backing.map_physical(at, memory, offset)
     }
 
     /// See [`engine::Client::physical_unmap`].
     pub(crate) fn unmap_physical(&mut self, at: Window) {
-        let Some(part) = self.part_of(at).filter(|_| is_granular(at)) else {
+        let Some(span) = self.span_of(at).filter(|_| is_granular(at)) else {
             return;
         };
-        part.table.set_valid(at.base, at.bytes, false);
-        part.backing.unmap_physical(at);
+        span.table.set_valid(at.base, at.bytes, false);
+        span.backing.unmap_physical(at);
         let before = self.extras.len();
         self.extras.retain(|extra| !overlap(extra.range(), at));
         if self.extras.len() != before {
@@ -370,24 +483,19 @@ impl ClientMemory {
         if device as usize >= self.devices.len() || !is_granular(at) {
             return Err(wrong);
         }
-        let home = self
-            .devices
-            .iter()
-            .position(|part| part.window.contains(at.base, at.bytes))
-            .ok_or(wrong)?;
-        let part = &self.devices[home];
-        if !part.backing.is_physical(at) {
+        let span = self.span_of(at).ok_or(wrong)?;
+        if !span.backing.is_physical(at) {
             return Err(wrong);
         }
         let is_this = |extra: &Extra| extra.device == Some(device) && extra.range() == at;
         let known = self.extras.iter().any(is_this);
-        if device as usize == home {
-            part.table.set_valid(at.base, at.bytes, reaches);
+        if device as usize == span.device {
+            span.table.set_valid(at.base, at.bytes, reaches);
         } else if reaches && !known {
             // Copies have no device: what any device reaches, they do.
-            part.table.set_valid(at.base, at.bytes, true);
+            span.table.set_valid(at.base, at.bytes, true);
             let owner = Own {
-                _backing: Arc::clone(&part.backing),
+                _backing: Arc::clone(&span.backing),
                 _ticket: self.mapped.ticket(),
             };
             // SAFETY: the backing keeps its window mapped, whatever is mapped in it.
@@ -435,11 +543,12 @@ impl ClientMemory {
         if !is_granular(range) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if let Some(part) = self.part_of(range) {
-            part.backing.settle(range)?;
-            let missing = range.bytes - part.table.valid_bytes(range.base, range.bytes);
-            part.budget.take(missing)?;
-            part.table.set_valid(range.base, range.bytes, true);
+        if let Some(span) = self.span_of(range) {
+            span.backing.settle(range)?;
+            let missing = range.bytes - span.table.valid_bytes(range.base, range.bytes);
+            self.devices[span.device].budget.take(missing)?;
+            span.committed.fetch_add(missing, Ordering::Relaxed);
+            span.table.set_valid(range.base, range.bytes, true);
             Ok(())
         } else if self.host.contains(range.base, range.bytes) {
             self.host_table.set_valid(range.base, range.bytes, true);
@@ -469,11 +578,12 @@ impl ClientMemory {
         if !is_granular(range) {
             return;
         }
-        if let Some(part) = self.part_of(range) {
-            let given = part.table.valid_bytes(range.base, range.bytes);
-            part.table.set_valid(range.base, range.bytes, false);
-            part.backing.punch(range);
-            part.budget.give_back(given);
+        if let Some(span) = self.span_of(range) {
+            let given = span.table.valid_bytes(range.base, range.bytes);
+            span.table.set_valid(range.base, range.bytes, false);
+            span.backing.punch(range);
+            span.committed.fetch_sub(given, Ordering::Relaxed);
+            self.devices[span.device].budget.give_back(given);
         } else if self.host.contains(range.base, range.bytes) {
             self.host_table.set_valid(range.base, range.bytes, false);
             // The file is not ours, so the pages go by way of the mapping. Should the owner have
@@ -510,10 +620,10 @@ impl ClientMemory {
             bytes: to - from,
         };
         let whole = window(first, last);
-        match self.part_of(whole) {
-            Some(part) if whole.bytes > 0 => {
+        match self.span_of(whole) {
+            Some(span) if whole.bytes > 0 => {
                 copy::zero(&copies, window(range.base, first))?;
-                part.backing.punch(whole);
+                span.backing.punch(whole);
                 copy::zero(&copies, window(last, end))
             }
             _ => copy::zero(&copies, range),
@@ -525,22 +635,17 @@ impl ClientMemory {
         Arc::clone(&self.mapped)
     }
 
-    fn part_of(&self, range: Window) -> Option<&DevicePart> {
-        self.devices
+    fn span_of(&self, range: Window) -> Option<&Span> {
+        self.spans
             .iter()
-            .find(|part| part.window.contains(range.base, range.bytes))
+            .find(|span| span.window.contains(range.base, range.bytes))
     }
 }
 
 impl Drop for ClientMemory {
     fn drop(&mut self) {
-        for part in &self.devices {
-            let Window { base, bytes } = part.window;
-            // What is mapped there is not of the window's own memory, and was counted by itself.
-            for at in part.backing.unmap_all() {
-                part.table.set_valid(at.base, at.bytes, false);
-            }
-            part.backing.leave(part.table.valid_bytes(base, bytes));
+        for span in &self.spans {
+            self.give_up(span);
         }
     }
 }

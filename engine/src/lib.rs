@@ -119,8 +119,8 @@ impl Granularity {
 /// What a client brings when it is attached.
 #[derive(Debug)]
 pub struct Attachment {
-    /// For each device the addresses that the client's memory on it shall have. The engine maps
-    /// them; nothing is accessible before [`Client::commit`].
+    /// For each device the addresses that the client's memory on it shall have at first. The engine
+    /// maps them; nothing is accessible before [`Client::commit`].
     pub windows: Vec<Window>,
     /// Keeps the windows' addresses from being another's. To be held until nothing is mapped there
     /// any more, which for memory that others use is after the client has gone.
@@ -328,6 +328,20 @@ macro_rules! client_trait {
             /// Takes memory back. The caller knows that no work that began before uses it; work that
             /// does so all the same faults or reads zeroes, and harms nobody else.
             fn decommit(&mut self, range: Window);
+
+            /// Adds addresses to those that the client's memory on a device can have, as if they had
+            /// been the attachment's. `addresses` is held as [`Attachment::addresses`] is.
+            ///
+            /// # Errors
+            /// CUDA_ERROR_INVALID_VALUE for addresses that overlap the client's or are not made of
+            /// granules, CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when the system has
+            /// no room for them; then nothing has changed.
+            fn window_add(&mut self, device: u32, window: Window, addresses: Arc<dyn Owner>) -> Result<(), CUresult>;
+
+            /// Takes a window of [`Client::window_add`] back. The caller knows that nothing of it is
+            /// committed, mapped or shared; work that uses it all the same faults or reads zeroes,
+            /// and harms nobody else.
+            fn window_remove(&mut self, window: Window);
 
             /// Bytes of a device that nobody has taken.
             fn free_memory(&self, device: u32) -> u64;

@@ -79,7 +79,8 @@ pub fn server_program() -> Command {
 /// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
 /// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
 /// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G), `OPENMPS_SOFT_WORKERS` and `OPENMPS_SOFT_CAPABILITY` (such
-/// as 9.0) set the latter up.
+/// as 9.0) set the latter up; with `OPENMPS_SOFT_OVERCOMMIT=1` clients may allocate what the machine does
+/// not have.
 pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
     // NVIDIA's driver keeps to the modes of its devices.
     let nvidia = || Ok((nvidia_engine()?, Box::new(server::Open) as Box<dyn Gate>));
@@ -259,6 +260,13 @@ fn soft_config() -> Result<(Config, Vec<u32>)> {
     if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
         config.memory = size_in_bytes(&text)
             .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
+    }
+    if let Some(text) = variable("OPENMPS_SOFT_OVERCOMMIT") {
+        config.machine = match text.trim() {
+            "0" => config.machine,
+            "1" => u64::MAX,
+            _ => bail!("OPENMPS_SOFT_OVERCOMMIT={text} is neither 0 nor 1"),
+        };
     }
     if let Some(text) = variable("OPENMPS_SOFT_WORKERS") {
         config.workers = text

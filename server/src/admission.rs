@@ -1,18 +1,19 @@
 //! From a packet of the daemon to a session: limits, memory, an engine's client, a welcome.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::{ALL_MULTIPROCESSORS, COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT};
 use cuda_abi::limits;
-use engine::arena::{Arena, EXTENT};
+use engine::arena::{EXTENT, HOST_BYTES};
 use engine::{Attachment, Engine, Owner, Region, Share, Window};
 use transport::handshake::{Admit, ClientFields, Membership, NO_PARTITION, Packet, Welcome};
 use transport::memory::{Mapping, Sealed};
 use transport::session::{Consumer, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
+use crate::addresses::{Account, First};
 use crate::commons::Commons;
 use crate::gate::Gate;
 use crate::groups::{Group, Groups, limits_of};
@@ -57,30 +58,6 @@ pub struct Host {
     pub gate: Box<dyn Gate>,
     /// What host memory they may have together.
     pub pinned: Arc<Pinned>,
-}
-
-/// The addresses of this process that clients' memory lies at.
-fn arena() -> MutexGuard<'static, Arena> {
-    static ARENA: LazyLock<Mutex<Arena>> = LazyLock::new(Mutex::default);
-    ARENA.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Extents of the arena, given back when dropped.
-#[derive(Debug)]
-struct Extents(Vec<Window>);
-
-impl Extents {
-    fn take(count: usize) -> Option<Arc<Self>> {
-        arena().take(count).map(Self).map(Arc::new)
-    }
-}
-
-impl Owner for Extents {}
-
-impl Drop for Extents {
-    fn drop(&mut self) {
-        arena().give_back(&self.0);
-    }
 }
 
 /// Memory that an engine works with and that stays mapped as long as somebody has this.
@@ -231,7 +208,7 @@ fn facts(
         device.window = window.base;
         device.window_bytes = window.bytes;
         let limit = group.map_or(u64::MAX, |group| group.limit(ordinal as u32));
-        let limit = limit.min(limits.memory[ordinal]).min(EXTENT);
+        let limit = limit.min(limits.memory[ordinal]);
         device.total_memory = device.total_memory.min(limit);
         let mode = gate.mode(ordinal as u32).cast_signed();
         if mode != 0
@@ -285,7 +262,7 @@ pub struct Admitted {
     /// What it takes records from.
     pub consumer: Consumer,
     _mappings: [Arc<Mapping>; 2],
-    _extents: Arc<Extents>,
+    _addresses: Arc<First>,
 }
 
 /// Makes a client's session and welcomes it.
@@ -306,11 +283,13 @@ pub fn admit(
     let devices = host.engine.devices();
     let mut limits = Limits::read(&admit.client, devices)?;
     let company = Company::find(&host.groups, admit.member, &mut limits, ender)?;
-    let memory = SessionMemory::from_fds(memory, EXTENT).map_err(|error| full(&error))?;
-    let extents = Extents::take(devices.len() + 1)
-        .ok_or_else(|| full(&"no addresses are left for another client"))?;
-    let (window, windows) = extents
-        .0
+    let memory = SessionMemory::from_fds(memory, HOST_BYTES).map_err(|error| full(&error))?;
+    let mut sizes = vec![EXTENT; devices.len()];
+    sizes.push(HOST_BYTES);
+    let addresses =
+        First::take(&sizes).ok_or_else(|| full(&"no addresses are left for another client"))?;
+    let (window, windows) = addresses
+        .windows()
         .split_last()
         .ok_or_else(|| full(&"no addresses are left for another client"))?;
     let end = ServerEnd::new(&memory).map_err(|error| full(&error))?;
@@ -328,7 +307,7 @@ pub fn admit(
         .engine
         .attach(Attachment {
             windows: windows.to_vec(),
-            addresses: extents.clone(),
+            addresses: addresses.clone(),
             host: region(&pinned),
             staging: region(&staging),
             share: limits.share,
@@ -366,7 +345,7 @@ pub fn admit(
         .map(|((&window, &limit), device)| Allowance {
             window,
             limit,
-            most: device.total_memory.min(EXTENT),
+            most: device.total_memory,
         })
         .collect();
     let pinned_allowance = Allowance {
@@ -391,10 +370,11 @@ pub fn admit(
             share: limits.share,
             partition: company.partition,
             commons: Commons::new(host.sharing.clone(), admit.uid),
+            addresses: Account::default(),
         }),
         consumer,
         _mappings: [pinned, staging],
-        _extents: extents,
+        _addresses: addresses,
     })
 }
 
@@ -404,6 +384,8 @@ fn map_at(memory: &Sealed, address: u64) -> Result<Arc<Mapping>, transport::memo
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn devices() -> Vec<DeviceFacts> {

@@ -255,7 +255,7 @@ impl Session {
         let freed: Vec<_> = self.commons.lingering.extract_if(.., unused).collect();
         for (block, shared) in freed {
             drop(shared);
-            let mut committer = Committer(&mut *self.client);
+            let mut committer = Committer(&mut *self.client, &self.addresses);
             self.memory.release(&block, &mut committer);
         }
         self.uncharge_returned();
@@ -408,7 +408,7 @@ impl Session {
         if self.commons.reserved.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let mut committer = Committer(&mut *self.client);
+        let mut committer = Committer(&mut *self.client, &self.addresses);
         let align = align.max(GRANULE);
         let base = self.memory.reserve(device, bytes, align, &mut committer)?;
         self.commons.reserved.insert(base, (device, bytes));
@@ -442,7 +442,8 @@ impl Session {
         let made = match self.client.physical_create(device, bytes) {
             // What is retained without use may be what is missing.
             Err(CUresult::ERROR_OUT_OF_MEMORY) if self.memory.has_unused() => {
-                self.memory.trim(&mut Committer(&mut *self.client));
+                self.memory
+                    .trim(&mut Committer(&mut *self.client, &self.addresses));
                 self.client.physical_create(device, bytes)
             }
             made => made,

@@ -1,5 +1,8 @@
-//! Blocks of memory in one window of a client: a best-fit allocator over memory that an engine
+//! Blocks of memory in a client's windows of one kind: a best-fit allocator over memory that an engine
 //! commits and takes back.
+//!
+//! A heap begins with one window. What does not fit gets a further one, unless it is the host's, and a
+//! further window in which nothing is left is given back by [`Heap::trim`].
 //!
 //! A block of [`GRANULE`] bytes or more lies on granules of its own; smaller ones share slabs.
 //! Memory that a block leaves stays committed for a while (up to [`RETAINED`] bytes, until the session
@@ -13,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cuda_abi::CUresult;
 use engine::Window;
-use engine::arena::GRANULE;
+use engine::arena::{EXTENT, GRANULE};
 
 /// Every block starts at a multiple of this many bytes, as cudaMalloc's do.
 pub const ALIGNMENT: u64 = 512;
@@ -24,7 +27,10 @@ const SLAB: u64 = 2 << 20;
 /// Committed memory that a heap keeps at most without using it.
 pub const RETAINED: u64 = 32 << 20;
 
-/// Where committed memory comes from.
+/// The most that a further window is made larger than what was asked for, in bytes.
+const LARGEST_ROUNDING: u64 = 64 << 30;
+
+/// Where committed memory comes from, and addresses.
 pub trait Backing {
     /// Makes zeroed memory accessible.
     ///
@@ -33,6 +39,13 @@ pub trait Backing {
     fn commit(&mut self, range: Window) -> Result<(), CUresult>;
     /// Takes it back.
     fn decommit(&mut self, range: Window);
+    /// Gives a further window of a device, of at least so many bytes.
+    ///
+    /// # Errors
+    /// When there are not as many addresses in a row.
+    fn extend(&mut self, device: u32, bytes: u64) -> Result<Window, CUresult>;
+    /// Takes such a window back, of which nothing is committed.
+    fn retract(&mut self, window: Window);
 }
 
 /// A set of address ranges, found by address and by size.
@@ -58,7 +71,8 @@ impl Ranges {
     }
 
     /// Adds a range, joined with those that touch it unless `apart` says that an address parts them.
-    fn join(&mut self, mut start: u64, mut bytes: u64, apart: impl Fn(u64) -> bool) {
+    /// Gives what it is then: first address and bytes.
+    fn join(&mut self, mut start: u64, mut bytes: u64, apart: impl Fn(u64) -> bool) -> (u64, u64) {
         if !apart(start)
             && let Some((&before, &length)) = self.by_start.range(..start).next_back()
             && before + length == start
@@ -74,6 +88,7 @@ impl Ranges {
             bytes += length;
         }
         self.add(start, bytes);
+        (start, bytes)
     }
 
     /// Takes `bytes` from the smallest range that has them.
@@ -85,6 +100,11 @@ impl Ranges {
         }
         Some(start)
     }
+}
+
+/// Whether an address is where a window begins, be there one before it or not, or the first one ends.
+fn parts_windows((first, further): (Window, &BTreeMap<u64, u64>), at: u64) -> bool {
+    at == first.base || at == first.base + first.bytes || further.contains_key(&at)
 }
 
 #[derive(Debug)]
@@ -115,10 +135,16 @@ impl Ranges {
     }
 }
 
-/// The blocks of one window.
+/// The blocks of some windows.
 #[derive(Debug)]
 pub struct Heap {
-    window: Window,
+    /// The device that gives further windows, if any does.
+    device: Option<u32>,
+    first: Window,
+    /// Bytes of each further window, by its first address.
+    further: BTreeMap<u64, u64>,
+    /// Whether one of them may be without any block.
+    maybe_empty: bool,
     /// Not committed.
     vacant: Ranges,
     /// Committed, in no block and no slab.
@@ -129,13 +155,16 @@ pub struct Heap {
 }
 
 impl Heap {
-    /// A heap over a window of which nothing is committed.
+    /// A heap over a window of which nothing is committed, and over those that a device gives.
     #[must_use]
-    pub fn new(window: Window) -> Self {
+    pub fn new(first: Window, device: Option<u32>) -> Self {
         let mut vacant = Ranges::default();
-        vacant.add(window.base, window.bytes);
+        vacant.add(first.base, first.bytes);
         Self {
-            window,
+            device,
+            first,
+            further: BTreeMap::new(),
+            maybe_empty: false,
             vacant,
             retained: Ranges::default(),
             small: Ranges::default(),
@@ -143,18 +172,28 @@ impl Heap {
         }
     }
 
-    /// What a block of `bytes` bytes takes, or `None` if no window is as large.
+    /// What a block of `bytes` bytes takes, or `None` if no window can be as large.
     #[must_use]
     pub fn rounded(&self, bytes: u64) -> Option<u64> {
-        if bytes > self.window.bytes {
+        if self.device.is_none() && bytes > self.first.bytes {
             return None;
         }
-        let bytes = bytes.max(1);
-        Some(if bytes > GRANULE - ALIGNMENT {
-            bytes.next_multiple_of(GRANULE)
-        } else {
-            bytes.next_multiple_of(ALIGNMENT)
-        })
+        let unit = match bytes > GRANULE - ALIGNMENT {
+            true => GRANULE,
+            false => ALIGNMENT,
+        };
+        bytes.max(1).checked_next_multiple_of(unit)
+    }
+
+    /// The window in which an address lies.
+    #[must_use]
+    pub fn window_of(&self, address: u64) -> Option<Window> {
+        let before = self.further.range(..=address).next_back();
+        let further = before.map(|(&base, &bytes)| Window { base, bytes });
+        [Some(self.first), further]
+            .into_iter()
+            .flatten()
+            .find(|window| window.contains(address, 1))
     }
 
     /// Committed bytes that are in no block.
@@ -163,10 +202,10 @@ impl Heap {
         self.retained.total + self.small.total
     }
 
-    /// Whether [`Heap::trim`] has something to give back.
+    /// Whether [`Heap::trim`] may have something to give back.
     #[must_use]
     pub const fn retains(&self) -> bool {
-        self.retained.total > 0
+        self.retained.total > 0 || self.maybe_empty
     }
 
     /// Makes a block of a size that [`Heap::rounded`] gave.
@@ -214,7 +253,7 @@ impl Heap {
         match self.commit(bytes, backing) {
             // What is retained may be what is missing, as memory or as addresses.
             Err(_) if self.retained.total > 0 => {
-                self.trim(backing);
+                self.trim_retained(backing);
                 self.commit(bytes, backing)
             }
             result => result,
@@ -222,14 +261,45 @@ impl Heap {
     }
 
     fn commit(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<u64, CUresult> {
-        let base = self
-            .vacant
-            .take(bytes)
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let base = match self.vacant.take(bytes) {
+            Some(base) => base,
+            None => {
+                self.grow(bytes, backing)?;
+                let base = self.vacant.take(bytes);
+                base.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?
+            }
+        };
         backing.commit(Window { base, bytes }).inspect_err(|_| {
-            self.vacant.join(base, bytes, |_| false);
+            self.vacate(base, bytes);
         })?;
         Ok(base)
+    }
+
+    /// Adds a further window that has room for so many bytes: for as many as there were before, if it
+    /// can be, so that windows stay few.
+    fn grow(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<(), CUresult> {
+        let has = self.first.bytes + self.further.values().sum::<u64>();
+        let rounded = bytes.max(has.min(LARGEST_ROUNDING));
+        self.extend(rounded, backing)
+            .or_else(|_| self.extend(bytes, backing))
+    }
+
+    fn extend(&mut self, bytes: u64, backing: &mut dyn Backing) -> Result<(), CUresult> {
+        let device = self.device.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let window = backing.extend(device, bytes)?;
+        self.further.insert(window.base, window.bytes);
+        self.vacant.add(window.base, window.bytes);
+        Ok(())
+    }
+
+    /// Notes that a range is not committed any more. Ranges of two windows are never joined.
+    fn vacate(&mut self, start: u64, bytes: u64) {
+        let windows = (self.first, &self.further);
+        let joined = self
+            .vacant
+            .join(start, bytes, |at| parts_windows(windows, at));
+        let (base, bytes) = joined;
+        self.maybe_empty |= self.further.get(&base) == Some(&bytes);
     }
 
     /// Takes a block back, given where [`Heap::allocate`] put it and its size there.
@@ -254,10 +324,12 @@ impl Heap {
 
     fn retain(&mut self, start: u64, bytes: u64, backing: &mut dyn Backing) {
         if self.retained.total + bytes <= RETAINED {
-            self.retained.join(start, bytes, |_| false);
+            let windows = (self.first, &self.further);
+            self.retained
+                .join(start, bytes, |at| parts_windows(windows, at));
         } else {
             backing.decommit(Window { base: start, bytes });
-            self.vacant.join(start, bytes, |_| false);
+            self.vacate(start, bytes);
         }
     }
 
@@ -271,25 +343,50 @@ impl Heap {
         align: u64,
         backing: &mut dyn Backing,
     ) -> Result<u64, CUresult> {
-        let taken = self.vacant.take_aligned(bytes, align).or_else(|| {
-            // What is retained may be in the way.
-            self.trim(backing);
-            self.vacant.take_aligned(bytes, align)
-        });
-        taken.ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+        if let Some(start) = self.vacant.take_aligned(bytes, align) {
+            return Ok(start);
+        }
+        // What is retained may be in the way.
+        self.trim_retained(backing);
+        if let Some(start) = self.vacant.take_aligned(bytes, align) {
+            return Ok(start);
+        }
+        // A window may begin just behind a multiple.
+        let full = CUresult::ERROR_OUT_OF_MEMORY;
+        let gap = align.saturating_sub(EXTENT);
+        self.grow(bytes.checked_add(gap).ok_or(full)?, backing)?;
+        self.vacant.take_aligned(bytes, align).ok_or(full)
     }
 
     /// Takes addresses back that [`Heap::reserve`] gave.
     pub fn unreserve(&mut self, start: u64, bytes: u64) {
-        self.vacant.join(start, bytes, |_| false);
+        self.vacate(start, bytes);
     }
 
-    /// Gives memory that is in no block back to the device.
+    /// Gives memory that is in no block back to the device, and windows without any.
     pub fn trim(&mut self, backing: &mut dyn Backing) {
+        self.trim_retained(backing);
+        if !std::mem::take(&mut self.maybe_empty) {
+            return;
+        }
+        let Self {
+            further, vacant, ..
+        } = self;
+        further.retain(|&base, &mut bytes| {
+            if vacant.by_start.get(&base) != Some(&bytes) {
+                return true;
+            }
+            vacant.remove(base);
+            backing.retract(Window { base, bytes });
+            false
+        });
+    }
+
+    fn trim_retained(&mut self, backing: &mut dyn Backing) {
         let retained = std::mem::take(&mut self.retained);
         for (&base, &bytes) in &retained.by_start {
             backing.decommit(Window { base, bytes });
-            self.vacant.join(base, bytes, |_| false);
+            self.vacate(base, bytes);
         }
     }
 }
@@ -303,6 +400,10 @@ mod tests {
         room: u64,
         granules: BTreeSet<u64>,
         commits: usize,
+        /// Further windows that there are. They lie side by side, behind the first one.
+        windows: Vec<Window>,
+        /// The most bytes that a further window can have.
+        most: u64,
     }
 
     impl Device {
@@ -311,6 +412,8 @@ mod tests {
                 room,
                 granules: BTreeSet::new(),
                 commits: 0,
+                windows: Vec::new(),
+                most: u64::MAX,
             }
         }
     }
@@ -332,6 +435,26 @@ mod tests {
                 assert!(self.granules.remove(&at), "was not committed");
             }
         }
+        fn extend(&mut self, device: u32, bytes: u64) -> Result<Window, CUresult> {
+            assert_eq!(device, 3);
+            if bytes > self.most {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+            let ends = self.windows.iter().map(|window| window.base + window.bytes);
+            let window = Window {
+                base: ends.max().unwrap_or(WINDOW.base + WINDOW.bytes),
+                bytes: bytes.next_multiple_of(EXTENT),
+            };
+            self.windows.push(window);
+            Ok(window)
+        }
+        fn retract(&mut self, window: Window) {
+            let count = self.windows.len();
+            self.windows.retain(|other| *other != window);
+            assert_eq!(self.windows.len(), count - 1, "a window that was given");
+            let mut granules = self.granules.range(window.base..window.base + window.bytes);
+            assert_eq!(granules.next(), None, "nothing is committed there");
+        }
     }
 
     const WINDOW: Window = Window {
@@ -342,7 +465,7 @@ mod tests {
     #[test]
     fn reserved_addresses_are_aligned_and_never_committed() {
         let mut device = Device::new(WINDOW.bytes);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         let block = heap.allocate(3 * GRANULE, &mut device).unwrap();
         let align = 2 << 20;
         let one = heap.reserve(align, align, &mut device).unwrap();
@@ -361,9 +484,67 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_gets_a_window_which_goes_with_its_last_block() {
+        let gib = 1 << 30;
+        let mut device = Device::new(u64::MAX);
+        let mut heap = Heap::new(WINDOW, Some(3));
+        let small = heap.allocate(64 << 20, &mut device).unwrap();
+        assert!(device.windows.is_empty() && WINDOW.contains(small, 64 << 20));
+        let reserved = heap.reserve(1025 * gib, 8 * gib, &mut device).unwrap();
+        assert!(reserved.is_multiple_of(8 * gib));
+        let [window] = device.windows[..] else {
+            panic!("one more window");
+        };
+        assert!(window.contains(reserved, 1025 * gib));
+        assert_eq!(heap.window_of(reserved + gib), Some(window));
+        assert_eq!(heap.window_of(small), Some(WINDOW));
+        assert_eq!(heap.window_of(window.base + window.bytes), None);
+        // Windows that lie side by side are two all the same.
+        heap.unreserve(reserved, 1025 * gib);
+        heap.release(small, 64 << 20, &mut device);
+        heap.trim(&mut device);
+        assert!(device.windows.is_empty() && !heap.retains());
+        assert_eq!(
+            heap.reserve(2 * gib, GRANULE, &mut device),
+            Ok(WINDOW.base + 3 * gib),
+            "none spans two, and it is the last of its own"
+        );
+        // Without room for as many again there is as much as is needed.
+        device.most = 3 * gib;
+        let large = 5 * gib / 2 + 5 * GRANULE;
+        device.room = 0;
+        assert!(heap.reserve(8 * gib, GRANULE, &mut device).is_err());
+        assert_eq!(heap.rounded(large), Some(large));
+        let windows = device.windows.len();
+        assert!(heap.allocate(large, &mut device).is_err(), "no memory");
+        heap.trim(&mut device);
+        assert_eq!(device.windows.len(), windows, "nor a window");
+    }
+
+    #[test]
+    fn windows_stay_few_however_much_there_is() {
+        let mut device = Device::new(u64::MAX);
+        let mut heap = Heap::new(WINDOW, Some(3));
+        let unit = 512 << 20;
+        // Not counted by granules: there would be millions.
+        let mut blocks = Vec::new();
+        for _ in 0..282 {
+            blocks.push(heap.reserve(unit, GRANULE, &mut device).unwrap());
+        }
+        blocks.sort_unstable();
+        assert!(blocks.windows(2).all(|pair| pair[0] + unit <= pair[1]));
+        assert!(device.windows.len() <= 8, "{}", device.windows.len());
+        for block in blocks {
+            heap.unreserve(block, unit);
+        }
+        heap.trim(&mut device);
+        assert!(device.windows.is_empty());
+    }
+
+    #[test]
     fn allocating_and_freeing_in_a_loop_commits_once() {
         let mut device = Device::new(WINDOW.bytes);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         for _ in 0..100 {
             let bytes = heap.rounded(4 << 20).unwrap();
             let block = heap.allocate(bytes, &mut device).unwrap();
@@ -379,7 +560,7 @@ mod tests {
     #[test]
     fn a_large_block_goes_back_to_the_device_at_once() {
         let mut device = Device::new(WINDOW.bytes);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         let bytes = heap.rounded(RETAINED + 1).unwrap();
         let block = heap.allocate(bytes, &mut device).unwrap();
         heap.release(block, bytes, &mut device);
@@ -389,7 +570,7 @@ mod tests {
     #[test]
     fn out_of_memory_leaks_nothing_and_retained_memory_is_used_first() {
         let mut device = Device::new(8 << 20);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         assert_eq!(
             heap.allocate(16 << 20, &mut device),
             Err(CUresult::ERROR_OUT_OF_MEMORY),
@@ -410,14 +591,14 @@ mod tests {
     #[test]
     fn a_small_block_needs_only_a_granule_when_there_is_no_more() {
         let mut device = Device::new(GRANULE);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         heap.allocate(512, &mut device).unwrap();
     }
 
     #[test]
     fn random_blocks_never_overlap_and_everything_comes_back() {
         let mut device = Device::new(WINDOW.bytes);
-        let mut heap = Heap::new(WINDOW);
+        let mut heap = Heap::new(WINDOW, None);
         let mut blocks: BTreeMap<u64, u64> = BTreeMap::new();
         let mut state = 7u64;
         let mut roll = |below: u64| {

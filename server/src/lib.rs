@@ -5,7 +5,8 @@
 //! * `values`: streams that wait for values in memory;
 //! * `progress`: how far each stream of a client is, written by the engine's threads;
 //! * `order`: what a record has to wait for; the rules of CUDA's streams;
-//! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `images`: its images;
+//! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `addresses`: who has which
+//!   windows; `images`: its images;
 //! * `pinned`: what host memory all clients may have together;
 //! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
@@ -15,6 +16,7 @@
 //! * `admission`, `serve`: from the daemon's packet to a session and its end; `run`: the main thread.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod admission;
 mod arrays;
 mod changes;

@@ -1,6 +1,6 @@
 //! A client's memory: which blocks it has, to which context each belongs, and what it may have.
 //!
-//! Addresses come from the client's own windows, one a device and one for page-locked host memory;
+//! Addresses come from the client's own windows, of each device and for page-locked host memory;
 //! an address that is not the start of one of its blocks reaches nothing. Quotas are counted in what
 //! blocks take, from the call that makes a block until its memory is free again, which for a posted
 //! free is when all work taken before it has finished. What counts against a device counts against
@@ -42,7 +42,7 @@ pub struct Block {
     bytes: u64,
 }
 
-/// A window's blocks, and a quota.
+/// The blocks of windows of one kind, and a quota.
 #[derive(Debug)]
 struct Pool {
     heap: Heap,
@@ -68,10 +68,10 @@ impl Block {
     }
 }
 
-/// What a client may have of one window.
+/// What a client may have of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// The addresses.
+    /// The addresses that it begins with.
     pub window: Window,
     /// The bytes.
     pub limit: u64,
@@ -94,9 +94,9 @@ pub struct Memory {
 }
 
 impl Pool {
-    fn new(allowance: Allowance) -> Self {
+    fn new(allowance: Allowance, device: Option<u32>) -> Self {
         Self {
-            heap: Heap::new(allowance.window),
+            heap: Heap::new(allowance.window, device),
             used: 0,
             limit: allowance.limit.min(allowance.most),
             most: allowance.most,
@@ -131,8 +131,11 @@ impl Memory {
         Self {
             pinned,
             pinned_used: 0,
-            devices: devices.iter().copied().map(Pool::new).collect(),
-            host: Pool::new(host),
+            devices: (0..)
+                .zip(devices)
+                .map(|(device, &allowance)| Pool::new(allowance, Some(device)))
+                .collect(),
+            host: Pool::new(host, None),
             blocks: BTreeMap::new(),
             group,
         }
@@ -281,7 +284,14 @@ impl Memory {
         }
     }
 
-    /// Sets addresses of a device's window aside.
+    /// The window of a device in which an address lies.
+    #[must_use]
+    pub fn window_of(&self, address: u64) -> Option<Window> {
+        let mut heaps = self.devices.iter().map(|pool| &pool.heap);
+        heaps.find_map(|heap| heap.window_of(address))
+    }
+
+    /// Sets addresses of a device aside.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when there are not as many in a row.
@@ -393,6 +403,10 @@ mod tests {
             Ok(())
         }
         fn decommit(&mut self, _: Window) {}
+        fn extend(&mut self, _: u32, _: u64) -> Result<Window, CUresult> {
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        }
+        fn retract(&mut self, _: Window) {}
     }
 
     /// What clients may have of host memory.

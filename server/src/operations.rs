@@ -19,9 +19,11 @@ use cuda_abi::operations::{
     PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
     PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS, StreamConnect, StreamCreate,
     StreamDestroy, StreamWait, TensorMapEncode, TensorMapEncodeReply, TensorMapReplace,
-    TensorMapReplaceReply, TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, Write,
+    TensorMapReplaceReply, TextureCreate, TextureCreateReply, TextureDestroy, ValueWait, WindowOf,
+    WindowOfReply, Write,
 };
 use cuda_abi::{CUresult, Function};
+use engine::Window;
 use transport::ring::Record;
 
 use crate::memory::{Block, Place};
@@ -81,7 +83,7 @@ impl Session {
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
     pub(crate) fn release_block(&mut self, block: Block) {
         if let Some(block) = self.commons.keep_if_used(block) {
-            let mut committer = Committer(&mut *self.client);
+            let mut committer = Committer(&mut *self.client, &self.addresses);
             self.memory.release(&block, &mut committer);
         }
     }
@@ -121,7 +123,7 @@ impl Session {
         context: u32,
         bytes: u64,
     ) -> Result<u64, CUresult> {
-        let mut committer = Committer(&mut *self.client);
+        let mut committer = Committer(&mut *self.client, &self.addresses);
         self.memory.allocate(place, context, bytes, &mut committer)
     }
 }
@@ -262,6 +264,17 @@ impl Operations for Session {
 
     fn address_free(&mut self, request: &AddressFree, _: &[u8]) -> Result<(), CUresult> {
         self.free_addresses(request.address)
+    }
+
+    fn window_of(
+        &mut self,
+        request: &WindowOf,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<WindowOfReply, CUresult> {
+        let window = self.memory.window_of(request.address);
+        let Window { base, bytes } = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        Ok(WindowOfReply { base, bytes })
     }
 
     fn physical_create(

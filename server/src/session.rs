@@ -21,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::addresses::Account;
 use crate::arrays::Arrays;
 use crate::commons::Commons;
 use crate::images::Images;
@@ -66,6 +67,8 @@ pub struct Session {
     pub(crate) images: Images,
     pub(crate) modules: Modules,
     pub(crate) commons: Commons,
+    /// Its addresses beside those that it began with.
+    pub(crate) addresses: Account,
     pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
@@ -112,6 +115,8 @@ pub struct Parts {
     pub name: Named,
     /// What it shares with others.
     pub commons: Commons,
+    /// Its addresses beside those that it begins with.
+    pub addresses: Account,
     /// Its part of the devices' time.
     pub share: Share,
     /// Where it may have contexts.
@@ -148,6 +153,7 @@ impl Session {
             images: Images::default(),
             modules: Modules::default(),
             commons: parts.commons,
+            addresses: parts.addresses,
             arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
@@ -246,7 +252,8 @@ impl Session {
             more = self.next(consumer, record)?;
         }
         if !more {
-            self.memory.trim(&mut Committer(&mut *self.client));
+            self.memory
+                .trim(&mut Committer(&mut *self.client, &self.addresses));
         }
         Ok(true)
     }

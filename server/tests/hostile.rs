@@ -278,3 +278,101 @@ fn clients_killed_at_any_moment_leave_nothing_behind() {
         assert_eq!((threads(), descriptors()), before);
     }
 }
+
+/// Addresses that a client reserves.
+fn reserve(client: &TestClient, bytes: u64, align: u64) -> Result<u64, CUresult> {
+    let request = AddressReserve {
+        device: 0,
+        bytes,
+        align,
+    };
+    let reply = client.end.call(&request, &[]).unwrap();
+    reply.status.ok().map(|()| reply.fields.address)
+}
+
+fn window_of(client: &TestClient, address: u64) -> Result<(u64, u64), CUresult> {
+    let reply = client.end.call(&WindowOf { address }, &[]).unwrap();
+    let WindowOfReply { base, bytes } = reply.fields;
+    reply.status.ok().map(|()| (base, bytes))
+}
+
+#[test]
+fn addresses_are_one_clients_and_enough_is_left_for_others() {
+    const TIB: u64 = 1 << 40;
+    const UNIT: u64 = 2 << 20;
+    let rig = Rig::new(FakeEngine::new());
+    // Many at once, each with more than the device has.
+    let many: Vec<TestClient> = (0..60).map(|_| rig.attach_with_context()).collect();
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for client in &many {
+        let base = reserve(client, 159 << 30, UNIT).unwrap();
+        let (window, bytes) = window_of(client, base).unwrap();
+        assert!(window <= base && base + (159 << 30) <= window + bytes);
+        ranges.push((window, bytes));
+        ranges.push((client.facts[0].window, client.facts[0].window_bytes));
+        ranges.push((client.welcome.host_base, client.welcome.host_bytes));
+    }
+    ranges.sort_unstable();
+    assert!(
+        ranges
+            .windows(2)
+            .all(|pair| pair[0].0 + pair[0].1 <= pair[1].0)
+    );
+    let sessions: Vec<u64> = many.iter().map(|client| client.session).collect();
+    drop(many);
+    let mut ended = 0;
+    while ended < sessions.len() {
+        ended += usize::from(matches!(
+            rig.hear(),
+            transport::handshake::Packet::Gone { .. }
+        ));
+    }
+
+    let (greedy, other) = (rig.attach_with_context(), rig.attach_with_context());
+    let mut all = Vec::new();
+    while let Ok(base) = reserve(&greedy, TIB, UNIT) {
+        all.push(base);
+    }
+    assert!((8..=16).contains(&all.len()), "{}", all.len());
+    for _ in 0..4 {
+        reserve(&other, TIB, UNIT).expect("some for the next");
+    }
+    for (bytes, align) in [
+        (u64::MAX / UNIT * UNIT, UNIT),
+        (1 << 47, UNIT),
+        (UNIT, 1 << 63),
+        (UNIT, 3),
+        (0, UNIT),
+        (UNIT + 1, UNIT),
+        (TIB, 1 << 46),
+    ] {
+        assert!(reserve(&other, bytes, align).is_err(), "{bytes} at {align}");
+    }
+    // Nobody learns of another's windows.
+    let wrong = Err(CUresult::ERROR_INVALID_VALUE);
+    for address in [
+        all[0],
+        greedy.facts[0].window,
+        0,
+        u64::MAX,
+        other.welcome.host_base,
+    ] {
+        assert_eq!(window_of(&other, address), wrong, "{address:#x}");
+    }
+    // What the first gives back the second can have.
+    for &address in &all {
+        let free = AddressFree { address };
+        greedy.end.post(0, 0, &free, &[]).unwrap();
+        greedy.end.post(0, 0, &free, &[]).unwrap();
+    }
+    until("the addresses are free", || {
+        greedy.round_trip();
+        reserve(&other, 2 * TIB, UNIT).is_ok()
+    });
+    works(&greedy);
+    works(&other);
+    // Small ones share windows, of which a client has only so many.
+    for _ in 0..1000 {
+        reserve(&greedy, UNIT, UNIT).expect("a small one");
+    }
+}

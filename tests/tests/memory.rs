@@ -76,6 +76,44 @@ fn every_way_to_memory_obeys_the_quota() {
     assert_eq!(succeed(&mut client), "ok\n");
 }
 
+/// A software GPU of the size of a large one, of which little is touched.
+fn large_device() -> Daemon {
+    Daemon::start_with(&[
+        ("OPENMPS_SOFT_MEMORY", "141G"),
+        ("OPENMPS_SOFT_OVERCOMMIT", "1"),
+    ])
+}
+
+#[test]
+fn a_client_may_have_all_of_a_large_device() {
+    let daemon = large_device();
+    assert_eq!(succeed(&mut command(&daemon, &["large"])), "ok\n");
+    let server = daemon.server();
+    // What it had is free again for the next one, and so are its addresses.
+    assert_eq!(succeed(&mut command(&daemon, &["large"])), "ok\n");
+    assert_eq!(daemon.server(), server);
+}
+
+#[test]
+fn a_large_quota_is_what_is_seen() {
+    let daemon = large_device();
+    let mut client = command(&daemon, &["large-quota"]);
+    client.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=50G");
+    assert_eq!(succeed(&mut client), "ok\n");
+}
+
+#[test]
+fn what_the_machine_does_not_have_is_refused() {
+    let daemon = Daemon::start_with(&[("OPENMPS_SOFT_MEMORY", "10240G")]);
+    assert_eq!(succeed(&mut command(&daemon, &["beyond"])), "ok\n");
+}
+
+#[test]
+fn a_program_without_addresses_gets_no_memory_there() {
+    let daemon = large_device();
+    assert_eq!(succeed(&mut command(&daemon, &["confined"])), "ok\n");
+}
+
 #[test]
 fn registered_memory_is_the_programs_before_during_and_after() {
     let daemon = Daemon::start();

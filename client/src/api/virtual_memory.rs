@@ -106,8 +106,13 @@ pub(crate) fn cuMemAddressReserve(
         bytes: size as u64,
         align: (alignment as u64).max(GRANULARITY),
     })?;
-    state.reserve(reply.fields.address, size as u64);
-    ptr.set(reply.fields.address)
+    let address = reply.fields.address;
+    if let Err(code) = session.reserve_around(address) {
+        session.post(&AddressFree { address })?;
+        return Err(code);
+    }
+    state.reserve(address, size as u64);
+    ptr.set(address)
 }
 
 pub(crate) fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {

@@ -246,6 +246,7 @@ impl Operations for Server<'_> {
         call event_mark(EventMark) -> EventMarkReply;
         call peer_access(PeerAccess) -> PeerAccessReply;
         call address_reserve(AddressReserve) -> AddressReserveReply;
+        call window_of(WindowOf) -> WindowOfReply;
         call physical_create(PhysicalCreate) -> PhysicalCreateReply;
         call physical_map(PhysicalMap) -> PhysicalMapReply;
         call physical_unmap(PhysicalUnmap) -> PhysicalUnmapReply;

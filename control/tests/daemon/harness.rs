@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, St
 use std::time::{Duration, Instant};
 
 use cuda_abi::operations::{ContextCreate, EventRecord, Launch};
-use engine::arena::EXTENT;
+use engine::arena::HOST_BYTES;
 use transport::handshake::{
     ClientFields, FEATURE_QUEUED, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
 };
@@ -386,7 +386,7 @@ pub fn welcomed(connection: &Connection) -> Result<Client, (u32, String)> {
     };
     match packet {
         Packet::Welcome(welcome) => {
-            let memory = SessionMemory::from_fds(fds, EXTENT).unwrap();
+            let memory = SessionMemory::from_fds(fds, HOST_BYTES).unwrap();
             let connection = connection.try_clone().unwrap();
             Ok(Client {
                 welcome,

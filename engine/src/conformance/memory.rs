@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use cuda_abi::operations::{Copy, Space};
 
-use super::rig::{Guest, PATIENCE, noise};
+use super::rig::{Guest, PATIENCE, more_addresses, noise};
 use crate::arena::GRANULE;
 use crate::{CUresult, Engine, Window};
 
@@ -96,6 +96,101 @@ pub fn clients_cannot_reach_each_other(engine: &dyn Engine) {
     // A refused copy harms nothing.
     mine.upload(own, b"fine");
     assert_eq!(mine.download(own, 4), b"fine");
+}
+
+/// Memory of a window that came later is as good as that of the first, and of one that was taken away
+/// there is nothing left.
+pub fn windows_come_and_go(engine: &dyn Engine) {
+    let free = Guest::new(engine).client.free_memory(0);
+    let mut guest = Guest::new(engine);
+    let mut other = Guest::new(engine);
+    let own = guest.commit(0, GRANULE);
+    let refused = Err(CUresult::ERROR_INVALID_VALUE);
+    let mut spare = more_addresses(200 << 30);
+    let window = spare.windows()[0];
+    // Side by side, as any two may be, the second much larger than the device.
+    let (first, second) = (
+        Window {
+            bytes: 4 << 30,
+            ..window
+        },
+        Window {
+            base: window.base + (4 << 30),
+            bytes: window.bytes - (4 << 30),
+        },
+    );
+    let at = |window: Window| Window {
+        base: window.base + window.bytes - 2 * GRANULE,
+        bytes: 2 * GRANULE,
+    };
+    assert_eq!(guest.client.commit(at(first)), refused, "not yet");
+    for added in [first, second] {
+        let owner = spare.owner();
+        assert_eq!(guest.client.window_add(0, added, owner), Ok(()));
+        guest.client.commit(at(added)).expect("memory");
+    }
+    let last = Window {
+        base: second.base,
+        bytes: GRANULE,
+    };
+    guest.client.commit(last).expect("memory");
+    for wrong in [
+        first,
+        second,
+        guest.windows[0],
+        guest.host,
+        Window {
+            base: second.base + (1 << 30),
+            bytes: 1 << 30,
+        },
+        Window {
+            base: guest.host.base - (1 << 30),
+            bytes: 2 << 30,
+        },
+        Window { bytes: 0, ..window },
+    ] {
+        let owner = spare.owner();
+        let added = guest.client.window_add(0, wrong, owner);
+        assert_eq!(added, refused, "{wrong:x?}");
+    }
+    let nowhere = guest.client.window_add(99, window, spare.owner());
+    assert!(nowhere.is_err());
+    let across = Window {
+        base: second.base - GRANULE,
+        bytes: 2 * GRANULE,
+    };
+    assert_eq!(guest.client.commit(across), refused, "of two windows");
+    let data = noise(2 * GRANULE, 11);
+    for added in [first, second] {
+        assert!(guest.download(at(added).base, GRANULE) == vec![0; GRANULE as usize]);
+        guest.upload(at(added).base, &data);
+        guest.copy(0, &linear(own, at(added).base + GRANULE - 8, 16));
+        guest.wait(0).expect("a copy between windows");
+        assert!(guest.download(own, 16) == data[GRANULE as usize - 8..][..16]);
+        other.copy(0, &linear(other.windows[0].base, at(added).base, 8));
+        assert_eq!(other.wait(0), refused, "another's");
+    }
+    // What is in the second stays as it is when the first goes.
+    guest.client.decommit(at(first));
+    guest.client.window_remove(first);
+    guest.client.window_remove(first);
+    guest.client.window_remove(guest.windows[0]);
+    assert_eq!(guest.client.commit(at(first)), refused, "no more");
+    guest.copy(0, &linear(own, at(first).base, 8));
+    assert_eq!(guest.wait(0), refused);
+    assert!(guest.download(at(second).base, 2 * GRANULE) == data);
+    assert!(guest.download(own, 16) == data[GRANULE as usize - 8..][..16]);
+    // And it can come again, cleared, for another.
+    let deadline = Instant::now() + PATIENCE;
+    while other.client.window_add(0, first, spare.owner()).is_err() {
+        assert!(Instant::now() < deadline, "its addresses are not free");
+        guest.client.assist();
+    }
+    other.client.commit(at(first)).expect("memory");
+    assert!(other.download(at(first).base, GRANULE) == vec![0; GRANULE as usize]);
+    drop((guest, other));
+    assert_eq!(Guest::new(engine).client.free_memory(0), free);
+    assert!(spare.is_unused(), "nobody holds its addresses any more");
 }
 
 /// A block that is shared is there for others, and nothing else is, until the last of them is gone.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use self::memory::{Extents, Memory};
+pub use self::memory::{More, more_addresses};
 pub use self::told::{Completion, Told};
 use super::kernels;
 use crate::arena::GRANULE;

@@ -6,6 +6,7 @@ use engine::{Client, Window};
 use transport::handshake::Ending;
 use transport::ring::Record;
 
+use crate::addresses::Account;
 use crate::arrays::Charge;
 use crate::heap::Backing;
 use crate::memory::Block;
@@ -59,8 +60,8 @@ pub enum Action {
     Again(Record),
 }
 
-/// An engine's client as the memory's backing.
-pub struct Committer<'a>(pub &'a mut dyn Client);
+/// An engine's client as the memory's backing, and what it has of the arena.
+pub struct Committer<'a>(pub &'a mut dyn Client, pub &'a Account);
 
 impl Backing for Committer<'_> {
     fn commit(&mut self, range: Window) -> Result<(), CUresult> {
@@ -68,5 +69,14 @@ impl Backing for Committer<'_> {
     }
     fn decommit(&mut self, range: Window) {
         self.0.decommit(range);
+    }
+    fn extend(&mut self, device: u32, bytes: u64) -> Result<Window, CUresult> {
+        let addresses = self.1.take(bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let window = addresses.window();
+        self.0.window_add(device, window, addresses)?;
+        Ok(window)
+    }
+    fn retract(&mut self, window: Window) {
+        self.0.window_remove(window);
     }
 }

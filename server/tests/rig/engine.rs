@@ -8,7 +8,7 @@ use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Variable};
 use cuda_abi::facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use cuda_abi::operations::*;
-use engine::{Attachment, Client, Engine, GroupShare, Held, Observer, Window};
+use engine::{Attachment, Client, Engine, GroupShare, Held, Observer, Owner, Window};
 
 /// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
 /// one that makes the engine panic, one that its device does not survive.
@@ -237,6 +237,7 @@ impl Engine for FakeEngine {
             number: work.next_client,
             world: self.shared.clone(),
             attachment,
+            further: HashMap::new(),
             committed: HashSet::new(),
             contexts: HashSet::new(),
             streams: HashMap::new(),
@@ -250,6 +251,8 @@ struct FakeClient {
     number: u64,
     world: Arc<World>,
     attachment: Attachment,
+    /// Windows that were added, by address.
+    further: HashMap<u64, Arc<dyn Owner>>,
     committed: HashSet<u64>,
     contexts: HashSet<u32>,
     /// Streams, and their contexts.
@@ -327,6 +330,30 @@ impl Client for FakeClient {
         self.world
             .committed
             .fetch_sub(range.bytes, Ordering::SeqCst);
+    }
+
+    fn window_add(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        assert_eq!(device, 0);
+        let inside = |other: &Window| {
+            other.base < window.base + window.bytes && window.base < other.base + other.bytes
+        };
+        assert!(!self.attachment.windows.iter().any(inside), "had already");
+        self.attachment.windows.push(window);
+        self.further.insert(window.base, addresses);
+        Ok(())
+    }
+
+    fn window_remove(&mut self, window: Window) {
+        let within = |at: &&u64| window.contains(**at, 1);
+        assert_eq!(self.committed.iter().find(within), None);
+        self.attachment.windows.retain(|other| *other != window);
+        let known = self.further.remove(&window.base);
+        assert!(known.is_some(), "a window that was added");
     }
 
     fn free_memory(&self, _: u32) -> u64 {

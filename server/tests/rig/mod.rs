@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::engine::arena::EXTENT;
+use ::engine::arena::HOST_BYTES;
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{ContextCreate, Launch, StreamCreate};
@@ -131,7 +131,7 @@ impl Rig {
         process: Pid,
         before: impl FnOnce() -> T,
     ) -> HandedOver<T> {
-        let memory = SessionMemory::create(EXTENT).unwrap();
+        let memory = SessionMemory::create(HOST_BYTES).unwrap();
         let (client, theirs) = Connection::pair().unwrap();
         let pidfd = pidfd_open(process, PidfdFlags::empty()).unwrap();
         let session = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
@@ -176,7 +176,7 @@ impl Rig {
         match Packet::decode(&bytes).unwrap() {
             Packet::Welcome(welcome) => {
                 assert_eq!(welcome.session, session);
-                let memory = SessionMemory::from_fds(fds, EXTENT).unwrap();
+                let memory = SessionMemory::from_fds(fds, HOST_BYTES).unwrap();
                 Ok(TestClient {
                     session,
                     facts: DeviceFacts::decode_all(&welcome.facts).unwrap(),

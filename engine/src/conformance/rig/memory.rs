@@ -1,12 +1,15 @@
 //! Memory that a client has: at addresses of the arena, and given back with the client.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::lock;
 use crate::arena::Arena;
 use crate::{Owner, Window};
+
+/// Bytes of a window: more than any case commits at its beginning.
+const WINDOW: u64 = 32 << 30;
 
 /// Extents are in one hand at a time in this process too.
 static ARENA: Mutex<Option<Arena>> = Mutex::new(None);
@@ -71,11 +74,59 @@ impl Owner for Memory {}
 pub struct Extents(pub Vec<Window>);
 
 impl Extents {
-    /// Takes so many.
+    /// Takes so many windows.
     pub fn take(count: usize) -> Arc<Self> {
+        Self::of(&vec![WINDOW; count])
+    }
+
+    fn of(sizes: &[u64]) -> Arc<Self> {
         let mut arena = lock(&ARENA);
-        let extents = arena.get_or_insert_default().take(count);
+        let extents = arena.get_or_insert_default().take(sizes);
         Arc::new(Self(extents.expect("the arena has room for the suite")))
+    }
+}
+
+/// Addresses that no client has yet.
+#[derive(Debug)]
+pub struct More {
+    extents: Arc<Extents>,
+    given: Vec<Weak<Part>>,
+}
+
+/// A part of them in an engine's hands.
+#[derive(Debug)]
+struct Part(#[expect(dead_code, reason = "kept for its drop")] Arc<Extents>);
+
+impl Owner for Part {}
+
+/// Takes so many bytes of addresses, in one window.
+#[must_use]
+pub fn more_addresses(bytes: u64) -> More {
+    More {
+        extents: Extents::of(&[bytes]),
+        given: Vec::new(),
+    }
+}
+
+impl More {
+    /// The window.
+    #[must_use]
+    pub fn windows(&self) -> &[Window] {
+        &self.extents.0
+    }
+
+    /// What an engine holds of a part.
+    #[must_use]
+    pub fn owner(&mut self) -> Arc<dyn Owner> {
+        let part = Arc::new(Part(Arc::clone(&self.extents)));
+        self.given.push(Arc::downgrade(&part));
+        part
+    }
+
+    /// Whether no engine holds any.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.given.iter().all(|part| part.strong_count() == 0)
     }
 }
 
@@ -84,7 +135,9 @@ impl Owner for Extents {}
 impl Drop for Extents {
     fn drop(&mut self) {
         if let Some(arena) = lock(&ARENA).as_mut() {
-            arena.give_back(&self.0);
+            for window in &self.0 {
+                arena.give_back(window);
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{finish, hear, say};
 
+mod large;
 mod quota;
 
 const KERNELS: &str = include_str!("../../../kernels/kernels.ptx");
@@ -72,6 +73,9 @@ functions! {
     graph_destroy = "cuGraphDestroy"(Handle);
     set_limit = "cuCtxSetLimit"(c_uint, usize);
     reserve = "cuMemAddressReserve"(*mut Address, usize, usize, Address, u64);
+    address_free = "cuMemAddressFree"(Address, usize);
+    total = "cuDeviceTotalMem_v2"(*mut usize, c_int);
+    unmap = "cuMemUnmap"(Address, usize);
     create = "cuMemCreate"(*mut u64, usize, *const u32, u64);
     release = "cuMemRelease"(u64);
     map = "cuMemMap"(Address, usize, usize, u64, u64);
@@ -116,6 +120,10 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let result = match arguments.first().map_or("", String::as_str) {
         "quota" => quota::quota(),
+        "large" => large::large(141 << 30),
+        "large-quota" => large::large_quota(),
+        "beyond" => large::beyond(),
+        "confined" => large::confined(),
         "hold" => hold(&arguments[1]),
         "free" => free(),
         "registered" => registered(),
