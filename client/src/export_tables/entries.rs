@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cuda_abi::CUresult;
-use cuda_abi::types::{CUcontext, CUdevice, CUfunction, CUmodule};
+use cuda_abi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUstream};
 
 use super::integrity::{Question, answer};
 use super::table::{contain, status};
@@ -237,6 +237,40 @@ pub(super) unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> 
         };
         // SAFETY: as this function's.
         unsafe { set(id, number) }
+    })
+}
+
+/// T_21318C60 slot 51: the driver's own object of a stream of a context, where NULL is the default stream.
+/// cuBLAS asks for it to give each stream a workspace of its own, and only hands it to slot 39, so what
+/// it gets is the number that this tells.
+///
+/// # Safety
+/// `object` is null or valid for a write.
+pub(super) unsafe extern "C" fn stream_object(
+    context: CUcontext,
+    stream: CUstream,
+    object: *mut u64,
+) -> CUresult {
+    status(|| {
+        let number = seam::stream_id(context.bits(), stream)?;
+        // SAFETY: as this function's.
+        unsafe { set(object, number) }
+    })
+}
+
+/// T_21318C60 slot 39: the number of a stream, given its object.
+///
+/// # Safety
+/// `id` is null or valid for a write.
+pub(super) unsafe extern "C" fn stream_id(
+    context: CUcontext,
+    object: u64,
+    id: *mut u64,
+) -> CUresult {
+    status(|| {
+        seam::alive(context.bits())?;
+        // SAFETY: as this function's.
+        unsafe { set(id, object) }
     })
 }
 

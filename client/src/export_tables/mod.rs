@@ -128,7 +128,9 @@ static ERROR_LOG: Table = Table::new(unserved_slots!(Name::ErrorLog))
 
 static T_21318C60: Table = Table::new(unserved_slots!(Name::T_21318C60))
     .of_slots(93)
-    .slot(4, entries::context_id as *const c_void);
+    .slot(4, entries::context_id as *const c_void)
+    .slot(39, entries::stream_id as *const c_void)
+    .slot(51, entries::stream_object as *const c_void);
 
 /// cuBLASLt asks slot 4 for two handles, and does without when it is not served.
 static T_1734DC26: Table = Table::new(unserved_slots!(Name::T_1734DC26)).of_slots(17);

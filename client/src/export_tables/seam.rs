@@ -5,13 +5,13 @@ use std::ffi::c_void;
 use cuda_abi::CUresult;
 use cuda_abi::facts::{PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 use cuda_abi::proc_address::DRIVER_VERSION;
-use cuda_abi::types::{CUdevice, CUdevice_attribute, CUmodule};
+use cuda_abi::types::{CUdevice, CUdevice_attribute, CUmodule, CUstream};
 
 use super::integrity::Device;
 use crate::handle::Kind;
 use crate::params::Out;
 use crate::session::session;
-use crate::{api, context};
+use crate::{api, context, stream};
 
 /// What cuDriverGetVersion reports.
 pub(super) fn driver_version() -> i32 {
@@ -62,6 +62,20 @@ pub(super) fn alive(handle: u64) -> Result<(), CUresult> {
 /// A number that no other context has or had.
 pub(super) fn context_id(handle: u64) -> Result<u64, CUresult> {
     Ok(session()?.context(handle)?.id())
+}
+
+/// A number that no other stream has or had, of a stream of the context.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_CONTEXT for a dead context, CUDA_ERROR_INVALID_HANDLE for a stream that is none
+/// of its own.
+pub(super) fn stream_id(context: u64, stream: CUstream) -> Result<u64, CUresult> {
+    alive(context)?;
+    let target = stream::target(stream)?;
+    if target.stream.context() != context {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    Ok(target.stream.id())
 }
 
 /// Loads an image into the calling thread's context, and gives the module's handle.

@@ -314,6 +314,39 @@ fn contexts_have_numbers_of_their_own() {
         told.ok().map(|()| number)
     };
     assert_eq!(number(CUcontext::NULL), Ok(0));
+    // Streams are told apart by objects, whose numbers are those of the public function.
+    type Object = unsafe extern "C" fn(CUcontext, CUstream, *mut u64) -> CUresult;
+    type StreamId = unsafe extern "C" fn(CUcontext, u64, *mut u64) -> CUresult;
+    let mine = {
+        let mut stream = CUstream::NULL;
+        cuStreamCreate(out(&mut stream), 0).unwrap();
+        stream
+    };
+    let stream_number = |context, stream| {
+        let (mut object, mut number) = (0, 0);
+        let object_of = slot!(Name::T_21318C60, 51, Object);
+        let id_of = slot!(Name::T_21318C60, 39, StreamId);
+        // SAFETY: both numbers are valid for a write.
+        unsafe {
+            object_of(context, stream, &raw mut object).ok()?;
+            id_of(context, object, &raw mut number).ok()?;
+        }
+        Ok::<_, CUresult>(number)
+    };
+    for stream in [CUstream::NULL, mine] {
+        let mut public = 0;
+        cuStreamGetId(stream, out(&mut public)).unwrap();
+        assert_eq!(stream_number(second, stream), Ok(public));
+    }
+    assert_ne!(
+        stream_number(second, mine),
+        stream_number(second, CUstream::NULL)
+    );
+    assert_eq!(
+        stream_number(first, mine),
+        Err(CUresult::ERROR_INVALID_HANDLE)
+    );
+    cuStreamDestroy(mine).unwrap();
     assert_ne!(number(first), Ok(0));
     assert_ne!(number(first), number(second));
     assert_eq!(number(first), number(first));
