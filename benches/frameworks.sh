@@ -5,6 +5,8 @@
 #   benches/frameworks.sh pack FOLDER          builds OpenMPS here and puts all that is needed into FOLDER
 #   FOLDER/frameworks.sh run OUT [--only TEXT] on the machine with the GPU and the frameworks: prints the table of
 #                                              docs/frameworks.md; logs go to OUT
+#   FOLDER/frameworks.sh figures               there too: what PyTorch gets done on the driver alone, under NVIDIA's MPS and
+#                                              through OpenMPS, one process and several, as one table
 #
 # TEXT is a group of cases or a part of their names. It starts and ends its own daemon and changes no setting of the card.
 set -eu
@@ -32,8 +34,19 @@ run)
     python3 "$here/run.py" "$out" "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" \
         "OpenMPS=env CUDA_MPS_PIPE_DIRECTORY=$directory/pipe OPENMPS_CLIENT_LOG=$out/client.log $here/openmps run --" "$@"
     ;;
+figures)
+    directory=$(mktemp -d)
+    mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
+    theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
+    ours="env CUDA_MPS_PIPE_DIRECTORY=$directory/ours/pipe CUDA_MPS_LOG_DIRECTORY=$directory/ours/log"
+    trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
+    $theirs nvidia-cuda-mps-control -d
+    OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d
+    python3 "$here/figures.py" "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" "NVIDIA MPS=$theirs" \
+        "OpenMPS=$ours $here/openmps run --"
+    ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "$0"
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

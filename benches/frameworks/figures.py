@@ -1,0 +1,251 @@
+"""What PyTorch gets done on several sides: one process by itself, and several together.
+
+    figures.py native "MPS=env CUDA_MPS_PIPE_DIRECTORY=..." "OpenMPS=openmps run --"
+
+A side is a name and what is put before each command. Prints one table; every figure is of this one run.
+Processes are made ready first, so that only work is timed. `decode` is one token at a time of a small model, which
+is bound by launches; `generate` is the same with a batch; training steps are bound by the GPU.
+"""
+
+import json
+import subprocess
+import sys
+import time
+
+SECONDS = 2.5
+TOGETHER = (2, 4, 8)
+REPLICAS = 5
+
+
+# ---------------------------------------------------------------- in a worker
+
+
+def trainer(net, loss_of):
+    import torch
+
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = loss_of(net)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def resnet50():
+    import torch
+    import torchvision
+
+    net = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+    x = torch.rand(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    at = torch.arange(128, device="cuda")
+    return trainer(net, lambda net: torch.nn.functional.cross_entropy(net(x), at))
+
+
+def bert_base():
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
+
+    at = torch.randint(0, 30000, (32, 128), device="cuda")
+    return trainer(BertForMaskedLM(BertConfig()).cuda(), lambda net: net(input_ids=at, labels=at).loss)
+
+
+def decoder(layers, hidden, heads):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=hidden, intermediate_size=4 * hidden, num_hidden_layers=layers, num_attention_heads=heads, vocab_size=32000
+    )
+    return LlamaForCausalLM(config)
+
+
+def decoder_1b():
+    import torch
+
+    at = torch.randint(0, 32000, (4, 512), device="cuda")
+    return trainer(decoder(16, 2048, 32).cuda(), lambda net: net(input_ids=at, labels=at).loss)
+
+
+def tokens(batch):
+    """One token more for each of a batch's sequences, which start again after 128."""
+    import torch
+
+    torch.manual_seed(1)
+    net = decoder(8, 512, 8).cuda().to(torch.bfloat16).eval()
+    state = {"past": None, "at": torch.ones(batch, 1, dtype=torch.long, device="cuda"), "length": 0}
+
+    def step():
+        with torch.inference_mode():
+            out = net(input_ids=state["at"], past_key_values=state["past"], use_cache=True)
+            state["at"] = out.logits[:, -1:].argmax(-1)
+            state["past"], state["length"] = out.past_key_values, state["length"] + 1
+            if state["length"] == 128:
+                state["past"], state["length"] = None, 0
+        return state["at"][0, 0].item()
+
+    return step
+
+
+def graph():
+    import torch
+
+    x = torch.ones(64, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x.mul_(1)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(10):
+            x.mul_(1)
+
+    def step():
+        captured.replay()
+        torch.cuda.synchronize()
+
+    return step
+
+
+WORK = {
+    "ResNet-50 training": resnet50,
+    "BERT-base training": bert_base,
+    "1 B decoder training": decoder_1b,
+    "decode": lambda: tokens(1),
+    "generate": lambda: tokens(16),
+    "graph of 10": graph,
+}
+
+
+def worker():
+    begun = time.perf_counter()
+    import torch
+
+    imported = time.perf_counter()
+    torch.ones(1, device="cuda").item()
+    print(json.dumps({"import": imported - begun, "first": time.perf_counter() - imported}), flush=True)
+    ready = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        name = request["work"]
+        if name not in ready:
+            ready.clear()
+            torch.cuda.empty_cache()
+            ready[name] = WORK[name]()
+            for _ in range(8):
+                ready[name]()
+        step = ready[name]
+        if request["seconds"] == 0:
+            print(json.dumps({"reserved": torch.cuda.memory_reserved()}), flush=True)
+            continue
+        count, took, begun = 0, [], time.perf_counter()
+        while (now := time.perf_counter()) - begun < request["seconds"]:
+            step()
+            count += 1
+            took.append(time.perf_counter() - now)
+        took.sort()
+        print(
+            json.dumps({"rate": count / (time.perf_counter() - begun), "median": took[count // 2], "p99": took[count * 99 // 100]}),
+            flush=True,
+        )
+
+
+# ---------------------------------------------------------------- beside them
+
+
+class Worker:
+    def __init__(self, prefix):
+        self.process = subprocess.Popen(
+            [*prefix.split(), sys.executable, __file__, "worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.start = None
+
+    def ask(self, work, seconds):
+        self.process.stdin.write(json.dumps({"work": work, "seconds": seconds}) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a worker ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def together(workers, work):
+    for worker in workers:
+        worker.ask(work, 0)
+    for worker in workers:
+        worker.answer()
+    for worker in workers:
+        worker.ask(work, SECONDS)
+    answers = [worker.answer() for worker in workers]
+    return sum(answer["rate"] for answer in answers), answers
+
+
+def memory_used():
+    """MiB in use on the device, whoever has it."""
+    text = subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True
+    ).stdout
+    return float(text.split()[0])
+
+
+def measure(prefix, tell):
+    """Tells each figure's name and value as it is known."""
+    before = memory_used()
+    one = Worker(prefix)
+    tell("exec to first result, CUDA part, ms", one.answer()["first"] * 1e3)
+    # A PyTorch process that has made one small tensor: 2 MiB of it are tensors.
+    first = memory_used()
+    tell("GPU memory of the 1st process, MiB", first - before)
+    for work in WORK:
+        rate, (answer,) = together([one], work)
+        if work == "graph of 10":
+            tell("graph of 10 kernels: replay and wait, us", answer["median"] * 1e6)
+        else:
+            tell(f"{work}, steps/s", rate)
+    one.end()
+    first = memory_used()
+    workers = [Worker(prefix) for _ in range(max(TOGETHER))]
+    starts = [worker.answer()["first"] for worker in workers]
+    tell(f"the same, {len(workers)} at once, median, ms", sorted(starts)[len(starts) // 2] * 1e3)
+    tell(f"GPU memory of each of {len(workers)} processes more, MiB", (memory_used() - first) / len(workers))
+    for count in TOGETHER:
+        rate, answers = together(workers[:count], "decode")
+        tell(f"{count} x decode, steps/s in all", rate)
+        tell(f"{count} x decode, 99th percentile, ms", max(answer["p99"] for answer in answers) * 1e3)
+    tell(f"{REPLICAS} x generate, steps/s in all", together(workers[:REPLICAS], "generate")[0])
+    for worker in workers:
+        worker.end()
+
+
+def main():
+    sides = [side.partition("=")[::2] for side in sys.argv[1:]]
+    results = {}
+    for name, prefix in sides:
+        results[name] = {}
+
+        def tell(figure, value):
+            results[name][figure] = value
+            print(f"{name}: {figure}: {value:.4g}", file=sys.stderr, flush=True)
+
+        try:
+            measure(prefix, tell)
+        except (RuntimeError, BrokenPipeError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+    rows = max(results.values(), key=len)
+    print("| | " + " | ".join(results) + " |")
+    print("|---|" + "---:|" * len(results))
+    for row in rows:
+        print(f"| {row} | " + " | ".join(f"{figures[row]:.4g}" if row in figures else "failed" for figures in results.values()) + " |")
+
+
+if __name__ == "__main__":
+    worker() if sys.argv[1:] == ["worker"] else main()
