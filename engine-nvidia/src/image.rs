@@ -70,6 +70,17 @@ impl Images {
             Some(_) => None,
             None => rewrite::rewritten(bytes, device.architecture()),
         };
+        if !matches!(rewritten, Some(Ok(_)))
+            && linked.is_none()
+            && rewrite::sets_conditions(bytes, device.architecture())
+        {
+            return Err(Refused {
+                code: CUresult::ERROR_NOT_SUPPORTED,
+                log: "machine code that calls cudaGraphSetConditional: conditional nodes need PTX here; \
+                      build with -gencode arch=compute_XX,code=compute_XX and without -rdc=true"
+                    .to_owned(),
+            });
+        }
         let mut changes = linked
             .as_ref()
             .map_or_else(Changes::default, |linked| linked.changes.clone());

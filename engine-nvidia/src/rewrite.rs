@@ -3,6 +3,7 @@
 //!
 //! * `__managed__` variables it would put where only this process reaches them.
 //! * What kernels print it would print here (`crate::output`).
+//! * The values of conditional graph nodes it would keep for graphs of its own; ours run in the client.
 //!
 //! An image that comes with PTX, or a part of one that is to be linked, is compiled from that instead. It
 //! takes time, so machine code stays if all that would be gained is the message of an assertion, or if
@@ -14,9 +15,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use ptx::Error;
-use ptx::image::fatbin::{EntryKind, entries};
-use ptx::image::select;
-use ptx::rewrite::{Managed, Rewritten, rewrite};
+use ptx::image::fatbin::{self, EntryKind, entries};
+use ptx::image::{ImageKind, Limits, classify, select};
+use ptx::rewrite::{Managed, Redirect, Rewritten, rewrite};
 
 use crate::output::{PRELUDE, REDIRECTS};
 
@@ -24,6 +25,23 @@ use crate::output::{PRELUDE, REDIRECTS};
 const MOST_TEXT: usize = 2 << 20;
 /// Bytes of text beyond which everything is: a tree takes many times as much.
 const MOST_TREE: usize = 16 << 20;
+
+/// What device code calls to set the value of a conditional node.
+const SETS_CONDITION: &str = "cudaGraphSetConditional";
+/// All functions that are replaced: those that print, and this one.
+const REPLACED: [Redirect<'_>; 3] = [
+    REDIRECTS[0],
+    REDIRECTS[1],
+    Redirect {
+        from: SETS_CONDITION,
+        to: "openmps$setcondition",
+        definition: include_str!("condition.ptx"),
+        keep: false,
+    },
+];
+
+/// Bytes of an image's machine code that are looked through.
+const MOST_CODE: u64 = 8 << 20;
 
 /// As [`PRELUDE`], where several parts of one image may have it.
 static PART_PRELUDE: LazyLock<String> = LazyLock::new(|| PRELUDE.replace(".visible", ".weak"));
@@ -42,7 +60,8 @@ pub(crate) struct Changes {
 impl Changes {
     /// Adds those of one text.
     pub(crate) fn add(&mut self, rewritten: &Rewritten) {
-        self.prints |= rewritten.redirected.contains(&true);
+        let printing = rewritten.redirected.iter().take(REDIRECTS.len());
+        self.prints |= printing.copied().any(|is| is);
         for managed in &rewritten.managed {
             // Several parts may have one, of which one remains.
             if let Entry::Vacant(place) = self.places.entry(managed.name.clone()) {
@@ -96,8 +115,40 @@ fn with_prelude(
     let compiled = has_code(image, architecture);
     let wanted = has(".managed")
         || (has("vprintf") && !(compiled && ptx.text.len() > MOST_TEXT))
-        || (has("__assertfail") && !compiled);
-    wanted.then(|| rewrite(&ptx.text, prelude, REDIRECTS))
+        || (has("__assertfail") && !compiled)
+        || has(SETS_CONDITION);
+    let prints = has("vprintf") || has("__assertfail");
+    let prelude = if prints { prelude } else { "" };
+    wanted.then(|| rewrite(&ptx.text, prelude, &REPLACED))
+}
+
+/// Whether an image's machine code sets values of conditional nodes, by the driver's own function: that takes
+/// handles for graphs of the driver's, and faults on ours. Not looked for in very much compressed code.
+pub(crate) fn sets_conditions(image: &[u8], architecture: u32) -> bool {
+    let named = |code: &[u8]| {
+        let name = SETS_CONDITION.as_bytes();
+        code.windows(name.len()).any(|window| window == name)
+    };
+    if classify(image) == Some(ImageKind::Cubin) {
+        return named(image);
+    }
+    let mut room = MOST_CODE;
+    let runs = |entry: &fatbin::Entry<'_>| {
+        entry.kind == EntryKind::Elf
+            && entry.arch / 10 == architecture / 10
+            && entry.arch <= architecture
+    };
+    entries(image).flatten().filter(runs).any(|entry| {
+        let limits = Limits {
+            max_bytes: room,
+            ..Limits::default()
+        };
+        let Ok(code) = entry.payload(&limits) else {
+            return false;
+        };
+        room = room.saturating_sub(code.len() as u64);
+        named(&code)
+    })
 }
 
 /// Whether a fatbin has machine code that a device of this architecture runs.
@@ -128,6 +179,26 @@ mod tests {
         let long = format!("//{}\n{PRINTS}", "x".repeat(MOST_TREE));
         assert_eq!(changed(&long), None);
         assert!(rewritten(b"\x7fELF", 90).is_none());
+    }
+
+    #[test]
+    fn conditions_are_set_by_a_function_of_ours() {
+        const SETS: &str = ".extern .func cudaGraphSetConditional(.param .b64 h, .param .b32 v);\n";
+        let changed = changed(SETS).unwrap();
+        assert!(changed.text.contains("openmps$setcondition"));
+        assert!(!changed.text.contains(".extern"), "{}", changed.text);
+        let mut changes = Changes::default();
+        changes.add(&changed);
+        assert!(!changes.prints, "no ring is needed");
+        assert!(!sets_conditions(changed.text.as_bytes(), 90));
+        // The header of machine code, and a name in it.
+        let mut code = vec![0; 64];
+        code[..5].copy_from_slice(b"\x7fELF\x02");
+        code[18] = 190;
+        assert!(!sets_conditions(&code, 90));
+        code.extend(b"\0cudaGraphSetConditional\0");
+        assert!(sets_conditions(&code, 90));
+        assert!(ptx::parse(&changed.text).is_ok());
     }
 
     #[test]

@@ -172,7 +172,13 @@ fn parse_alone<'a>(source: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, Refu
 const LINK_FAILED: CUresult = CUresult::ERROR_INVALID_SOURCE;
 
 /// Functions that device code calls and nobody defines, since every device has them.
-const PROVIDED: [&str; 4] = ["vprintf", "malloc", "free", "__assertfail"];
+const PROVIDED: [&str; 5] = [
+    "vprintf",
+    "malloc",
+    "free",
+    "__assertfail",
+    "cudaGraphSetConditional",
+];
 
 /// How the names begin of what NVIDIA's device runtime library, which nvcc adds to every link, asks of
 /// its driver, and of that library itself, whose PTX a device of an older architecture cannot take. A

@@ -441,6 +441,19 @@ impl Machine<'_> {
         Some(())
     }
 
+    /// Writes bytes at a generic address for one lane; `None` if it may not.
+    pub(crate) fn write_bytes(&self, lane: usize, address: u64, from: &[u8]) -> Option<()> {
+        let len = from.len() as u64;
+        let host = if in_window(address, LOCAL_BASE) {
+            self.local_host(address - LOCAL_BASE, lane, len)
+        } else {
+            self.host(address, Place::Generic, len, true)
+        };
+        // SAFETY: tested for this lane, as `access` asks; the slice is ours.
+        unsafe { access::copy_out(host.ok()?, from.as_ptr(), from.len()) };
+        Some(())
+    }
+
     /// The tested host address of one lane.
     #[inline(always)]
     pub(crate) fn tested(&self, tested: Tested, lane: usize, size: usize) -> u64 {

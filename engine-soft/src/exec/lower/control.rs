@@ -316,6 +316,7 @@ impl<'a> Body<'a> {
             "__assertfail" => (system::assertion_failed, &[8, 8, 4, 8, 8], 0),
             "malloc" => (system::allocate, &[8], 8),
             "free" => (system::free, &[8], 0),
+            "cudaGraphSetConditional" => (system::set_condition, &[8, 4], 0),
             name if is_device_runtime(name) => {
                 let why = format!(
                     "the software GPU has no launches from kernels (dynamic parallelism), nor what else \

@@ -149,3 +149,18 @@ pub(crate) unsafe fn free(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
     Flow::Next
 }
+
+/// `cudaGraphSetConditional`: sources are the handle, which is the address of a word, and the value.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn set_condition(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    for lane in cx.mask.lanes() {
+        let (handle, value) = (cx.argument(op, 0, lane, 8), cx.argument(op, 1, lane, 4));
+        let value = (value as u32).to_le_bytes();
+        if cx.write_bytes(lane, handle, &value).is_none() {
+            return cx.fault(FaultKind::IllegalAddress, handle, lane);
+        }
+    }
+    Flow::Next
+}
