@@ -126,6 +126,8 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug)]
 struct Given {
     bytes: u64,
+    /// Bytes that were asked for: what the pool counts as used.
+    asked: u64,
     context: u64,
     /// Other processes may have it: it is not given out again.
     exported: bool,
@@ -347,13 +349,14 @@ impl Pools {
         let none = CUresult::ERROR_OUT_OF_MEMORY;
         let pool = self.get(handle)?;
         pool.own()?;
+        let asked = bytes;
         let bytes = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(none)?;
         // Memory belongs to a context of the pool's device.
         let owner = match target.current.context.device() == pool.device {
             true => target.current,
             false => crate::context::usable(session, session.primary(pool.device)?.handle())?,
         };
-        if let Some(address) = self.reuse(target, &pool, bytes) {
+        if let Some(address) = self.reuse(target, &pool, bytes, asked) {
             return Ok(address);
         }
         {
@@ -370,16 +373,17 @@ impl Pools {
         let context = owner.handle();
         let given = Given {
             bytes,
+            asked,
             context,
             exported: false,
         };
         state.given.insert(address, given);
-        state.add_used(bytes);
+        state.add_used(asked);
         Ok(address)
     }
 
     /// Gives a free block out again: the smallest that is large enough and that may be used.
-    fn reuse(&self, target: &Target, pool: &Pool, bytes: u64) -> Option<u64> {
+    fn reuse(&self, target: &Target, pool: &Pool, bytes: u64, asked: u64) -> Option<u64> {
         if self.free.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -404,14 +408,14 @@ impl Pools {
             .min_by_key(|(_, block)| block.bytes)?;
         let block = state.free.swap_remove(at);
         self.free.fetch_sub(1, Ordering::Relaxed);
-        let (bytes, context) = (block.bytes, block.context);
         let given = Given {
-            bytes,
-            context,
+            bytes: block.bytes,
+            asked,
+            context: block.context,
             exported: false,
         };
         state.given.insert(block.address, given);
-        state.add_used(bytes);
+        state.add_used(asked);
         Some(block.address)
     }
 
@@ -422,7 +426,7 @@ impl Pools {
         let mut state = pool.state();
         let given = state.given.remove(&range.base);
         let given = given.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        state.used -= given.bytes;
+        state.used -= given.asked;
         if state.ended || given.exported {
             state.reserved -= given.bytes;
             drop(state);
@@ -474,7 +478,7 @@ impl Pools {
         if let Ok(pool) = self.get(range.pool) {
             let mut state = pool.state();
             if let Some(given) = state.given.remove(&range.base) {
-                state.used -= given.bytes;
+                state.used -= given.asked;
                 state.reserved -= given.bytes;
             }
             drop(state);
@@ -585,7 +589,7 @@ impl Pools {
                 let goes = block.context == context;
                 if goes {
                     *reserved -= block.bytes;
-                    *used -= block.bytes;
+                    *used -= block.asked;
                 }
                 !goes
             });
