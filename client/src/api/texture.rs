@@ -14,8 +14,8 @@ use crate::handle::Kind;
 use crate::params::{In, Out};
 use crate::session::{Session, session};
 
-/// How many bytes of a linear texture there are. One may be described longer than its memory is, as
-/// NVIDIA's driver has it; it ends with its memory, and what is fetched behind that is 0.
+/// How many of a texture's bytes of memory there are. It may be described longer than its memory is, as
+/// NVIDIA's driver has it; then it ends with its memory.
 fn present(session: &Session, address: u64, bytes: u64) -> Result<u64, CUresult> {
     if session.ranges.cover(address, bytes) {
         return Ok(bytes);
@@ -31,14 +31,6 @@ fn resource(
     descriptor: &CUDA_RESOURCE_DESC,
 ) -> Result<(Resource, u32), CUresult> {
     let session = current.session;
-    let in_one_piece = |address: u64, bytes: u64| {
-        session
-            .ranges
-            .find(address)
-            .filter(|range| range.contains(address, bytes))
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)
-    };
     Ok(match Resource::new(descriptor)? {
         Resource::Array(handle) => {
             given(handle)?;
@@ -64,7 +56,7 @@ fn resource(
             };
             (linear, 0)
         }
-        pitched @ Resource::Pitched {
+        Resource::Pitched {
             address,
             format,
             channels,
@@ -74,7 +66,17 @@ fn resource(
         } => {
             let element = cuda_abi::arrays::element_bytes(format, channels)?;
             // Checked above: neither can overflow.
-            in_one_piece(address, pitch * (height - 1) + width * u64::from(element))?;
+            let row = width * u64::from(element);
+            let there = present(session, address, pitch * (height - 1) + row)?;
+            let rows = there.checked_sub(row).map(|more| 1 + more / pitch);
+            let pitched = Resource::Pitched {
+                address,
+                format,
+                channels,
+                width,
+                height: rows.ok_or(CUresult::ERROR_INVALID_VALUE)?,
+                pitch,
+            };
             (pitched, 0)
         }
     })

@@ -190,7 +190,7 @@ fn textures_keep_their_descriptions() {
     cuTexObjectDestroy(object).unwrap();
     assert_eq!(cuTexObjectDestroy(object), gone);
 
-    // Linear memory: all of it must be in one allocation, and begin where textures can.
+    // Linear memory begins where textures can; it may be described longer than it is, and is told so.
     let memory = allocate(4096);
     let start = memory.next_multiple_of(512);
     let mut linear = CUDA_RESOURCE_DESC {
@@ -199,9 +199,15 @@ fn textures_keep_their_descriptions() {
     };
     let float = u64::from(CUarray_format::FLOAT.0) | 1 << 32;
     linear.res[..3].copy_from_slice(&[start, float, 1024]);
-    create(&linear, &mut object).unwrap();
-    cuTexObjectDestroy(object).unwrap();
-    for (address, bytes) in [(start, 1 << 20), (start + 16, 64), (0, 64), (start, 0)] {
+    for bytes in [1024, 1 << 20] {
+        linear.res[2] = bytes;
+        create(&linear, &mut object).unwrap();
+        cuTexObjectGetResourceDesc(out(&mut said), object).unwrap();
+        assert_eq!(said, linear);
+        cuTexObjectDestroy(object).unwrap();
+    }
+    assert_eq!(cuSurfObjectDestroy(0), Ok(()));
+    for (address, bytes) in [(start + 16, 64), (0, 64), (start, 0)] {
         linear.res[0] = address;
         linear.res[2] = bytes;
         let refused = create(&linear, &mut object);
