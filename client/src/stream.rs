@@ -274,6 +274,26 @@ impl Streams {
         priority: i32,
     ) -> Result<Key, CUresult> {
         let session = current.session;
+        let key = self.create_unconnected(current, flags, priority)?;
+        let id = self.get(key).map_or(0, |stream| stream.id());
+        let connected = session.post(&StreamConnect {
+            stream: key.index(),
+            connection: (id % u64::from(*CONNECTIONS_USED)) as u32,
+        });
+        if connected.is_err() {
+            self.table.remove(key);
+        }
+        connected.map(|()| key)
+    }
+
+    /// The same, but it shares no connection with others: its kernels never wait behind theirs.
+    pub(crate) fn create_unconnected(
+        &'static self,
+        current: &Current,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Key, CUresult> {
+        let session = current.session;
         let id = self.next_id();
         let key = self
             .table
@@ -287,12 +307,6 @@ impl Streams {
             context: current.slot(),
             flags: flags & CU_STREAM_NON_BLOCKING,
             priority,
-        });
-        let created = created.and_then(|()| {
-            session.post(&StreamConnect {
-                stream: key.index(),
-                connection: (id % u64::from(*CONNECTIONS_USED)) as u32,
-            })
         });
         if created.is_err() {
             self.table.remove(key);

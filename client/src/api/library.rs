@@ -208,6 +208,19 @@ pub(super) fn name_of(session: &'static Session, handle: u64) -> Result<*const c
     }
 }
 
+/// The name of a function or kernel that is there.
+pub(crate) fn kernel_name(session: &'static Session, handle: u64) -> Option<String> {
+    let function = session.functions.get(handle).ok()?;
+    let name = |image: &Image| {
+        let name = image.name(function.index()).ok()?;
+        Some(name.to_string_lossy().into_owned())
+    };
+    match function.is_kernel() {
+        true => name(&session.libraries.get(function.owner()).ok()?.image),
+        false => name(&session.modules.get(function.owner()).ok()?.image),
+    }
+}
+
 /// Offset and size of a parameter of a function or kernel.
 pub(super) fn param_info(
     handle: u64,

@@ -31,7 +31,7 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
     let current = &target.current;
     if let Some(capture) = target.standing()? {
         // The graph's own memory: it is there from now on, and the program's while a launch says so.
-        let made = Allocation::new(current, bytes as u64)?;
+        let made = Allocation::new(current, bytes as u64, false)?;
         let address = made.address();
         capture.add(target, Payload::Allocate(made))?;
         return dptr.set(address);

@@ -1,10 +1,12 @@
 //! Graphs: nodes, edges, and what keeps them together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUgraphEdgeData;
 
+use super::conditional::Handle;
 use super::node::Payload;
 
 /// Nodes that one graph may have, those of graphs inside of it not counted.
@@ -39,10 +41,12 @@ pub(crate) struct Body {
     pub embedded: bool,
     /// Whether it allocates or frees memory: then there is but one of it.
     pub has_memory: bool,
-    /// The handles of executable graphs made of it and alive; counted only if it has memory nodes.
+    /// How many executable graphs made of it are alive.
     pub instances: u32,
     /// User objects that it holds, and how often.
     pub objects: HashMap<u64, u32>,
+    /// Its conditional handles, by what the program calls them.
+    pub handles: BTreeMap<u64, Arc<Handle>>,
 }
 
 impl Body {
@@ -113,11 +117,15 @@ impl Body {
     /// Takes edges out, all of them or none.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE for an edge that is not there.
+    /// CUDA_ERROR_INVALID_VALUE for an edge that is not there, CUDA_ERROR_NOT_SUPPORTED for a graph that
+    /// allocates or frees memory.
     pub(crate) fn disconnect(
         &mut self,
         edges: &[(u64, u64, Option<CUgraphEdgeData>)],
     ) -> Result<(), CUresult> {
+        if self.has_memory {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
         for (from, to, data) in edges {
             let there = self.nodes.get(to).is_some_and(|node| {
                 node.edges
@@ -134,6 +142,12 @@ impl Body {
             }
         }
         Ok(())
+    }
+
+    /// Whether it has conditional nodes: then there is but one of it.
+    pub(crate) fn is_conditional(&self) -> bool {
+        let conditional = |node: &Node| matches!(node.payload, Payload::Conditional(_));
+        self.nodes.values().any(conditional)
     }
 
     /// Takes a node out, and its edges.

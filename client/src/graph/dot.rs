@@ -5,7 +5,8 @@ use std::fmt::Write;
 use cuda_abi::CUresult;
 
 use super::Graphs;
-use super::node::Payload;
+use super::node::{Kernel, Payload};
+use crate::session::session;
 
 /// Print everything.
 const VERBOSE: u32 = 1;
@@ -27,7 +28,18 @@ fn name(payload: &Payload) -> &'static str {
         Payload::Wait(_) => "WAIT_EVENT",
         Payload::Allocate(_) => "MEM_ALLOC",
         Payload::Free(_) => "MEM_FREE",
+        Payload::Batch(_) => "BATCH_MEM_OP",
+        Payload::Conditional(_) => "CONDITIONAL",
         Payload::Written { .. } => "OTHER",
+    }
+}
+
+/// What a node is called: a kernel by its name, others by their kind.
+fn called(payload: &Payload) -> String {
+    let known = |kernel: &Kernel| crate::api::kernel_name(session().ok()?, kernel.function);
+    match payload {
+        Payload::Kernel(kernel) => known(kernel).unwrap_or_else(|| name(payload).to_owned()),
+        _ => name(payload).to_owned(),
     }
 }
 
@@ -49,6 +61,8 @@ fn parameters(payload: &Payload) -> String {
         Payload::Record(event) | Payload::Wait(event) => format!("event {event:#x}"),
         Payload::Allocate(it) => format!("{} bytes at {:#x}", it.bytes(), it.address()),
         Payload::Free(address) => format!("{address:#x}"),
+        Payload::Batch(batch) => format!("{} operations", batch.operations.len()),
+        Payload::Conditional(node) => format!("{:?}\\nhandle {:#x}", node.kind, node.handle.name()),
         Payload::Empty | Payload::Child(_) | Payload::Written { .. } => String::new(),
     }
 }
@@ -66,7 +80,7 @@ pub(super) fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CU
         );
         let body = graphs.get(graph)?.body();
         for (serial, node) in &body.nodes {
-            let mut label = format!("{serial}\\n{}", name(&node.payload));
+            let mut label = format!("{serial}\\n{}", called(&node.payload));
             if flags & (VERBOSE | PARAMETERS) != 0 {
                 label.push_str("\\n");
                 label.push_str(&parameters(&node.payload));
@@ -74,10 +88,10 @@ pub(super) fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CU
             if flags & (VERBOSE | HANDLES) != 0 {
                 let _ = write!(label, "\\n{:#x}", node.handle);
             }
-            if let Payload::Child(inside) = node.payload {
+            for inside in node.payload.graphs() {
                 count += 1;
                 let _ = write!(label, "\\ngraph_{count}");
-                left.push((inside, count));
+                left.push((*inside, count));
             }
             // Writing to a string cannot fail.
             let _ = writeln!(

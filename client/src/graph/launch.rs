@@ -1,13 +1,15 @@
 //! One launch of an executable graph: its nodes go into their lanes.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{EventRecord, StreamWait};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent};
 
-use super::exec::Node;
+use super::conditional::Handle;
 use super::lower::Step;
+use super::schedule::Node;
 use crate::event::Place;
 use crate::host;
 use crate::stream::{Appender, Target};
@@ -63,6 +65,19 @@ impl<'a> Launch<'a> {
         })
     }
 
+    /// Gives a conditional handle the value that launches begin with.
+    pub(super) fn begin_with(&mut self, handle: &Handle) -> Result<(), CUresult> {
+        match handle.assignment() {
+            Some(fill) => self.lanes[0].post(&fill, &[]).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything that comes now comes behind what was put into lane 0 before.
+    pub(super) fn started(&mut self) {
+        self.start = self.lanes[0].stream().posted();
+    }
+
     fn wait(&mut self, lane: usize, on: u32, until: u64) -> Result<(), CUresult> {
         let appender = &mut self.lanes[lane];
         if on == appender.slot() || appender.session().reached(on, until) {
@@ -101,6 +116,10 @@ impl<'a> Launch<'a> {
         match step {
             Step::Post(written) => appender.post_written(written).map(drop),
             Step::Call(call) => host::append(appender, call.clone()).map(drop),
+            Step::Branch(branch) => {
+                let branch = Arc::clone(branch);
+                host::append(appender, host::Call::Ours(branch)).map(drop)
+            }
             Step::Record(event) => {
                 let request = session
                     .events

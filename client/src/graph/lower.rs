@@ -6,6 +6,8 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::{HostAlloc, HostFree};
 use transport::session::Written;
 
+use super::batch::Operation;
+use super::conditional::Branch;
 use super::memory::Allocation;
 use super::node::{CopyNode, Kernel, Payload};
 use crate::context::{self, Current};
@@ -29,13 +31,20 @@ pub(crate) enum Step {
     Allocate(Arc<Allocation>),
     /// Nothing; but memory is the program's no more.
     Free(u64),
+    /// The graph that a value chooses.
+    Branch(Arc<Branch>),
 }
 
-/// What a node puts into its stream. Child graphs are taken apart elsewhere.
+/// What a node puts into its stream. Child graphs are taken apart elsewhere. `depth` is how many
+/// conditional nodes it stands inside of.
 ///
 /// # Errors
 /// Those of the node's parameters where they no longer hold: dead kernels, contexts and events.
-pub(super) fn lower(session: &'static Session, payload: &Payload) -> Result<Vec<Step>, CUresult> {
+pub(super) fn lower(
+    session: &'static Session,
+    payload: &Payload,
+    depth: usize,
+) -> Result<Vec<Step>, CUresult> {
     Ok(match payload {
         Payload::Empty | Payload::Child(_) => Vec::new(),
         Payload::Kernel(kernel) => lower_kernel(session, kernel)?,
@@ -50,6 +59,11 @@ pub(super) fn lower(session: &'static Session, payload: &Payload) -> Result<Vec<
         Payload::Allocate(allocation) => vec![Step::Allocate(Arc::clone(allocation))],
         Payload::Free(address) => vec![Step::Free(*address)],
         Payload::Written { written, .. } => vec![Step::Post(Arc::clone(written))],
+        Payload::Batch(batch) => {
+            let written = batch.operations.iter().filter_map(Operation::written);
+            written.map(|it| Step::Post(Arc::new(it))).collect()
+        }
+        Payload::Conditional(node) => vec![Step::Branch(Branch::new(session, node, depth)?)],
     })
 }
 
@@ -69,15 +83,15 @@ fn lower_kernel(session: &'static Session, kernel: &Kernel) -> Result<Vec<Step>,
     Ok(steps)
 }
 
-/// Page-locked memory that an executable graph copies through.
+/// Page-locked memory of ours.
 #[derive(Debug)]
-struct Pinned {
+pub(super) struct Pinned {
     session: &'static Session,
     address: u64,
 }
 
 impl Pinned {
-    fn new(current: &Current, bytes: u64) -> Result<Self, CUresult> {
+    pub(super) fn new(current: &Current, bytes: u64) -> Result<Self, CUresult> {
         let session = current.session;
         let reply = session.call(&HostAlloc {
             context: current.slot(),
@@ -95,6 +109,16 @@ impl Pinned {
             true => Ok(pinned),
             false => Err(CUresult::ERROR_UNKNOWN),
         }
+    }
+
+    /// Where it is, for devices and for this process.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Where it is.
+    pub(super) fn pointer(&self) -> *mut u8 {
+        std::ptr::with_exposed_provenance_mut(self.address as usize)
     }
 }
 
@@ -146,7 +170,7 @@ fn lower_copy(session: &'static Session, node: &CopyNode) -> Result<Vec<Step>, C
                 .ok_or(CUresult::ERROR_INVALID_VALUE)?;
             let current = context::usable(session, node.context)?;
             let buffer = Arc::new(Pinned::new(&current, bytes)?);
-            let pointer = std::ptr::with_exposed_provenance_mut(buffer.address as usize);
+            let pointer = buffer.pointer();
             let staged = Side {
                 place: Place::Pinned(buffer.address),
                 pitch: extent.width,

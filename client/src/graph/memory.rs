@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::MemFree;
-use cuda_abi::types::CUgraphMem_attribute;
+use cuda_abi::operations::{ManagedAlloc, MemFree};
+use cuda_abi::types::{CU_MEM_ATTACH_GLOBAL, CUgraphMem_attribute};
 
 use crate::context::Current;
 use crate::memory::{Origin, Range};
@@ -25,7 +25,7 @@ pub(crate) struct Memories {
 #[derive(Debug, Default)]
 struct Map {
     by_address: BTreeMap<u64, Entry>,
-    /// The most bytes so far, in use and altogether, by device.
+    /// The most bytes since each of the two marks was reset, by device.
     high: BTreeMap<i32, (u64, u64)>,
 }
 
@@ -38,6 +38,8 @@ struct Entry {
     context: u64,
     /// Whether the program has it: a launch has allocated it, and nothing has freed it since.
     live: bool,
+    /// Whether a launch has ever allocated it: from then on it counts.
+    launched: bool,
     /// Whether a graph or an executable graph has it.
     held: bool,
 }
@@ -49,6 +51,7 @@ pub(crate) struct Allocation {
     address: u64,
     bytes: u64,
     context: u64,
+    managed: bool,
 }
 
 impl Memories {
@@ -68,6 +71,7 @@ impl Memories {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         entry.live = true;
+        entry.launched = true;
         let device = entry.device;
         map.note_high(device);
         Ok(())
@@ -110,19 +114,21 @@ impl Memories {
         map.by_address.retain(|_, entry| entry.context != context);
     }
 
-    /// A count about a device's memory of graphs, in bytes.
+    /// A count about a device's memory of graphs, in bytes. As NVIDIA's driver counts, memory that was
+    /// launched once is in use until it goes, also between the node that frees it and the next launch.
     pub(crate) fn attribute(
         &self,
         device: i32,
         attribute: CUgraphMem_attribute,
     ) -> Result<u64, CUresult> {
         let map = self.map();
-        let (used, reserved) = map.now(device);
+        let now = map.now(device);
         let (most_used, most_reserved) = map.high.get(&device).copied().unwrap_or((0, 0));
         match attribute {
-            CUgraphMem_attribute::USED_MEM_CURRENT => Ok(used),
+            CUgraphMem_attribute::USED_MEM_CURRENT | CUgraphMem_attribute::RESERVED_MEM_CURRENT => {
+                Ok(now)
+            }
             CUgraphMem_attribute::USED_MEM_HIGH => Ok(most_used),
-            CUgraphMem_attribute::RESERVED_MEM_CURRENT => Ok(reserved),
             CUgraphMem_attribute::RESERVED_MEM_HIGH => Ok(most_reserved),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
@@ -135,11 +141,11 @@ impl Memories {
         attribute: CUgraphMem_attribute,
     ) -> Result<(), CUresult> {
         let mut map = self.map();
-        let (used, reserved) = map.now(device);
+        let now = map.now(device);
         let high = map.high.entry(device).or_default();
         match attribute {
-            CUgraphMem_attribute::USED_MEM_HIGH => high.0 = used,
-            CUgraphMem_attribute::RESERVED_MEM_HIGH => high.1 = reserved,
+            CUgraphMem_attribute::USED_MEM_HIGH => high.0 = now,
+            CUgraphMem_attribute::RESERVED_MEM_HIGH => high.1 = now,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         }
         Ok(())
@@ -147,19 +153,17 @@ impl Memories {
 }
 
 impl Map {
-    /// Bytes in use and altogether.
-    fn now(&self, device: i32) -> (u64, u64) {
-        let of_device = self.by_address.values().filter(|it| it.device == device);
-        of_device.fold((0, 0), |(used, all), entry| {
-            let live = if entry.live { entry.bytes } else { 0 };
-            (used + live, all + entry.bytes)
-        })
+    /// Bytes that launches have allocated.
+    fn now(&self, device: i32) -> u64 {
+        let all = self.by_address.values();
+        let counted = all.filter(|it| it.device == device && it.launched);
+        counted.map(|entry| entry.bytes).sum()
     }
 
     fn note_high(&mut self, device: i32) {
-        let (used, reserved) = self.now(device);
+        let now = self.now(device);
         let high = self.high.entry(device).or_default();
-        *high = (high.0.max(used), high.1.max(reserved));
+        *high = (high.0.max(now), high.1.max(now));
     }
 }
 
@@ -172,14 +176,29 @@ fn give_back(session: &Session, address: u64) -> Result<(), CUresult> {
 }
 
 impl Allocation {
-    /// Allocates device memory for a graph.
-    pub(crate) fn new(current: &Current, bytes: u64) -> Result<Arc<Self>, CUresult> {
+    /// Allocates memory for a graph: a device's, or managed memory.
+    pub(crate) fn new(current: &Current, bytes: u64, managed: bool) -> Result<Arc<Self>, CUresult> {
         if bytes == 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let session = current.session;
-        let address = session.take_memory(current, bytes)?;
-        let range = Range::new(current, Origin::Device, address, bytes);
+        let (address, range) = match managed {
+            false => {
+                let address = session.take_memory(current, bytes)?;
+                let range = Range::new(current, Origin::Device, address, bytes);
+                (address, range)
+            }
+            true => {
+                let context = current.slot();
+                let ask = || session.call(&ManagedAlloc { context, bytes });
+                let address = session.with_caches_trimmed(ask)?.fields.address;
+                let range = Range {
+                    flags: CU_MEM_ATTACH_GLOBAL,
+                    ..Range::new(current, Origin::Managed, address, bytes)
+                };
+                (address, range)
+            }
+        };
         let noted = session.ranges.insert(range);
         if !noted {
             return Err(CUresult::ERROR_UNKNOWN);
@@ -191,16 +210,17 @@ impl Allocation {
             device,
             context: current.handle(),
             live: false,
+            launched: false,
             held: true,
         };
         map.by_address.insert(address, entry);
-        map.note_high(device);
         drop(map);
         Ok(Arc::new(Self {
             session,
             address,
             bytes,
             context: current.handle(),
+            managed,
         }))
     }
 
@@ -212,6 +232,11 @@ impl Allocation {
     /// Its size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Whether it is managed memory.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.managed
     }
 
     /// The handle of its context.

@@ -7,8 +7,10 @@
 //!
 //! Here are the tables of handles, and what concerns whole graphs.
 
+pub(crate) mod batch;
 pub(crate) mod body;
 pub(crate) mod capture;
+pub(crate) mod conditional;
 mod dot;
 pub(crate) mod exec;
 mod launch;
@@ -16,6 +18,7 @@ mod lower;
 pub(crate) mod memory;
 pub(crate) mod node;
 mod object;
+mod schedule;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,9 +31,10 @@ use crate::handle::{Key, Kind};
 use crate::session::Session;
 use crate::slots::Slots;
 use body::{Body, Edge};
-use exec::{AFTER_CHILD, Exec, Listed};
+use exec::Exec;
 use node::Payload;
 use object::Object;
+use schedule::{AFTER_CHILD, Listed};
 
 /// How deep graphs may stand inside of one another.
 const MOST_DEPTH: usize = 64;
@@ -181,13 +185,23 @@ impl Graphs {
         }
     }
 
-    /// Adds a node to a graph, behind others. Gives its handle.
+    /// Adds a node to a graph, behind others. Gives its handle. Graphs that are the node's own end if
+    /// it cannot be added.
     pub(crate) fn add(
         &self,
         graph: u64,
         after: &[From],
         payload: Payload,
     ) -> Result<u64, CUresult> {
+        let inside = payload.graphs().to_vec();
+        let added = self.add_node(graph, after, payload);
+        if added.is_err() {
+            self.end_all(&inside);
+        }
+        added
+    }
+
+    fn add_node(&self, graph: u64, after: &[From], payload: Payload) -> Result<u64, CUresult> {
         let handles: Vec<u64> = after.iter().map(|(node, _)| *node).collect();
         let serials = self.serials(graph, &handles)?;
         let edges = serials.into_iter().zip(after);
@@ -211,20 +225,17 @@ impl Graphs {
     /// Takes a node out of its graph.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED for nodes that allocate or free.
+    /// CUDA_ERROR_NOT_SUPPORTED for nodes of a graph that allocates or frees memory.
     pub(crate) fn destroy_node(&self, node: u64) -> Result<(), CUresult> {
         let (graph, serial) = self.place(node)?;
         let mut body = self.get(graph)?.body();
-        let payload = body.nodes.get(&serial).map(|node| &node.payload);
-        if matches!(payload, Some(Payload::Allocate(_) | Payload::Free(_))) {
+        if body.has_memory {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         let gone = body.remove(serial).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         drop(body);
         self.end_handle(node);
-        if let Payload::Child(graph) = gone.payload {
-            self.end(graph);
-        }
+        self.end_all(gone.payload.graphs());
         Ok(())
     }
 
@@ -239,6 +250,13 @@ impl Graphs {
         match self.end(graph) {
             true => Ok(()),
             false => Err(CUresult::ERROR_INVALID_VALUE),
+        }
+    }
+
+    /// Ends graphs that are a node's own.
+    pub(crate) fn end_all(&self, graphs: &[u64]) {
+        for graph in graphs {
+            self.end(*graph);
         }
     }
 
@@ -258,9 +276,7 @@ impl Graphs {
             self.graphs.release(key.index());
             for node in body.nodes.into_values() {
                 self.end_handle(node.handle);
-                if let Payload::Child(graph) = node.payload {
-                    left.push(graph);
-                }
+                left.extend_from_slice(node.payload.graphs());
             }
             self.release_objects(body.objects);
         }
@@ -270,7 +286,7 @@ impl Graphs {
     /// Copies a graph. Gives the copy's handle.
     ///
     /// # Errors
-    /// CUDA_ERROR_NOT_SUPPORTED for a graph that allocates or frees memory.
+    /// CUDA_ERROR_NOT_SUPPORTED for a graph that allocates or frees memory or has conditional nodes.
     pub(crate) fn copy(&self, graph: u64, embedded: bool) -> Result<u64, CUresult> {
         self.copy_at(graph, embedded, 0)
     }
@@ -282,7 +298,7 @@ impl Graphs {
         // Taken out first: the graph may be added to itself.
         let (nodes, objects) = {
             let body = self.get(graph)?.body();
-            if body.has_memory {
+            if body.has_memory || body.is_conditional() {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
             let nodes: Vec<_> = body
@@ -454,7 +470,7 @@ impl Graphs {
 
     fn take_instance(&self, graph: u64) -> Result<(), CUresult> {
         let mut body = self.get(graph)?.body();
-        if body.has_memory && body.instances > 0 {
+        if (body.has_memory || body.is_conditional()) && body.instances > 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         body.instances += 1;

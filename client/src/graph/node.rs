@@ -11,6 +11,8 @@ use cuda_abi::types::{
 };
 use transport::session::Written;
 
+use super::batch::Batch;
+use super::conditional::Conditional;
 use super::memory::Allocation;
 use crate::context::Current;
 use crate::copy::{Extent, Place, Side};
@@ -36,6 +38,10 @@ pub(crate) enum Payload {
     Allocate(Arc<Allocation>),
     /// Frees memory that a graph allocated.
     Free(u64),
+    /// Waits for values in memory and writes values.
+    Batch(Arc<Batch>),
+    /// Runs one of its graphs, or none.
+    Conditional(Arc<Conditional>),
     /// An operation that no function of the graph interfaces describes.
     Written {
         kind: CUgraphNodeType,
@@ -268,6 +274,8 @@ impl Payload {
             Self::Wait(_) => CUgraphNodeType::WAIT_EVENT,
             Self::Allocate(_) => CUgraphNodeType::MEM_ALLOC,
             Self::Free(_) => CUgraphNodeType::MEM_FREE,
+            Self::Batch(_) => CUgraphNodeType::BATCH_MEM_OP,
+            Self::Conditional(_) => CUgraphNodeType::CONDITIONAL,
             Self::Written { kind, .. } => *kind,
         }
     }
@@ -280,7 +288,29 @@ impl Payload {
             Self::Fill(fill) => Some(fill.context),
             Self::Written { context, .. } => Some(*context),
             Self::Allocate(allocation) => Some(allocation.context()),
+            Self::Batch(batch) => Some(batch.context),
+            Self::Conditional(node) => Some(node.context),
             _ => None,
+        }
+    }
+
+    /// The handles of the graphs that are the node's own.
+    pub(crate) fn graphs(&self) -> &[u64] {
+        match self {
+            Self::Child(graph) => std::slice::from_ref(graph),
+            Self::Conditional(node) => &node.bodies,
+            _ => &[],
+        }
+    }
+
+    /// Whether the graph of a conditional node may have it.
+    pub(crate) fn may_be_conditional(&self) -> bool {
+        let here = |place: Place| matches!(place, Place::Program(_));
+        match self {
+            Self::Empty | Self::Kernel(_) | Self::Fill(_) => true,
+            Self::Child(_) | Self::Conditional(_) | Self::Written { .. } => true,
+            Self::Copy(copy) => !here(copy.to.place) && !here(copy.from.place),
+            _ => false,
         }
     }
 

@@ -143,9 +143,7 @@ impl Graphs {
                 *objects.entry(*object).or_default() += count;
             }
             for node in body.nodes.values() {
-                if let super::node::Payload::Child(inside) = node.payload {
-                    left.push(inside);
-                }
+                left.extend_from_slice(node.payload.graphs());
             }
         }
         self.retain_objects(&objects);

@@ -234,19 +234,19 @@ macro_rules! for_each_function {
                 fn cuDevicePrimaryCtxSetFlags_v2(device: val(CUdevice), flags: val(u32));
             // Contexts.
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 2.0.
-            create 31 since 2000 capture prohibited survives replayed =>
+            create 31 since 2000 capture allowed survives replayed =>
                 fn cuCtxCreate(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 3.2.
-            create 32 since 3020 capture prohibited survives replayed =>
+            create 32 since 3020 capture allowed survives replayed =>
                 fn cuCtxCreate_v2(ctx: new(CUcontext), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 11.4.
-            create 33 since 11040 capture prohibited survives replayed
+            create 33 since 11040 capture allowed survives replayed
                 partial "an execution affinity is not rounded to what the device can grant" =>
                 fn cuCtxCreate_v3(
                     ctx: new(CUcontext), params_array: list(CUexecAffinityParam, num_params),
                     num_params: len(i32, params_array), flags: val(u32), device: val(CUdevice));
             /// Makes a context on a device and pushes it on the stack of the calling thread. Form of CUDA 12.5.
-            create 34 since 12050 capture prohibited survives replayed
+            create 34 since 12050 capture allowed survives replayed
                 partial "graphics parameters are refused; an execution affinity is not rounded to what the device can grant" =>
                 fn cuCtxCreate_v4(
                     ctx: new(CUcontext), ctx_create_params: struct_in(CUctxCreateParams),
@@ -359,20 +359,20 @@ macro_rules! for_each_function {
                     kind: val(CUdevResourceType));
             // Modules.
             /// Loads a module from a file of PTX, a cubin or a fatbin.
-            call 67 since 2000 capture prohibited survives replayed =>
+            call 67 since 2000 capture allowed survives replayed =>
                 fn cuModuleLoad(module: new(CUmodule), file_name: cstr());
             /// Loads a module from memory; the image says its own length.
-            call 68 since 2000 capture prohibited survives replayed =>
+            call 68 since 2000 capture allowed survives replayed =>
                 fn cuModuleLoadData(module: new(CUmodule), image: opaque(*const c_void));
             /// Loads a module from memory with compiler options, which can ask for logs.
-            call 69 since 2010 capture prohibited survives replayed
+            call 69 since 2010 capture allowed survives replayed
                 partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuModuleLoadDataEx(
                     module: new(CUmodule), image: opaque(*const c_void),
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options));
             /// Loads a module from a fatbin in memory.
-            call 70 since 2000 capture prohibited survives replayed =>
+            call 70 since 2000 capture allowed survives replayed =>
                 fn cuModuleLoadFatBinary(module: new(CUmodule), image: opaque(*const c_void));
             /// Unloads a module.
             post 71 since 2000 capture prohibited survives replayed =>
@@ -1257,19 +1257,19 @@ macro_rules! for_each_function {
                 fn cuLinkComplete(
                     state: val(CUlinkState), cubin_out: out(*mut c_void), size_out: out(usize));
             /// Begins to link device code. Form of CUDA 5.5.
-            local 271 since 5050 capture prohibited survives replayed
+            local 271 since 5050 capture allowed survives replayed
                 partial "options for logs, times, registers and verbosity; other hints to the compiler are not passed on" =>
                 fn cuLinkCreate(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Begins to link device code. Form of CUDA 6.5.
-            local 272 since 6050 capture prohibited survives replayed
+            local 272 since 6050 capture allowed survives replayed
                 partial "as cuLinkCreate" =>
                 fn cuLinkCreate_v2(
                     num_options: len(u32, options), options: list(CUjit_option, num_options),
                     option_values: list(*mut c_void, num_options), state_out: new(CUlinkState));
             /// Forgets a link and its image.
-            post 273 since 5050 capture prohibited survives replayed =>
+            post 273 since 5050 capture allowed survives replayed =>
                 fn cuLinkDestroy(state: val(CUlinkState));
             // Stream-ordered memory and its pools.
             /// Gives the pool that a device began with.
@@ -1363,10 +1363,10 @@ macro_rules! for_each_function {
                     pool: val(CUmemoryPool));
             // Virtual memory.
             /// Gives a range of device addresses back.
-            post 294 since 10020 capture prohibited survives yes =>
+            post 294 since 10020 capture allowed survives yes =>
                 fn cuMemAddressFree(ptr: val(CUdeviceptr), size: val(usize));
             /// Reserves a range of device addresses.
-            call 295 since 10020 capture prohibited survives yes
+            call 295 since 10020 capture allowed survives yes
                 partial "the wished address is not honoured" =>
                 fn cuMemAddressReserve(
                     ptr: out(CUdeviceptr), size: val(usize), alignment: val(usize),
@@ -1571,7 +1571,7 @@ macro_rules! for_each_function {
                     device: val(CUdevice), attribute: val(CUgraphMem_attribute),
                     value: opaque(*mut c_void));
             /// Gives unused memory of graphs on a device back.
-            local 336 since 11040 capture prohibited survives none =>
+            local 336 since 11040 capture allowed survives none =>
                 fn cuDeviceGraphMemTrim(device: val(CUdevice));
             /// Resets a count about the memory that graphs hold on a device.
             local 337 since 11040 capture allowed survives replayed =>
@@ -1579,7 +1579,7 @@ macro_rules! for_each_function {
                     device: val(CUdevice), attribute: val(CUgraphMem_attribute),
                     value: opaque(*mut c_void));
             /// Adds a node of waits and writes on memory to a graph.
-            absent 338 since 11070 capture allowed survives replayed =>
+            local 338 since 11070 capture allowed survives replayed =>
                 fn cuGraphAddBatchMemOpNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
@@ -1684,14 +1684,16 @@ macro_rules! for_each_function {
                     num_dependencies: len(usize, dependencies),
                     memset_params: struct_in(CUDA_MEMSET_NODE_PARAMS), ctx: val(CUcontext));
             /// Adds a node of any kind to a graph. Form of CUDA 12.2.
-            custom 354 since 12020 capture allowed survives replayed =>
+            custom 354 since 12020 capture allowed survives replayed
+                partial "semaphores of other interfaces are refused" =>
                 fn cuGraphAddNode(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
                     num_dependencies: len(usize, dependencies),
                     node_params: inout(CUgraphNodeParams));
             /// Adds a node of any kind to a graph. Form of CUDA 12.3.
-            custom 355 since 12030 capture allowed survives replayed =>
+            custom 355 since 12030 capture allowed survives replayed
+                partial "semaphores of other interfaces are refused" =>
                 fn cuGraphAddNode_v2(
                     graph_node: out(CUgraphNode), graph: val(CUgraph),
                     dependencies: list(CUgraphNode, num_dependencies),
@@ -1699,11 +1701,11 @@ macro_rules! for_each_function {
                     num_dependencies: len(usize, dependencies),
                     node_params: inout(CUgraphNodeParams));
             /// Gives the operations of a node of waits and writes.
-            absent 356 since 11070 capture allowed survives none =>
+            local 356 since 11070 capture allowed survives none =>
                 fn cuGraphBatchMemOpNodeGetParams(
                     node: val(CUgraphNode), node_params: struct_out(CUDA_BATCH_MEM_OP_NODE_PARAMS));
             /// Sets the operations of a node of waits and writes.
-            absent 357 since 11070 capture allowed survives replayed =>
+            local 357 since 11070 capture allowed survives replayed =>
                 fn cuGraphBatchMemOpNodeSetParams(
                     node: val(CUgraphNode), node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
             /// Gives the graph inside a child graph node.
@@ -1713,7 +1715,8 @@ macro_rules! for_each_function {
             local 359 since 10000 capture allowed survives replayed =>
                 fn cuGraphClone(graph_clone: new(CUgraph), original_graph: val(CUgraph));
             /// Makes the condition of a conditional node.
-            absent 360 since 12030 capture allowed survives replayed =>
+            local 360 since 12030 capture allowed survives replayed
+                partial "on NVIDIA GPUs the kernels that set values must come as PTX" =>
                 fn cuGraphConditionalHandleCreate(
                     handle: new(CUgraphConditionalHandle), graph: val(CUgraph),
                     ctx: val(CUcontext), default_launch_value: val(u32), flags: val(u32));
@@ -1742,7 +1745,7 @@ macro_rules! for_each_function {
             local 368 since 11010 capture allowed survives replayed =>
                 fn cuGraphEventWaitNodeSetEvent(node: val(CUgraphNode), event: val(CUevent));
             /// Sets the operations of a node of waits and writes, in an executable graph.
-            absent 369 since 11070 capture allowed survives replayed =>
+            local 369 since 11070 capture allowed survives replayed =>
                 fn cuGraphExecBatchMemOpNodeSetParams(
                     graph_exec: val(CUgraphExec), node: val(CUgraphNode),
                     node_params: struct_in(CUDA_BATCH_MEM_OP_NODE_PARAMS));
@@ -2001,7 +2004,7 @@ macro_rules! for_each_function {
                     graph: val(CUgraph), object: val(CUuserObject), count: val(u32),
                     flags: val(u32));
             /// Readies an executable graph on the device, in a stream.
-            local 426 since 11010 twin "_ptsz" 11010 capture prohibited survives none =>
+            local 426 since 11010 twin "_ptsz" 11010 capture allowed survives none =>
                 fn cuGraphUpload(graph: val(CUgraphExec), stream: val(CUstream));
             // User objects.
             /// Makes an object that graphs can hold, with the host function that ends it.

@@ -129,6 +129,16 @@ pub struct CUgraphNodeParams {
 #[repr(C)]
 pub struct CUstreamBatchMemOpParams(pub [u64; 6]);
 
+/// What a node of such a list does.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_BATCH_MEM_OP_NODE_PARAMS {
+    pub ctx: CUcontext,
+    pub count: u32,
+    pub paramArray: *mut CUstreamBatchMemOpParams,
+    pub flags: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use core::mem::offset_of;
@@ -156,5 +166,6 @@ mod tests {
         assert_eq!(size_of::<CUgraphEdgeData>(), 8);
         assert_eq!(size_of::<CUgraphExecUpdateResultInfo>(), 24);
         assert_eq!(size_of::<CUstreamBatchMemOpParams>(), 48);
+        assert_eq!(size_of::<CUDA_BATCH_MEM_OP_NODE_PARAMS>(), 32);
     }
 }

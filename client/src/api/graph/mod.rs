@@ -1,6 +1,8 @@
 //! Graphs: whole ones, their edges, memory and user objects. Nodes and executable graphs have
 //! modules of their own.
 
+mod batch;
+mod conditional;
 mod exec;
 mod nodes;
 mod params;
@@ -14,6 +16,8 @@ use cuda_abi::types::{
     CUhostFn, CUuserObject,
 };
 
+pub(crate) use batch::*;
+pub(crate) use conditional::*;
 pub(crate) use exec::*;
 pub(crate) use nodes::*;
 pub(crate) use params::*;

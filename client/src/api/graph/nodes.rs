@@ -10,6 +10,8 @@ use cuda_abi::types::{
 
 use super::super::Outcome;
 use super::super::copy::described;
+use super::batch::batch;
+use super::conditional::conditional;
 use super::{after, edges_from, graphs};
 use crate::context::{self, Current, current};
 use crate::graph::From;
@@ -19,8 +21,9 @@ use crate::launch::{self, Params, Shape};
 use crate::params::{In, List, Out};
 use crate::session::session;
 
-/// CUmemAllocationType and CUmemLocationType of memory that graphs can allocate.
+/// CUmemAllocationType, twice, and CUmemLocationType of memory that graphs can allocate.
 pub(super) const PINNED: u32 = 1;
+pub(super) const MANAGED: u32 = 2;
 pub(super) const DEVICE: u32 = 1;
 
 /// The context that a node is to run in: the named one, or the calling thread's.
@@ -106,7 +109,7 @@ pub(super) fn event(event: CUevent) -> Result<u64, CUresult> {
 }
 
 /// Adds a node, if there is a place to put its handle.
-fn add(
+pub(super) fn add(
     node: &Out<CUgraphNode>,
     graph: CUgraph,
     after: &[From],
@@ -240,10 +243,10 @@ pub(crate) fn cuGraphAddEventWaitNode(
 
 /// Memory for an allocation node. Its address is known at once.
 fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> {
-    if params.allocType != PINNED || params.location.r#type != DEVICE || params.bytesize == 0 {
+    if !matches!(params.allocType, PINNED | MANAGED) || params.bytesize == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    if params.handleTypes != 0 {
+    if params.handleTypes != 0 || params.location.r#type != DEVICE {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     let session = session()?;
@@ -253,7 +256,8 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> 
         current = session.primary(params.location.id)?;
         current = context::usable(session, current.handle())?;
     }
-    let made = Allocation::new(&current, params.bytesize as u64)?;
+    let managed = params.allocType == MANAGED;
+    let made = Allocation::new(&current, params.bytesize as u64, managed)?;
     Ok(Payload::Allocate(made))
 }
 
@@ -331,17 +335,21 @@ pub(crate) fn cuGraphAddNode_v2(
 ) -> Outcome {
     let after = edges_from(&dependencies, &dependency_data, num_dependencies)?;
     let mut params = node_params.get()?;
-    let mut address = None;
+    let mut told = None;
     add(&graph_node, graph, &after, || {
         let made = generic(&params, Some(graph), Vec::new())?;
-        if let Payload::Allocate(allocation) = &made {
-            address = Some(allocation.address());
-        }
+        // Where the parameters have what the program is told.
+        told = match &made {
+            Payload::Allocate(allocation) => Some((14, allocation.address())),
+            Payload::Conditional(node) => {
+                Some((2, node.bodies.as_ptr().expose_provenance() as u64))
+            }
+            _ => None,
+        };
         Ok(made)
     })?;
-    if let Some(address) = address {
-        // Where the parameters of an allocation have it.
-        params.body[14] = address;
+    if let Some((at, value)) = told {
+        params.body[at] = value;
         node_params.set(params)?;
     }
     Ok(())
@@ -421,13 +429,17 @@ pub(super) fn generic(
         (CUgraphNodeType::MEM_FREE, Some(graph)) if zero(&params.body[1..]) => {
             freed(params.body[0], graph)?
         }
-        (
-            CUgraphNodeType::EXT_SEMAS_SIGNAL
-            | CUgraphNodeType::EXT_SEMAS_WAIT
-            | CUgraphNodeType::BATCH_MEM_OP
-            | CUgraphNodeType::CONDITIONAL,
-            _,
-        ) => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        (CUgraphNodeType::BATCH_MEM_OP, _) => {
+            // SAFETY: the structure is numbers and pointers.
+            batch(&unsafe { body(params) })?
+        }
+        (CUgraphNodeType::CONDITIONAL, Some(graph)) if zero(&params.body[4..]) => {
+            conditional(params, graph)?
+        }
+        (CUgraphNodeType::CONDITIONAL, None)
+        | (CUgraphNodeType::EXT_SEMAS_SIGNAL | CUgraphNodeType::EXT_SEMAS_WAIT, _) => {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     })
 }

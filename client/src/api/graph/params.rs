@@ -10,7 +10,7 @@ use cuda_abi::types::{
 
 use super::super::Outcome;
 use super::graphs;
-use super::nodes::{DEVICE, PINNED, copy, event, generic, in_context, kernel, widened};
+use super::nodes::{DEVICE, MANAGED, PINNED, copy, event, generic, in_context, kernel, widened};
 use crate::context;
 use crate::graph::node::{FillNode, HostNode, Kernel, Payload};
 use crate::launch::{self, Shape};
@@ -18,7 +18,7 @@ use crate::params::{In, Out};
 use crate::session::session;
 
 /// Gives a node other parameters of its own kind.
-fn set(node: CUgraphNode, payload: Payload) -> Outcome {
+pub(super) fn set(node: CUgraphNode, payload: Payload) -> Outcome {
     graphs()?.with_node(node.bits(), |now| {
         if now.kind() != payload.kind() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -288,7 +288,7 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
     };
     let device = session.context(made.context())?.context.device();
     params.set(CUDA_MEM_ALLOC_NODE_PARAMS {
-        allocType: PINNED,
+        allocType: if made.is_managed() { MANAGED } else { PINNED },
         handleTypes: 0,
         location: CUmemLocation {
             r#type: DEVICE,

@@ -3,6 +3,7 @@
 mod arrays;
 mod batches;
 mod code;
+mod conditional;
 mod contexts;
 mod graphs;
 mod links;

@@ -1,0 +1,432 @@
+//! Schedules: nodes in *lanes*, and what each puts into its stream.
+//!
+//! Lane 0 is the stream that the graph is launched in; the others are streams of the schedule's own. A node
+//! that follows another in its lane needs nothing more to come after it; one that depends on a node of
+//! another lane waits for that node's place. So a launch is nothing but what a program could do with
+//! streams, and limits, quotas and faults hold as they do for any stream.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent, CUgraphExecUpdateResult};
+
+use super::Graphs;
+use super::conditional::{Body, Handle};
+use super::launch::Launch;
+use super::lower::{Step, lower};
+use super::node::Payload;
+use crate::context;
+use crate::handle::Key;
+use crate::host;
+use crate::session::Session;
+use crate::stream::{LEAST_PRIORITY, Target};
+
+/// Lanes that one schedule may have.
+const MOST_LANES: u32 = 16;
+
+/// A node of a graph, or of a graph inside of it, as a list has it; child graphs are a node before
+/// and one after their own.
+#[derive(Debug)]
+pub(super) struct Listed {
+    pub handle: u64,
+    /// The node's kind; the node after a child graph's own has [`AFTER_CHILD`].
+    pub kind: u32,
+    pub payload: Payload,
+    /// Where in the list those stand that come before.
+    pub after: Vec<usize>,
+}
+
+/// The kind of what stands after a child graph's nodes.
+pub(super) const AFTER_CHILD: u32 = 0x100;
+
+/// A node with what it puts into its stream.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub listed: Listed,
+    pub steps: Vec<Step>,
+    pub enabled: bool,
+    pub lane: u32,
+    /// Nodes of other lanes that it waits for.
+    pub waits: Vec<usize>,
+}
+
+/// The nodes of a graph, ready to be launched.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub session: &'static Session,
+    pub nodes: Vec<Node>,
+    /// `nodes` in an order in which each comes behind all that it depends on.
+    order: Vec<usize>,
+    /// The streams of lanes 1 and up.
+    lanes: Vec<Key>,
+    /// Where the last launch ends.
+    pub end: Option<(u32, u64)>,
+    /// The conditional handles of the graph.
+    pub handles: Vec<Arc<Handle>>,
+}
+
+/// Why a schedule cannot take the parameters of a graph, and the node because of which it cannot.
+pub(super) type Refusal = (CUgraphExecUpdateResult, u64);
+
+/// Puts a list in order.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE if there is none, because of a cycle.
+fn in_order(list: &[Listed]) -> Result<Vec<usize>, CUresult> {
+    let mut missing: Vec<usize> = list.iter().map(|node| node.after.len()).collect();
+    let mut behind = vec![Vec::new(); list.len()];
+    for (at, node) in list.iter().enumerate() {
+        for &before in &node.after {
+            behind[before].push(at);
+        }
+    }
+    let mut free: BTreeSet<usize> = (0..list.len()).filter(|&at| missing[at] == 0).collect();
+    let mut order = Vec::with_capacity(list.len());
+    while let Some(at) = free.pop_first() {
+        order.push(at);
+        for &next in &behind[at] {
+            missing[next] -= 1;
+            if missing[next] == 0 {
+                free.insert(next);
+            }
+        }
+    }
+    match order.len() == list.len() {
+        true => Ok(order),
+        false => Err(CUresult::ERROR_INVALID_VALUE),
+    }
+}
+
+/// Gives each node a lane, and what it must wait for in others. Returns how many lanes there are.
+fn assign(nodes: &mut [Node], order: &[usize]) -> u32 {
+    // The last node of each lane.
+    let mut tails: Vec<usize> = Vec::new();
+    for &at in order {
+        let after = nodes[at].listed.after.clone();
+        let follows = tails.iter().position(|tail| after.contains(tail));
+        let lane = match follows {
+            Some(lane) => lane,
+            None if tails.len() < MOST_LANES as usize => {
+                tails.push(at);
+                tails.len() - 1
+            }
+            // Any lane does: a wait too many leads back to nodes that are earlier in the order.
+            None => at % tails.len(),
+        };
+        tails[lane] = at;
+        nodes[at].lane = lane as u32;
+        nodes[at].waits = after
+            .into_iter()
+            .filter(|&before| nodes[before].lane != lane as u32)
+            .collect();
+    }
+    tails.len() as u32
+}
+
+impl Schedule {
+    /// Makes a graph's schedule. `depth` is how many conditional nodes it stands inside of.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a graph with a cycle, and what the nodes' parameters give.
+    pub(super) fn new(
+        session: &'static Session,
+        graph: u64,
+        depth: usize,
+    ) -> Result<Self, CUresult> {
+        let list = session.graphs.list(graph)?;
+        let order = in_order(&list)?;
+        let mut nodes = Vec::with_capacity(list.len());
+        for listed in list {
+            nodes.push(Node {
+                steps: lower(session, &listed.payload, depth)?,
+                listed,
+                enabled: true,
+                lane: 0,
+                waits: Vec::new(),
+            });
+        }
+        let count = assign(&mut nodes, &order);
+        let mut schedule = Self {
+            session,
+            nodes,
+            order,
+            lanes: Vec::new(),
+            end: None,
+            // All of a launch begin with it, those of graphs inside too.
+            handles: match depth {
+                0 => session.graphs.handles_of(graph)?,
+                _ => Vec::new(),
+            },
+        };
+        schedule.make_lanes(count, depth)?;
+        Ok(schedule)
+    }
+
+    fn make_lanes(&mut self, count: u32, depth: usize) -> Result<(), CUresult> {
+        if count <= 1 {
+            return Ok(());
+        }
+        let mut contexts = self.nodes.iter().map(|node| node.listed.payload.context());
+        let current = match contexts.find_map(|context| context) {
+            Some(context) => context::usable(self.session, context)?,
+            None => context::current()?,
+        };
+        let streams = &self.session.streams;
+        for _ in 1..count {
+            let made = match depth {
+                0 => streams.create(&current, CU_STREAM_NON_BLOCKING, LEAST_PRIORITY),
+                // Others wait for what runs inside of a conditional node.
+                _ => streams.create_unconnected(&current, CU_STREAM_NON_BLOCKING, LEAST_PRIORITY),
+            };
+            self.lanes.push(made?);
+        }
+        Ok(())
+    }
+
+    /// The node of a handle, or what looks for it in the bodies of its conditional nodes.
+    fn find<T>(
+        &mut self,
+        node: u64,
+        here: impl FnOnce(&'static Session, &mut Node) -> T,
+        inside: impl Fn(&Body) -> Option<T>,
+    ) -> Option<T> {
+        let is = |it: &Node| it.listed.handle == node && it.listed.kind != AFTER_CHILD;
+        if let Some(at) = self.nodes.iter().position(is) {
+            return Some(here(self.session, &mut self.nodes[at]));
+        }
+        let steps = self.nodes.iter().flat_map(|node| &node.steps);
+        let branches = steps.filter_map(|step| match step {
+            Step::Branch(branch) => Some(branch),
+            _ => None,
+        });
+        branches.flat_map(|branch| &branch.bodies).find_map(inside)
+    }
+
+    /// Gives a node other parameters of its kind; `None` if it is not among these, nor inside of them.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for parameters that it cannot take.
+    pub(super) fn set(&mut self, node: u64, payload: &Payload) -> Option<Result<(), CUresult>> {
+        let set = |session, node: &mut Node| {
+            if cannot_become(&node.listed.payload, payload).is_some() {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+            node.steps = lower(session, payload, 0)?;
+            node.listed.payload = payload.clone();
+            Ok(())
+        };
+        self.find(node, set, |body| body.set(node, payload))
+    }
+
+    /// What a node does; `None` if it is not among these, nor inside of them.
+    pub(super) fn payload(&mut self, node: u64) -> Option<Payload> {
+        let told = |_, node: &mut Node| node.listed.payload.clone();
+        self.find(node, told, |body| body.payload(node))
+    }
+
+    /// Whether it can take the parameters of the nodes of a list.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn compare(&self, list: &[Listed]) -> Result<(), Refusal> {
+        let topology = CUgraphExecUpdateResult::TOPOLOGY_CHANGED;
+        if list.len() != self.nodes.len() {
+            return Err((topology, 0));
+        }
+        let set = |after: &[usize]| after.iter().copied().collect::<BTreeSet<usize>>();
+        for (own, other) in self.nodes.iter().zip(list) {
+            if set(&own.listed.after) != set(&other.after) {
+                return Err((topology, other.handle));
+            }
+        }
+        for (own, other) in self.nodes.iter().zip(list) {
+            own.compare(self.session, other)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a launch into a stream that is not captured. `again` is whether memory that is not freed yet
+    /// counts as freed. Gives where it ends.
+    pub(super) fn launch(&mut self, target: &Target, again: bool) -> Result<(u32, u64), CUresult> {
+        let session = self.session;
+        let steps = || self.nodes.iter().flat_map(|node| &node.steps);
+        if steps().any(|step| matches!(step, Step::Call(_) | Step::Branch(_))) {
+            host::ready(session)?;
+        }
+        for step in steps() {
+            if let Step::Allocate(allocation) = step
+                && !again
+                && session.graphs.memories.is_live(allocation.address())
+            {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        for step in steps() {
+            if let Step::Record(event) | Step::Wait(event) = step {
+                session.events.get(CUevent::from_bits(*event))?;
+            }
+        }
+        let own: Vec<Target> = self
+            .lanes
+            .iter()
+            .map(|key| {
+                let stream = session.streams.get(*key);
+                Ok(Target {
+                    current: target.current,
+                    slot: key.index(),
+                    stream: stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?,
+                })
+            })
+            .collect::<Result<_, CUresult>>()?;
+        let mut launch = Launch::begin(target, &own, self.end)?;
+        for handle in &self.handles {
+            launch.begin_with(handle)?;
+        }
+        launch.started();
+        for &at in &self.order {
+            launch.node(&self.nodes, at, again)?;
+        }
+        let end = launch.finish()?;
+        self.end = Some(end);
+        Ok(end)
+    }
+}
+
+impl Drop for Schedule {
+    /// Ends its streams. What was launched goes on.
+    fn drop(&mut self) {
+        for key in &self.lanes {
+            // Their context may have ended before.
+            let _ = self.session.streams.destroy(self.session, *key);
+        }
+    }
+}
+
+impl Node {
+    /// Whether it can take another's parameters.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn compare(&self, session: &Session, other: &Listed) -> Result<(), Refusal> {
+        if self.listed.kind != other.kind {
+            let result = CUgraphExecUpdateResult::NODE_TYPE_CHANGED;
+            return Err((result, other.handle));
+        }
+        if let Some(result) = cannot_become(&self.listed.payload, &other.payload) {
+            return Err((result, other.handle));
+        }
+        let (Payload::Conditional(node), Some(Step::Branch(branch))) =
+            (&other.payload, self.steps.first())
+        else {
+            return Ok(());
+        };
+        for (own, body) in branch.bodies.iter().zip(&node.bodies) {
+            let list = session.graphs.list(*body);
+            let list =
+                list.map_err(|_| (CUgraphExecUpdateResult::TOPOLOGY_CHANGED, other.handle))?;
+            own.compare(&list)?;
+        }
+        Ok(())
+    }
+}
+
+impl Graphs {
+    /// The conditional handles of a graph and of those inside of it.
+    pub(super) fn handles_of(&self, graph: u64) -> Result<Vec<Arc<Handle>>, CUresult> {
+        let mut handles = Vec::new();
+        let mut left = vec![graph];
+        while let Some(graph) = left.pop() {
+            let body = self.get(graph)?.body();
+            handles.extend(body.handles.values().cloned());
+            for node in body.nodes.values() {
+                left.extend_from_slice(node.payload.graphs());
+            }
+        }
+        Ok(handles)
+    }
+}
+
+/// Why a node cannot take these parameters.
+pub(super) fn cannot_become(now: &Payload, then: &Payload) -> Option<CUgraphExecUpdateResult> {
+    if now.kind() != then.kind() {
+        return Some(CUgraphExecUpdateResult::NODE_TYPE_CHANGED);
+    }
+    let changed = match (now, then) {
+        (Payload::Kernel(now), Payload::Kernel(then)) if now.context != then.context => {
+            return Some(CUgraphExecUpdateResult::FUNCTION_CHANGED);
+        }
+        (Payload::Copy(now), Payload::Copy(then)) => {
+            now.direction() != then.direction() || now.context != then.context
+        }
+        (Payload::Fill(now), Payload::Fill(then)) => {
+            now.context != then.context || (now.fill.height == 1) != (then.fill.height == 1)
+        }
+        (Payload::Allocate(now), Payload::Allocate(then)) => now.address() != then.address(),
+        (Payload::Free(now), Payload::Free(then)) => now != then,
+        (Payload::Batch(now), Payload::Batch(then)) => !now.has_form_of(then),
+        (Payload::Conditional(now), Payload::Conditional(then)) => {
+            now.context != then.context
+                || now.kind != then.kind
+                || now.bodies.len() != then.bodies.len()
+        }
+        _ => false,
+    };
+    changed.then_some(CUgraphExecUpdateResult::PARAMETERS_CHANGED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(after: &[usize]) -> Listed {
+        Listed {
+            handle: 0,
+            kind: 5,
+            payload: Payload::Empty,
+            after: after.to_vec(),
+        }
+    }
+
+    fn scheduled(graph: &[&[usize]]) -> (Vec<Node>, Vec<usize>, u32) {
+        let list: Vec<Listed> = graph.iter().map(|after| listed(after)).collect();
+        let order = in_order(&list).unwrap();
+        let mut nodes: Vec<Node> = list
+            .into_iter()
+            .map(|listed| Node {
+                listed,
+                steps: Vec::new(),
+                enabled: true,
+                lane: 0,
+                waits: Vec::new(),
+            })
+            .collect();
+        let lanes = assign(&mut nodes, &order);
+        (nodes, order, lanes)
+    }
+
+    #[test]
+    fn a_chain_is_one_lane_and_waits_for_nothing() {
+        let (nodes, order, lanes) = scheduled(&[&[1], &[2], &[]]);
+        assert_eq!((order, lanes), (vec![2, 1, 0], 1));
+        assert!(nodes.iter().all(|node| node.waits.is_empty()));
+    }
+
+    #[test]
+    fn branches_have_lanes_of_their_own_and_meet_again() {
+        let (nodes, _, lanes) = scheduled(&[&[], &[0], &[0], &[1, 2]]);
+        assert_eq!(lanes, 2);
+        assert_eq!((nodes[1].lane, nodes[2].lane), (0, 1));
+        assert_eq!(nodes[2].waits, [0]);
+        assert_eq!((nodes[3].lane, nodes[3].waits.clone()), (0, vec![2]));
+    }
+
+    #[test]
+    fn a_wide_graph_shares_lanes_and_a_cycle_is_refused() {
+        let roots = vec![&[][..]; 100];
+        let (nodes, order, lanes) = scheduled(&roots);
+        assert_eq!(lanes, MOST_LANES);
+        assert_eq!(order.len(), nodes.len());
+        assert!(in_order(&[listed(&[1]), listed(&[0])]).is_err());
+    }
+}
