@@ -96,7 +96,7 @@ macro_rules! for_each_operation {
                 /// Takes physical memory of another client under a handle of this one's.
                 call 98 1 physical_import(PhysicalImport { handle: u64, token: [u64; 4] }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
                 /// Says in which window of the client's device memory an address lies, so that the client keeps the whole window from being its program's.
-                call 120 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 } lost;
+                call 150 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 } lost;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part that it is to have at most, in millionths, rounded up: from a client, of the multiprocessors that it was told of; to an engine, of the device. 0 for the client's own, which it never exceeds.
