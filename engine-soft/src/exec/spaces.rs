@@ -380,7 +380,13 @@ impl Machine<'_> {
     }
 
     /// The host address of one access, which is not local.
-    fn host(&self, address: u64, place: Place, size: u64, write: bool) -> Result<u64, ()> {
+    pub(crate) fn host(
+        &self,
+        address: u64,
+        place: Place,
+        size: u64,
+        write: bool,
+    ) -> Result<u64, ()> {
         let generic = place == Place::Generic;
         let place = if generic {
             home(address, address).ok_or(())?

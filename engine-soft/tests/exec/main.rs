@@ -14,6 +14,7 @@ mod gpu;
 mod instructions;
 mod kernels;
 mod limits;
+mod matrices;
 mod newer;
 mod rounding;
 mod textures;

@@ -7,7 +7,7 @@ use crate::exec::ir::{Kind, Reg};
 use crate::exec::isa::Isa;
 use crate::exec::ops::special;
 use crate::exec::ops::table::{self, Simple, Words, parts};
-use crate::exec::ops::{convert, half};
+use crate::exec::ops::{convert, fp8, half};
 use crate::exec::segment::Tag;
 use crate::exec::spaces::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
@@ -36,6 +36,8 @@ impl<'a> Body<'a> {
         match at.opcode {
             "createpolicy" => self.cache_policy(at),
             "cp" => self.copy(at, &words),
+            "ldmatrix" | "stmatrix" => self.move_matrices(at, &words),
+            "mma" => self.multiply(at),
             "add" | "sub" | "fma"
                 if matches!(types.as_slice(), [Type::F32, Type::F16 | Type::Bf16]) =>
             {
@@ -276,6 +278,22 @@ impl<'a> Body<'a> {
             let dest = self.dest(d, 4)?;
             self.simple(&pair, dest, vec![a, b]);
             return Ok(());
+        }
+        if let Some((convert, count)) = fp8::find(words) {
+            let Some((d, sources)) = at
+                .operands
+                .split_first()
+                .filter(|(_, all)| all.len() == count)
+            else {
+                return Err(self.fail("a wrong number of operands"));
+            };
+            let mut values = Vec::new();
+            for (source, &width) in sources.iter().zip(&convert.widths[1..]) {
+                values.push(self.read(source, width)?);
+            }
+            let dest = self.dest(d, convert.widths[0])?;
+            self.simple(&convert, dest, values);
+            return self.finish(d, dest, false);
         }
         if words.has("tf32") {
             let round = convert::tf32(words).ok_or_else(|| self.unbuilt())?;

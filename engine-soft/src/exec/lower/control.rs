@@ -407,7 +407,7 @@ impl<'a> Body<'a> {
     }
 
     /// Adds a warp operation in a place that only lanes whose guard holds reach.
-    fn exchange(&mut self, run: OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
+    pub(super) fn exchange(&mut self, run: OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
         let after = self.enter_guarded();
         self.emit(Kind::Warp { run, imm }, d, s);
         self.leave_guarded(after);

@@ -66,6 +66,16 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// It stands in no space of its own.
+    pub(super) fn is_generic(&self) -> bool {
+        self.place == Place::Generic
+    }
+
+    /// What is added to the base.
+    pub(super) fn offset(&self) -> i64 {
+        self.offset
+    }
+
     /// So many bytes further on.
     pub(super) fn beyond(self, bytes: i64) -> Self {
         Self {
@@ -219,7 +229,11 @@ impl<'a> Body<'a> {
     }
 
     /// The parts of a vector, which may be of one element.
-    fn elements<'o>(&self, operand: &'o Operand<'a>, count: usize) -> Lowered<&'o [Operand<'a>]> {
+    pub(super) fn elements<'o>(
+        &self,
+        operand: &'o Operand<'a>,
+        count: usize,
+    ) -> Lowered<&'o [Operand<'a>]> {
         let elements = match operand {
             Operand::Vector(elements) => elements.as_slice(),
             operand => std::slice::from_ref(operand),

@@ -8,6 +8,7 @@ mod body;
 mod compare;
 mod control;
 mod copies;
+mod matrix;
 mod memory;
 mod newer;
 mod texture;

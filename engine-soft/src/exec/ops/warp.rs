@@ -10,6 +10,8 @@ use ptx::ast::Type;
 
 /// Warps of a gang.
 const WARPS: usize = WORDS * 2;
+/// No source, for [`Machine::members`]: all live lanes of a warp are members.
+pub(crate) const ALL: usize = usize::MAX;
 /// Bit of `imm`: source 3 (or the last) is a member mask.
 pub(crate) const SYNC: u64 = 1 << 32;
 /// Bit of `imm` of [`reduce`]: a NaN among the values is the result.
@@ -18,7 +20,7 @@ pub(crate) const NAN: u64 = 1 << 8;
 pub(crate) const ABS: u64 = 1 << 9;
 
 impl Machine<'_> {
-    fn operand(&self, op: &Op, source: usize, lane: usize) -> u32 {
+    pub(super) fn operand(&self, op: &Op, source: usize, lane: usize) -> u32 {
         self.frame.lane::<u32>(
             op.s[source] as usize,
             if op.varies(source) { lane } else { 0 },
@@ -27,7 +29,7 @@ impl Machine<'_> {
 
     /// The lanes that may do an instruction whose member mask is in `source`, or all of them without
     /// one. `Err` if some have to wait.
-    fn members(&mut self, op: &Op, source: Option<usize>) -> Result<(), Flow> {
+    pub(super) fn members(&mut self, op: &Op, source: Option<usize>) -> Result<(), Flow> {
         let force = std::mem::take(&mut self.force);
         let (Some(source), false) = (source, force) else {
             return Ok(());
@@ -46,7 +48,10 @@ impl Machine<'_> {
             let mut lanes = 0;
             for lane in 0..32 {
                 if here >> lane & 1 != 0 {
-                    let wanted = self.operand(op, source, warp * 32 + lane) & live;
+                    let wanted = match source {
+                        ALL => live,
+                        source => self.operand(op, source, warp * 32 + lane) & live,
+                    };
                     if wanted & !here == 0 {
                         lanes |= 1 << lane;
                     }
@@ -61,6 +66,15 @@ impl Machine<'_> {
         }
     }
 
+    /// The first lane of each warp that has running ones, with those.
+    pub(super) fn warps(&self) -> impl Iterator<Item = (usize, u32)> + use<> {
+        let mask = self.mask;
+        (0..WARPS).filter_map(move |warp| {
+            let lanes = mask.warp(warp);
+            (lanes != 0).then_some((warp * 32, lanes))
+        })
+    }
+
     /// Calls `f` for each warp that has running lanes, with those.
     fn each_warp(&mut self, mut f: impl FnMut(&mut Self, usize, u32)) {
         for warp in 0..WARPS {
@@ -71,7 +85,14 @@ impl Machine<'_> {
         }
     }
 
-    fn set_if(&mut self, op: &Op, destination: usize, lane: usize, width: u8, value: u64) {
+    pub(super) fn set_if(
+        &mut self,
+        op: &Op,
+        destination: usize,
+        lane: usize,
+        width: u8,
+        value: u64,
+    ) {
         // A slot at offset 0 is nobody's: the sink.
         let slot = op.d[destination] as usize;
         if slot != 0 {

@@ -1,0 +1,242 @@
+//! Matrices that a warp holds together, against plain products and transposes.
+
+use half::f16;
+
+use crate::gpu::{Args, Gpu};
+
+const HEAD: &str = ".version 8.6\n.target sm_100\n.address_size 64\n";
+
+#[test]
+fn eight_by_eight_matrices_come_and_go_turned_or_not() {
+    for trans in ["", ".trans"] {
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.shared .align 16 .b8 tile[1024];\n\
+             .visible .entry k(.param .u64 in, .param .u64 out) {{\n\
+             .reg .b64 %p<3>; .reg .b32 %r<9>;\n\
+             ld.param.u64 %p1, [in]; ld.param.u64 %p2, [out];\n\
+             mov.u32 %r0, %tid.x; mul.wide.u32 %p0, %r0, 16; add.s64 %p1, %p1, %p0; add.s64 %p2, %p2, %p0;\n\
+             ld.global.v4.b32 {{%r1, %r2, %r3, %r4}}, [%p1];\n\
+             mov.u32 %r5, tile; mad.lo.u32 %r6, %r0, 16, %r5; st.shared.v4.b32 [%r6], {{%r1, %r2, %r3, %r4}};\n\
+             bar.sync 0;\n\
+             ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{%r1, %r2, %r3, %r4}}, [%r6];\n\
+             bar.sync 0;\n\
+             stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r6+512], {{%r1, %r2, %r3, %r4}};\n\
+             bar.sync 0;\n\
+             ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%r6+512]; st.global.v4.b32 [%p2], {{%r1, %r2, %r3, %r4}};\n\
+             ret; }}\n"
+        ));
+        let values: Vec<u16> = (0..256).map(|i| i * 7 + 1).collect();
+        let (input, output) = (gpu.upload(&values), gpu.upload(&[0u16; 256]));
+        gpu.run("k", 1, 32, &Args::new().ptr(input).ptr(output));
+        let got: Vec<u16> = gpu.read(output, 256);
+        for matrix in 0..4 {
+            for row in 0..8 {
+                for column in 0..8 {
+                    let (r, c) = if trans.is_empty() {
+                        (row, column)
+                    } else {
+                        (column, row)
+                    };
+                    let wanted = values[matrix * 64 + r * 8 + c];
+                    let got = got[matrix * 64 + row * 8 + column];
+                    assert_eq!(got, wanted, "{trans} matrix {matrix}, {row}, {column}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_outside_of_shared_memory_are_faults() {
+    for (address, expected) in [(8u64, "MisalignedAddress"), (1 << 20, "IllegalAddress")] {
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.visible .entry k(.param .u64 at) {{\n\
+             .reg .b64 %p; .reg .b32 %r<2>; ld.param.u64 %p, [at]; cvt.u32.u64 %r0, %p;\n\
+             ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r1}}, [%r0]; st.global.b32 [%p], %r1; ret; }}\n"
+        ));
+        let _ = gpu.alloc_bytes(8);
+        let fault = gpu
+            .try_run("k", 1, 32, 512, &Args::new().ptr(address))
+            .unwrap_err();
+        assert!(fault.to_string().starts_with(expected), "{fault}");
+    }
+}
+
+/// A product's kernel: each lane's registers of both matrices and of the sums come from memory, one after
+/// another.
+fn kernel(instruction: &str, a: usize, b: usize, c: usize) -> String {
+    let list = |name: &str, count: usize| {
+        let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+        format!("{{{}}}", all.join(", "))
+    };
+    let loads = |name: &str, param: &str, count: usize| {
+        let mut text = format!(
+            "ld.param.u64 %p1, [{param}]; mul.wide.u32 %p2, %t, {}; add.s64 %p1, %p1, %p2;\n",
+            4 * count
+        );
+        for i in 0..count {
+            text += &format!("ld.global.b32 %{name}{i}, [%p1+{}];\n", 4 * i);
+        }
+        text
+    };
+    let mut stores = String::new();
+    for i in 0..c {
+        stores += &format!("st.global.b32 [%p1+{}], %c{i};\n", 4 * i);
+    }
+    format!(
+        "{HEAD}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc) {{\n\
+         .reg .b64 %p<3>; .reg .b32 %t, %a<4>, %b<2>, %c<4>; mov.u32 %t, %tid.x;\n{}{}{}\
+         {instruction} {}, {}, {}, {};\n{stores}ret; }}\n",
+        loads("a", "pa", a),
+        loads("b", "pb", b),
+        loads("c", "pc", c),
+        list("c", c),
+        list("a", a),
+        list("b", b),
+        list("c", c),
+    )
+}
+
+/// Runs a product of 16 × `depth` and `depth` × 8 small whole numbers, with so many in a register, which
+/// `code` writes; sums are read by `sum`.
+fn product(
+    instruction: &str,
+    (depth, each): (usize, usize),
+    code: impl Fn(i32) -> u32,
+    narrow: bool,
+    sum: impl Fn(u32, usize) -> f64,
+) {
+    let left = |row: usize, k: usize| ((row * 5 + k * 3) % 7) as i32 - 3;
+    let right = |k: usize, column: usize| ((k * 2 + column * 5) % 9) as i32 - 4;
+    let steps = depth / (4 * each);
+    let bits = 32 / each;
+    let pack = |value: &dyn Fn(usize) -> i32| {
+        let mask = u32::MAX >> (32 - bits);
+        (0..each).fold(0, |word, i| word | (code(value(i)) & mask) << (bits * i))
+    };
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for lane in 0..32 {
+        let (group, number) = (lane / 4, lane % 4);
+        for step in 0..steps {
+            let start = (4 * step + number) * each;
+            a.push(pack(&|i| left(group, start + i)));
+            a.push(pack(&|i| left(group + 8, start + i)));
+            b.push(pack(&|i| right(start + i, group)));
+        }
+    }
+    let sums = if narrow { 2 } else { 4 };
+    let mut gpu = Gpu::new(&kernel(instruction, 2 * steps, steps, sums));
+    let (pa, pb) = (gpu.upload(&a), gpu.upload(&b));
+    let pc = gpu.upload(&vec![0u32; 32 * sums]);
+    // Twice: what came is added to.
+    for round in 1..=2 {
+        gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc));
+        let got: Vec<u32> = gpu.read(pc, 32 * sums);
+        for lane in 0..32 {
+            for at in 0..4 {
+                let (row, column) = (lane / 4 + 8 * (at / 2), lane % 4 * 2 + at % 2);
+                let exact: i32 = (0..depth).map(|k| left(row, k) * right(k, column)).sum();
+                let word = if narrow {
+                    got[lane * 2 + at / 2]
+                } else {
+                    got[lane * 4 + at]
+                };
+                let (got, wanted) = (sum(word, at % 2), f64::from(round * exact));
+                assert_eq!(got, wanted, "{instruction}: row {row}, column {column}");
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_of_rows_and_columns() {
+    let float = |word: u32, _: usize| f64::from(f32::from_bits(word));
+    let integer = |word: u32, _: usize| f64::from(word as i32);
+    let halves = |word: u32, at: usize| f16::from_bits((word >> (16 * at)) as u16).to_f64();
+    let f16s = |value: i32| f16::from_f32(value as f32).to_bits().into();
+    let bf16s = |value: i32| (value as f32).to_bits() >> 16;
+    let f32s = |value: i32| (value as f32).to_bits();
+    let bytes = |value: i32| value as u32;
+    // Whole numbers up to 4: of e5m2 the upper byte of a half, of e4m3 one more bit of the fraction.
+    let e5m2s = |value: i32| u32::from(f16::from_f32(value as f32).to_bits() >> 8);
+    let e4m3s = |value: i32| {
+        let half = f16::from_f32(value as f32).to_bits();
+        let amount = half & 0x7fff;
+        let code = if amount == 0 {
+            0
+        } else {
+            (amount >> 7) - (8 << 3)
+        };
+        u32::from(half >> 8 & 0x80 | code)
+    };
+    product(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        (16, 2),
+        f16s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32",
+        (8, 2),
+        f16s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16",
+        (16, 2),
+        f16s,
+        true,
+        halves,
+    );
+    product(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32",
+        (16, 2),
+        bf16s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32",
+        (8, 1),
+        f32s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32",
+        (4, 1),
+        f32s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32",
+        (32, 4),
+        bytes,
+        false,
+        integer,
+    );
+    product(
+        "mma.sync.aligned.m16n8k16.row.col.satfinite.s32.s8.s8.s32",
+        (16, 4),
+        bytes,
+        false,
+        integer,
+    );
+    product(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32",
+        (32, 4),
+        e4m3s,
+        false,
+        float,
+    );
+    product(
+        "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e5m2.e5m2.f32",
+        (32, 4),
+        e5m2s,
+        false,
+        float,
+    );
+}
