@@ -296,11 +296,6 @@ fn capability(text: &str) -> Result<u32> {
         })
 }
 
-/// The compute capability that the environment asks for, or the software GPU's own.
-pub fn soft_capability() -> Result<u32> {
-    Ok(soft_config()?.0.capability)
-}
-
 /// Whether what starts here as a daemon's server would drive the software GPU: told so, or on a machine
 /// without an NVIDIA device.
 pub fn is_soft() -> bool {
@@ -332,6 +327,19 @@ fn variable(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn capabilities_are_those_of_devices() {
+        assert_eq!(capability("9.0").unwrap(), 90);
+        assert_eq!(capability(" 12.1").unwrap(), 121);
+        for bad in ["", "90", "9.1", "9", "sm_90", "12.10"] {
+            let error = capability(bad).unwrap_err().to_string();
+            assert!(
+                error.contains("OPENMPS_SOFT_CAPABILITY") && error.contains("12.1"),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn modes_are_set_of_the_daemons_own_devices_only() {

@@ -43,6 +43,11 @@ impl PrivateDaemon {
         self.folder.path()
     }
 
+    /// Where its servers write their log.
+    pub fn server_log(&self) -> PathBuf {
+        self.folder.path().join("log/server.log")
+    }
+
     /// Makes a program a client of this daemon.
     pub fn adopt(&self, command: &mut Command) {
         set_directories(command, self.folder.path());

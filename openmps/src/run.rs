@@ -100,7 +100,11 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
     let status = child.wait()?;
     handle.close();
     passing.join().ok();
-    for line in refused_images(&log, status.success()) {
+    let failures = failed_servers(&daemon.server_log());
+    for line in failures
+        .into_iter()
+        .chain(refused_images(&log, status.success()))
+    {
         eprintln!("openmps: {line}");
     }
     drop(daemon);
@@ -108,6 +112,15 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, signal) => ExitCode::from(128 + u8::try_from(signal.unwrap_or(0)).unwrap_or(0)),
     })
+}
+
+/// Why a private daemon's servers did not start, of which its programs see a code alone.
+fn failed_servers(log: &Path) -> Option<String> {
+    let text = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines();
+    let failed = lines.find_map(|line| Some(line.split_once("MPS server failed to start")?.1))?;
+    Some(format!("the server failed to start{failed}"))
 }
 
 /// Lines that are shown of what a program's log says.
@@ -189,6 +202,11 @@ mod tests {
         let mut text = "[7] cuFoo is not built\n".to_owned();
         text += &image(1, 218);
         assert_eq!(refused_images(Path::new("/nowhere"), false), [""; 0]);
+        assert_eq!(failed_servers(Path::new("/nowhere")), None);
+        let line = "[2026-11-20 21:42:57.831 Server   451] MPS server failed to start: no such\n";
+        std::fs::write(log.path(), line).unwrap();
+        let said = failed_servers(log.path());
+        assert_eq!(said.as_deref(), Some("the server failed to start: no such"));
         std::fs::write(log.path(), &text).unwrap();
         assert_eq!(refused_images(log.path(), true), [""; 0]);
         let lines = refused_images(log.path(), false);
