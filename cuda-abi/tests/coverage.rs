@@ -1,19 +1,24 @@
-//! Holds `docs/coverage.md` to the table. `UPDATE=1` writes the file instead.
+//! Holds `docs/coverage.md` and `docs/nvml-functions.md` to their tables. `UPDATE=1` writes the files instead.
 
 use std::path::Path;
 
 #[test]
-fn the_document_says_what_the_table_says() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/coverage.md");
-    let rendered = cuda_abi::coverage::render();
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, &rendered).expect("docs/coverage.md can be written");
+fn the_documents_say_what_the_tables_say() {
+    for (name, rendered) in [
+        ("coverage.md", cuda_abi::coverage::render()),
+        ("nvml-functions.md", cuda_abi::nvml::render()),
+    ] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let path = folder.join(name);
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&path, &rendered).expect("the page can be written");
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == rendered,
+            "docs/{name} is not what the table says: run `UPDATE=1 cargo test -p cuda-abi --test coverage`"
+        );
     }
-    let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        written == rendered,
-        "docs/coverage.md is not what the table says: run `UPDATE=1 cargo test -p cuda-abi --test coverage`"
-    );
 }
 
 #[test]

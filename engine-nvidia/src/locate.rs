@@ -8,21 +8,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use cuda_abi::installed::beside;
+
 /// Text that our client library carries in its read-only data.
 pub const CLIENT_MARK: &str = "OpenMPS client runtime";
-
-/// Where distributions, NVIDIA's installer, container runtimes and WSL put it.
-const DIRECTORIES: &[&str] = &[
-    "/usr/lib/x86_64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib64/nvidia",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/wsl/lib",
-    "/run/opengl-driver/lib",
-    "/opt/nvidia/lib64",
-];
 
 /// Names a driver library to use instead of those in the usual places.
 pub(crate) const VARIABLE: &str = "OPENMPS_DRIVER";
@@ -42,14 +31,6 @@ pub(crate) fn named_by(variable: &str) -> Option<PathBuf> {
     let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     let path = std::env::var_os(variable).filter(|path| !privileged && !path.is_empty());
     path.map(PathBuf::from)
-}
-
-/// Absolute paths at which a library of the driver's may be, best first.
-pub(crate) fn beside(library: &str) -> Vec<PathBuf> {
-    let directories = DIRECTORIES.iter();
-    directories
-        .map(|directory| Path::new(directory).join(library))
-        .collect()
 }
 
 /// Whether a file carries the mark of our client library.

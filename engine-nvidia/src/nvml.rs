@@ -57,7 +57,7 @@ impl Nvml {
         if let Some(path) = locate::named_by(VARIABLE) {
             return Self::open_at(&path).map(Some);
         }
-        let usual = locate::beside("libnvidia-ml.so.1");
+        let usual = cuda_abi::installed::beside("libnvidia-ml.so.1");
         let found = usual.iter().find(|path| path.exists());
         found.map(|path| Self::open_at(path)).transpose()
     }

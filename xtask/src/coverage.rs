@@ -1,23 +1,31 @@
-//! `docs/coverage.md`: what is built of each driver function, as the table says.
+//! What is built of each function of the driver and of its management library, as the tables say.
 
 use anyhow::{Result, ensure};
 
 use crate::shell::root;
 
-const FILE: &str = "docs/coverage.md";
+/// The pages, and what makes them.
+const PAGES: [(&str, fn() -> String); 2] = [
+    ("docs/coverage.md", cuda_abi::coverage::render),
+    ("docs/nvml-functions.md", cuda_abi::nvml::render),
+];
 
-/// Writes the page.
+/// Writes the pages.
 pub fn write() -> Result<()> {
-    std::fs::write(root().join(FILE), cuda_abi::coverage::render())?;
+    for (file, render) in PAGES {
+        std::fs::write(root().join(file), render())?;
+    }
     Ok(())
 }
 
-/// Refuses a page that is not what the table says.
+/// Refuses a page that is not what its table says.
 pub fn check() -> Result<()> {
-    let there = std::fs::read_to_string(root().join(FILE)).unwrap_or_default();
-    ensure!(
-        there == cuda_abi::coverage::render(),
-        "{FILE} is not what the table says; run `cargo xtask coverage` and commit it"
-    );
+    for (file, render) in PAGES {
+        let there = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        ensure!(
+            there == render(),
+            "{file} is not what the table says; run `cargo xtask coverage` and commit it"
+        );
+    }
     Ok(())
 }

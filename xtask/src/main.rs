@@ -95,7 +95,7 @@ enum Task {
     Slurm,
     /// Makes a .deb and a Python wheel in target/packages
     Package(package::Arguments),
-    /// Writes docs/coverage.md from the table
+    /// Writes docs/coverage.md and docs/nvml-functions.md from their tables
     Coverage,
 }
 
