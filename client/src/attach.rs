@@ -1,6 +1,5 @@
 //! cuInit: finding the daemon and becoming one of its clients.
 
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use cuda_abi::facts::DeviceFacts;
 use transport::handshake::{self, ClientFields, Hello, Packet, Purpose, Welcome};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, SessionMemory};
-use transport::socket::{Connection, SocketError};
+use transport::socket::{Connection, SocketError, control_socket};
 
 use crate::log::log;
 use crate::session::{self, Device, Session};
@@ -43,14 +42,6 @@ pub(crate) fn attach() -> Result<(), CUresult> {
     session::publish(open(connection, &welcome, fds)?)
 }
 
-/// The daemon's socket.
-fn socket_path() -> PathBuf {
-    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
-        .filter(|directory| !directory.is_empty())
-        .unwrap_or_else(|| "/tmp/nvidia-mps".into());
-    PathBuf::from(directory).join("control")
-}
-
 /// Whether a path that is none is a list of absolute ones.
 fn names_several(path: &std::path::Path) -> bool {
     let text = path.to_string_lossy();
@@ -59,7 +50,7 @@ fn names_several(path: &std::path::Path) -> bool {
 }
 
 fn connect() -> Result<Connection, CUresult> {
-    let path = socket_path();
+    let path = control_socket();
     let patience = match std::env::var("OPENMPS_CONNECT_TIMEOUT") {
         Ok(text) => parse_time(&text).unwrap_or_else(|| {
             log!(

@@ -248,6 +248,7 @@ impl Daemon {
                     serial: server.last_serial,
                     program: waiting.fields.program,
                     namespace,
+                    identity: waiting.peer.identity(),
                     attached: false,
                     group: waiting.group,
                     partition: waiting.partition,
@@ -287,7 +288,7 @@ fn clean(program: &str) -> String {
 }
 
 /// The inode of a process's pid namespace, or 0 where it cannot be seen.
-fn namespace_of(pid: i32) -> u64 {
+pub(crate) fn namespace_of(pid: i32) -> u64 {
     if pid == 0 {
         return 0;
     }

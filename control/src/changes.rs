@@ -159,6 +159,9 @@ impl Daemon {
         text: &str,
         used: Vec<u64>,
     ) {
+        if self.counted(request, &used) {
+            return;
+        }
         let refused = (code != CUresult::SUCCESS.0).then(|| text.to_owned());
         match self.changes.get_mut(&request) {
             Some(change) => {
@@ -176,6 +179,7 @@ impl Daemon {
 
     /// A session, or with none its server, is gone, and changes nothing any more.
     pub(crate) fn changes_end(&mut self, id: ServerId, session: Option<u64>) {
+        self.no_longer_counted(id, session);
         let concerned = |change: &Change| match change.subject {
             Subject::Client {
                 server,

@@ -22,6 +22,7 @@ use crate::daemon::{Daemon, Until};
 use crate::registry::{Server, ServerId};
 
 pub use changes::{changed_client, changed_group, refused_change};
+pub use devices::{device_from_json, device_json};
 pub use groups::settled;
 pub use line::{Arguments, Line, LineError, parse};
 

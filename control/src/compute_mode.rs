@@ -238,6 +238,15 @@ impl Daemon {
     }
 }
 
+/// The software GPU's name.
+const SOFTWARE: &str = "OpenMPS software GPU";
+
+/// Whether a device of this name is one of the software GPU's.
+#[must_use]
+pub fn is_software_name(name: &str) -> bool {
+    name == SOFTWARE
+}
+
 /// The modes of the software GPU's devices: in a file, since these devices are wherever a server
 /// runs. `openmps smi` sets them, and a daemon that is told to.
 #[derive(Clone, Debug)]

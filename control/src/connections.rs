@@ -126,7 +126,12 @@ impl Daemon {
         let is_quiet = matches!(
             &received,
             Some(Ok(Packet::Hello(hello)))
-                if matches!(&hello.purpose, Purpose::Command { line } if commands::is_quiet(line))
+                if match &hello.purpose {
+                    Purpose::Command { line } => commands::is_quiet(line),
+                    Purpose::Client(_) => false,
+                    // Programs that watch devices ask all the time.
+                    Purpose::View(_) => true,
+                }
         );
         if !is_quiet {
             self.log("Accepting connection...");
@@ -140,6 +145,7 @@ impl Daemon {
                     let remarks = hello.features & FEATURE_REMARK != 0;
                     self.command(connection, line, group, remarks);
                 }
+                Purpose::View(request) => self.view(connection, request.clone(), group),
             },
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, &versions.to_string());

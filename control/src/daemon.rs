@@ -27,6 +27,7 @@ use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
 use crate::source::Source;
 use crate::users::Queued;
+use crate::view::Views;
 use crate::{BINARY_VERSION, Machine};
 
 /// How long a server that was told to end at once may take before it is killed.
@@ -89,6 +90,8 @@ pub struct Daemon {
     pub(crate) last_partition: u32,
     /// Changes of limits that servers have not answered.
     pub(crate) changes: BTreeMap<u64, Change>,
+    /// Who asked to be shown devices and clients.
+    pub(crate) views: Views,
     /// For later servers.
     pub(crate) defaults: Settings,
     /// For clients that ask for none.
@@ -154,6 +157,7 @@ impl Daemon {
             static_partitions: options.static_partitions,
             last_partition: 0,
             changes: BTreeMap::new(),
+            views: Views::default(),
             defaults,
             default_priority,
             isolation,
@@ -286,6 +290,7 @@ impl Daemon {
                     Source::HalfOpen(number) => self.half_open_spoke(number),
                     Source::Server(id) => self.server_spoke(id),
                     Source::Process(id) => self.server_ended(id, None),
+                    Source::Look => self.look_spoke(),
                 }
             }
             self.pass_deadlines();
@@ -468,6 +473,7 @@ impl Daemon {
             .chain(half_open)
             .chain(logs)
             .chain(self.listen_again)
+            .chain(self.views.next_deadline())
             .chain(answers)
             .min()
     }
@@ -475,6 +481,7 @@ impl Daemon {
     fn pass_deadlines(&mut self) {
         let now = Instant::now();
         self.drop_silent_connections(now);
+        self.pass_deadlines_of_views(now);
         if self.listen_again.is_some_and(|time| time <= now) {
             self.listen_again = None;
             let _ = self.listen();

@@ -10,6 +10,7 @@
 //!   `registry`: what is known of both;
 //! * `groups`: clients that share limits, `group_files`: what is kept of them, `former`: what a killed
 //!   daemon left; `partitions`: static ones; `changes`: of limits, while clients run;
+//! * `view`: what programs are shown of devices and clients, as NVIDIA's management library shows it;
 //! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
 //! * `log`: control.log and server.log; `events`: the structured log; `notify`: service managers;
 //! * `ask`: the other end of a command; `prompt`: commands from a terminal; `server_process`: what a
@@ -43,6 +44,7 @@ mod settings;
 mod source;
 mod start;
 mod users;
+mod view;
 
 use std::io::IsTerminal;
 use std::process::{Command, ExitCode};
@@ -51,6 +53,7 @@ pub use ask::{AskError, NO_DAEMON, ask};
 pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
 };
+pub use commands::{device_from_json, device_json};
 pub use directories::{Directories, names_several};
 pub use own_files::open_directory;
 // The grammar of sizes, for those who read settings as the daemon does.

@@ -76,6 +76,8 @@ pub struct Client {
     pub program: String,
     /// The inode of its pid namespace, or 0.
     pub namespace: u64,
+    /// Its process's own number, which tells it from others that cannot be seen, where there is one.
+    pub identity: Option<u64>,
     /// Whether the server has welcomed it.
     pub attached: bool,
     /// Its group.

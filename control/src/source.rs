@@ -25,6 +25,8 @@ pub enum Source {
     Group(u32),
     /// The process ended of a server that a former daemon left, by its slot.
     Orphan(u32),
+    /// A process that looks at the devices prints what it has found, or has ended.
+    Look,
 }
 
 const KIND_BITS: u32 = 4;
@@ -43,6 +45,7 @@ impl Source {
             Self::LogPipe => (6, 0),
             Self::Group(number) => (8, number as u64),
             Self::Orphan(slot) => (9, slot as u64),
+            Self::Look => (10, 0),
             Self::Children => (7, 0),
         };
         id << KIND_BITS | kind
@@ -62,6 +65,7 @@ impl Source {
             6 => Self::LogPipe,
             8 => Self::Group(id as u32),
             9 => Self::Orphan(id as u32),
+            10 => Self::Look,
             _ => Self::Children,
         }
     }
@@ -84,6 +88,7 @@ mod tests {
             Source::Children,
             Source::Group(u32::MAX),
             Source::Orphan(255),
+            Source::Look,
         ] {
             assert_eq!(Source::decode(source.encode()), source);
         }

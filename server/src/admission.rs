@@ -353,16 +353,14 @@ pub fn admit(
         limit: window.bytes,
         most: window.bytes,
     };
+    let pinned_of_all = host.pinned.clone();
+    let account = Memory::new(&allowances, pinned_allowance, company.group, pinned_of_all);
+    ender.counted_in(account.counts());
     Ok(Admitted {
         session: Session::new(Parts {
             client,
             shared,
-            memory: Memory::new(
-                &allowances,
-                pinned_allowance,
-                company.group,
-                host.pinned.clone(),
-            ),
+            memory: account,
             staging: staging.clone(),
             granted: granted(devices, &told),
             devices: told,

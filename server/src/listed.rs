@@ -1,7 +1,8 @@
 //! What lists show of devices.
 
 use cuda_abi::facts::{
-    DeviceFacts, MULTIPROCESSOR_COUNT, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID,
+    COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR, DeviceFacts, MULTIPROCESSOR_COUNT,
+    PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID,
 };
 use engine::Engine;
 use transport::handshake::ListedDevice;
@@ -37,6 +38,7 @@ pub fn listed(device: &DeviceFacts) -> ListedDevice {
         multiprocessors: number(MULTIPROCESSOR_COUNT),
         chunk: 0,
         chunks: 0,
+        capability: [COMPUTE_CAPABILITY_MAJOR, COMPUTE_CAPABILITY_MINOR].map(number),
     }
 }
 

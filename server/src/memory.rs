@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
 use engine::Window;
@@ -46,8 +47,9 @@ pub struct Block {
 #[derive(Debug)]
 struct Pool {
     heap: Heap,
-    /// Bytes that count against the quota, those being freed included.
-    used: u64,
+    /// Bytes that count against the quota, those being freed included. Others may look; only the client's
+    /// session changes it.
+    used: Arc<AtomicU64>,
     /// Bytes that may count.
     limit: u64,
     /// Bytes that any limit can be at most.
@@ -97,10 +99,19 @@ impl Pool {
     fn new(allowance: Allowance, device: Option<u32>) -> Self {
         Self {
             heap: Heap::new(allowance.window, device),
-            used: 0,
+            used: Arc::default(),
             limit: allowance.limit.min(allowance.most),
             most: allowance.most,
         }
+    }
+
+    fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes, or no longer.
+    fn count(&self, used: u64) {
+        self.used.store(used, Ordering::Relaxed);
     }
 }
 
@@ -144,7 +155,7 @@ impl Memory {
     /// Counts bytes against the quota of a place, the group's, and the machine's.
     fn take(&mut self, place: Place, bytes: u64) -> Result<(), CUresult> {
         let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        if bytes > quota.limit.saturating_sub(quota.used) {
+        if bytes > quota.limit.saturating_sub(quota.used()) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         if place.on_host() && !self.pinned.take(bytes) {
@@ -162,7 +173,7 @@ impl Memory {
             self.pinned_used += bytes;
         }
         let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        quota.used += bytes;
+        quota.count(quota.used() + bytes);
         Ok(())
     }
 
@@ -171,8 +182,8 @@ impl Memory {
         let Some(quota) = self.quota(place) else {
             return;
         };
-        let bytes = bytes.min(quota.used);
-        quota.used -= bytes;
+        let bytes = bytes.min(quota.used());
+        quota.count(quota.used() - bytes);
         if let (Some(group), Some(device)) = (&self.group, place.device()) {
             group.give(device, bytes);
         }
@@ -194,7 +205,14 @@ impl Memory {
     /// Bytes of each device that count against its quota.
     #[must_use]
     pub fn used(&self) -> Vec<u64> {
-        self.devices.iter().map(|pool| pool.used).collect()
+        self.devices.iter().map(Pool::used).collect()
+    }
+
+    /// Where these bytes are counted, for who looks from another thread.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Arc<AtomicU64>> {
+        let pools = self.devices.iter();
+        pools.map(|pool| Arc::clone(&pool.used)).collect()
     }
 
     /// Takes bytes of a device from the client's count, but not from its group's, which has them
@@ -202,8 +220,8 @@ impl Memory {
     #[must_use]
     pub fn part_with(&mut self, device: u32, bytes: u64) -> Option<Kept> {
         let quota = self.quota(Place::Device(device))?;
-        let bytes = bytes.min(quota.used);
-        quota.used -= bytes;
+        let bytes = bytes.min(quota.used());
+        quota.count(quota.used() - bytes);
         let group = self.group.clone()?;
         Some(Kept::new(group, device, bytes))
     }
@@ -356,7 +374,7 @@ impl Memory {
     #[must_use]
     pub fn info(&self, device: u32, vacant: u64) -> Option<(u64, u64)> {
         let pool = self.devices.get(device as usize)?;
-        let mut left = pool.limit.saturating_sub(pool.used);
+        let mut left = pool.limit.saturating_sub(pool.used());
         let mut total = pool.limit;
         if let Some(group) = &self.group {
             left = left.min(group.left(device));
@@ -385,7 +403,7 @@ impl Drop for Memory {
         self.pinned.give(self.pinned_used);
         if let Some(group) = &self.group {
             for (device, pool) in (0..).zip(&self.devices) {
-                group.give(device, pool.used);
+                group.give(device, pool.used());
             }
         }
     }

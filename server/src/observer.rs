@@ -2,7 +2,7 @@
 //!
 //! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cuda_abi::CUresult;
@@ -29,9 +29,23 @@ pub struct Ender {
     /// Whether there are any.
     changed: AtomicBool,
     bell: OnceLock<Arc<Publisher>>,
+    /// Where the session counts what it has of each device.
+    counts: OnceLock<Vec<Arc<AtomicU64>>>,
 }
 
 impl Ender {
+    /// Says where the session counts what it has of each device.
+    pub fn counted_in(&self, counts: Vec<Arc<AtomicU64>>) {
+        let _ = self.counts.set(counts);
+    }
+
+    /// Bytes of each device that the session has, once it is there. It may be busy for long; this is not.
+    #[must_use]
+    pub fn used(&self) -> Option<Vec<u64>> {
+        let counts = self.counts.get()?.iter();
+        Some(counts.map(|count| count.load(Ordering::Relaxed)).collect())
+    }
+
     /// Ends the session, unless it ends already.
     pub fn end(&self, how: Ending) {
         let _ = self.how.set(how);

@@ -290,7 +290,15 @@ impl Server {
                         }
                     }
                     Ok(Packet::Change(change)) => match self.running.get(&change.session) {
-                        Some(running) => running.ender.change(change),
+                        Some(running) => match running.ender.used() {
+                            Some(used) if change.asks_only() => self.tell(&Packet::Changed {
+                                request: change.request,
+                                code: CUresult::SUCCESS.0,
+                                text: String::new(),
+                                used,
+                            }),
+                            _ => running.ender.change(change),
+                        },
                         None => self.tell(&Packet::Changed {
                             request: change.request,
                             code: CUresult::ERROR_INVALID_VALUE.0,

@@ -78,6 +78,42 @@ fn a_group_that_waits_holds_up_its_own_clients_alone() {
     assert_eq!(changed, [1, 2]);
 }
 
+/// Whoever is shown a device does not wait for those who use it.
+#[test]
+fn what_a_busy_session_has_is_told_at_once() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let before = rig.engine.committed();
+    client.alloc(1 << 20).unwrap();
+    assert!(rig.engine.committed() > before);
+    let (is_busy, busy) = std::sync::mpsc::channel();
+    let (go_on, hold) = std::sync::mpsc::channel::<()>();
+    rig.engine.on_assist(Some(Box::new(move || {
+        let _ = is_busy.send(());
+        let _ = hold.recv();
+        false
+    })));
+    client.stream(40, STREAM_NON_BLOCKING);
+    busy.recv().unwrap();
+    let question = Packet::Change(handshake::Change {
+        request: 9,
+        session: client.session,
+        ..handshake::Change::default()
+    });
+    rig.daemon().send(&question.encode(), &[]).unwrap();
+    let told = loop {
+        if let Packet::Changed {
+            request: 9, used, ..
+        } = rig.hear()
+        {
+            break used;
+        }
+    };
+    drop(go_on);
+    rig.engine.on_assist(None);
+    assert_eq!(told, [1 << 20]);
+}
+
 /// A wait whose value is there, as everything of the fake engine's memory is 0.
 fn wait_for_zero() -> ValueWait {
     ValueWait {

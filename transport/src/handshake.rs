@@ -141,6 +141,62 @@ pub enum Purpose {
         /// The line, as typed.
         line: String,
     },
+    /// To be shown devices and clients: a [`Packet::View`] follows, or several.
+    View(ViewRequest),
+}
+
+/// What of the devices and their clients somebody wants to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewRequest {
+    /// All that it may see, as an operator; else what is its own, as one who uses devices.
+    pub all: bool,
+    /// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, as it stands in the environment: what a client there would get.
+    pub memory_limit: Option<String>,
+}
+
+/// Devices and their clients, as somebody may see them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// The version of the driver that has the devices.
+    pub driver: String,
+    /// The devices, by ordinal.
+    pub devices: Vec<ViewedDevice>,
+    /// Who uses them: an entry for each device that a process uses.
+    pub processes: Vec<ViewedProcess>,
+}
+
+/// A device, and what may be had of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewedDevice {
+    /// The device.
+    pub device: ListedDevice,
+    /// Whether it is a program.
+    pub software: bool,
+    /// Its compute mode, where the daemon keeps it: of the software GPU.
+    pub mode: Option<u32>,
+    /// Bytes of its memory that there are for the asker.
+    pub total: u64,
+    /// Of these, what is taken.
+    pub used: u64,
+    /// Of these, what can still be had.
+    pub free: u64,
+}
+
+/// A process that uses a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ViewedProcess {
+    /// The device's ordinal.
+    pub device: u32,
+    /// Its process id as the asker knows it, or 0 where that is not known.
+    pub pid: i32,
+    /// Whether it is the asker itself.
+    pub is_asker: bool,
+    /// Whether it is a server, and no client.
+    pub is_server: bool,
+    /// Bytes of the device that it has taken, if that is counted.
+    pub used: Option<u64>,
+    /// Its program's name.
+    pub name: String,
 }
 
 /// A bit of [`Hello::features`]: the client knows [`Packet::Queued`].
@@ -257,6 +313,19 @@ pub struct Change {
     pub priority: Option<u32>,
 }
 
+impl Change {
+    /// Whether it changes nothing: what the client has taken is asked.
+    #[must_use]
+    pub fn asks_only(&self) -> bool {
+        let nothing = Self {
+            request: self.request,
+            session: self.session,
+            ..Self::default()
+        };
+        *self == nothing
+    }
+}
+
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -308,6 +377,8 @@ pub struct ListedDevice {
     pub chunk: u32,
     /// How many of these there are, or 0 where that is not known.
     pub chunks: u32,
+    /// Its compute capability, major and minor, or zeros where that is not known.
+    pub capability: [u32; 2],
 }
 
 /// Any packet.
@@ -413,6 +484,42 @@ pub enum Packet {
         /// nothing.
         used: Vec<u64>,
     },
+    /// Daemon to who asked for a view; processes may come in several, see [`view_packets`].
+    View {
+        /// Whether nothing follows.
+        last: bool,
+        /// A part of the view: all devices are in the first one.
+        view: View,
+    },
+}
+
+/// Processes of a packet: their names have 256 characters at most, of four bytes each.
+const PROCESSES: usize = 48;
+
+/// The packets that carry a view.
+#[must_use]
+pub fn view_packets(mut view: View) -> Vec<Packet> {
+    let mut parts = Vec::new();
+    while view.processes.len() > PROCESSES {
+        let rest = view.processes.split_off(PROCESSES);
+        let part = std::mem::replace(
+            &mut view,
+            View {
+                processes: rest,
+                ..View::default()
+            },
+        );
+        parts.push(part);
+    }
+    parts.push(view);
+    let last = parts.len() - 1;
+    let packets = parts.into_iter().enumerate();
+    packets
+        .map(|(at, view)| Packet::View {
+            last: at == last,
+            view,
+        })
+        .collect()
 }
 
 /// The packet that carries a remark on a command, as much of it as fits.

@@ -9,7 +9,8 @@
 //! * [`ring`]: many threads post records, one takes them;
 //! * [`session`]: both ends of a client's four memfds put together;
 //! * [`ledger`]: what a group of clients has taken, counted by several servers;
-//! * [`socket`] and [`handshake`]: how the two find each other.
+//! * [`socket`] and [`handshake`]: how the two find each other; [`view`]: what a daemon shows of devices and
+//!   clients to whoever asks.
 //!
 //! Nothing that a peer wrote is trusted: it is copied out once, then checked, then used.
 //!
@@ -43,3 +44,4 @@ pub mod ring;
 pub mod session;
 pub mod socket;
 pub mod sync;
+pub mod view;

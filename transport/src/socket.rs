@@ -27,6 +27,15 @@ pub const DESCRIPTORS_MAX: usize = 8;
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;
 
+/// Where a program finds the daemon: in the directory that CUDA_MPS_PIPE_DIRECTORY names.
+#[must_use]
+pub fn control_socket() -> PathBuf {
+    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+        .filter(|directory| !directory.is_empty())
+        .unwrap_or_else(|| "/tmp/nvidia-mps".into());
+    PathBuf::from(directory).join("control")
+}
+
 /// Lets this process have as many descriptors as the machine allows: each client costs its daemon and
 /// its server some.
 pub fn raise_descriptor_limit() {
@@ -91,6 +100,12 @@ impl SocketError {
             self,
             Self::System(_, Errno::AGAIN) | Self::Path(_, _, Errno::AGAIN)
         )
+    }
+
+    /// Whether it says that a path is not for this user.
+    #[must_use]
+    pub fn not_permitted(&self) -> bool {
+        matches!(self, Self::Path(_, _, Errno::ACCESS | Errno::PERM))
     }
 
     /// Whether it says that nobody listens at a path.
@@ -228,6 +243,21 @@ pub struct Peer {
     pub gid: u32,
     /// Becomes readable when the process ends.
     pub pidfd: OwnedFd,
+}
+
+impl Peer {
+    /// A number that no other process ever has while the machine runs, where the kernel gives one (Linux
+    /// 6.9): it tells processes apart that have no process id here.
+    #[must_use]
+    pub fn identity(&self) -> Option<u64> {
+        // Before pidfs, all descriptors of processes were of one inode.
+        const PIDFS: u64 = 0x5049_4446;
+        let kind = rustix::fs::fstatfs(&self.pidfd).ok()?.f_type;
+        let is_pidfs = u64::try_from(kind).is_ok_and(|kind| kind == PIDFS);
+        is_pidfs
+            .then(|| rustix::fs::fstat(&self.pidfd).ok())?
+            .map(|facts| facts.st_ino)
+    }
 }
 
 impl Connection {

@@ -14,11 +14,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use transport::handshake::{
     Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, Packet, Purpose,
-    VERSION, Version, Welcome, fingerprint,
+    VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome, fingerprint,
+    view_packets,
 };
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Publisher, ServerEnd, SessionMemory};
-use transport::socket::Connection;
+use transport::socket::{Connection, PACKET_MAX};
 
 /// Where the layout has the first record and the first reply slot.
 const RECORDS: usize = 36864;
@@ -210,8 +211,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                         pci: [0, 6, 7],
                         total_memory: 1 << 34,
                         multiprocessors: 132,
-                        chunk: 0,
-                        chunks: 0,
+                        ..ListedDevice::default()
                     },
                     ListedDevice::default(),
                 ],
@@ -281,7 +281,80 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 used: vec![4096, 0],
             },
         ),
+        (
+            "hello-view",
+            Packet::Hello(Hello {
+                version: VERSION,
+                fingerprint: 1,
+                features: 0,
+                purpose: Purpose::View(ViewRequest {
+                    all: true,
+                    memory_limit: Some("0=1G".into()),
+                }),
+            }),
+        ),
+        (
+            "view",
+            Packet::View {
+                last: true,
+                view: view(),
+            },
+        ),
     ]
+}
+
+fn view() -> View {
+    View {
+        driver: "580.1".into(),
+        devices: vec![ViewedDevice {
+            device: ListedDevice {
+                uuid: "GPU-1".into(),
+                name: "one".into(),
+                pci: [0, 6, 7],
+                total_memory: 1 << 34,
+                multiprocessors: 132,
+                capability: [9, 0],
+                ..ListedDevice::default()
+            },
+            software: true,
+            mode: Some(3),
+            total: 1 << 30,
+            used: 1 << 20,
+            free: 1 << 29,
+        }],
+        processes: vec![ViewedProcess {
+            device: 1,
+            pid: 77,
+            is_asker: true,
+            is_server: false,
+            used: Some(4096),
+            name: "nbody".into(),
+        }],
+    }
+}
+
+#[test]
+fn a_view_of_many_processes_goes_in_packets_that_fit() {
+    let process = ViewedProcess {
+        name: "\u{1f980}".repeat(256),
+        ..ViewedProcess::default()
+    };
+    let many = View {
+        processes: vec![process; 1000],
+        ..view()
+    };
+    let packets = view_packets(many.clone());
+    let mut joined = View::default();
+    for (at, packet) in packets.iter().enumerate() {
+        assert!(packet.encode().len() <= PACKET_MAX);
+        let Packet::View { last, view } = packet else {
+            panic!("{packet:?}");
+        };
+        assert_eq!(*last, at == packets.len() - 1);
+        assert_eq!(view.devices.is_empty(), at > 0, "all devices come first");
+        joined.processes.extend(view.processes.iter().cloned());
+    }
+    assert_eq!(joined.processes, many.processes);
 }
 
 /// Fields that were added behind others: without them a packet is as it was.
@@ -310,6 +383,16 @@ fn with_later_fields() -> Vec<(&'static str, Packet)> {
                     };
                     2
                 ],
+            },
+        ),
+        (
+            "ready-capability",
+            Packet::Ready {
+                pid: 1,
+                devices: vec![ListedDevice {
+                    capability: [9, 0],
+                    ..ListedDevice::default()
+                }],
             },
         ),
         (

@@ -24,7 +24,9 @@ fn address(device: &ListedDevice) -> String {
     format!("{domain:04x}:{bus:02x}:{number:02x}.0")
 }
 
-fn value(ordinal: usize, device: &ListedDevice) -> Value {
+/// A device as tools read it.
+#[must_use]
+pub fn device_json(ordinal: usize, device: &ListedDevice) -> Value {
     json!({
         "ordinal": ordinal,
         "pci": address(device),
@@ -32,6 +34,29 @@ fn value(ordinal: usize, device: &ListedDevice) -> Value {
         "name": device.name,
         "memory": device.total_memory,
         "multiprocessors": device.multiprocessors,
+        "capability": device.capability,
+    })
+}
+
+/// A device of what [`device_json`] gave.
+#[must_use]
+pub fn device_from_json(value: &Value) -> Option<ListedDevice> {
+    let number = |value: &Value| u32::try_from(value.as_u64()?).ok();
+    let text = |name: &str| Some(value[name].as_str()?.to_owned());
+    let address = text("pci")?;
+    let mut parts = address.trim_end_matches(".0").split(':');
+    let mut part = || u32::from_str_radix(parts.next()?, 16).ok();
+    Some(ListedDevice {
+        uuid: text("uuid")?,
+        name: text("name")?,
+        pci: [part()?, part()?, part()?],
+        total_memory: value["memory"].as_u64()?,
+        multiprocessors: number(&value["multiprocessors"])?,
+        capability: [
+            number(&value["capability"][0])?,
+            number(&value["capability"][1])?,
+        ],
+        ..ListedDevice::default()
     })
 }
 
@@ -75,7 +100,7 @@ pub(super) fn get_device_client_list(
             for client in &clients {
                 let _ = writeln!(text, "{}.1", client.pid);
             }
-            let mut entry = value(ordinal, device);
+            let mut entry = device_json(ordinal, device);
             entry["server"] = json!(server.pid());
             entry["clients"] = clients.iter().map(|client| json!(client.pid)).collect();
             list.push(entry);
@@ -173,7 +198,7 @@ pub(super) fn device_query(
             let devices: Vec<Value> = devices
                 .iter()
                 .enumerate()
-                .map(|(ordinal, device)| value(ordinal, device))
+                .map(|(ordinal, device)| device_json(ordinal, device))
                 .collect();
             json!({ "server": pid, "devices": devices })
         })
@@ -209,6 +234,21 @@ mod tests {
             "Device Ordinal  PCI IDs        UUID                                      Name                              Attributes\n\
              0               0000:00.06.00  GPU-42cb4199-3815-ad18-8602-5061126b1629  NVIDIA H200                       N/A\n"
         );
+    }
+
+    #[test]
+    fn devices_come_back_from_their_json() {
+        let device = ListedDevice {
+            uuid: "GPU-42cb4199-3815-ad18-8602-5061126b1629".into(),
+            name: "NVIDIA H200".into(),
+            pci: [1, 0x9b, 0x10],
+            total_memory: 141 << 30,
+            multiprocessors: 132,
+            capability: [9, 0],
+            ..ListedDevice::default()
+        };
+        assert_eq!(device_from_json(&device_json(3, &device)), Some(device));
+        assert_eq!(device_from_json(&json!({ "uuid": "GPU-1" })), None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn every_command_answers_in_json_too() {
     assert_eq!(json(&rig, "ps")[0]["device"], uuid);
     let device = json!({
         "ordinal": 0, "pci": "0000:00:06.0", "uuid": uuid, "name": "Fake GPU",
-        "memory": 16u64 << 30, "multiprocessors": 100,
+        "memory": 16u64 << 30, "multiprocessors": 100, "capability": [100, 100],
     });
     assert_eq!(json(&rig, "device_query")[1]["devices"][0], device);
     assert_eq!(
@@ -176,7 +176,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     try_it(&format!("get_client_list {s}"), json!([listed]));
     let device = json!({
         "ordinal": 0, "pci": "0000:00:06.0", "uuid": uuid, "name": "Fake GPU",
-        "memory": 16u64 << 30, "multiprocessors": 100,
+        "memory": 16u64 << 30, "multiprocessors": 100, "capability": [100, 100],
     });
     let mut with_clients = device.clone();
     with_clients["server"] = json!(s);

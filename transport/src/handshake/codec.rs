@@ -3,7 +3,8 @@
 
 use super::{
     Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, Packet, Purpose,
-    Unreadable, VERSION, Version, Welcome, negotiate,
+    Unreadable, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome,
+    negotiate,
 };
 
 /// "OMPS", as bytes.
@@ -32,6 +33,7 @@ impl Packet {
             Self::Change(_) => 16,
             Self::Changed { .. } => 17,
             Self::Remark { .. } => 18,
+            Self::View { .. } => 19,
         }
     }
 
@@ -67,6 +69,11 @@ impl Packet {
                     Purpose::Command { line } => {
                         out.u8(1);
                         out.text(line);
+                    }
+                    Purpose::View(request) => {
+                        out.u8(2);
+                        out.u8(u8::from(request.all));
+                        out.optional(request.memory_limit.as_deref());
                     }
                 }
             }
@@ -109,22 +116,21 @@ impl Packet {
             Self::Ready { pid, devices } => {
                 out.u32(pid.cast_unsigned());
                 out.u32(devices.len() as u32);
-                for device in devices {
-                    out.text(&device.uuid);
-                    out.text(&device.name);
-                    device.pci.iter().for_each(|part| out.u32(*part));
-                    out.u64(device.total_memory);
-                    out.u32(device.multiprocessors);
-                }
-                // As above.
-                if devices
-                    .iter()
-                    .any(|device| device.chunk != 0 || device.chunks != 0)
-                {
+                devices.iter().for_each(|device| out.device(device));
+                // As above; a later field needs those before it.
+                let capability = devices.iter().any(|device| device.capability != [0, 0]);
+                let chunks = capability || devices.iter().any(|device| device.chunks != 0);
+                let chunk = chunks || devices.iter().any(|device| device.chunk != 0);
+                if chunk {
                     devices.iter().for_each(|device| out.u32(device.chunk));
                 }
-                if devices.iter().any(|device| device.chunks != 0) {
+                if chunks {
                     devices.iter().for_each(|device| out.u32(device.chunks));
+                }
+                if capability {
+                    devices
+                        .iter()
+                        .for_each(|device| out.pair(device.capability));
                 }
             }
             Self::Attached { session } => out.u64(*session),
@@ -179,6 +185,10 @@ impl Packet {
                 out.u32(used.len() as u32);
                 used.iter().for_each(|bytes| out.u64(*bytes));
             }
+            Self::View { last, view } => {
+                out.u8(u8::from(*last));
+                out.view(view);
+            }
         }
         out.0
     }
@@ -212,6 +222,10 @@ impl Packet {
                         })
                     }
                     1 => Purpose::Command { line: from.text()? },
+                    2 => Purpose::View(ViewRequest {
+                        all: from.bool()?,
+                        memory_limit: from.optional()?,
+                    }),
                     _ => return Err(Unreadable::Damaged),
                 },
             }),
@@ -253,21 +267,16 @@ impl Packet {
                 let mut devices = Vec::new();
                 // The count is not trusted: the loop ends when the bytes do.
                 for _ in 0..from.u32()? {
-                    devices.push(ListedDevice {
-                        uuid: from.text()?,
-                        name: from.text()?,
-                        pci: [from.u32()?, from.u32()?, from.u32()?],
-                        total_memory: from.u64()?,
-                        multiprocessors: from.u32()?,
-                        chunk: 0,
-                        chunks: 0,
-                    });
+                    devices.push(from.device()?);
                 }
                 for device in &mut devices {
                     device.chunk = from.u32().unwrap_or(0);
                 }
                 for device in &mut devices {
                     device.chunks = from.u32().unwrap_or(0);
+                }
+                for device in &mut devices {
+                    device.capability = from.pair().unwrap_or_default();
                 }
                 Self::Ready { pid, devices }
             }
@@ -328,6 +337,10 @@ impl Packet {
                     used
                 },
             },
+            19 => Self::View {
+                last: from.bool()?,
+                view: from.view()?,
+            },
             other => return Err(Unreadable::Kind(other)),
         })
     }
@@ -370,6 +383,45 @@ impl Writer {
         self.u8(u8::from(value.is_some()));
         if let Some(value) = value {
             self.u32(value);
+        }
+    }
+    fn pair(&mut self, value: [u32; 2]) {
+        value.iter().for_each(|part| self.u32(*part));
+    }
+    fn optional_u64(&mut self, value: Option<u64>) {
+        self.u8(u8::from(value.is_some()));
+        if let Some(value) = value {
+            self.u64(value);
+        }
+    }
+    /// What every version says of a device.
+    fn device(&mut self, device: &ListedDevice) {
+        self.text(&device.uuid);
+        self.text(&device.name);
+        device.pci.iter().for_each(|part| self.u32(*part));
+        self.u64(device.total_memory);
+        self.u32(device.multiprocessors);
+    }
+    fn view(&mut self, view: &View) {
+        self.text(&view.driver);
+        self.u32(view.devices.len() as u32);
+        for viewed in &view.devices {
+            self.device(&viewed.device);
+            self.pair(viewed.device.capability);
+            self.u8(u8::from(viewed.software));
+            self.optional_u32(viewed.mode);
+            self.u64(viewed.total);
+            self.u64(viewed.used);
+            self.u64(viewed.free);
+        }
+        self.u32(view.processes.len() as u32);
+        for process in &view.processes {
+            self.u32(process.device);
+            self.u32(process.pid.cast_unsigned());
+            self.u8(u8::from(process.is_asker));
+            self.u8(u8::from(process.is_server));
+            self.optional_u64(process.used);
+            self.text(&process.name);
         }
     }
     fn client(&mut self, value: &ClientFields) {
@@ -437,6 +489,57 @@ impl<'a> Reader<'a> {
         } else {
             Ok(None)
         }
+    }
+    fn pair(&mut self) -> Result<[u32; 2], Unreadable> {
+        Ok([self.u32()?, self.u32()?])
+    }
+    fn optional_u64(&mut self) -> Result<Option<u64>, Unreadable> {
+        if self.bool()? {
+            self.u64().map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+    fn device(&mut self) -> Result<ListedDevice, Unreadable> {
+        Ok(ListedDevice {
+            uuid: self.text()?,
+            name: self.text()?,
+            pci: [self.u32()?, self.u32()?, self.u32()?],
+            total_memory: self.u64()?,
+            multiprocessors: self.u32()?,
+            ..ListedDevice::default()
+        })
+    }
+    fn view(&mut self) -> Result<View, Unreadable> {
+        let mut view = View {
+            driver: self.text()?,
+            ..View::default()
+        };
+        for _ in 0..self.u32()? {
+            let device = self.device()?;
+            view.devices.push(ViewedDevice {
+                device: ListedDevice {
+                    capability: self.pair()?,
+                    ..device
+                },
+                software: self.bool()?,
+                mode: self.optional_u32()?,
+                total: self.u64()?,
+                used: self.u64()?,
+                free: self.u64()?,
+            });
+        }
+        for _ in 0..self.u32()? {
+            view.processes.push(ViewedProcess {
+                device: self.u32()?,
+                pid: self.u32()?.cast_signed(),
+                is_asker: self.bool()?,
+                is_server: self.bool()?,
+                used: self.optional_u64()?,
+                name: self.text()?,
+            });
+        }
+        Ok(view)
     }
     fn membership(&mut self) -> Result<Membership, Unreadable> {
         Ok(Membership {
