@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-soft", &["cuda-abi", "engine", "ptx"]),
     ("engine-nvidia", &["cuda-abi", "engine", "ptx"]),
     ("client", &["cuda-abi", "transport"]),
+    ("nvml", &["cuda-abi", "transport"]),
     ("server", &["cuda-abi", "engine", "transport"]),
     ("control", &["cuda-abi", "engine", "transport"]),
     (
@@ -39,6 +40,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("cuda-abi", 0),
     ("transport", 3),
     ("client", 5),
+    ("nvml", 5),
     ("ptx", 6),
     ("engine", 3),
     ("engine-soft", 20),

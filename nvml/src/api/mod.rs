@@ -1,0 +1,24 @@
+//! The functions that are answered here, by family. Each has the name of its entry point.
+
+#![allow(non_snake_case, reason = "the names are C's")]
+
+mod device;
+mod memory;
+mod processes;
+mod system;
+
+pub(crate) use device::*;
+pub(crate) use memory::*;
+pub(crate) use processes::*;
+pub(crate) use system::*;
+
+use cuda_abi::nvml::nvmlReturn_t;
+
+/// Refuses a structure of a version that is not known.
+fn version_is(given: u32, known: u32) -> Result<(), nvmlReturn_t> {
+    if given == known {
+        Ok(())
+    } else {
+        Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH)
+    }
+}

@@ -1,0 +1,26 @@
+//! The client's log: a file that OPENMPS_CLIENT_LOG names, or nothing.
+//!
+//! Opened for each line: there are few, and a file that is kept open would be one more thing in somebody
+//! else's process.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// Adds a line, in one write, so that lines of several processes do not mix.
+pub(crate) fn line(text: std::fmt::Arguments<'_>) {
+    let Some(path) = std::env::var_os("OPENMPS_CLIENT_LOG") else {
+        return;
+    };
+    // Rust opens files close-on-exec.
+    if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
+        let line = format!("[{}] nvml: {text}\n", std::process::id());
+        // Nobody is there to be told that the log cannot be written.
+        let _ = file.write_all(line.as_bytes());
+    }
+}
+
+/// Adds a formatted line to the client's log.
+macro_rules! log {
+    ($($arg:tt)*) => { $crate::log::line(format_args!($($arg)*)) };
+}
+pub(crate) use log;
