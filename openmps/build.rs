@@ -1,7 +1,7 @@
-//! Builds what the binary carries inside: the client library and the n-body example.
+//! Builds what the binary carries inside: the libraries that programs load, and the n-body example.
 //!
 //! `cargo run` builds one package and what it depends on, and a library that programs load at run
-//! time is no dependency in cargo's sense. So this script asks cargo for both, always optimised, in a
+//! time is no dependency in cargo's sense. So this script asks cargo for all, always optimised, in a
 //! target folder of their own (the outer one is locked), and the binary embeds the results: it then
 //! works wherever it is moved to.
 
@@ -16,6 +16,7 @@ fn main() {
         .to_owned();
     for folder in [
         "client",
+        "nvml",
         "cuda-abi",
         "transport",
         "examples/nbody",
@@ -39,6 +40,8 @@ fn main() {
             "--package",
             "client",
             "--package",
+            "nvml",
+            "--package",
             "nbody",
         ])
         .args(["--config", "profile.release.debug=false"])
@@ -54,17 +57,22 @@ fn main() {
         .expect("cargo runs");
     assert!(
         status.success(),
-        "building the client library and the n-body example failed"
+        "building the libraries and the n-body example failed"
     );
 
     let client = target.join("release/libcuda.so");
+    let nvml = target.join("release/libnvidia_ml.so");
     // Here, since a program that starts should not wait for it.
-    let hash = blake3::hash(&std::fs::read(&client).expect("it has been built"));
+    let mut hash = blake3::Hasher::new();
+    for library in [&client, &nvml] {
+        hash.update(&std::fs::read(library).expect("it has been built"));
+    }
     println!(
-        "cargo::rustc-env=OPENMPS_CLIENT_HASH={}",
-        &hash.to_hex()[..16]
+        "cargo::rustc-env=OPENMPS_LIBRARIES_HASH={}",
+        &hash.finalize().to_hex()[..16]
     );
     export("OPENMPS_CLIENT", &client);
+    export("OPENMPS_NVML_LIBRARY", &nvml);
     export("OPENMPS_NBODY", &target.join("release/nbody"));
 }
 

@@ -12,30 +12,60 @@ use crate::private_daemon::own_program;
 /// The client library, `libcuda.so.1`.
 const CLIENT: &[u8] = include_bytes!(env!("OPENMPS_CLIENT"));
 
+/// The management library, `libnvidia-ml.so.1`.
+const NVML: &[u8] = include_bytes!(env!("OPENMPS_NVML_LIBRARY"));
+
+/// What lies in a loader's folder: names, contents, and the names for who links against them.
+const LIBRARIES: [(&str, &[u8], &str); 2] = [
+    ("libcuda.so.1", CLIENT, "libcuda.so"),
+    ("libnvidia-ml.so.1", NVML, "libnvidia-ml.so"),
+];
+
 /// The n-body example.
 const NBODY: &[u8] = include_bytes!(env!("OPENMPS_NBODY"));
 
-/// The folder with the client library, for a loader's path: the package's, if this program is installed with
-/// it; else one of the user's own, into which it is put.
+/// The program of NVIDIA's that shows devices and who uses them.
+const SMI: &str = "nvidia-smi";
+
+/// The folder with the libraries, for a loader's path: the package's, if this program is installed with
+/// them; else one of the user's own, into which they are put.
 ///
-/// That folder belongs to the user and is named after the library's content, so that builds stay
+/// That folder belongs to the user and is named after the libraries' content, so that builds stay
 /// apart and a running program keeps the file that it has mapped.
 pub fn client_library() -> Result<PathBuf> {
     if let Some(folder) = std::env::current_exe().ok().as_deref().and_then(installed) {
         return Ok(folder);
     }
-    let folder = own_place().join(env!("OPENMPS_CLIENT_HASH"));
+    let folder = own_place().join(env!("OPENMPS_LIBRARIES_HASH"));
     client_library_in(&folder)?;
     Ok(folder)
 }
 
 /// This program under the name of ptxas: a link in a folder of the user's own.
 pub fn ptxas() -> Result<PathBuf> {
+    named(&own_place().join("tools"), "ptxas")
+}
+
+/// The folder in which this program is called nvidia-smi, for a path of programs: the package's beside the
+/// libraries, or one of the user's own.
+pub fn smi_folder(libraries: &Path) -> Result<PathBuf> {
     let program = own_program()?;
-    let name = format!("ptxas-{}", std::process::id());
-    let folder = own_place().join("tools");
-    private_folder(&folder)?;
-    let (link, fresh) = (folder.join("ptxas"), folder.join(name));
+    let of_package = libraries.join("bin");
+    let there = fs::canonicalize(of_package.join(SMI));
+    if there.is_ok_and(|there| fs::canonicalize(&program).is_ok_and(|program| program == there)) {
+        return Ok(of_package);
+    }
+    let folder = own_place().join("bin");
+    named(&folder, SMI)?;
+    Ok(folder)
+}
+
+/// This program under another name: a link in a folder of the user's own.
+fn named(folder: &Path, name: &str) -> Result<PathBuf> {
+    let program = own_program()?;
+    private_folder(folder)?;
+    let fresh = folder.join(format!("{name}-{}", std::process::id()));
+    let link = folder.join(name);
     if fs::read_link(&link).is_ok_and(|target| target == program) {
         return Ok(link);
     }
@@ -58,40 +88,43 @@ fn own_place() -> PathBuf {
     }
 }
 
-/// Where the package of a program has put this very library: `bin/openmps` goes with `lib/openmps`.
+/// Where the package of a program has put these very libraries: `bin/openmps` goes with `lib/openmps`.
 fn installed(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?.parent()?.join("lib/openmps");
-    let library = folder.join("libcuda.so.1");
     let user = rustix::process::geteuid().as_raw();
     // Nobody but root and this user may have put it there.
     let is_safe = |path: &Path| {
         fs::metadata(path)
             .is_ok_and(|facts| [0, user].contains(&facts.uid()) && facts.mode() & 0o022 == 0)
     };
-    let is_this = is_safe(&folder)
-        && is_safe(&library)
-        && fs::read(&library).is_ok_and(|there| there == CLIENT);
-    is_this.then_some(folder)
+    let is_there = |&(name, content, _): &(&str, &[u8], &str)| {
+        let library = folder.join(name);
+        is_safe(&library) && fs::read(&library).is_ok_and(|there| there == content)
+    };
+    (is_safe(&folder) && LIBRARIES.iter().all(is_there)).then_some(folder)
 }
 
-/// Puts the client library into this folder, which is made for it.
+/// Puts the libraries into this folder, which is made for it.
 pub fn client_library_in(folder: &Path) -> Result<()> {
     private_folder(folder)?;
     library_files(folder)
 }
 
 fn library_files(folder: &Path) -> Result<()> {
-    put(folder, "libcuda.so.1", CLIENT)?;
-    let link = folder.join("libcuda.so");
-    match symlink("libcuda.so.1", &link) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(error).with_context(|| format!("cannot make {}", link.display()))
+    for (name, content, link) in LIBRARIES {
+        put(folder, name, content)?;
+        let link = folder.join(link);
+        match symlink(name, &link) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| format!("cannot make {}", link.display()));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
-/// Puts the client library into this folder for programs of every user, containers' included.
+/// Puts the libraries into this folder for programs of every user, containers' included.
 pub fn client_library_for_all(folder: &Path) -> Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -155,6 +188,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn this_program_has_another_name() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("bin");
+        let link = named(&folder, SMI).unwrap();
+        let program = own_program().unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), program);
+        // Another build's.
+        fs::remove_file(&link).unwrap();
+        symlink("/nonexistent/openmps", &link).unwrap();
+        assert_eq!(named(&folder, SMI).unwrap(), link);
+        assert_eq!(fs::read_link(&link).unwrap(), program);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    }
+
+    #[test]
     fn the_package_s_library_is_taken_if_it_is_this_one_and_safe() {
         let place = tempfile::tempdir().unwrap();
         let program = place.path().join("bin/openmps");
@@ -166,8 +214,13 @@ mod tests {
         let library = folder.join("libcuda.so.1");
         fs::write(&library, "other").unwrap();
         assert_eq!(installed(&program), None);
-        // One that everybody may change.
         fs::write(&library, CLIENT).unwrap();
+        // One that lacks the other library.
+        let nvml = folder.join("libnvidia-ml.so.1");
+        fs::remove_file(&nvml).unwrap();
+        assert_eq!(installed(&program), None);
+        fs::write(&nvml, NVML).unwrap();
+        // One that everybody may change.
         assert_eq!(installed(&program), Some(folder));
         fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(installed(&program), None);

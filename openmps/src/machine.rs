@@ -1,19 +1,22 @@
 //! This machine's devices and who is on them, for the subcommands that show them to people and to
 //! other programs.
 //!
-//! A daemon with servers is asked, since it knows what programs get. Where none runs, or no server,
-//! the engine that a server would have is looked at: a question shall start no server.
+//! A daemon is asked, since it knows what programs get. Where none runs, the engine that a server would
+//! have is looked at: a question shall start no server.
 
 mod modes;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use control::Directories;
 use platform::gpus::{ComputeMode, Gpu, PciAddress, Process};
 use platform::smi;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use transport::handshake::{ListedDevice, View, ViewRequest, ViewedDevice};
+use transport::view::{self, ViewError};
 
 use crate::engines;
 
@@ -63,54 +66,38 @@ pub fn set_mode(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
     modes::set(gpu, mode)
 }
 
-/// A device in the daemon's words.
-#[derive(Debug, Deserialize, Serialize)]
-struct Listed {
-    ordinal: u32,
-    pci: String,
-    uuid: String,
-    name: String,
-    memory: u64,
-}
+/// What the daemon shows: everything, as its operator asks.
+const ALL: &str = "machine";
+/// Or what a client is shown.
+const CLIENT: &str = "client";
 
-impl From<Listed> for Gpu {
-    fn from(device: Listed) -> Self {
-        Self {
-            index: device.ordinal,
-            pci: device.pci.parse().unwrap_or_default(),
+/// Says which of the two `nvidia-smi` asks for; `openmps run` sets it for what it runs.
+pub const VIEW_VARIABLE: &str = "OPENMPS_VIEW";
+
+/// What it is set to there.
+pub const CLIENT_VIEW: (&str, &str) = (VIEW_VARIABLE, CLIENT);
+
+/// How long a daemon may take: it may have to look at the devices first.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Devices in their order.
+fn numbered(devices: impl IntoIterator<Item = ListedDevice>) -> Vec<Gpu> {
+    let gpu = |(index, device): (u32, ListedDevice)| {
+        let [domain, bus, number] = device.pci;
+        Gpu {
+            index,
+            pci: PciAddress {
+                domain,
+                bus,
+                device: number,
+            },
             uuid: device.uuid,
             name: device.name,
-            memory: device.memory,
-            ..Self::default()
+            memory: device.total_memory,
+            ..Gpu::default()
         }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Block {
-    devices: Vec<Listed>,
-}
-
-/// A client in the daemon's words; once for each device.
-#[derive(Debug, Deserialize)]
-struct ListedClient {
-    pid: i32,
-    id: u64,
-    server: i32,
-    device: String,
-    command: String,
-}
-
-/// What a client has of a device.
-#[derive(Debug, Deserialize)]
-struct Memory {
-    device: String,
-    used: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Limits {
-    memory: Vec<Memory>,
+    };
+    (0..).zip(devices).map(gpu).collect()
 }
 
 /// A daemon, which need not run, by its socket.
@@ -122,94 +109,79 @@ impl Daemon {
         Self(directories.map(|directories| directories.control_socket()))
     }
 
-    fn ask(&self, command: &str) -> Option<String> {
-        match control::ask(self.0.as_deref()?, command) {
-            Ok((text, 0)) => Some(text),
-            _ => None,
+    /// What it shows; `None` where there is none.
+    fn view(&self) -> Result<Option<View>> {
+        let Some(socket) = &self.0 else {
+            return Ok(None);
+        };
+        let variable =
+            |name| std::env::var_os(name).map(|text| text.to_string_lossy().into_owned());
+        let all = match variable(VIEW_VARIABLE).as_deref() {
+            None | Some("" | ALL) => true,
+            Some(CLIENT) => false,
+            Some(other) => bail!("{VIEW_VARIABLE}={other}: it is {CLIENT} or {ALL}"),
+        };
+        let request = ViewRequest {
+            all,
+            memory_limit: variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+        };
+        match view::ask(socket, request, PATIENCE) {
+            Ok(view) => Ok(Some(view)),
+            Err(ViewError::Socket(error)) if error.nobody_there() => Ok(None),
+            Err(error) => Err(error).context("cannot ask the daemon"),
         }
     }
 
-    fn servers(&self) -> Option<Vec<i32>> {
-        let list = self.ask("get_server_list")?;
-        Some(list.lines().filter_map(|line| line.parse().ok()).collect())
-    }
-
     fn gpus(&self) -> Result<Vec<Gpu>> {
-        let mut gpus = match self.listed() {
-            Some(gpus) if !gpus.is_empty() => gpus,
-            _ => of_engine()?,
+        let mut gpus = match self.view()? {
+            Some(view) => gpus_in(view.devices),
+            None => of_engine()?,
         };
-        let clients = self.clients(&gpus);
         for gpu in &mut gpus {
             gpu.mode = modes::get(gpu);
-            // Of those whom this user may see; where any is not told, the sum is not either.
-            gpu.used = clients.as_ref().and_then(|clients| {
-                let theirs = clients.iter().filter(|client| client.gpu == gpu.index);
-                theirs.map(|client| client.memory).sum()
-            });
         }
         Ok(gpus)
     }
 
-    fn listed(&self) -> Option<Vec<Gpu>> {
-        if self.servers()?.is_empty() {
-            return None;
-        }
-        listed(&self.ask("device_query --json")?)
-    }
-
     /// Servers and their clients.
-    fn processes(&self) -> Option<Vec<Process>> {
-        let gpus = self.listed()?;
-        let mut list = self.clients(&gpus)?;
-        for pid in self.servers()? {
-            list.extend(gpus.iter().map(|gpu| Process {
-                gpu: gpu.index,
-                pid,
-                name: "nvidia-cuda-mps-server".into(),
-                client: false,
-                memory: None,
-            }));
-        }
-        list.sort_by_key(|process| (process.gpu, process.client));
-        Some(list)
-    }
-
-    /// The clients of the daemon, once for each device, if there is a daemon.
-    fn clients(&self, gpus: &[Gpu]) -> Option<Vec<Process>> {
-        // Without a server there is nobody, and `ps` says so in words.
-        if self.servers()?.is_empty() {
-            return Some(Vec::new());
-        }
-        let listed: Vec<ListedClient> = serde_json::from_str(&self.ask("ps --json")?).ok()?;
-        let clients = listed.into_iter().filter_map(|client| {
-            let gpu = gpus.iter().find(|gpu| gpu.uuid == client.device)?;
-            Some(Process {
-                gpu: gpu.index,
-                pid: client.pid,
-                memory: self.memory(&client, gpu),
-                name: client.command,
-                client: true,
+    fn processes(&self) -> Result<Vec<Process>> {
+        let view = self.view()?.unwrap_or_default();
+        let list = view.processes.into_iter();
+        Ok(list
+            .map(|process| Process {
+                gpu: process.device,
+                pid: process.pid,
+                name: process.name,
+                client: !process.is_server,
+                memory: process.used,
             })
-        });
-        Some(clients.collect())
-    }
-
-    /// Bytes of a device that a client has. Its server says it; a client that has left meanwhile has none.
-    fn memory(&self, client: &ListedClient, gpu: &Gpu) -> Option<u64> {
-        let show = format!("limit show --client {}/{} --json", client.server, client.id);
-        let limits: Limits = serde_json::from_str(&self.ask(&show)?).ok()?;
-        let index = gpu.index.to_string();
-        let on_it = limits.memory.iter().find(|memory| memory.device == index)?;
-        Some(on_it.used)
+            .collect())
     }
 }
 
+/// The devices of a view, with what may be had of each and what is taken.
+fn gpus_in(viewed: Vec<ViewedDevice>) -> Vec<Gpu> {
+    let budgets: Vec<(u64, u64)> = viewed
+        .iter()
+        .map(|viewed| (viewed.total, viewed.used))
+        .collect();
+    let gpus = numbered(viewed.into_iter().map(|viewed| viewed.device));
+    let both = gpus.into_iter().zip(budgets);
+    both.map(|(gpu, (memory, used))| Gpu {
+        memory,
+        used: Some(used),
+        ..gpu
+    })
+    .collect()
+}
+
 /// The devices in the daemon's answer to `device_query --json`.
+#[cfg(feature = "kubernetes")]
 pub fn listed(text: &str) -> Option<Vec<Gpu>> {
-    let blocks: Vec<Block> = serde_json::from_str(text).ok()?;
-    let devices = blocks.into_iter().next()?.devices;
-    Some(devices.into_iter().map(Gpu::from).collect())
+    let blocks: Vec<Value> = serde_json::from_str(text).ok()?;
+    let devices = blocks.first()?["devices"].as_array()?;
+    let devices: Option<Vec<_>> = devices.iter().map(control::device_from_json).collect();
+    Some(numbered(devices?))
 }
 
 fn of_engine() -> Result<Vec<Gpu>> {
@@ -221,32 +193,20 @@ fn of_engine() -> Result<Vec<Gpu>> {
         let why = why.trim_end().trim_start_matches("openmps: ");
         bail!("cannot look at the devices: {why}");
     }
-    let devices: Vec<Listed> = serde_json::from_slice(&looked.stdout)
+    let devices: Vec<Value> = serde_json::from_slice(&looked.stdout).unwrap_or_default();
+    let devices: Option<Vec<_>> = devices.iter().map(control::device_from_json).collect();
+    let devices = devices
         .context("cannot look at the devices: this program has told of them in an unknown form")?;
-    Ok(devices.into_iter().map(Gpu::from).collect())
+    Ok(numbered(devices))
 }
 
 /// Prints the devices that a server would have: what is asked of this program in a process of its own.
 pub fn print_devices() -> Result<ExitCode> {
     let devices = engines::devices()?;
-    let listed = (0..).zip(devices.iter().map(server::listed));
-    let listed: Vec<Listed> = listed
-        .map(|(ordinal, device)| {
-            let [domain, bus, number] = device.pci;
-            let pci = PciAddress {
-                domain,
-                bus,
-                device: number,
-            };
-            Listed {
-                ordinal,
-                pci: pci.to_string(),
-                uuid: device.uuid,
-                name: device.name,
-                memory: device.total_memory,
-            }
-        })
+    let listed = devices.iter().map(server::listed).enumerate();
+    let listed: Vec<Value> = listed
+        .map(|(ordinal, device)| control::device_json(ordinal, &device))
         .collect();
-    println!("{}", serde_json::to_string(&listed)?);
+    println!("{}", Value::from(listed));
     Ok(ExitCode::SUCCESS)
 }

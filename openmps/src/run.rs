@@ -13,6 +13,7 @@ use transport::socket::Connection;
 
 use crate::embedded;
 use crate::engines;
+use crate::machine;
 use crate::private_daemon::PrivateDaemon;
 use crate::reach;
 
@@ -36,6 +37,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if engines::is_soft() {
         hand_over_ptx(&mut command)?;
     }
+    put_first_on_path(&mut command, "PATH", &embedded::smi_folder(&library)?);
+    let (view, client) = machine::CLIENT_VIEW;
+    command.env(view, client);
 
     let named = arguments.pipe_directory.clone();
     let named = named.or_else(named_pipe_directory);
@@ -173,14 +177,18 @@ fn hand_over_ptx(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Puts a folder before all others in which the loader looks for `libcuda.so.1`.
+/// Puts a folder before all others in which the loader looks for libraries.
 pub fn put_first_on_loader_path(command: &mut Command, folder: &Path) {
+    put_first_on_path(command, "LD_LIBRARY_PATH", folder);
+}
+
+fn put_first_on_path(command: &mut Command, variable: &str, folder: &Path) {
     let mut path = folder.as_os_str().to_owned();
-    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH").filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = std::env::var_os(variable).filter(|rest| !rest.is_empty()) {
         path.push(":");
         path.push(rest);
     }
-    command.env("LD_LIBRARY_PATH", path);
+    command.env(variable, path);
 }
 
 fn name_of(arguments: &Arguments) -> String {

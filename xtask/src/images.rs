@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::package::libraries;
 use crate::shell::{cargo, root, run};
 
 /// Where a program's container has the client library.
@@ -53,7 +54,7 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
     let profile = if debug { "debug" } else { "release" };
     let program = root().join("target").join(profile).join("openmps");
     let embedded = root().join("target/embedded/release");
-    let (library, nbody) = (embedded.join("libcuda.so"), embedded.join("nbody"));
+    let nbody = embedded.join("nbody");
 
     let daemon = Tree::new("openmps")?;
     daemon.program(&program, "openmps")?;
@@ -64,7 +65,7 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
     ] {
         symlink("openmps", daemon.0.join("usr/bin").join(name))?;
     }
-    daemon.library(&library)?;
+    daemon.libraries(&embedded)?;
     for folder in ["var/log/nvidia-mps", "var/lib/openmps"] {
         fs::create_dir_all(daemon.0.join(folder))?;
     }
@@ -83,7 +84,7 @@ pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
 
     let client = Tree::new("openmps-nbody")?;
     client.program(&nbody, "nbody")?;
-    client.library(&library)?;
+    client.libraries(&embedded)?;
     let client = client.pack(
         NBODY,
         &json!({
@@ -131,13 +132,16 @@ impl Tree {
         self.loaded_by(file)
     }
 
-    /// The client library.
-    fn library(&self, file: &Path) -> Result<()> {
+    /// The libraries that programs load, from the folder in which they were built.
+    fn libraries(&self, built: &Path) -> Result<()> {
         let folder = self.0.join(LIBRARY);
         fs::create_dir_all(&folder)?;
-        fs::copy(file, folder.join("libcuda.so.1"))?;
-        symlink("libcuda.so.1", folder.join("libcuda.so"))?;
-        self.loaded_by(file)
+        for (file, name, link) in libraries(built) {
+            fs::copy(&file, folder.join(name))?;
+            symlink(name, folder.join(link))?;
+            self.loaded_by(&file)?;
+        }
+        Ok(())
     }
 
     /// What the loader would load for a file: copied to the same places.

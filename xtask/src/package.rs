@@ -1,6 +1,6 @@
 //! `cargo xtask package`: a .deb and a Python wheel in `target/packages`.
 //!
-//! What is packaged runs with glibc 2.17: containers mount the client library whatever their libc is. The
+//! What is packaged runs with glibc 2.17: containers mount the libraries whatever their libc is. The
 //! machine's own linker would bind it to the machine's libc, so the release is linked with zig's, which
 //! has old ones; it comes from PyPI, and a package is all that it is needed for.
 
@@ -22,7 +22,7 @@ const ZIG: Wheels<'_> = Wheels {
     limit: 300,
 };
 
-/// The libc that the client library must do with.
+/// The libc that the libraries must do with.
 const FLOOR: Version = (2, 17);
 
 type Version = (u32, u32);
@@ -38,7 +38,7 @@ pub struct Arguments {
 #[derive(Debug)]
 struct Product {
     program: PathBuf,
-    library: PathBuf,
+    libraries: [Library; 2],
     version: String,
     /// The libc that the program needs.
     libc: Version,
@@ -51,30 +51,45 @@ pub fn development() -> Result<()> {
     package(&Arguments { debug: true })
 }
 
-/// The client library as it is packaged, alone: what it asks of glibc.
+/// The libraries as they are packaged, alone: what they ask of glibc.
 pub fn floor() -> Result<()> {
     let target = root().join("target/portable");
     let linker = match linker() {
         Ok(linker) => linker,
         Err(error) => return skip(format!("the linker is not to be had: {error:#}")),
     };
-    run(
-        portable(cargo().args(["build", "--package", "client"]), &linker)
-            .arg("--target-dir")
-            .arg(&target),
-    )?;
-    check_floor(&target.join("release/libcuda.so"))
+    run(portable(
+        cargo().args(["build", "--package", "client", "--package", "nvml"]),
+        &linker,
+    )
+    .arg("--target-dir")
+    .arg(&target))?;
+    libraries(&target.join("release"))
+        .iter()
+        .try_for_each(check_floor)
 }
 
-fn check_floor(library: &Path) -> Result<()> {
+/// The libraries that programs load, where they are built, each with its name and the one to link against.
+pub type Library = (PathBuf, &'static str, &'static str);
+
+/// Those that a build has put into a folder.
+pub fn libraries(folder: &Path) -> [Library; 2] {
+    [
+        (folder.join("libcuda.so"), "libcuda.so.1", "libcuda.so"),
+        (
+            folder.join("libnvidia_ml.so"),
+            "libnvidia-ml.so.1",
+            "libnvidia-ml.so",
+        ),
+    ]
+}
+
+fn check_floor((library, name, _): &Library) -> Result<()> {
     let needed = libc_of(library)?;
-    println!(
-        "package: libcuda.so.1 needs glibc {}.{}",
-        needed.0, needed.1
-    );
+    println!("package: {name} needs glibc {}.{}", needed.0, needed.1);
     ensure!(
         needed <= FLOOR,
-        "libcuda.so.1 must do with glibc {}.{}",
+        "{name} must do with glibc {}.{}",
         FLOOR.0,
         FLOOR.1
     );
@@ -98,7 +113,7 @@ pub fn development_deb() -> Result<PathBuf> {
 pub fn package(arguments: &Arguments) -> Result<()> {
     let product = build(arguments.debug)?;
     if !arguments.debug {
-        check_floor(&product.library)?;
+        product.libraries.iter().try_for_each(check_floor)?;
     }
     let folder = root().join("target/packages");
     fs::create_dir_all(&folder)?;
@@ -137,12 +152,16 @@ fn build(debug: bool) -> Result<Product> {
         run(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
         program = stripped;
     }
-    let library = target.join("embedded/release/libcuda.so");
+    let libraries = libraries(&target.join("embedded/release"));
+    let mut libc = libc_of(&program)?;
+    for (library, ..) in &libraries {
+        libc = libc.max(libc_of(library)?);
+    }
     Ok(Product {
-        libc: libc_of(&program)?.max(libc_of(&library)?),
+        libc,
         packing: if debug { &["-Zgzip", "-z1"] } else { &["-Zxz"] },
         program,
-        library,
+        libraries,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }
@@ -218,18 +237,17 @@ fn put(from: &Path, to: &Path, mode: u32) -> Result<()> {
     Ok(fs::set_permissions(to, fs::Permissions::from_mode(mode))?)
 }
 
-/// A .deb: the program, the library in a folder of its own, units, completion, and what Slurm runs.
+/// A .deb: the program, the libraries in a folder of its own, units, completion, and what Slurm runs.
 fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("deb");
     empty(&tree)?;
     put(&product.program, &tree.join("usr/bin/openmps"), 0o755)?;
-    // Not in the loader's own folders: NVIDIA's driver has a file of that name there.
-    put(
-        &product.library,
-        &tree.join("usr/lib/openmps/libcuda.so.1"),
-        0o644,
-    )?;
-    symlink("libcuda.so.1", tree.join("usr/lib/openmps/libcuda.so"))?;
+    // Not in the loader's own folders: NVIDIA's driver has files of these names there.
+    let place = tree.join("usr/lib/openmps");
+    for (library, name, link) in &product.libraries {
+        put(library, &place.join(name), 0o644)?;
+        symlink(name, place.join(link))?;
+    }
     // Under NVIDIA's names for who puts this folder on a wrapper's path.
     let names = tree.join("usr/lib/openmps/bin");
     fs::create_dir_all(&names)?;
@@ -340,7 +358,7 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     Ok(deb)
 }
 
-/// A wheel: the program, which carries the library inside, as pip puts programs on the path.
+/// A wheel: the program, which carries the libraries inside, as pip puts programs on the path.
 fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("wheel");
     empty(&tree)?;

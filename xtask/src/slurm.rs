@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::package::libraries;
 use crate::platforms::{install, is_root, skip};
 use crate::shell::{cargo, root, run};
 
@@ -128,8 +129,9 @@ impl Cluster {
             );
             write(script, text, 0o755)?;
         }
-        let library = root().join("target/embedded/release/libcuda.so");
-        fs::copy(library, self.folder.join("lib/libcuda.so.1"))?;
+        for (library, name, _) in libraries(&root().join("target/embedded/release")) {
+            fs::copy(library, self.folder.join("lib").join(name))?;
+        }
         Ok(())
     }
 

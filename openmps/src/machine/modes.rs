@@ -2,17 +2,14 @@
 //! by their UUIDs.
 
 use anyhow::{Context, Result};
-use control::compute_mode::{DeviceModes, SoftwareModes};
+use control::compute_mode::{self, DeviceModes, SoftwareModes};
 use platform::gpus::{ComputeMode, Gpu};
 
 use crate::engines;
 
-/// The software GPU's name.
-const SOFTWARE: &str = "OpenMPS software GPU";
-
 /// Whether a device is one of the software GPU's.
 pub fn is_software(gpu: &Gpu) -> bool {
-    gpu.name == SOFTWARE
+    compute_mode::is_software_name(&gpu.name)
 }
 
 /// The mode of a device; the default one where it cannot be found out.

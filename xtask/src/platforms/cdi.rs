@@ -88,7 +88,7 @@ pub(super) fn oracle() -> Result<()> {
             .arg(&library),
     )?;
     ensure!(
-        library.join("libcuda.so.1").exists(),
+        library.join("libcuda.so.1").exists() && library.join("libnvidia-ml.so.1").exists(),
         "the library is not there"
     );
     said(tool("validate")?.arg(&file))?;

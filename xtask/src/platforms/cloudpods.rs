@@ -152,7 +152,7 @@ pub(super) fn daemon() -> Result<()> {
     )?;
     ensure!(given.contains("CUDA_MPS_PIPE_DIRECTORY"), "{given}");
     ensure!(
-        library.join("libcuda.so.1").exists(),
+        library.join("libcuda.so.1").exists() && library.join("libnvidia-ml.so.1").exists(),
         "no library for containers"
     );
     Ok(())
