@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::facts::ALL_MULTIPROCESSORS;
 use cuda_abi::operations::{
-    CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc, MemFree, MemInfo,
-    PeerAccess,
+    CONTEXT_GREEN, CONTEXT_SLOTS, ContextCreate, ContextDestroy, HeapSet, LimitSet, MemAlloc,
+    MemFree, MemInfo, PeerAccess,
 };
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUdevice_attribute, CUlimit};
 
@@ -49,6 +49,11 @@ pub(crate) struct Context {
     /// The multiprocessors that it is to have, or 0 for all that are granted to the client.
     multiprocessors: AtomicU32,
     primary: AtomicBool,
+    /// The handle of the context whose memory, code and events its streams use; 0 for its own. It is
+    /// another one's for a green context: its device's primary one's.
+    home: AtomicU64,
+    /// Of a green context: the first of its multiprocessors among the client's.
+    first: AtomicU32,
     /// Whether the server has it. Written with `users` locked.
     made: AtomicBool,
     /// How often it was retained (a primary one) or attached to.
@@ -121,6 +126,8 @@ impl Context {
         self.flags.store(flags, Ordering::Relaxed);
         self.multiprocessors.store(0, Ordering::Relaxed);
         self.primary.store(false, Ordering::Relaxed);
+        self.home.store(0, Ordering::Relaxed);
+        self.first.store(0, Ordering::Relaxed);
         self.cache.store(0, Ordering::Relaxed);
         self.banks.store(0, Ordering::Relaxed);
         self.peers().clear();
@@ -179,6 +186,16 @@ impl Context {
         self.primary.load(Ordering::Relaxed)
     }
 
+    /// Whether it is a green context.
+    pub(crate) fn is_green(&self) -> bool {
+        self.home.load(Ordering::Relaxed) != 0
+    }
+
+    /// Of a green context: the first of its multiprocessors among the client's.
+    pub(crate) fn first_multiprocessor(&self) -> u32 {
+        self.first.load(Ordering::Relaxed)
+    }
+
     /// Whether the server has it.
     pub(crate) fn is_made(&self) -> bool {
         self.made.load(Ordering::Acquire)
@@ -216,6 +233,32 @@ impl Current {
         self.key.handle(Kind::Context)
     }
 
+    /// The handle of the context whose memory, code and events its streams use.
+    #[inline]
+    pub(crate) fn home_handle(&self) -> u64 {
+        match self.context.home.load(Ordering::Relaxed) {
+            0 => self.handle(),
+            home => home,
+        }
+    }
+
+    /// The context whose memory, code and events its streams use, ready for use: itself, but for a
+    /// green one.
+    ///
+    /// # Errors
+    /// As [`usable`].
+    pub(crate) fn home(&self) -> Result<Self, CUresult> {
+        match self.context.is_green() {
+            true => usable(self.session, self.home_handle()),
+            false => Ok(*self),
+        }
+    }
+
+    /// The handle of a green context.
+    pub(crate) fn green_handle(&self) -> u64 {
+        self.key.handle(Kind::GreenContext)
+    }
+
     /// A number that no other context of the process has or had.
     pub(crate) fn id(&self) -> u64 {
         u64::from(self.key.generation()) << 32 | u64::from(self.slot())
@@ -238,7 +281,12 @@ impl Current {
         self.session.post(&ContextCreate {
             context: self.slot(),
             device,
-            flags: self.context.flags.load(Ordering::Relaxed),
+            flags: self.context.flags.load(Ordering::Relaxed)
+                | if self.context.is_green() {
+                    CONTEXT_GREEN
+                } else {
+                    0
+                },
             share,
         })?;
         if granted.attribute(CUdevice_attribute::COMPUTE_MODE) != 0 {
@@ -568,12 +616,64 @@ impl Session {
         )
     }
 
+    /// The context of a green context's handle.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT for what names none that is alive.
+    pub(crate) fn green(&'static self, handle: u64) -> Result<Current, CUresult> {
+        let key = Key::of(handle, Kind::GreenContext).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        self.context(key.handle(Kind::Context))
+            .ok()
+            .filter(|current| current.context.is_green())
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// Makes a green context on a device, which uses its primary one: so many multiprocessors, the
+    /// first of them by its place among the client's.
+    pub(crate) fn create_green(
+        &'static self,
+        ordinal: CUdevice,
+        first: u32,
+        multiprocessors: u32,
+    ) -> Result<Current, CUresult> {
+        let primary = self.primary(ordinal)?;
+        primary.retain()?;
+        let home = primary.handle();
+        let made = self.new_context(ordinal, 0, multiprocessors, |context| {
+            context.home.store(home, Ordering::Relaxed);
+            context.first.store(first, Ordering::Relaxed);
+        });
+        if made.is_err() {
+            primary.release()?;
+        }
+        made
+    }
+
+    /// Ends a green context.
+    pub(crate) fn destroy_green(&'static self, handle: u64) -> Result<(), CUresult> {
+        let current = self.green(handle)?;
+        let primary = self.context(current.home_handle())?;
+        let ended = self.remove_context(&current);
+        primary.release()?;
+        ended
+    }
+
     /// Makes a context of its own on a device.
     pub(crate) fn create_context(
         &'static self,
         ordinal: CUdevice,
         flags: u32,
         multiprocessors: u32,
+    ) -> Result<Current, CUresult> {
+        self.new_context(ordinal, flags, multiprocessors, |_| {})
+    }
+
+    fn new_context(
+        &'static self,
+        ordinal: CUdevice,
+        flags: u32,
+        multiprocessors: u32,
+        and: impl FnOnce(&Context),
     ) -> Result<Current, CUresult> {
         self.device(ordinal)?;
         let table = &self.contexts.table;
@@ -584,6 +684,7 @@ impl Session {
                     context.fill(ordinal, flags);
                     let place = &context.multiprocessors;
                     place.store(multiprocessors, Ordering::Relaxed);
+                    and(context);
                 },
             )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -602,10 +703,15 @@ impl Session {
     /// Ends a context that is no primary one.
     pub(crate) fn destroy_context(&'static self, handle: u64) -> Result<(), CUresult> {
         let current = self.context(handle)?;
-        let table = &self.contexts.table;
-        if current.context.is_primary() {
+        if current.context.is_primary() || current.context.is_green() {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
+        self.remove_context(&current)
+    }
+
+    fn remove_context(&'static self, current: &Current) -> Result<(), CUresult> {
+        let table = &self.contexts.table;
+        let handle = current.handle();
         let ended = {
             let mut users = current.context.users();
             *users = 0;
@@ -687,6 +793,14 @@ pub(crate) fn current_as_it_is() -> Result<Current, CUresult> {
 #[inline(always)]
 pub(crate) fn current() -> Result<Current, CUresult> {
     ready(current_as_it_is()?)
+}
+
+/// The context whose memory, code and events the calling thread's context uses, ready for use.
+///
+/// # Errors
+/// As [`current`].
+pub(crate) fn home() -> Result<Current, CUresult> {
+    current()?.home()
 }
 
 /// The context of a handle, ready for use.

@@ -143,6 +143,12 @@ fn settable(
     }
 }
 
+/// The slot of the context whose code a context uses.
+fn slot_of(current: &Current) -> usize {
+    let home = Key::of(current.home_handle(), Kind::Context);
+    home.map_or(0, Key::index) as usize
+}
+
 impl Functions {
     pub(crate) fn new() -> Self {
         Self {
@@ -264,11 +270,11 @@ impl Functions {
     ) -> Result<(u64, &'static Function), CUresult> {
         let function = self.get(handle)?;
         let known = match function.module() {
-            0 => function.in_contexts[current.slot() as usize].load(Ordering::Acquire),
+            0 => function.in_contexts[slot_of(current)].load(Ordering::Acquire),
             _ => handle,
         };
         match self.get(known) {
-            Ok(found) if found.context() == current.handle() => Ok((known, found)),
+            Ok(found) if found.context() == current.home_handle() => Ok((known, found)),
             _ if function.module() != 0 => Err(CUresult::ERROR_INVALID_HANDLE),
             _ => self.load(function, current),
         }
@@ -283,7 +289,7 @@ impl Functions {
     ) -> Result<(u64, &'static Function), CUresult> {
         let session = current.session;
         let library = session.libraries.get(kernel.owner())?;
-        let module = library.module_in(current)?;
+        let module = library.module_in(&current.home()?)?;
         let made = session
             .modules
             .get(module)?
@@ -297,7 +303,7 @@ impl Functions {
                 self.set(session, handle, attribute, wanted)?;
             }
         }
-        kernel.in_contexts[current.slot() as usize].store(handle, Ordering::Release);
+        kernel.in_contexts[slot_of(current)].store(handle, Ordering::Release);
         Ok((handle, function))
     }
 

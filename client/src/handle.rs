@@ -22,6 +22,10 @@ pub(crate) enum Kind {
     Function = 0x45,
     /// CUlibrary
     Library = 0x46,
+    /// CUgreenCtx: the place is that of its context.
+    GreenContext = 0x47,
+    /// CUdevResourceDesc: what it describes is in the handle itself.
+    Resources = 0x48,
     /// CUmemoryPool
     Pool = 0x51,
     /// CUarray

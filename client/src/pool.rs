@@ -353,7 +353,7 @@ impl Pools {
         let bytes = bytes.checked_next_multiple_of(ALIGNMENT).ok_or(none)?;
         // Memory belongs to a context of the pool's device.
         let owner = match target.current.context.device() == pool.device {
-            true => target.current,
+            true => target.current.home()?,
             false => crate::context::usable(session, session.primary(pool.device)?.handle())?,
         };
         if let Some(address) = self.reuse(target, &pool, bytes, asked) {

@@ -39,7 +39,8 @@ const HEAD: &str = "\
 Made from the table in `cuda-abi/src/functions/rows.rs`; do not edit. To make it again:
 `cargo xtask coverage`.
 
-An absent function answers CUDA_ERROR_NOT_SUPPORTED, and the client's log (`OPENMPS_CLIENT_LOG`) names it.
+An absent function answers CUDA_ERROR_NOT_SUPPORTED, and the client's log (`OPENMPS_CLIENT_LOG`) names it. One that says
+why stays absent; one that does not is yet to be built.
 
 ";
 
@@ -58,6 +59,65 @@ const CLASSES: [(Class, &str); 6] = [
     ),
 ];
 
+/// Why functions whose names begin so, or are this, are not built. The first that fits counts.
+const REASONS: &[(&str, &str)] = &[
+    ("cuGraphicsEGL", EGL),
+    ("cuGraphicsResourceGetMappedEglFrame", EGL),
+    ("cuEGL", EGL),
+    ("cuGraphicsVDPAU", VDPAU),
+    ("cuVDPAU", VDPAU),
+    ("cuGraphics", GRAPHICS),
+    ("cuGL", GRAPHICS),
+    (
+        "cuDeviceGetNvSciSyncAttributes",
+        "NvSci: it is of Tegra systems and QNX",
+    ),
+    (
+        "cuMulticast",
+        "multicast: memory of several devices under one address needs NVSwitch objects that no other \
+         client may hold; CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED is 0",
+    ),
+    (
+        "cuFlushGPUDirectRDMAWrites",
+        "RDMA: no other device reaches the server's memory; CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED is 0",
+    ),
+    (
+        "cuCoredump",
+        "core dumps: they would hold what the server's other clients have on the device",
+    ),
+    (
+        "cuCheckpointProcess",
+        "checkpoints: the state on the device is the server's, and other clients' with it",
+    ),
+    (
+        "cuMemMapArrayAsync",
+        "sparse arrays: CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED is 0",
+    ),
+    (
+        "cuMemGetAttribute",
+        "exported by the driver, documented nowhere",
+    ),
+    ("cuDeviceRegisterAsyncNotification", NOTIFICATIONS),
+    ("cuDeviceUnregisterAsyncNotification", NOTIFICATIONS),
+    (
+        "cuLogs",
+        "the driver's own log: what went wrong is told in OPENMPS_CLIENT_LOG",
+    ),
+];
+
+const EGL: &str = "EGL: the server has no display";
+const VDPAU: &str = "VDPAU: the server has no display";
+const GRAPHICS: &str =
+    "graphics: the server shares no context of OpenGL's, and Direct3D is Windows'";
+const NOTIFICATIONS: &str = "the only notice is of a budget that is lowered, and a quota is never \
+                             lowered below what is in use";
+
+/// Why a function is not built, if that is to stay so.
+fn reason(name: &str) -> Option<&'static str> {
+    let fits = REASONS.iter().find(|(begins, _)| name.starts_with(begins));
+    fits.map(|(_, why)| *why)
+}
+
 fn row_line(out: &mut String, row: &Row) {
     let capture = match row.capture {
         Capture::Allowed => "allowed",
@@ -73,7 +133,10 @@ fn row_line(out: &mut String, row: &Row) {
     };
     let name = format!("`{}`", row.name);
     let built = match (row.is_built(), row.partial) {
-        (false, _) => "absent".to_owned(),
+        (false, _) => match reason(row.name) {
+            Some(why) => format!("absent: {why}"),
+            None => "absent".to_owned(),
+        },
         (true, Some(how)) => format!("partial: {how}"),
         (true, None) => "complete".to_owned(),
     };
@@ -106,4 +169,30 @@ fn line(out: &mut String, cells: &[&str]) {
     out.push_str("| ");
     out.push_str(&cells.join(" | "));
     out.push_str(" |\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_that_of_an_absent_function() {
+        for (begins, _) in REASONS {
+            let of_absent = ROWS
+                .iter()
+                .any(|row| !row.is_built() && row.name.starts_with(begins));
+            assert!(of_absent, "{begins}: nothing absent has this reason");
+        }
+    }
+
+    #[test]
+    fn what_is_built_needs_no_reason() {
+        for row in ROWS {
+            assert!(
+                !row.is_built() || reason(row.name).is_none(),
+                "{}",
+                row.name
+            );
+        }
+    }
 }

@@ -36,6 +36,10 @@ pub const MULTIPROCESSOR_COUNT: u32 = 16;
 /// Behind CUDA's attributes: how many multiprocessors the device has, of which [`MULTIPROCESSOR_COUNT`]
 /// tells the client's part. 0 where percentages count for nothing, as in a static partition.
 pub const ALL_MULTIPROCESSORS: u32 = DEVICE_ATTRIBUTES.len() as u32 + 1;
+/// Behind CUDA's attributes: in which steps a device's multiprocessors can be parted; 0 for one by one.
+pub const MULTIPROCESSOR_STEP: u32 = DEVICE_ATTRIBUTES.len() as u32 + 2;
+/// Behind CUDA's attributes: how many of a device's multiprocessors can be parted in these steps; 0 for all.
+pub const MULTIPROCESSORS_PARTED: u32 = DEVICE_ATTRIBUTES.len() as u32 + 3;
 /// CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
 pub const COMPUTE_MODE: u32 = 20;
 /// CU_DEVICE_ATTRIBUTE_PCI_BUS_ID

@@ -219,6 +219,10 @@ pub const IMAGE_REGISTERS_SHIFT: u32 = 8;
 /// Bit of [`Launch::flags`]: all blocks must be resident at once (cooperative launch).
 pub const LAUNCH_COOPERATIVE: u32 = 1;
 
+/// Bit of [`ContextCreate::flags`]: its kernels are those of the device's primary context, of whose
+/// multiprocessors it has a part (a green context). Beyond the flags that programs give.
+pub const CONTEXT_GREEN: u32 = 1 << 31;
+
 /// Bit of [`StreamCreate::flags`]: does not synchronise with the legacy stream (CU_STREAM_NON_BLOCKING).
 pub const STREAM_NON_BLOCKING: u32 = 1;
 

@@ -177,7 +177,7 @@ opaque_structs! {
     CUDA_EXTERNAL_MEMORY_HANDLE_DESC CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC
     CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS
     CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS CUDA_EXT_SEM_SIGNAL_NODE_PARAMS
-    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUdevResource CUmemDecompressParams CUmulticastObjectProp
+    CUDA_EXT_SEM_WAIT_NODE_PARAMS CUarrayMapInfo CUcheckpointCheckpointArgs CUcheckpointLockArgs CUcheckpointRestoreArgs CUcheckpointUnlockArgs CUmemDecompressParams CUmulticastObjectProp
 }
 
 #[cfg(test)]

@@ -220,7 +220,12 @@ impl Client for NvidiaClient {
         }
         let observer = Arc::clone(&self.common.observer);
         let device = Arc::clone(device);
-        let context = Arc::new(Context::new(id, device, request.share, observer));
+        let context = Arc::new(Context::new(
+            id,
+            device,
+            (request.share, request.flags),
+            observer,
+        ));
         self.claim.add(&context)?;
         self.common.add_context(Arc::clone(&context));
         // The legacy stream comes with its context.

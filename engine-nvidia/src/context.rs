@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
+use cuda_abi::operations::CONTEXT_GREEN;
 use cuda_abi::types::{CUcontext, CUstream};
 use engine::Observer;
 
@@ -24,6 +25,8 @@ pub(crate) struct Context {
     running: Arc<Running>,
     /// The part of the device that it asked for itself, in millionths; 0 if it did not.
     share: u32,
+    /// Its kernels are those of the device's primary context.
+    is_green: bool,
     /// The part of the device that its kernels stay in.
     part: Mutex<Arc<Part>>,
     /// Counts changes of the part.
@@ -44,17 +47,18 @@ pub(crate) struct Made {
 }
 
 impl Context {
-    /// A context whose kernels have all of the device. `share` is as in
+    /// A context whose kernels have all of the device. `share` and `flags` are as in
     /// [`ContextCreate`](cuda_abi::operations::ContextCreate).
     pub(crate) fn new(
         id: u32,
         device: Arc<Device>,
-        share: u32,
+        (share, flags): (u32, u32),
         observer: Arc<dyn Observer>,
     ) -> Self {
         Self {
             id,
             share,
+            is_green: flags & CONTEXT_GREEN != 0,
             part: Mutex::new(device.parts().whole()),
             epoch: AtomicU64::new(0),
             running: device.gate().join(),
@@ -71,6 +75,14 @@ impl Context {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Whether it runs the kernels of a context.
+    pub(crate) fn runs_kernels_of(&self, other: &Self) -> bool {
+        let of_home = self.is_green
+            && Arc::ptr_eq(&self.device, &other.device)
+            && other.id as usize == self.device.number();
+        std::ptr::eq(self, other) || of_home
     }
 
     /// The per cent of the device that it asked for itself.

@@ -9,8 +9,8 @@ use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::{
-    ClusterOccupancy, Copy, FunctionSet, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_STDOUT,
-    OutputTake, TensorMapEncode, TensorMapReplace,
+    CONTEXT_GREEN, ClusterOccupancy, ContextCreate, Copy, FunctionSet, Launch, ModuleUnload,
+    OUTPUT_NONE, OUTPUT_STDOUT, OutputTake, TensorMapEncode, TensorMapReplace,
 };
 use cuda_abi::tensor_maps::{Shape, Spec};
 use cuda_abi::types::{
@@ -634,4 +634,34 @@ fn the_driver_makes_tensor_maps() {
     for wrong in [&map[1..], &[&map[..], &[0]].concat(), &[0xff; 128]] {
         assert_eq!(replace(wrong), Err(CUresult::ERROR_INVALID_VALUE));
     }
+}
+
+#[test]
+fn a_green_context_runs_its_homes_kernels() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let module = guest.module(PTX);
+    let word = guest.commit(0, GRANULE);
+    for (context, stream, flags) in [(8, 40, CONTEXT_GREEN), (9, 41, 0)] {
+        let request = ContextCreate {
+            context,
+            device: 0,
+            flags,
+            share: 250_000,
+        };
+        guest.client.context_create(&request, &[]).unwrap();
+        guest.stream_in(stream, context).unwrap();
+    }
+    guest.launch(40, module, 1, 1, &poke(word, 7));
+    assert_eq!(guest.wait(40), Ok(()));
+    assert_eq!(guest.word(word), 7);
+    assert_ne!(controls.part(), 0, "in all of the device");
+    let one = simple_launch(module, 1, 1);
+    let refused = guest.launch_result(41, &one, &poke(word, 8));
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
+    guest.launch(0, module, 1, 1, &poke(word, 9));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!((guest.word(word), controls.part()), (9, 0));
 }

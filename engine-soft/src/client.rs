@@ -217,6 +217,10 @@ impl Client for SoftClient {
             millionths => (f64::from(millionths) / 1e4).min(100.0) as f32,
         };
         let context = Context::new(request.context, request.device, part, observer);
+        let context = match request.flags & operations::CONTEXT_GREEN {
+            0 => context,
+            _ => context.of_home(objects.context(request.device)?),
+        };
         let context = Arc::new(context);
         // The legacy stream comes with its context.
         objects.add_stream(request.context, 0, Arc::clone(&context))?;

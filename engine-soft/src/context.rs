@@ -23,8 +23,10 @@ pub(crate) struct Context {
     /// 0, or why every operation fails.
     code: AtomicU32,
     observer: Arc<dyn Observer>,
-    /// What its kernels print, and their heap.
+    /// What its kernels print, and their heap: of a green context its device's primary one's.
     pub(crate) services: Arc<Services>,
+    /// Its kernels are those of the device's primary context.
+    is_green: bool,
 }
 
 impl Context {
@@ -38,7 +40,24 @@ impl Context {
             code: AtomicU32::new(0),
             services: Arc::new(Services::new(Arc::clone(&observer))),
             observer,
+            is_green: false,
         }
+    }
+
+    /// Makes it a green context, with the kernels of its device's primary one.
+    pub(crate) fn of_home(self, home: &Self) -> Self {
+        Self {
+            services: Arc::clone(&home.services),
+            peers: AtomicU32::new(home.peers.load(Ordering::Relaxed)),
+            is_green: true,
+            ..self
+        }
+    }
+
+    /// Whether it runs the kernels of a context.
+    pub(crate) fn runs_kernels_of(&self, other: &Self) -> bool {
+        let of_home = self.is_green && other.device == self.device && other.id == self.device;
+        std::ptr::eq(self, other) || of_home
     }
 
     /// Whether operations can still be carried out.

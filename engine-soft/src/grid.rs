@@ -78,7 +78,7 @@ impl Grid {
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<Self, CUresult> {
-        if !Arc::ptr_eq(&module.context, context) {
+        if !context.runs_kernels_of(&module.context) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         if request.flags & !LAUNCH_COOPERATIVE != 0 {

@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{ALL_MULTIPROCESSORS, COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT};
+use cuda_abi::facts::{
+    ALL_MULTIPROCESSORS, COMPUTE_MODE, DeviceFacts, MULTIPROCESSOR_COUNT, MULTIPROCESSOR_STEP,
+    MULTIPROCESSORS_PARTED,
+};
 use cuda_abi::limits;
 use engine::arena::{EXTENT, HOST_BYTES};
 use engine::{Attachment, Engine, Owner, Region, Share, Window};
@@ -231,16 +234,23 @@ fn facts(
                 granted.min(engine.unreserved(ordinal))
             };
             *count = granted.cast_signed();
+            tell(device, MULTIPROCESSOR_STEP, granularity.step);
+            let parted = granularity.most.min(i32::MAX.cast_unsigned());
+            tell(device, MULTIPROCESSORS_PARTED, parted);
             if !limits.partitioned {
-                let place = ALL_MULTIPROCESSORS as usize;
-                device
-                    .attributes
-                    .resize(device.attributes.len().max(place + 1), 0);
-                device.attributes[place] = all.cast_signed();
+                tell(device, ALL_MULTIPROCESSORS, all);
             }
         }
     }
     facts
+}
+
+/// Tells of something that is behind CUDA's attributes.
+fn tell(device: &mut DeviceFacts, place: u32, value: u32) {
+    let place = place as usize;
+    let attributes = &mut device.attributes;
+    attributes.resize(attributes.len().max(place + 1), 0);
+    attributes[place] = value.cast_signed();
 }
 
 /// Of each device's multiprocessors, how many a client was told of, and how many there are.

@@ -9,7 +9,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::current;
+use crate::context::home as current;
 use crate::handle::Kind;
 use crate::params::{In, Out};
 use crate::session::session;

@@ -11,7 +11,7 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::stream::query;
-use crate::context::current;
+use crate::context::home as current;
 use crate::event::Event;
 use crate::graph::capture;
 use crate::graph::node::Payload;

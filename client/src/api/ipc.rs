@@ -10,7 +10,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::{Current, current};
+use crate::context::{Current, home as current};
 use crate::handle::Kind;
 use crate::memory::{Origin, Range};
 use crate::params::Out;

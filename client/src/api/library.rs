@@ -11,7 +11,7 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::module::{c_name, image_at, image_of_file};
-use crate::context::{self, current, usable};
+use crate::context::{self, home as current, usable};
 use crate::function::Function;
 use crate::handle::Kind;
 use crate::image::Image;

@@ -15,7 +15,7 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::memory::{check_in_window, note};
-use crate::context::{current, current_as_it_is};
+use crate::context::{current_as_it_is, home as current};
 use crate::managed::{Advised, NOWHERE};
 use crate::memory::{Origin, Range};
 use crate::params::{BytesOut, List, Out};

@@ -10,7 +10,7 @@ use cuda_abi::types::{
 };
 
 use super::{Outcome, narrow};
-use crate::context::{Current, current, current_as_it_is};
+use crate::context::{Current, current_as_it_is, home as current};
 use crate::memory::{Origin, Range};
 use crate::params::Out;
 use crate::session::{Session, session};

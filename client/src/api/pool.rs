@@ -31,18 +31,19 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
     let current = &target.current;
     if let Some(capture) = target.standing()? {
         // The graph's own memory: it is there from now on, and the program's while a launch says so.
-        let made = Allocation::new(current, bytes as u64, false)?;
+        let made = Allocation::new(&current.home()?, bytes as u64, false)?;
         let address = made.address();
         capture.add(target, Payload::Allocate(made))?;
         return dptr.set(address);
     }
     let pools = &current.session.pools;
     let address = pools.allocate(target, pool, bytes as u64)?;
+    let home = current.home()?;
     let range = Range {
         pool,
-        ..Range::new(current, Origin::Device, address, bytes as u64)
+        ..Range::new(&home, Origin::Device, address, bytes as u64)
     };
-    super::memory::note(current, range)?;
+    super::memory::note(&home, range)?;
     dptr.set(address)
 }
 

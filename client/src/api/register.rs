@@ -9,7 +9,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::{Current, current};
+use crate::context::{Current, home as current};
 use crate::registered::Request;
 use crate::session::session;
 

@@ -182,9 +182,22 @@ pub(crate) fn cuStreamGetCtx_v2(
     ctx: Out<CUcontext>,
     green_ctx: Out<CUgreenCtx>,
 ) -> Outcome {
-    cuStreamGetCtx(stream, ctx)?;
-    green_ctx.set_if(CUgreenCtx::NULL);
+    let current = stream::target(stream)?.current;
+    // Of a green one the context that it uses.
+    ctx.set(CUcontext::from_bits(current.home_handle()))?;
+    green_ctx.set_if(match current.context.is_green() {
+        true => CUgreenCtx::from_bits(current.green_handle()),
+        false => CUgreenCtx::NULL,
+    });
     Ok(())
+}
+
+pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>) -> Outcome {
+    let current = stream::target(stream)?.current;
+    ctx.set(match current.context.is_green() {
+        true => CUgreenCtx::from_bits(current.green_handle()),
+        false => CUgreenCtx::NULL,
+    })
 }
 
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> Outcome {

@@ -9,7 +9,7 @@ use cuda_abi::types::{
 
 use super::{Outcome, given};
 use crate::array::Texture;
-use crate::context::{Current, current};
+use crate::context::{Current, home as current};
 use crate::handle::Kind;
 use crate::params::{In, Out};
 use crate::session::{Session, session};

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
 use cuda_abi::facts::DeviceFacts;
+use cuda_abi::operations::ContextCreate;
 use cuda_abi::types::*;
 use transport::handshake::{self, Packet, Purpose, Welcome};
 use transport::session::{Publisher, ServerEnd, SessionMemory};
@@ -26,6 +27,8 @@ pub(crate) struct Shared {
     pub launches: Mutex<Vec<Launched>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
+    /// The contexts that were made.
+    pub contexts: Mutex<Vec<ContextCreate>>,
     /// How many tensor maps were asked for.
     pub tensor_maps: Mutex<u32>,
     /// Open while kernels called `gate` may finish.

@@ -379,6 +379,9 @@ impl Operations for Server<'_> {
     }
 
     fn context_create(&mut self, request: &ContextCreate, _: &[u8]) -> Posted {
+        let mut contexts = self.shared.contexts.lock().expect("unpoisoned");
+        contexts.push(*request);
+        drop(contexts);
         assert!(
             self.contexts
                 .insert(request.context, request.device)

@@ -353,7 +353,7 @@ macro_rules! for_each_function {
                 partial "not for events of other processes" =>
                 fn cuCtxWaitEvent(ctx: val(CUcontext), event: val(CUevent));
             /// Gives a resource that a context was made from.
-            absent 66 since 12040 capture allowed survives none =>
+            local 66 since 12040 capture allowed survives none =>
                 fn cuCtxGetDevResource(
                     ctx: val(CUcontext), result: struct_out(CUdevResource),
                     kind: val(CUdevResourceType));
@@ -2333,53 +2333,56 @@ macro_rules! for_each_function {
                     num_ext_sems: len(u32, ext_sem_array), stream: val(CUstream));
             // Green contexts and device resources.
             /// Gives the context of a green context.
-            absent 500 since 12040 capture allowed survives none =>
+            local 500 since 12040 capture allowed survives none =>
                 fn cuCtxFromGreenCtx(context: out(CUcontext), ctx: val(CUgreenCtx));
             /// Makes a descriptor of device resources.
-            absent 501 since 12040 capture allowed survives none =>
+            local 501 since 12040 capture allowed survives none =>
                 fn cuDevResourceGenerateDesc(
                     desc: out(CUdevResourceDesc), resources: list(CUdevResource, nb_resources),
                     nb_resources: len(u32, resources));
             /// Splits multiprocessors into groups.
-            absent 502 since 12040 capture allowed survives none =>
+            local 502 since 12040 capture allowed survives none
+                partial "on a device whose parts come in groups what is in no group is left over, so that an H200 has 7 groups of 16 where NVIDIA's driver finds 8" =>
                 fn cuDevSmResourceSplitByCount(
                     result: list_out(CUdevResource, nb_groups), nb_groups: inout(u32),
                     input: struct_in(CUdevResource), remaining: struct_out(CUdevResource),
                     use_flags: val(u32), min_count: val(u32));
             /// Gives a resource of a device.
-            absent 503 since 12040 capture allowed survives none =>
+            local 503 since 12040 capture allowed survives none =>
                 fn cuDeviceGetDevResource(
                     device: val(CUdevice), result: struct_out(CUdevResource),
                     kind: val(CUdevResourceType));
             /// Makes a green context: a context with a share of the multiprocessors.
-            absent 504 since 12040 capture prohibited survives replayed =>
+            create 504 since 12040 capture prohibited survives replayed
+                partial "as many multiprocessors as the description says, apart from other green contexts' while these leave enough in one run; a fault in it is its own" =>
                 fn cuGreenCtxCreate(
                     ctx: new(CUgreenCtx), desc: val(CUdevResourceDesc), device: val(CUdevice),
                     flags: val(u32));
             /// Ends a green context.
-            absent 505 since 12040 capture prohibited survives replayed =>
+            post 505 since 12040 capture prohibited survives replayed =>
                 fn cuGreenCtxDestroy(ctx: val(CUgreenCtx));
             /// Gives a resource of a green context.
-            absent 506 since 12040 capture allowed survives none =>
+            local 506 since 12040 capture allowed survives none =>
                 fn cuGreenCtxGetDevResource(
                     ctx: val(CUgreenCtx), result: struct_out(CUdevResource),
                     kind: val(CUdevResourceType));
             /// Gives the number of a green context.
-            absent 507 since 12090 capture allowed survives none =>
+            local 507 since 12090 capture allowed survives none =>
                 fn cuGreenCtxGetId(green_ctx: val(CUgreenCtx), green_ctx_id: out(u64));
             /// Records an event after all work of a green context.
-            absent 508 since 12040 capture prohibited survives none =>
+            post 508 since 12040 capture prohibited survives none =>
                 fn cuGreenCtxRecordEvent(ctx: val(CUgreenCtx), event: val(CUevent));
             /// Makes a stream of a green context.
-            absent 509 since 12050 capture prohibited survives replayed =>
+            create 509 since 12050 capture prohibited survives replayed =>
                 fn cuGreenCtxStreamCreate(
                     stream: new(CUstream), green_ctx: val(CUgreenCtx), flags: val(u32),
                     priority: val(i32));
             /// Makes all later work of a green context wait for an event.
-            absent 510 since 12040 capture prohibited survives none =>
+            post 510 since 12040 capture prohibited survives none
+                partial "not for events of other processes" =>
                 fn cuGreenCtxWaitEvent(ctx: val(CUgreenCtx), event: val(CUevent));
             /// Gives the green context of a stream.
-            absent 511 since 12040 capture allowed survives none =>
+            local 511 since 12040 capture allowed survives none =>
                 fn cuStreamGetGreenCtx(stream: val(CUstream), ctx: out(CUgreenCtx));
             // Graphics resources.
             /// Registers an EGL image.

@@ -156,7 +156,7 @@ open_enums! {
     CUcoredumpSettings {}
 
     /// A kind of device resource.
-    CUdevResourceType {}
+    CUdevResourceType { INVALID = 0, SM = 1 }
 
     /// How a texture interpolates.
     CUfilter_mode {

@@ -9,15 +9,28 @@
 use core::ffi::c_void;
 
 use super::{
-    CUaddress_mode, CUarray, CUarray_format, CUcontext, CUdeviceptr, CUdeviceptr_v1,
-    CUexecAffinityType, CUfilter_mode, CUfunction, CUlaunchAttributeID, CUmemorytype,
-    CUresourcetype, CUstream,
+    CUaddress_mode, CUarray, CUarray_format, CUcontext, CUdevResourceType, CUdeviceptr,
+    CUdeviceptr_v1, CUexecAffinityType, CUfilter_mode, CUfunction, CUlaunchAttributeID,
+    CUmemorytype, CUresourcetype, CUstream,
 };
 
 /// Sixteen bytes that name something for good, in memory order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CUuuid(pub [u8; 16]);
+
+/// A part of what a device has: some of its multiprocessors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct CUdevResource {
+    pub r#type: CUdevResourceType,
+    /// The driver's own: where in the device it is.
+    pub _internal_padding: [u8; 92],
+    pub smCount: u32,
+    pub minSmPartitionSize: u32,
+    pub smCoscheduledAlignment: u32,
+    pub _rest: [u8; 36],
+}
 
 /// One launch of a cooperative one on several devices.
 #[derive(Clone, Copy, Debug)]
@@ -391,6 +404,14 @@ mod tests {
     #[test]
     fn small_structures() {
         assert_eq!(size_of::<CUuuid>(), 16);
+        assert_eq!(size_of::<CUdevResource>(), 144);
+        assert_eq!(offset_of!(CUdevResource, smCount), 96);
+        assert_eq!(size_of::<CUDA_LAUNCH_PARAMS>(), 56);
+        assert_eq!(offset_of!(CUDA_LAUNCH_PARAMS, hStream), 40);
+        assert_eq!(
+            (size_of::<CUtensorMap>(), align_of::<CUtensorMap>()),
+            (128, 64)
+        );
         assert_eq!(size_of::<CUdevprop>(), 56);
         assert_eq!(size_of::<CUexecAffinityParam>(), 8);
         assert_eq!(size_of::<CUctxCreateParams>(), 24);

@@ -78,7 +78,7 @@ impl NvidiaClient {
     ) -> Result<Work, CUresult> {
         let stream = self.stream(at.stream)?;
         let module = self.module(request.module)?;
-        if !Arc::ptr_eq(stream.context(), module.context()) {
+        if !stream.context().runs_kernels_of(module.context()) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let mut launch = Launch::new(module, request, data)?;

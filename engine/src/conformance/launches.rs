@@ -1,8 +1,8 @@
 //! Launches: what they do and what they may ask for.
 
 use cuda_abi::operations::{
-    FunctionSet, LAUNCH_COOPERATIVE, Launch, ModuleUnload, OUTPUT_NONE, OUTPUT_PIECE,
-    OUTPUT_STDOUT, OutputTake, STREAM_DEPTH,
+    CONTEXT_GREEN, ContextCreate, ContextDestroy, FunctionSet, LAUNCH_COOPERATIVE, Launch,
+    ModuleUnload, OUTPUT_NONE, OUTPUT_PIECE, OUTPUT_STDOUT, OutputTake, STREAM_DEPTH,
 };
 use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
 
@@ -31,6 +31,37 @@ pub fn saxpy(engine: &dyn Engine) {
     assert!(guest.download(y, bytes) == expected.collect::<Vec<u8>>());
     // No thread wrote beyond the end.
     assert_eq!(guest.word(y + bytes), 0);
+}
+
+/// A green context runs the kernels of its device's primary context; another context does not.
+pub fn a_green_context_runs_its_homes_kernels(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::POKE);
+    let word = guest.commit(0, GRANULE);
+    for (context, stream, flags) in [(8, 40, CONTEXT_GREEN), (9, 41, 0)] {
+        let request = ContextCreate {
+            context,
+            device: 0,
+            flags,
+            share: 500_000,
+        };
+        let made = guest.client.context_create(&request, &[]);
+        made.expect("a context");
+        guest.stream_in(stream, context).expect("a stream");
+    }
+    guest.launch(40, module, 1, 1, &params(&[word, 7]));
+    assert_eq!(guest.wait(40), Ok(()));
+    assert_eq!(guest.word(word), 7);
+    let one = simple_launch(module, 1, 1);
+    let refused = guest.launch_result(41, &one, &params(&[word, 8]));
+    assert_eq!(refused, Err(CUresult::ERROR_INVALID_HANDLE));
+    // Its end takes nothing of its home's along.
+    let request = ContextDestroy { context: 8 };
+    let ended = guest.client.context_destroy(&request, &[]);
+    ended.expect("a context that ends");
+    guest.launch(0, module, 1, 1, &params(&[word, 9]));
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(word), 9);
 }
 
 /// Many launches one after another, of two kernels: each has its own parameters, and they go in order.

@@ -257,7 +257,7 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> 
         current = context::usable(session, current.handle())?;
     }
     let managed = params.allocType == MANAGED;
-    let made = Allocation::new(&current, params.bytesize as u64, managed)?;
+    let made = Allocation::new(&current.home()?, params.bytesize as u64, managed)?;
     Ok(Payload::Allocate(made))
 }
 

@@ -6,6 +6,7 @@ mod code;
 mod conditional;
 mod contexts;
 mod graphs;
+mod green;
 mod links;
 mod memory;
 mod old_launches;
