@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn who_grows_without_end_leaves_some_for_the_next() {
         let mut arena = Arena::default();
-        let mut greedy = |arena: &mut Arena| {
+        let greedy = |arena: &mut Arena| {
             let mut grown = 0;
             while let Some(window) = arena.grow(grown, 160 << 30) {
                 grown += window.bytes;
