@@ -20,6 +20,8 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 0),
     // Memory of the program's own making, and what is shared with others.
     (Attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),
+    // Memory that is asked for compressed is plain, and says so of itself.
+    (Attribute::GENERIC_COMPRESSION_SUPPORTED, 0),
     (Attribute::MULTICAST_SUPPORTED, 0),
     // Descriptors only.
     (Attribute::MEMPOOL_SUPPORTED_HANDLE_TYPES, 1),

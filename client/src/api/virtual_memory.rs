@@ -10,7 +10,8 @@ use cuda_abi::operations::{
     PhysicalImport, PhysicalMap, PhysicalRelease, PhysicalUnmap,
 };
 use cuda_abi::types::{
-    CU_MEM_LOCATION_TYPE_DEVICE, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags,
+    CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags,
     CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
 };
@@ -32,8 +33,13 @@ const MAGIC: [u8; 8] = *b"OMPSphys";
 
 /// The ordinal of a device that physical memory may be on.
 fn device_at(session: &Session, location: CUmemLocation) -> Result<i32, CUresult> {
-    if location.r#type != CU_MEM_LOCATION_TYPE_DEVICE {
-        return Err(WRONG);
+    match location.r#type {
+        CU_MEM_LOCATION_TYPE_DEVICE => {}
+        // As the attributes of host memory say, which NCCL asks for so all the same.
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => return Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => return Err(WRONG),
     }
     let device = session.device(location.id)?;
     // The attribute's first name.
