@@ -18,6 +18,7 @@ use transport::socket::Connection;
 
 use crate::addresses::{Account, First};
 use crate::commons::Commons;
+use crate::descriptors::Descriptors;
 use crate::gate::Gate;
 use crate::groups::{Group, Groups, limits_of};
 use crate::log::Named;
@@ -55,6 +56,8 @@ pub struct Host {
     pub news: Board,
     /// What clients share.
     pub sharing: Arc<Sharing>,
+    /// Descriptors that they were given.
+    pub descriptors: Arc<Descriptors>,
     /// What clients may have together.
     pub groups: Groups,
     /// Who may have contexts.
@@ -282,7 +285,7 @@ pub struct Admitted {
 pub fn admit(
     host: &Arc<Host>,
     admit: &Admit,
-    connection: &Connection,
+    connection: &Arc<Connection>,
     memory: Vec<OwnedFd>,
     name: Named,
     ender: &Ender,
@@ -377,7 +380,12 @@ pub fn admit(
             name,
             share: limits.share,
             partition: company.partition,
-            commons: Commons::new(host.sharing.clone(), admit.uid),
+            commons: Commons::new(
+                host.sharing.clone(),
+                host.descriptors.clone(),
+                connection.clone(),
+                admit.uid,
+            ),
             addresses: Account::default(),
         }),
         consumer,

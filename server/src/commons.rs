@@ -14,7 +14,9 @@ use cuda_abi::operations::{
 };
 use engine::Window;
 use engine::arena::GRANULE;
+use transport::socket::Connection;
 
+use crate::descriptors::Descriptors;
 use crate::memory::Block;
 use crate::observer::Shared;
 use crate::progress::{Progress, shared_event};
@@ -34,6 +36,9 @@ const MOST_OBJECTS: usize = 1 << 14;
 #[derive(Debug)]
 pub struct Commons {
     sharing: Arc<Sharing>,
+    descriptors: Arc<Descriptors>,
+    /// The client's socket, over which it is given descriptors.
+    connection: Arc<Connection>,
     user: u32,
     /// Blocks of this client that others may open, by address.
     exports: HashMap<u64, Export>,
@@ -85,7 +90,6 @@ struct Open {
 #[derive(Debug)]
 struct Physical {
     memory: Arc<PhysicalMemory>,
-    offer: Option<Offer>,
 }
 
 /// A record of a shared event. It is past when this is dropped, however that comes.
@@ -104,9 +108,16 @@ impl Drop for Mark {
 impl Commons {
     /// Of a client that shares nothing yet.
     #[must_use]
-    pub fn new(sharing: Arc<Sharing>, user: u32) -> Self {
+    pub fn new(
+        sharing: Arc<Sharing>,
+        descriptors: Arc<Descriptors>,
+        connection: Arc<Connection>,
+        user: u32,
+    ) -> Self {
         Self {
             sharing,
+            descriptors,
+            connection,
             user,
             exports: HashMap::new(),
             lingering: Vec::new(),
@@ -293,15 +304,12 @@ impl Session {
                 offered(offer, sharing, *user, Thing::Event(event))
             }
             Exposed::Physical => {
-                let Commons {
-                    physical,
-                    sharing,
-                    user,
-                    ..
-                } = &mut self.commons;
-                let physical = physical.get_mut(&request.object).ok_or(WRONG)?;
-                let thing = Thing::Physical(physical.memory.clone());
-                offered(&mut physical.offer, sharing, *user, thing)
+                let commons = &self.commons;
+                let physical = commons.physical.get(&request.object).ok_or(WRONG)?;
+                let who = (self.shared.session(), commons.user);
+                let (sharing, connection) = (&commons.sharing, &commons.connection);
+                let memory = &physical.memory;
+                commons.descriptors.give(sharing, who, memory, connection)
             }
         }
     }
@@ -458,13 +466,11 @@ impl Session {
         let memory = Arc::new(PhysicalMemory {
             held,
             kept: OnceLock::new(),
+            left: OnceLock::new(),
             charge,
         });
         self.commons.charged.push(Arc::downgrade(&memory));
-        let offer = None;
-        self.commons
-            .physical
-            .insert(handle, Physical { memory, offer });
+        self.commons.physical.insert(handle, Physical { memory });
         Ok(())
     }
 
@@ -505,6 +511,14 @@ impl Session {
             let PhysicalCharge { device, bytes, .. } = memory.charge;
             if let Some(kept) = self.memory.part_with(device, bytes) {
                 let _ = memory.kept.set(kept);
+                continue;
+            }
+            let (user, most) = (self.commons.user, self.memory.limit(device));
+            if !self.commons.descriptors.leave(user, &memory, most) {
+                self.name.line(format_args!(
+                    "{bytes} bytes of device {device} are not held by descriptors any more: clients of user \
+                     {user} that have gone left more than one may have"
+                ));
             }
         }
     }
@@ -525,8 +539,7 @@ impl Session {
             device: memory.charge.device,
         };
         // It goes on to count against the quota of whoever allocated it.
-        let offer = None;
-        commons.physical.insert(handle, Physical { memory, offer });
+        commons.physical.insert(handle, Physical { memory });
         Ok(reply)
     }
 

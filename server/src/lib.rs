@@ -8,7 +8,7 @@
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `addresses`: who has which
 //!   windows; `images`: its images;
 //! * `pinned`: what host memory all clients may have together;
-//! * `modules`, `arrays`: what it has of them; `commons`, `sharing`: what it shares with others;
+//! * `modules`, `arrays`: what it has of them; `commons`, `sharing`, `descriptors`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
 //! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
 //! * `observer`: what the engine tells; `log`: what is said of a client;
@@ -21,6 +21,7 @@ mod admission;
 mod arrays;
 mod changes;
 mod commons;
+mod descriptors;
 mod gate;
 mod groups;
 mod heap;

@@ -202,6 +202,14 @@ impl Memory {
         }
     }
 
+    /// Bytes of a device that the client may have.
+    #[must_use]
+    pub fn limit(&self, device: u32) -> u64 {
+        self.devices
+            .get(device as usize)
+            .map_or(0, |pool| pool.limit)
+    }
+
     /// Bytes of each device that count against its quota.
     #[must_use]
     pub fn used(&self) -> Vec<u64> {

@@ -18,6 +18,7 @@ use transport::handshake::{self, Admit, Ending, Packet};
 use transport::socket::{Connection, SocketError};
 
 use crate::admission::Host;
+use crate::descriptors::Descriptors;
 use crate::gate::{Gate, Open};
 use crate::groups::{Groups, Wrong};
 use crate::listed::all_listed;
@@ -45,6 +46,8 @@ const MAX_UNTOLD: usize = 4096;
 /// Events, by the number in the kernel's event.
 const DAEMON: u64 = 0;
 const NEWS: u64 = 1;
+/// The last number that there is.
+const DESCRIPTORS: u64 = u64::MAX;
 /// From here on a session's number, twice: for its process and, plus one, for its socket.
 const FIRST_SESSION: u64 = 2;
 
@@ -113,6 +116,7 @@ pub fn run_gated(
                 engine,
                 news: Board::new()?,
                 sharing: Arc::default(),
+                descriptors: Arc::new(Descriptors::new()?),
                 groups: Groups::default(),
                 gate,
                 pinned: Arc::new(Pinned::of_this_machine()),
@@ -129,6 +133,8 @@ pub fn run_gated(
     };
     server.watch(&server.connection, DAEMON, EventFlags::IN)?;
     server.watch(&server.sessions.host.news, NEWS, EventFlags::IN)?;
+    let descriptors = server.sessions.host.descriptors.as_fd();
+    server.watch(descriptors, DESCRIPTORS, EventFlags::IN)?;
     server.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
     server.run()?;
@@ -207,6 +213,11 @@ impl Server {
                         self.tell_untold();
                     }
                     NEWS => self.hear_news(),
+                    DESCRIPTORS => {
+                        let closed = self.sessions.host.descriptors.take_closed();
+                        // The memory may have to be waited for.
+                        self.aside(move |_, _| drop(closed));
+                    }
                     number => self.client_ended(number - FIRST_SESSION),
                 }
             }

@@ -41,7 +41,7 @@ impl Sessions {
         &self,
         packet: &Admit,
         pidfd: &OwnedFd,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         memory: Vec<OwnedFd>,
         ender: &Ender,
     ) -> Ending {
@@ -77,7 +77,7 @@ impl Sessions {
     fn serve_until_end(
         &self,
         packet: &Admit,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         memory: Vec<OwnedFd>,
         name: &Named,
         ender: &Ender,

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use cuda_abi::CUresult;
 use engine::{Held, Window};
 
+use crate::descriptors::Left;
 use crate::groups::Kept;
 use crate::observer::Shared;
 use crate::progress::shared_event;
@@ -207,6 +208,8 @@ pub struct PhysicalMemory {
     pub held: Held,
     /// What it counts for its allocator's group when the allocator is gone.
     pub kept: OnceLock<Kept>,
+    /// Or for its user; nothing if the user has too much so already, and descriptors do not hold it.
+    pub left: OnceLock<Option<Left>>,
     /// What it is, and counts for its allocator. Last, so that the memory is free by the time that it may be
     /// allocated anew.
     pub charge: PhysicalCharge,

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+use transport::socket::Listener;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_memories");
 
@@ -150,6 +152,86 @@ fn clients_killed_with_memory_of_any_kind_leave_nothing() {
         eventually("the last client is gone", || daemon.clients().is_empty());
     }
     assert_eq!(daemon.server(), server, "the server lives");
+}
+
+/// What a new client finds in a descriptor.
+fn found_in(daemon: &Daemon, descriptor: &OwnedFd) -> String {
+    let path = daemon.pipe().join("to-import");
+    let listener = Listener::bind(&path).unwrap();
+    let mut client = command(daemon, &["import", path.to_str().unwrap()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let connection = listener.accept().unwrap();
+    connection.send(b"here", &[descriptor.as_fd()]).unwrap();
+    let mut line = String::new();
+    let output = client.stdout.as_mut().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    assert!(client.wait().unwrap().success());
+    std::fs::remove_file(&path).unwrap();
+    line.trim().to_owned()
+}
+
+/// A client that has exported memory, and the descriptor.
+fn exporter(daemon: &Daemon, limit: &str) -> (Talker, OwnedFd) {
+    let path = daemon.pipe().join("exported");
+    let listener = Listener::bind(&path).unwrap();
+    let mut child = command(daemon, &["export", path.to_str().unwrap()])
+        .env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (_, mut descriptors) = listener.accept().unwrap().receive().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let mut talker = Talker {
+        input: child.stdin.take().unwrap(),
+        output: BufReader::new(child.stdout.take().unwrap()),
+        child,
+    };
+    assert_eq!(talker.hear(), "exported");
+    (talker, descriptors.pop().unwrap())
+}
+
+#[test]
+fn a_descriptor_holds_its_memory_until_its_last_copy_is_closed() {
+    let daemon = Daemon::start();
+    let free = free_memory(&daemon);
+    let (mut owner, descriptor) = exporter(&daemon, "");
+    assert_eq!(found_in(&daemon, &descriptor), "right");
+    assert_eq!(owner.ask("release"), "released");
+    assert_eq!(
+        found_in(&daemon, &descriptor),
+        "right",
+        "without its handle"
+    );
+    owner.kill();
+    eventually("the owner is gone", || daemon.clients().is_empty());
+    let copy = descriptor.try_clone().unwrap();
+    drop(descriptor);
+    assert_eq!(found_in(&daemon, &copy), "right", "without its owner");
+    assert_ne!(free_memory(&daemon), free);
+    drop(copy);
+    eventually("the memory is free", || free_memory(&daemon) == free);
+}
+
+#[test]
+fn descriptors_of_the_dead_hold_no_more_than_one_client_may_have() {
+    let daemon = Daemon::start();
+    let free = free_memory(&daemon);
+    let mut held = Vec::new();
+    for left in ["right", "error 1"] {
+        let (owner, descriptor) = exporter(&daemon, "0=100M");
+        assert_eq!(found_in(&daemon, &descriptor), "right");
+        owner.kill();
+        eventually("the owner is gone", || daemon.clients().is_empty());
+        assert_eq!(found_in(&daemon, &descriptor), left);
+        held.push(descriptor);
+    }
+    assert!(daemon.server_log().contains("are not held by descriptors"));
+    assert_eq!(found_in(&daemon, &held[0]), "right", "as before");
+    held.clear();
+    eventually("the memory is free", || free_memory(&daemon) == free);
 }
 
 #[test]

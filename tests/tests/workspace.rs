@@ -30,7 +30,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "transport",
         ],
     ),
-    ("tests", &["cuda-abi"]),
+    ("tests", &["cuda-abi", "transport"]),
     ("benches", &["cuda-abi", "tests", "transport"]),
     ("xtask", &["cuda-abi"]),
 ];

@@ -31,6 +31,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the records' form is the memory of a little-endian machine");
 
+pub mod descriptor;
 pub mod doorbell;
 pub mod handshake;
 #[cfg(not(loom))]

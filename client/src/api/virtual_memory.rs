@@ -16,6 +16,8 @@ use cuda_abi::types::{
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
 };
 
+use transport::descriptor;
+
 use super::Outcome;
 use crate::context::{current, current_as_it_is, usable};
 use crate::memory::{Origin, Range};
@@ -27,9 +29,6 @@ const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
 /// Places that an access list may name; more than there are.
 const MOST_PLACES: usize = 4096;
-
-/// What a file that stands for physical memory begins with; the token follows.
-const MAGIC: [u8; 8] = *b"OMPSphys";
 
 /// The ordinal of a device that physical memory may be on.
 fn device_at(session: &Session, location: CUmemLocation) -> Result<i32, CUresult> {
@@ -358,6 +357,8 @@ pub(crate) fn cuMemExportToShareableHandle(
     if physical.handle_types & posix.0 == 0 {
         return Err(WRONG);
     }
+    // Held until the descriptor is here, which comes by another way than the reply.
+    let _state = session.virtual_memory.lock();
     let ExposeReply { token } = session
         .call(&Expose {
             kind: Exposed::Physical as u32,
@@ -365,7 +366,8 @@ pub(crate) fn cuMemExportToShareableHandle(
             bytes: 0,
         })?
         .fields;
-    let file = file_of(MAGIC, token).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+    let file = descriptor::receive(session.link().connection(), token)
+        .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     // SAFETY: not NULL; the program promises room for an int.
     unsafe {
         shareable_handle
@@ -389,7 +391,7 @@ pub(crate) fn cuMemImportFromShareableHandle(
     // The descriptor itself travels in the pointer.
     let number = i32::try_from(os_handle.addr()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let token = token_in(MAGIC, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let token = descriptor::token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
     let reply = session.call(&PhysicalImport { handle: new, token })?;
     let fields = reply.fields;
@@ -412,8 +414,10 @@ mod tests {
 
     use super::*;
 
+    const MAGIC: [u8; 8] = *b"OMPStest";
+
     #[test]
-    fn a_file_stands_for_physical_memory_and_others_do_not() {
+    fn a_file_stands_for_one_thing_and_others_do_not() {
         let token = [1, u64::MAX, 3, 4];
         let file = file_of(MAGIC, token).unwrap();
         assert_eq!(token_in(MAGIC, file.as_fd()), Some(token));

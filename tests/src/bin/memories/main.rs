@@ -10,6 +10,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{finish, hear, say};
 
+mod exported;
 mod large;
 mod quota;
 
@@ -81,6 +82,7 @@ functions! {
     map = "cuMemMap"(Address, usize, usize, u64, u64);
     access = "cuMemSetAccess"(Address, usize, *const u32, usize);
     export = "cuMemExportToShareableHandle"(*mut c_int, u64, c_uint, u64);
+    import = "cuMemImportFromShareableHandle"(*mut u64, *mut c_void, c_uint);
     ipc_get = "cuIpcGetMemHandle"(*mut [u8; 64], Address);
     ipc_open = "cuIpcOpenMemHandle_v2"(*mut Address, [u8; 64], c_uint);
     ipc_close = "cuIpcCloseMemHandle"(Address);
@@ -124,6 +126,8 @@ fn main() {
         "large-quota" => large::large_quota(),
         "beyond" => large::beyond(),
         "confined" => large::confined(),
+        "export" => exported::export(&arguments[1]),
+        "import" => exported::import(&arguments[1]),
         "hold" => hold(&arguments[1]),
         "free" => free(),
         "registered" => registered(),
