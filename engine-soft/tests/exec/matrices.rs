@@ -240,3 +240,111 @@ fn products_are_of_rows_and_columns() {
         float,
     );
 }
+
+/// Small whole numbers, the same each time.
+fn numbers(count: usize, step: usize) -> Vec<i32> {
+    (0..count).map(|i| (i * step % 11) as i32 - 5).collect()
+}
+
+#[test]
+fn squares_are_loaded_multiplied_and_stored() {
+    for (left, right, sums) in [
+        ("row", "col", "row"),
+        ("col", "row", "col"),
+        ("row", "row", "row"),
+    ] {
+        let list = |name: &str, count: usize| {
+            let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+            format!("{{{}}}", all.join(", "))
+        };
+        let (a, b, c) = (list("a", 8), list("b", 8), list("c", 8));
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.shared .align 32 .b8 tile[1024];\n\
+             .visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc) {{\n\
+             .reg .b64 %p<4>; .reg .b32 %t, %s, %a<8>, %b<8>, %c<8>; .reg .f32 %f<8>;\n\
+             ld.param.u64 %p1, [pa]; ld.param.u64 %p2, [pb]; ld.param.u64 %p3, [pc];\n\
+             wmma.load.a.sync.aligned.{left}.m16n16k16.global.f16 {a}, [%p1], 24;\n\
+             wmma.load.b.sync.aligned.{right}.m16n16k16.f16 {b}, [%p2], 16;\n\
+             wmma.load.c.sync.aligned.{sums}.m16n16k16.global.f32 {c}, [%p3], 20;\n\
+             wmma.mma.sync.aligned.{left}.{right}.m16n16k16.f32.f32 {c}, {a}, {b}, {c};\n\
+             mov.u32 %t, tile;\n\
+             wmma.store.d.sync.aligned.{sums}.m16n16k16.shared.f32 [%t], {c}, 16;\n\
+             bar.warp.sync -1;\n\
+             wmma.load.c.sync.aligned.{sums}.m16n16k16.shared.f32 {c}, [%t], 16;\n\
+             wmma.store.d.sync.aligned.{sums}.m16n16k16.f32 [%p3], {c}, 20;\n\
+             ret; }}\n"
+        ));
+        let at = |layout: &str, row: usize, column: usize, stride: usize| match layout {
+            "row" => row * stride + column,
+            _ => column * stride + row,
+        };
+        let (va, vb, vc) = (numbers(24 * 16, 7), numbers(256, 3), numbers(320, 5));
+        let halves = |values: &[i32]| -> Vec<u16> {
+            values
+                .iter()
+                .map(|&value| f16::from_f32(value as f32).to_bits())
+                .collect()
+        };
+        let (pa, pb) = (gpu.upload(&halves(&va)), gpu.upload(&halves(&vb)));
+        let pc = gpu.upload(&vc.iter().map(|&value| value as f32).collect::<Vec<_>>());
+        gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc));
+        let got: Vec<f32> = gpu.read(pc, 320);
+        for row in 0..16 {
+            for column in 0..16 {
+                let sum: i32 = (0..16)
+                    .map(|k| va[at(left, row, k, 24)] * vb[at(right, k, column, 16)])
+                    .sum();
+                let place = at(sums, row, column, 20);
+                let wanted = (sum + vc[place]) as f32;
+                assert_eq!(got[place], wanted, "{left} {right} {sums}: {row}, {column}");
+            }
+        }
+    }
+}
+
+#[test]
+fn squares_of_bytes_and_of_tf32() {
+    for (shape, kind, sums, depth) in [
+        ("m16n16k16", "s8", "s32", 16),
+        ("m16n16k8", "tf32", "f32", 8),
+    ] {
+        let regs = if kind == "s8" { 2 } else { 4 };
+        let list = |name: &str, count: usize| {
+            let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+            format!("{{{}}}", all.join(", "))
+        };
+        let (a, b, c) = (list("a", regs), list("b", regs), list("c", 8));
+        let types = format!("{sums}.{kind}.{kind}.{sums}");
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc) {{\n\
+             .reg .b64 %p<4>; .reg .b32 %a<4>, %b<4>, %c<8>;\n\
+             ld.param.u64 %p1, [pa]; ld.param.u64 %p2, [pb]; ld.param.u64 %p3, [pc];\n\
+             wmma.load.a.sync.aligned.row.{shape}.global.{kind} {a}, [%p1];\n\
+             wmma.load.b.sync.aligned.col.{shape}.global.{kind} {b}, [%p2];\n\
+             wmma.load.c.sync.aligned.row.{shape}.global.{sums} {c}, [%p3];\n\
+             wmma.mma.sync.aligned.row.col.{shape}.{types} {c}, {a}, {b}, {c};\n\
+             wmma.store.d.sync.aligned.row.{shape}.global.{sums} [%p3], {c}; ret; }}\n"
+        ));
+        let (va, vb) = (numbers(16 * depth, 7), numbers(16 * depth, 3));
+        let write = |gpu: &mut Gpu, values: &[i32]| match kind {
+            "s8" => gpu.upload(&values.iter().map(|&value| value as i8).collect::<Vec<_>>()),
+            _ => gpu.upload(&values.iter().map(|&value| value as f32).collect::<Vec<_>>()),
+        };
+        let (pa, pb) = (write(&mut gpu, &va), write(&mut gpu, &vb));
+        let pc = gpu.upload(&[0u32; 256]);
+        gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc));
+        let got: Vec<u32> = gpu.read(pc, 256);
+        for row in 0..16 {
+            for column in 0..16 {
+                let sum: i32 = (0..depth)
+                    .map(|k| va[row * depth + k] * vb[column * depth + k])
+                    .sum();
+                let got = match kind {
+                    "s8" => got[row * 16 + column] as i32,
+                    _ => f32::from_bits(got[row * 16 + column]) as i32,
+                };
+                assert_eq!(got, sum, "{kind}: {row}, {column}");
+            }
+        }
+    }
+}

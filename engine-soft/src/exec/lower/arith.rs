@@ -37,6 +37,7 @@ impl<'a> Body<'a> {
             "createpolicy" => self.cache_policy(at),
             "cp" => self.copy(at, &words),
             "ldmatrix" | "stmatrix" => self.move_matrices(at, &words),
+            "wmma" => self.wmma(at),
             "mma" => self.multiply(at),
             "add" | "sub" | "fma"
                 if matches!(types.as_slice(), [Type::F32, Type::F16 | Type::Bf16]) =>

@@ -140,11 +140,17 @@ impl<'a> Body<'a> {
 
     /// Registers of 32 bits, two each in 64 bits; the last one's upper half is 0 where they are odd.
     fn pairs(&mut self, operand: &Operand<'a>, count: usize) -> Lowered<Vec<Reg>> {
+        let elements = self.elements(operand, count)?;
+        self.in_pairs(elements)
+    }
+
+    /// See [`Body::pairs`].
+    pub(super) fn in_pairs(&mut self, elements: &[Operand<'a>]) -> Lowered<Vec<Reg>> {
         let mut values = Vec::new();
-        for element in self.elements(operand, count)? {
+        for element in elements {
             values.push(self.read(element, 4)?);
         }
-        if count % 2 != 0 {
+        if !values.len().is_multiple_of(2) {
             values.push(self.constant(0, 4));
         }
         let pairs = values.chunks(2);

@@ -12,6 +12,7 @@ mod matrix;
 mod memory;
 mod newer;
 mod texture;
+mod wmma;
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};

@@ -48,6 +48,11 @@ impl<'a> Body<'a> {
         reg
     }
 
+    /// A register with a special register of 32 bits.
+    pub(in crate::exec::lower) fn special_of(&mut self, special: Special) -> Reg {
+        self.special(special, 4)
+    }
+
     /// The carry flag, clear at the start.
     pub(in crate::exec::lower) fn carry(&mut self) -> Reg {
         if let Some(reg) = self.carry {
