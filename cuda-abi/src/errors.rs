@@ -24,7 +24,7 @@ macro_rules! results {
 }
 
 results! {
-    0 SUCCESS "CUDA_SUCCESS" "done";
+    0 SUCCESS "CUDA_SUCCESS" "no error";
     1 ERROR_INVALID_VALUE "CUDA_ERROR_INVALID_VALUE" "an argument has a value that the call does not take";
     2 ERROR_OUT_OF_MEMORY "CUDA_ERROR_OUT_OF_MEMORY" "not enough memory";
     3 ERROR_NOT_INITIALIZED "CUDA_ERROR_NOT_INITIALIZED" "cuInit has not been called in this process";

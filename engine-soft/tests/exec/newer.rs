@@ -59,7 +59,7 @@ fn cases() -> Vec<Case> {
         case("cvt.rz.tf32.f32 %d, %a;", S, Bits(|a, _, _| tf32(a, 0))),
         case("min.xorsign.abs.f32 %d, %a, %b;", S, Bits(|a, b, _| amount_with_sign(a, b, f32::min))),
         case("max.xorsign.abs.f32 %d, %a, %b;", S, Bits(|a, b, _| amount_with_sign(a, b, f32::max))),
-        case("min.f32 %d, %a, %b, %c;", S, Bits(|a, b, c| wf([f(b), f(c)].into_iter().fold(f(a), |x, y| if x.is_nan() { y } else if y.is_nan() { x } else if x < y || x == y && x.is_sign_negative() { x } else { y })))),
+        case("min.f32 %d, %a, %b, %c;", S, Bits(|a, b, c| wf([f(b), f(c)].into_iter().fold(f(a), |x, y| if y.is_nan() || x < y || x == y && x.is_sign_negative() { x } else { y })))),
         case("max.NaN.abs.f32 %d, %a, %b, %c;", S, Bits(|a, b, c| { let all = [f(a).abs(), f(b).abs(), f(c).abs()]; if all.iter().any(|x| x.is_nan()) { wf(f32::NAN) } else { wf(all.into_iter().fold(0.0, f32::max)) } })),
         case("{ .reg .b16 h; mov.b32 {h, _}, %a; add.f32.bf16 %d, h, %b; }", S, Bits(|a, b, _| wf(f32::from_bits((a as u32) << 16) + f(b)))),
         case("{ .reg .b16 h; mov.b32 {_, h}, %a; fma.rn.f32.bf16 %d, h, h, %b; }", S, Bits(|a, b, _| { let h = f32::from_bits(a as u32 & 0xffff_0000); wf(h.mul_add(h, f(b))) })),

@@ -274,7 +274,7 @@ fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize,
     }
     for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
         let (group, number) = (lane / 4, lane % 4);
-        let mut narrowed = [0u64; 2];
+        let mut narrowed = 0;
         for upper in 0..2 {
             let sums = if narrow {
                 wide(cx, 3, lane)
@@ -294,7 +294,7 @@ fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize,
                     } else {
                         half::from_f64(sum, 0)
                     };
-                    narrowed[upper] |= u64::from(bits) << (16 * index);
+                    narrowed |= u64::from(bits) << (32 * upper + 16 * index);
                 } else if left.is_integer() {
                     let sum = i64::from(register(sums, index) as i32) + value as i64;
                     let sum = if clamp {
@@ -310,8 +310,8 @@ fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize,
             }
         }
         if narrow {
-            cx.set_if(op, 0, base + lane, 4, narrowed[0]);
-            cx.set_if(op, 1, base + lane, 4, narrowed[1]);
+            cx.set_if(op, 0, base + lane, 4, narrowed & 0xffff_ffff);
+            cx.set_if(op, 1, base + lane, 4, narrowed >> 32);
         }
     }
 }
