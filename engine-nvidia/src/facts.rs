@@ -13,10 +13,14 @@ const OVERRIDES: &[(Attribute, i32)] = &[
     (Attribute::PAGEABLE_MEMORY_ACCESS, 0),
     (Attribute::PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES, 0),
     (Attribute::CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0),
-    // Managed memory is pinned memory of the host, which both sides reach at any time.
+    // Managed memory is page-locked host memory that the GPU reaches over the bus. Both sides can use it
+    // at any time, but an atomic of one is not atomic for the other: updates get lost. So it is memory of
+    // a device without concurrent access, as the attributes of such devices say.
     (Attribute::MANAGED_MEMORY, 1),
-    (Attribute::CONCURRENT_MANAGED_ACCESS, 1),
-    (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 1),
+    (Attribute::CONCURRENT_MANAGED_ACCESS, 0),
+    (Attribute::DIRECT_MANAGED_MEM_ACCESS_FROM_HOST, 0),
+    (Attribute::HOST_NATIVE_ATOMIC_SUPPORTED, 0),
+    (Attribute::ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED, 0),
     (Attribute::READ_ONLY_HOST_REGISTER_SUPPORTED, 0),
     // Memory of the program's own making, and what is shared with others.
     (Attribute::HANDLE_TYPE_FABRIC_SUPPORTED, 0),

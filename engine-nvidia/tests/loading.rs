@@ -74,3 +74,20 @@ fn facts_are_the_drivers_but_for_what_remoting_cannot_keep() {
         (Some(0), Some(0), None)
     );
 }
+
+#[test]
+fn managed_memory_is_that_of_a_device_without_concurrent_access() {
+    // The fake driver says something else than 0 to each.
+    let engine = Fake::new(&["VERSION=12040"]).open().unwrap();
+    let facts = &engine.devices()[0];
+    assert_eq!(facts.attribute(83), Some(1), "there is managed memory");
+    for (attribute, what) in [
+        (86, "atomics of the host and of the GPU on one word"),
+        (88, "memory of malloc"),
+        (89, "managed memory at the same time"),
+        (100, "page tables of the host"),
+        (101, "managed memory where the GPU has it"),
+    ] {
+        assert_eq!(facts.attribute(attribute), Some(0), "{what}");
+    }
+}

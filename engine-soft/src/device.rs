@@ -355,6 +355,18 @@ mod tests {
     }
 
     #[test]
+    fn managed_memory_may_be_used_by_host_and_kernels_at_the_same_time() {
+        let engine = SoftEngine::new(&Config::default()).unwrap();
+        for attribute in [
+            Attribute::MANAGED_MEMORY,
+            Attribute::CONCURRENT_MANAGED_ACCESS,
+            Attribute::HOST_NATIVE_ATOMIC_SUPPORTED,
+        ] {
+            assert_eq!(engine.devices()[0].attribute(attribute.0), Some(1));
+        }
+    }
+
+    #[test]
     fn a_configuration_without_sense_is_refused() {
         let good = Config::default();
         for bad in [

@@ -1451,7 +1451,8 @@ macro_rules! for_each_function {
                     dev_ptr: val(CUdeviceptr), count: val(usize), advice: val(CUmem_advise),
                     location: val(CUmemLocation));
             /// Allocates memory that host and device share.
-            call 313 since 6000 capture prohibited survives yes =>
+            call 313 since 6000 capture prohibited survives yes
+                partial "on NVIDIA GPUs memory of a device without concurrent managed access, as its attributes say; prefetching and advice are taken all the same" =>
                 fn cuMemAllocManaged(
                     dptr: out(CUdeviceptr), byte_count: val(usize), flags: val(u32));
             /// Drops the contents of managed ranges and moves them, in a stream.
