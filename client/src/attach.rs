@@ -208,6 +208,7 @@ fn open(
         all,
         host,
         host_mapping,
+        memory.host,
         windows,
     ))
 }

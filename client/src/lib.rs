@@ -46,6 +46,7 @@ mod memory;
 mod module;
 mod occupancy;
 mod output;
+mod pages;
 mod params;
 mod pool;
 mod prepared;

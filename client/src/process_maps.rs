@@ -16,6 +16,8 @@ pub(crate) struct Area {
     pub offset: u64,
     /// Device and inode of its file; none has inode 0.
     pub file: (String, u64),
+    /// The file's path, as far as it has one that still leads to something.
+    pub path: Option<String>,
     /// The first thread's stack.
     pub stack: bool,
 }
@@ -44,6 +46,9 @@ fn path(line: &str) -> Option<&str> {
 }
 
 fn parse(line: &str) -> Option<Area> {
+    // Five words, then a path, in which blanks are blanks.
+    let path = line.find(" /").map(|at| &line[at + 1..]);
+    let path = path.filter(|path| !path.ends_with(" (deleted)") && !path.contains("\\012"));
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -62,6 +67,7 @@ fn parse(line: &str) -> Option<Area> {
         shared: s == b's',
         offset,
         file: (device, inode),
+        path: path.map(str::to_owned),
         stack: words.next() == Some("[stack]"),
     })
 }
@@ -80,6 +86,10 @@ mod tests {
             (area.offset, &area.file),
             (0x3000, &("00:05".to_owned(), 4711))
         );
+        assert_eq!(area.path, None);
+        let line = "7f12a000-7f12c000 rw-s 00003000 00:05 4711   /dev/shm/a name";
+        let path = parse(line).unwrap().path;
+        assert_eq!(path.as_deref(), Some("/dev/shm/a name"));
         assert!(
             parse("7ffe0000-7fff0000 rw-p 00000000 00:00 0  [stack]")
                 .unwrap()

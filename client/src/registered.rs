@@ -9,40 +9,33 @@
 //! is held up ([`guard`]) where the kernel allows that. Ending a registration goes the same way back,
 //! into private pages.
 //!
-//! A fork's child would share such pages with its parent: it gets private ones before `fork` returns.
+//! A fork's child would share such pages with its parent: it gets private ones before `fork` returns
+//! ([`fork`]). Memory that is shared already goes another way ([`files`]).
 //!
 //! Owns the pages' way there and back. Knows nothing of arguments' errors but its own.
 
-use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{HostAlloc, HostFree};
-use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 
 use crate::context::Current;
 use crate::memory::{self, Origin};
 use crate::process_maps::{Area, areas};
 use crate::session::Session;
 
+mod files;
+mod fork;
 mod guard;
+mod pieces;
 
-use guard::Guard;
-
-/// Bytes that go over at once.
-const PIECE: u64 = 2 << 20;
+use files::{NotFound, Part};
 
 /// The window's memory comes in units of this many bytes; less would not begin on a page of its own.
 const UNIT: u64 = 64 << 10;
-
-/// How long a fork waits for its child to have its pages. A child that is stopped in between is
-/// better off with pages that are a little too new than its parent is without going on.
-const CHILD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// All registrations of the process.
 #[derive(Debug, Default)]
@@ -59,6 +52,8 @@ struct Block {
     /// The first one's address in the window.
     window: u64,
     read_only: bool,
+    /// They are a file's, which is mapped at both places.
+    of_file: bool,
     uses: Vec<Use>,
 }
 
@@ -86,33 +81,6 @@ fn page() -> u64 {
 
 fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
-}
-
-/// Cuts pages into pieces; the first and the last page are pieces of their own.
-fn pieces(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let mut at = pages.start;
-    let inner_end = pages.end - page();
-    std::iter::from_fn(move || {
-        if at >= pages.end {
-            return None;
-        }
-        let end = if at == pages.start || at >= inner_end {
-            at + page()
-        } else {
-            (at + PIECE).min(inner_end)
-        };
-        let piece = at..end;
-        at = end;
-        Some(piece)
-    })
-}
-
-impl Block {
-    /// Whether a piece is the first or last page, where the program may have other things too.
-    fn is_end(&self, piece: &Range<u64>) -> bool {
-        let alone = piece.end - piece.start == page();
-        alone && (piece.start == self.pages.start || piece.end == self.pages.end)
-    }
 }
 
 impl Registered {
@@ -146,9 +114,15 @@ impl Registered {
             bytes: request.bytes,
             context: current.handle(),
         };
-        let neighbour = blocks
-            .iter_mut()
-            .find(|block| block.pages.start < pages.end && pages.start < block.pages.end);
+        let holds = |block: &Block| {
+            let around = block.pages.start <= pages.start && pages.end <= block.pages.end;
+            around && (request.read_only || !block.read_only)
+        };
+        // Of a file a page can be mapped often.
+        let neighbour = blocks.iter_mut().find(|block| {
+            let touches = block.pages.start < pages.end && pages.start < block.pages.end;
+            touches && (!block.of_file || holds(block))
+        });
         if let Some(block) = neighbour {
             if block.pages.start > pages.start || block.pages.end < pages.end {
                 // Its pages would have to follow each other in the window, where they cannot.
@@ -193,9 +167,20 @@ impl Registered {
         request: &Request,
         pages: Range<u64>,
     ) -> Result<Block, CUresult> {
-        let read_only = check(&pages, request)?;
-        notice_forks();
         let session = current.session;
+        let read_only = match check(&pages, request)? {
+            Kind::Private { read_only } => read_only,
+            Kind::Shared(part) => {
+                return Ok(Block {
+                    window: part.share(current)?,
+                    pages: part.pages,
+                    read_only: part.read_only,
+                    of_file: true,
+                    uses: Vec::new(),
+                });
+            }
+        };
+        fork::notice();
         let bytes = pages.end - pages.start;
         let reply = session.call(&HostAlloc {
             context: current.slot(),
@@ -216,25 +201,21 @@ impl Registered {
             pages,
             window,
             read_only,
+            of_file: false,
             uses: Vec::new(),
         };
-        for piece in pieces(block.pages.clone()) {
+        let replaced = pieces::each(&block.pages, |piece| {
             let there = window + (piece.start - block.pages.start);
-            let guard = block.is_end(&piece).then(|| Guard::over(&piece));
             // SAFETY: the piece is the program's readable memory (`check` has looked), which it has
             // given into our hands for this call; the window's memory is ours to write, and was given
             // for this block just now.
-            let replaced = unsafe { replace(&piece, there, block.read_only) };
-            drop(guard);
-            if let Err(error) = replaced {
-                crate::log::log!("cuMemHostRegister: pages cannot be shared: {error}");
-                let done = Block {
-                    pages: block.pages.start..piece.start,
-                    ..block
-                };
-                give_back(session, &done)?;
-                return Err(CUresult::ERROR_OUT_OF_MEMORY);
-            }
+            unsafe { pieces::replace(piece, there, block.read_only) }
+        });
+        if let Err(error) = replaced {
+            crate::log::log!("cuMemHostRegister: pages cannot be shared: {error}");
+            // Those that are.
+            give_back(session, &block)?;
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         Ok(block)
     }
@@ -313,9 +294,16 @@ fn note(current: &Current, request: &Request, there: u64) -> Result<(), CUresult
     Ok(())
 }
 
-/// Whether the window's pages can take the place of these without harm to the program;
-/// gives whether the program can only read them.
-fn check(pages: &Range<u64>, request: &Request) -> Result<bool, CUresult> {
+/// What memory can be registered as.
+enum Kind {
+    /// The window's pages can take the place of these.
+    Private { read_only: bool },
+    /// Others have it too, as they have this file.
+    Shared(Part),
+}
+
+/// Finds out how memory can be registered without harm to the program.
+fn check(pages: &Range<u64>, request: &Request) -> Result<Kind, CUresult> {
     let areas = areas(pages).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
     let refused = |why: &str| {
         crate::log::log!(
@@ -336,10 +324,10 @@ fn check(pages: &Range<u64>, request: &Request) -> Result<bool, CUresult> {
         if !area.writable && !request.read_only {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if area.shared {
-            return refused("shared with others already");
+        if area.shared != areas[0].shared {
+            return refused("private in part, and in part shared");
         }
-        if area.executable {
+        if area.executable && !area.shared {
             return refused("code");
         }
         if area.stack || area.addresses.contains(&stack) {
@@ -353,93 +341,35 @@ fn check(pages: &Range<u64>, request: &Request) -> Result<bool, CUresult> {
     if at < pages.end {
         return Err(CUresult::ERROR_INVALID_VALUE); // Not mapped, or not readable.
     }
-    Ok(read_only)
-}
-
-/// Copies a piece to the window, and puts the window's pages in its place.
-///
-/// # Safety
-/// The piece is readable memory of the program and `there` the window's for as many bytes, which
-/// nobody uses yet.
-unsafe fn replace(piece: &Range<u64>, there: u64, read_only: bool) -> rustix::io::Result<()> {
-    let bytes = (piece.end - piece.start) as usize;
-    // SAFETY: the caller's promise; the two do not overlap, as one is in the window and one is not.
-    // A mapping of old size 0 is made a second time, at the piece's address, which it replaces.
-    unsafe {
-        std::ptr::copy_nonoverlapping(
-            pointer(piece.start).cast::<u8>().cast_const(),
-            pointer(there).cast::<u8>(),
-            bytes,
-        );
-        rustix::mm::mremap_fixed(
-            pointer(there),
-            0,
-            bytes,
-            MremapFlags::MAYMOVE,
-            pointer(piece.start),
-        )?;
-        if read_only {
-            rustix::mm::mprotect(pointer(piece.start), bytes, MprotectFlags::READ)?;
-        }
+    if !areas[0].shared {
+        return Ok(Kind::Private { read_only });
     }
-    Ok(())
-}
-
-/// Copies a piece into private pages and puts them in its place. Makes system calls only, since a
-/// fork's child calls it.
-///
-/// # Safety
-/// The piece is mapped and readable, and the program knows of nothing else that is there.
-unsafe fn make_private(piece: &Range<u64>, read_only: bool) -> rustix::io::Result<()> {
-    let bytes = (piece.end - piece.start) as usize;
-    // SAFETY: the first mapping is new and ours alone until it is moved, whole, to where the piece
-    // was; the piece is the caller's to give.
-    unsafe {
-        let fresh = rustix::mm::mmap_anonymous(
-            std::ptr::null_mut(),
-            bytes,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE,
-        )?;
-        std::ptr::copy_nonoverlapping(
-            pointer(piece.start).cast::<u8>().cast_const(),
-            fresh.cast::<u8>(),
-            bytes,
-        );
-        let protected = match read_only {
-            true => rustix::mm::mprotect(fresh, bytes, MprotectFlags::READ),
-            false => Ok(()),
-        };
-        protected
-            .and_then(|()| {
-                rustix::mm::mremap_fixed(
-                    fresh,
-                    bytes,
-                    bytes,
-                    MremapFlags::MAYMOVE,
-                    pointer(piece.start),
-                )
-            })
-            .map(drop)
-            .inspect_err(|_| {
-                let _ = rustix::mm::munmap(fresh, bytes);
-            })
+    match Part::find(&areas, pages, read_only) {
+        Ok(part) => Ok(Kind::Shared(part)),
+        Err(NotFound::Several) => {
+            refused("mappings of several files, or of parts that do not follow")
+        }
+        Err(NotFound::Unsuitable(what)) => refused(&format!(
+            "mapped from a file that cannot be shared ({what})"
+        )),
+        Err(NotFound::Nothing) => refused(
+            "shared memory whose file cannot be found: no descriptor or path leads to it, and opening \
+             /proc/self/map_files needs CAP_CHECKPOINT_RESTORE. Keep the descriptor open, or use \
+             memfd_create or shm_open instead of MAP_ANONYMOUS,",
+        ),
     }
 }
 
 /// The parts of a block that are still the window's pages: the program may have unmapped them, or
 /// mapped something else there, though it should not have.
 fn still_shared(session: &Session, block: &Block) -> std::io::Result<Vec<Range<u64>>> {
-    let start = session.host.start;
-    let window: Vec<Area> = areas(&(start..start + 1))?;
-    let Some(window) = window.first() else {
-        return Ok(Vec::new());
-    };
+    let stat = rustix::fs::fstat(&session.host_memory)?;
+    let window = (files::device(&stat), stat.st_ino);
     let is_ours = |area: &Area| {
-        let in_file = |address: u64| address - area.addresses.start + area.offset;
         let from = area.addresses.start.max(block.pages.start);
-        let expected = block.window + (from - block.pages.start) - start + window.offset;
-        area.shared && area.file == window.file && in_file(from) == expected
+        let in_file = from - area.addresses.start + area.offset;
+        let expected = block.window + (from - block.pages.start) - session.host.start;
+        area.shared && area.file == window && in_file == expected
     };
     Ok(areas(&block.pages)?
         .iter()
@@ -457,127 +387,19 @@ fn give_back(session: &Session, block: &Block) -> Result<(), CUresult> {
         crate::log::log!("registered memory stays shared: {error}");
         CUresult::ERROR_OUT_OF_MEMORY
     };
+    if block.of_file {
+        let bytes = block.pages.end - block.pages.start;
+        return files::give_back(session, block.window..block.window + bytes);
+    }
     if !block.pages.is_empty() {
         for part in still_shared(session, block).map_err(|error| failed(&error))? {
-            for piece in pieces(part) {
-                let guard = block.is_end(&piece).then(|| Guard::over(&piece));
-                // SAFETY: `still_shared` has just found our own pages there.
-                let done = unsafe { make_private(&piece, block.read_only) };
-                drop(guard);
-                done.map_err(|error| failed(&error))?;
-            }
+            // SAFETY: `still_shared` has just found our own pages there.
+            let private =
+                |piece: &Range<u64>| unsafe { pieces::make_private(piece, block.read_only) };
+            pieces::each(&part, private).map_err(|error| failed(&error))?;
         }
     }
     session.post(&HostFree {
         address: block.window,
     })
-}
-
-unsafe extern "C" {
-    /// POSIX.
-    fn pthread_atfork(
-        prepare: Option<unsafe extern "C" fn()>,
-        parent: Option<unsafe extern "C" fn()>,
-        child: Option<unsafe extern "C" fn()>,
-    ) -> std::ffi::c_int;
-}
-
-/// Has forks noticed from now on.
-fn notice_forks() {
-    static NOTICED: Once = Once::new();
-    NOTICED.call_once(|| {
-        // SAFETY: the three functions live as long as this library, which is never unloaded once it
-        // has a session, and keep to what is allowed in them.
-        let status =
-            unsafe { pthread_atfork(Some(before_fork), Some(parent_of_fork), Some(child_of_fork)) };
-        if status != 0 {
-            crate::log::log!("forks cannot be noticed: children share registered memory");
-        }
-    });
-}
-
-/// What a fork under way needs on both sides.
-struct Fork {
-    /// Keeps registrations as they are until the child has its pages.
-    _blocks: MutexGuard<'static, Vec<Block>>,
-    pages: Vec<(Range<u64>, bool)>,
-    /// The child's end of the second is closed when it has its pages, or is gone.
-    pipe: Option<(OwnedFd, OwnedFd)>,
-}
-
-thread_local! {
-    static FORK: RefCell<Option<Fork>> = const { RefCell::new(None) };
-}
-
-unsafe extern "C" fn before_fork() {
-    let Ok(session) = crate::session::session() else {
-        return;
-    };
-    if !session.registered.any() {
-        return;
-    }
-    let blocks = session.registered.blocks();
-    let pages = blocks
-        .iter()
-        .map(|block| (block.pages.clone(), block.read_only))
-        .collect();
-    let fork = Fork {
-        _blocks: blocks,
-        pages,
-        pipe: rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok(),
-    };
-    // A thread that is ending forks without our help; nothing can be done for it.
-    let _ = FORK.try_with(|place| place.replace(Some(fork)));
-}
-
-unsafe extern "C" fn parent_of_fork() {
-    let fork = FORK.try_with(|place| place.borrow_mut().take());
-    if let Ok(Some(fork)) = fork
-        && let Some((ready, childs_end)) = fork.pipe
-    {
-        drop(childs_end);
-        let _ = transport::socket::poll(&[ready.as_fd()], Some(CHILD_PATIENCE));
-    }
-}
-
-unsafe extern "C" fn child_of_fork() {
-    let _ = FORK.try_with(|place| {
-        let Some(fork) = place.borrow_mut().take() else {
-            return;
-        };
-        for (pages, read_only) in &fork.pages {
-            for piece in pieces(pages.clone()) {
-                // SAFETY: the parent held its registrations as they were while this process came to
-                // be, so the window's pages are there. A program that unmapped them itself has broken
-                // CUDA's rules, and its child is not worse off than it.
-                let _ = unsafe { make_private(&piece, *read_only) };
-            }
-        }
-        // The session's lock is the parent's; here nobody asks for it any more.
-        let _held = std::mem::ManuallyDrop::new(fork._blocks);
-        drop(fork.pipe);
-    });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_all_pages_and_the_ends_are_alone() {
-        let page = page();
-        for count in [1, 2, 3, 512, 513, 514, 2000] {
-            let pages = 16 * page..(16 + count) * page;
-            let cut: Vec<_> = pieces(pages.clone()).collect();
-            assert_eq!(cut[0].end - cut[0].start, page);
-            let last = &cut[cut.len() - 1];
-            assert_eq!((last.end - last.start, last.end), (page, pages.end));
-            let mut at = pages.start;
-            for piece in cut {
-                assert_eq!(piece.start, at);
-                assert!(piece.end > at && piece.end - at <= PIECE);
-                at = piece.end;
-            }
-        }
-    }
 }

@@ -13,7 +13,7 @@ use cuda_abi::CUresult;
 use cuda_abi::facts::{ARENA, DeviceFacts};
 use cuda_abi::operations::{Request, WindowOf, WindowOfReply};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
-use transport::memory::Mapping;
+use transport::memory::{Mapping, Sealed};
 use transport::session::{ClientEnd, Reply, Written};
 
 use crate::array::Arrays;
@@ -52,6 +52,8 @@ pub(crate) struct Session {
     pub devices: Vec<Device>,
     /// Addresses of page-locked host memory.
     pub host: std::ops::Range<u64>,
+    /// The memory that lies there.
+    pub host_memory: Sealed,
     pub contexts: Contexts,
     pub streams: Streams,
     pub events: Events,
@@ -169,6 +171,7 @@ impl Session {
         all_devices: u32,
         host: std::ops::Range<u64>,
         host_mapping: Mapping,
+        host_memory: Sealed,
         windows: Windows,
     ) -> Self {
         let pools = Pools::new(&devices);
@@ -178,6 +181,7 @@ impl Session {
             contexts: Contexts::new(&devices, all_devices),
             devices,
             host,
+            host_memory,
             streams: Streams::new(),
             events: Events::new(),
             modules: Modules::new(),

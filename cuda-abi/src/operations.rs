@@ -97,6 +97,8 @@ macro_rules! for_each_operation {
                 call 98 1 physical_import(PhysicalImport { handle: u64, token: [u64; 4] }) -> PhysicalImportReply { bytes: u64, device: u32 } lost;
                 /// Says in which window of the client's device memory an address lies, so that the client keeps the whole window from being its program's.
                 call 150 1 window_of(WindowOf { address: u64 }) -> WindowOfReply { base: u64, bytes: u64 } lost;
+                /// Maps part of a file of the client's, whose descriptor came last over the session's socket, at addresses of the host window and page-locks it. Freed as page-locked memory is. Flags: 1 if the client can only read it.
+                call 130 1 file_map(FileMap { context: u32, flags: u32, offset: u64, bytes: u64 }) -> FileMapReply { address: u64 } lost;
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part that it is to have at most, in millionths, rounded up: from a client, of the multiprocessors that it was told of; to an engine, of the device. 0 for the client's own, which it never exceeds.
@@ -237,6 +239,12 @@ pub const OUTPUT_PIECE: usize = 3072;
 
 /// Streams that one client may have; slots of completion words.
 pub const STREAM_SLOTS: u32 = 4096;
+
+/// [`FileMap`]: the client can only read the file.
+pub const FILE_READ_ONLY: u32 = 1;
+
+/// The packet with which a client sends the descriptor of a file that it is about to have mapped.
+pub const FILE_PACKET: &[u8] = b"file";
 
 /// Legacy streams, and so contexts, that one client may have.
 pub const CONTEXT_SLOTS: u32 = 32;

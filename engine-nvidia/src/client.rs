@@ -124,6 +124,14 @@ impl Client for NvidiaClient {
         self.memory.remove_window(window);
     }
 
+    fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        self.memory.lend(range, memory)
+    }
+
+    fn host_return(&mut self, range: Window) {
+        self.memory.take_back(range);
+    }
+
     fn free_memory(&self, device: u32) -> u64 {
         self.shared
             .devices

@@ -39,11 +39,13 @@ pub(crate) struct HostWindow {
 /// By first address.
 type Registrations = BTreeMap<u64, Registration>;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Registration {
     bytes: u64,
     /// It goes when the device is idle, unless it is used again before.
     leaving: bool,
+    /// What somebody else mapped here, whose pages are not ours to give back.
+    lent: Option<Arc<dyn Owner>>,
 }
 
 impl HostWindow {
@@ -89,13 +91,67 @@ impl HostWindow {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.device.make_room()?;
-        // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object, and
-        // the client does not have this part of it.
-        unsafe { std::ptr::write_bytes(range.base as *mut u8, 0, range.bytes as usize) };
+        self.clear(range);
         if let Err(code) = self.pin(range) {
             self.release(range);
             return Err(code);
         }
+        self.granules.set(range, true);
+        Ok(())
+    }
+
+    /// Fills a range with zeroes. What is not pinned gets new pages.
+    fn clear(&self, range: Window) {
+        let end = range.base + range.bytes;
+        let mut at = range.base;
+        while at < end {
+            let (pinned, bytes) = {
+                let registrations = lock(&self.registrations);
+                let next = registrations.range(at..).next();
+                let gap = next.map_or(end, |(&base, _)| base.min(end)) - at;
+                match run(&registrations, at) {
+                    0 => (false, gap),
+                    run => (true, run.min(end - at)),
+                }
+            };
+            let part = Window { base: at, bytes };
+            if pinned || !fresh_pages(part) {
+                // SAFETY: the region's owner keeps it mapped and writable; nothing in it is a Rust object,
+                // and the client does not have this part of it.
+                unsafe { std::ptr::write_bytes(at as *mut u8, 0, bytes as usize) };
+            }
+            at += bytes;
+        }
+    }
+
+    /// Gives the client what somebody mapped over a range of this window, pinned.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a range of which the client has something or that is not granular,
+    /// the driver's status; then nothing has changed.
+    pub(crate) fn lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        let is_free = is_granular(range)
+            && range.bytes > 0
+            && self.contains(range)
+            && !self.granules.has_any(range);
+        if !is_free {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.device.make_room()?;
+        let is_pinned = || {
+            let registrations = lock(&self.registrations);
+            let mut before = registrations.range(..range.base + range.bytes);
+            let last = before.next_back();
+            last.is_some_and(|(&base, registration)| base + registration.bytes > range.base)
+        };
+        if is_pinned() {
+            // Pages of this window's own, which leave when the device is idle: they are still pinned.
+            self.device.alone(|| Ok(()))?;
+            if is_pinned() {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
+        }
+        self.register(range, Some(memory))?;
         self.granules.set(range, true);
         Ok(())
     }
@@ -161,12 +217,10 @@ impl HostWindow {
 
     /// Registers whatever of a range is not registered.
     fn pin(&mut self, range: Window) -> Result<(), CUresult> {
-        let device = Arc::clone(&self.device);
-        let driver = device.enter()?;
-        let mut registrations = lock(&self.registrations);
         let end = range.base + range.bytes;
         let mut at = range.base;
         while at < end {
+            let mut registrations = lock(&self.registrations);
             let run = run(&registrations, at);
             if run != 0 {
                 if let Some((_, registration)) = registrations.range_mut(..=at).next_back() {
@@ -177,20 +231,29 @@ impl HostWindow {
             }
             let next = registrations.range(at..).next();
             let bytes = next.map_or(end, |(&base, _)| base.min(end)) - at;
-            // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
-            // unregisters it first.
-            let registered = unsafe {
-                driver.cuMemHostRegister_v2(
-                    at as *mut c_void,
-                    bytes as usize,
-                    PORTABLE | DEVICE_MAP,
-                )
-            };
-            device.confirm(registered)?;
-            let leaving = false;
-            registrations.insert(at, Registration { bytes, leaving });
+            drop(registrations);
+            self.register(Window { base: at, bytes }, None)?;
             at += bytes;
         }
+        Ok(())
+    }
+
+    /// Registers a range of which nothing is registered.
+    fn register(&self, range: Window, lent: Option<Arc<dyn Owner>>) -> Result<(), CUresult> {
+        let Window { base, bytes } = range;
+        let driver = self.device.enter()?;
+        // SAFETY: the region's owner keeps the range mapped until this window is dropped, which
+        // unregisters it first.
+        let registered = unsafe {
+            driver.cuMemHostRegister_v2(base as *mut c_void, bytes as usize, PORTABLE | DEVICE_MAP)
+        };
+        self.device.confirm(registered)?;
+        let registration = Registration {
+            bytes,
+            leaving: false,
+            lent,
+        };
+        lock(&self.registrations).insert(base, registration);
         Ok(())
     }
 
@@ -200,7 +263,7 @@ impl HostWindow {
         for (&base, registration) in lock(&self.registrations)
             .range_mut(..range.base + range.bytes)
             .rev()
-            .take_while(|&(&base, &mut Registration { bytes, .. })| base + bytes > range.base)
+            .take_while(|(base, registration)| **base + registration.bytes > range.base)
         {
             let bytes = registration.bytes;
             if !registration.leaving && !self.granules.has_any(Window { base, bytes }) {
@@ -220,21 +283,70 @@ impl HostWindow {
         let kept = (Arc::clone(&self.region.owner), Arc::clone(&self.addresses));
         self.device.retire(bytes, move |driver| {
             let mut registrations = lock(&registrations);
-            if let Some(&Registration { bytes, leaving }) = registrations.get(&base)
-                && leaving
-            {
-                registrations.remove(&base);
-                // SAFETY: registered by `pin`; no work uses it, as the caller of `decommit` knows. The
-                // range is still mapped, its owner being kept, and the client does not have it. Where
-                // the memory cannot lose its pages they stay, and are zeroed before their next use.
-                unsafe {
-                    let _ = driver.cuMemHostUnregister(base as *mut c_void);
-                    libc::madvise(base as *mut c_void, bytes as usize, libc::MADV_REMOVE);
+            let leaves = registrations.get(&base).is_some_and(|it| it.leaving);
+            if leaves && let Some(registration) = registrations.remove(&base) {
+                // SAFETY: registered by `register`; no work uses it, as the caller of `decommit` knows.
+                // The range is still mapped, its owner being kept, and the client does not have it.
+                let _ = unsafe { driver.cuMemHostUnregister(base as *mut c_void) };
+                if registration.lent.is_none() {
+                    let bytes = registration.bytes as usize;
+                    // SAFETY: as above. Where the memory cannot lose its pages they stay, and are
+                    // zeroed before their next use.
+                    unsafe { libc::madvise(base as *mut c_void, bytes, libc::MADV_REMOVE) };
                 }
             }
             drop(kept);
         });
     }
+}
+
+/// Bytes of new pages for which one thread more is worth being made, and the most threads: the kernel clears
+/// them, which it does for several threads at once.
+const PAGES_OF_A_THREAD: u64 = 8 << 20;
+const PAGE_THREADS: u64 = 8;
+
+/// Puts new pages, which are zero, in the place of a range of mapped memory in files without a disk that nobody
+/// uses. Says whether the kernel did it: not all do, and there may be too little memory.
+fn fresh_pages(range: Window) -> bool {
+    let advise = |at: u64, bytes: u64, advice: libc::c_int| {
+        // SAFETY: the caller's promise: what is there may be lost.
+        unsafe { libc::madvise(at as *mut c_void, bytes as usize, advice) == 0 }
+    };
+    if !advise(range.base, range.bytes, libc::MADV_REMOVE) {
+        return false;
+    }
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let worth = range.bytes.div_ceil(PAGES_OF_A_THREAD);
+    let threads = worth.min(PAGE_THREADS).min(processors.div_ceil(2)).max(1);
+    let each = (range.bytes / threads).next_multiple_of(GRANULE);
+    let end = range.base + range.bytes;
+    let part = |number: u64| {
+        let at = range.base + number * each;
+        at >= end || advise(at, each.min(end - at), libc::MADV_POPULATE_WRITE)
+    };
+    if threads == 1 {
+        return part(0);
+    }
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads)
+            .map(|number| {
+                let builder = std::thread::Builder::new().name("host pages".into());
+                (
+                    number,
+                    builder.spawn_scoped(scope, move || part(number)).ok(),
+                )
+            })
+            .collect();
+        let mine = part(0);
+        helpers.into_iter().fold(mine, |all, (number, helper)| {
+            let theirs = match helper {
+                Some(helper) => helper.join().unwrap_or(false),
+                // No thread more: its part is done here.
+                None => part(number),
+            };
+            all && theirs
+        })
+    })
 }
 
 /// How many bytes from an address on lie in one registration.

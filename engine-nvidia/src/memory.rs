@@ -128,6 +128,19 @@ impl Memory {
         }
     }
 
+    /// See [`engine::Client::host_lend`].
+    ///
+    /// # Errors
+    /// As [`HostWindow::lend`].
+    pub(crate) fn lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        self.host.lend(range, memory)
+    }
+
+    /// See [`engine::Client::host_return`].
+    pub(crate) fn take_back(&mut self, range: Window) {
+        self.host.decommit(range);
+    }
+
     /// Gives back what is overdue.
     pub(crate) fn tidy(&mut self) {
         for window in &mut self.devices {

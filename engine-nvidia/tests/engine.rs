@@ -38,7 +38,7 @@ macro_rules! cases {
 }
 
 cases! {
-    memory: committed_memory_is_zeroed_again windows_come_and_go a_shared_block_outlives_its_owner
+    memory: committed_memory_is_zeroed_again lent_memory_keeps_what_is_in_it windows_come_and_go a_shared_block_outlives_its_owner
         physical_memory_is_seen_wherever_it_is_mapped clients_cannot_reach_each_other
         looks_into_memory_are_checked what_is_not_committed_is_refused ranges_that_make_no_sense_are_refused;
     copies: rows_of_every_size_in_every_direction planes_with_pitches large_copies_and_fills

@@ -116,6 +116,14 @@ impl Client for SoftClient {
         self.objects().memory.remove_window(window);
     }
 
+    fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        self.objects().memory.lend(range, memory)
+    }
+
+    fn host_return(&mut self, range: Window) {
+        self.objects().memory.take_back(range);
+    }
+
     fn free_memory(&self, device: u32) -> u64 {
         self.shared
             .budgets

@@ -213,6 +213,8 @@ pub(crate) struct ClientMemory {
     copies: Arc<RwLock<Arc<CopySpace>>>,
     mapped: Arc<Mapped>,
     extras: Vec<Extra>,
+    /// What others mapped over the host window, by first address.
+    lent: HashMap<u64, Arc<dyn Owner>>,
     /// What kernels may touch whose context has peers: by device and peers, as bits.
     with_peers: HashMap<(u32, u32), Arc<exec::AddressSpace>>,
 }
@@ -272,6 +274,7 @@ impl ClientMemory {
             copies: Arc::new(RwLock::new(copies)),
             mapped,
             extras: Vec::new(),
+            lent: HashMap::new(),
             with_peers: HashMap::new(),
         };
         memory.renew_spaces();
@@ -596,6 +599,28 @@ impl ClientMemory {
                     Advice::LinuxRemove,
                 )
             };
+        }
+    }
+
+    /// See [`engine::Client::host_lend`].
+    pub(crate) fn lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        let is_free = is_granular(range)
+            && range.bytes > 0
+            && self.host.contains(range.base, range.bytes)
+            && self.host_table.valid_bytes(range.base, range.bytes) == 0;
+        if !is_free {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.lent.insert(range.base, memory);
+        self.host_table.set_valid(range.base, range.bytes, true);
+        Ok(())
+    }
+
+    /// See [`engine::Client::host_return`]. Work that runs on all the same finds the owner's own memory.
+    pub(crate) fn take_back(&mut self, range: Window) {
+        if let Some(memory) = self.lent.remove(&range.base) {
+            self.host_table.set_valid(range.base, range.bytes, false);
+            drop(memory);
         }
     }
 

@@ -343,6 +343,25 @@ macro_rules! client_trait {
             /// and harms nobody else.
             fn window_remove(&mut self, window: Window);
 
+            /// Makes memory accessible that the caller has mapped over granules of the host window which are
+            /// not committed, with what is in it: it is never cleared, nor are its pages given back.
+            /// `memory` is dropped when nothing of the engine's touches it any more, after
+            /// [`Client::host_return`]. Both ends are multiples of [`arena::GRANULE`].
+            ///
+            /// # Errors
+            /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for another range,
+            /// and why it cannot be page-locked.
+            fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+                let _ = (range, memory);
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+
+            /// Takes back what [`Client::host_lend`] gave, given just that range. The caller knows that no
+            /// work that began before uses it.
+            fn host_return(&mut self, range: Window) {
+                let _ = range;
+            }
+
             /// Bytes of a device that nobody has taken.
             fn free_memory(&self, device: u32) -> u64;
 

@@ -19,6 +19,7 @@ use transport::socket::Connection;
 use crate::addresses::{Account, First};
 use crate::commons::Commons;
 use crate::descriptors::Descriptors;
+use crate::files::Files;
 use crate::gate::Gate;
 use crate::groups::{Group, Groups, limits_of};
 use crate::log::Named;
@@ -387,6 +388,7 @@ pub fn admit(
                 admit.uid,
             ),
             addresses: Account::default(),
+            files: Files::new(connection.clone(), pinned.clone(), memory.host),
         }),
         consumer,
         _mappings: [pinned, staging],

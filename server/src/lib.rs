@@ -22,6 +22,7 @@ mod arrays;
 mod changes;
 mod commons;
 mod descriptors;
+mod files;
 mod gate;
 mod groups;
 mod heap;

@@ -32,6 +32,8 @@ pub enum Place {
     /// In the host window, as page-locked memory is, but counted against a device, by its ordinal:
     /// managed memory.
     Managed(u32),
+    /// At addresses of the host window, over which something of the client's is mapped.
+    Lent,
 }
 
 /// A block that no longer belongs to the client, but whose memory is not free yet.
@@ -120,13 +122,13 @@ impl Place {
     const fn device(self) -> Option<u32> {
         match self {
             Self::Device(device) | Self::Managed(device) => Some(device),
-            Self::Host => None,
+            Self::Host | Self::Lent => None,
         }
     }
 
     /// Whether it lies in the host window.
     const fn on_host(self) -> bool {
-        matches!(self, Self::Host | Self::Managed(_))
+        matches!(self, Self::Host | Self::Managed(_) | Self::Lent)
     }
 }
 
@@ -238,7 +240,7 @@ impl Memory {
     fn quota(&mut self, place: Place) -> Option<&mut Pool> {
         match place {
             Place::Device(device) | Place::Managed(device) => self.devices.get_mut(device as usize),
-            Place::Host => Some(&mut self.host),
+            Place::Host | Place::Lent => Some(&mut self.host),
         }
     }
 
@@ -246,7 +248,7 @@ impl Memory {
     fn heap(&mut self, place: Place) -> Option<&mut Heap> {
         match place {
             Place::Device(device) => Some(&mut self.devices.get_mut(device as usize)?.heap),
-            Place::Host | Place::Managed(_) => Some(&mut self.host.heap),
+            Place::Host | Place::Managed(_) | Place::Lent => Some(&mut self.host.heap),
         }
     }
 
@@ -290,11 +292,45 @@ impl Memory {
         Ok(start)
     }
 
+    /// Makes a block of bare addresses of the host window, over which something of the client's is to be
+    /// mapped. They are whole granules.
+    ///
+    /// # Errors
+    /// As [`Memory::allocate`].
+    pub fn lend(
+        &mut self,
+        context: u32,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let place = Place::Lent;
+        self.take(place, bytes)?;
+        let reserved = self.host.heap.reserve(bytes, align, backing);
+        let start = reserved.inspect_err(|_| self.give(place, bytes))?;
+        let block = Block {
+            place,
+            context,
+            start,
+            bytes,
+        };
+        self.blocks.insert(start, block);
+        Ok(start)
+    }
+
+    /// Takes addresses of the host window back over which nothing is mapped any more.
+    pub fn unlend(&mut self, range: Window) {
+        self.host.heap.unreserve(range.base, range.bytes);
+    }
+
     /// Takes a block from the client, by its address: one that counts against a device, or one of
     /// page-locked memory. Its memory stays as it is until [`Memory::release`].
     pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
         let block = self.blocks.get(&address)?;
-        if on_device == matches!(block.place, Place::Host) {
+        if on_device == matches!(block.place, Place::Host | Place::Lent) {
             return None;
         }
         self.blocks.remove(&address)
@@ -306,7 +342,7 @@ impl Memory {
         let block = self.blocks.get(&address)?;
         match block.place {
             Place::Device(device) => Some((device, block.bytes)),
-            Place::Host | Place::Managed(_) => None,
+            Place::Host | Place::Managed(_) | Place::Lent => None,
         }
     }
 
@@ -369,9 +405,12 @@ impl Memory {
         self.give(Place::Device(device), bytes);
     }
 
-    /// Frees a block's memory, which nothing uses any more.
+    /// Frees a block's memory, which nothing uses any more. Lent addresses are given back apart, by
+    /// [`Memory::unlend`].
     pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
-        if let Some(heap) = self.heap(block.place) {
+        if block.place != Place::Lent
+            && let Some(heap) = self.heap(block.place)
+        {
             heap.release(block.start, block.bytes, backing);
         }
         self.give(block.place, block.bytes);

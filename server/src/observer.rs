@@ -12,6 +12,7 @@ use transport::handshake::{Change, Ending};
 use transport::session::Publisher;
 
 use crate::admission::Host;
+use crate::files::Watched;
 use crate::heap::ALIGNMENT;
 use crate::log::Named;
 use crate::news::News;
@@ -102,6 +103,8 @@ pub struct Shared {
     pub publisher: Arc<Publisher>,
     /// How far its streams are.
     pub progress: Progress,
+    /// The client's files that are mapped here.
+    pub files: Watched,
     session: u64,
     name: Named,
     host: Arc<Host>,
@@ -139,6 +142,7 @@ impl Shared {
         Self {
             publisher,
             progress: Progress::default(),
+            files: Watched::default(),
             session,
             name,
             host,
@@ -214,6 +218,13 @@ impl Shared {
 
 impl Observer for Shared {
     fn completed(&self, at: At, result: Result<(), CUresult>) {
+        // Before the completion, so that whoever sees that sees the fault.
+        if self.files.has_news() {
+            let text = "a registered file was cut short, or its file system is full";
+            for context in self.files.torn() {
+                self.fault(context, CUresult::ERROR_ILLEGAL_ADDRESS, text);
+            }
+        }
         if let Err(code) = result {
             // Refused, and told once; or the work of a dead context, of which more was told.
             let context = self.progress.context(at.stream);

@@ -10,10 +10,10 @@ use cuda_abi::operations::{
     ArrayDestroy, At, CONTEXT_SLOTS, ClusterOccupancy, ClusterOccupancyReply, ContextCreate,
     ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
     EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
-    ExposeReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply, HostFree, HostGate,
-    HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut,
-    ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc, MemAllocReply,
-    MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ExposeReply, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply,
+    HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply,
+    ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc,
+    MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
     ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
     PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
     PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
@@ -82,6 +82,7 @@ impl Session {
 
     /// Frees a block that nothing of this client uses any more. If others use it, that waits.
     pub(crate) fn release_block(&mut self, block: Block) {
+        self.unmap_file(block.start());
         if let Some(block) = self.commons.keep_if_used(block) {
             let mut committer = Committer(&mut *self.client, &self.addresses);
             self.memory.release(&block, &mut committer);
@@ -328,6 +329,16 @@ impl Operations for Session {
         _: &mut Vec<u8>,
     ) -> Result<PhysicalImportReply, CUresult> {
         self.import_physical(request)
+    }
+
+    fn file_map(
+        &mut self,
+        request: &FileMap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<FileMapReply, CUresult> {
+        let address = self.map_file(request)?;
+        Ok(FileMapReply { address })
     }
 
     fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Result<(), CUresult> {

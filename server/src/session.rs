@@ -24,6 +24,7 @@ use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 use crate::addresses::Account;
 use crate::arrays::Arrays;
 use crate::commons::Commons;
+use crate::files::Files;
 use crate::images::Images;
 use crate::log::Named;
 use crate::memory::Memory;
@@ -35,6 +36,7 @@ use crate::values::Values;
 
 mod words;
 
+use words::takes_memory;
 pub use words::{Action, Committer, End, Item};
 
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
@@ -69,6 +71,7 @@ pub struct Session {
     pub(crate) commons: Commons,
     /// Its addresses beside those that it began with.
     pub(crate) addresses: Account,
+    pub(crate) files: Files,
     pub(crate) arrays: Arrays,
     pub(crate) staging: Arc<Mapping>,
     pub(crate) devices: Vec<DeviceFacts>,
@@ -117,6 +120,8 @@ pub struct Parts {
     pub commons: Commons,
     /// Its addresses beside those that it begins with.
     pub addresses: Account,
+    /// Its files.
+    pub files: Files,
     /// Its part of the devices' time.
     pub share: Share,
     /// Where it may have contexts.
@@ -154,6 +159,7 @@ impl Session {
             modules: Modules::default(),
             commons: parts.commons,
             addresses: parts.addresses,
+            files: parts.files,
             arrays: Arrays::default(),
             staging: parts.staging,
             devices: parts.devices,
@@ -581,20 +587,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.leave_to_others();
     }
-}
-
-/// Whether a record asks for memory and waits for the answer.
-fn takes_memory(record: &Record) -> bool {
-    [
-        Opcode::MemAlloc,
-        Opcode::HostAlloc,
-        Opcode::ManagedAlloc,
-        Opcode::ModuleLoad,
-        Opcode::PhysicalCreate,
-        Opcode::ArrayCreate,
-    ]
-    .iter()
-    .any(|&opcode| record.header.opcode == opcode as u16)
 }
 
 fn why(refused: Refused) -> End {

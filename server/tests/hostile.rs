@@ -4,6 +4,8 @@
 
 mod rig;
 
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,10 +36,126 @@ fn dice(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
+fn file_map(bytes: u64) -> FileMap {
+    FileMap {
+        bytes,
+        ..FileMap::default()
+    }
+}
+
+fn memfd(bytes: u64) -> std::fs::File {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::memfd_create("file", flags).unwrap());
+    file.set_len(bytes).unwrap();
+    file
+}
+
+#[test]
+fn files_are_mapped_if_they_are_good_and_given_back() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let ask = |file: &std::fs::File, request: FileMap| {
+        let connection = client.end.connection();
+        connection.send(FILE_PACKET, &[file.as_fd()]).unwrap();
+        let reply = client.end.call(&request, &[]).unwrap();
+        reply.status.ok().map(|()| reply.fields.address)
+    };
+    let file = memfd(1 << 20);
+    // What the server sees at the window's addresses, in this very process.
+    let byte = |address: u64| {
+        let pointer = std::ptr::with_exposed_provenance::<u8>(address as usize);
+        // SAFETY: the server has a file mapped there, which has this page.
+        unsafe { pointer.read_volatile() }
+    };
+    let mut addresses = Vec::new();
+    for round in 1..=3_u8 {
+        file.write_all_at(&[round; 4096], 8192).unwrap();
+        let request = FileMap {
+            offset: 8192,
+            ..file_map(64 << 10)
+        };
+        let address = ask(&file, request).unwrap();
+        assert_eq!(byte(address), round);
+        addresses.push(address);
+    }
+    assert_eq!(byte(addresses[0]), 3, "all are the file");
+    for (file, request, expected) in [
+        (memfd(4096), file_map(0), CUresult::ERROR_INVALID_VALUE),
+        (
+            memfd(4096),
+            file_map(u64::MAX),
+            CUresult::ERROR_INVALID_VALUE,
+        ),
+        (memfd(4096), file_map(8192), CUresult::ERROR_NOT_SUPPORTED),
+        (memfd(4096), file_map(100), CUresult::ERROR_NOT_SUPPORTED),
+        (
+            memfd(4096),
+            FileMap {
+                flags: 2,
+                ..file_map(4096)
+            },
+            CUresult::ERROR_INVALID_VALUE,
+        ),
+        (
+            memfd(4096),
+            FileMap {
+                offset: 512,
+                ..file_map(4096)
+            },
+            CUresult::ERROR_NOT_SUPPORTED,
+        ),
+        (
+            memfd(4096),
+            FileMap {
+                context: 9,
+                ..file_map(4096)
+            },
+            CUresult::ERROR_INVALID_CONTEXT,
+        ),
+        (
+            std::fs::File::open("/proc/self/maps").unwrap(),
+            file_map(4096),
+            CUresult::ERROR_NOT_SUPPORTED,
+        ),
+        (
+            std::fs::File::open("/dev/zero").unwrap(),
+            file_map(4096),
+            CUresult::ERROR_NOT_SUPPORTED,
+        ),
+        (
+            std::fs::File::open("/").unwrap(),
+            file_map(4096),
+            CUresult::ERROR_NOT_SUPPORTED,
+        ),
+    ] {
+        assert_eq!(ask(&file, request), Err(expected), "{request:?}");
+    }
+    works(&client);
+    for &address in &addresses {
+        client.end.post(0, 0, &HostFree { address }, &[]).unwrap();
+    }
+    client.round_trip();
+    // The addresses are to be had again, and the file keeps what is in it.
+    let again = ask(&file, file_map(4096)).unwrap();
+    assert!(addresses.contains(&again), "{again:#x} of {addresses:x?}");
+    let mut there = [0];
+    file.read_exact_at(&mut there, 8192).unwrap();
+    assert_eq!(there, [3]);
+    let mapped = ask(&file, file_map(1 << 20)).unwrap();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(maps.contains(&format!("{mapped:x}-")), "{maps}");
+    drop(client);
+    // Its end gives all of them back.
+    until("the file is mapped no more", || {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        !maps.contains(&format!("{mapped:x}-"))
+    });
+}
+
 #[test]
 fn whoever_breaks_a_rule_is_disconnected_and_named() {
     type Breach = fn(&TestClient);
-    let breaches: [(&str, Breach); 9] = [
+    let breaches: [(&str, Breach); 12] = [
         ("position 0 to 2", |client| {
             let _ = client.end.post(0, 2, &EventRecord::default(), &[]);
         }),
@@ -80,6 +198,20 @@ fn whoever_breaks_a_rule_is_disconnected_and_named() {
         ("reply slot that there is not", |client| {
             // A call's record, posted by hand with a reply slot beyond the last.
             let _ = client.end.post(9999, 1, &MemInfo::default(), &[]);
+        }),
+        ("none was sent", |client| {
+            let _ = client.end.call(&file_map(4096), &[]);
+        }),
+        ("none was sent", |client| {
+            let connection = client.end.connection();
+            connection.send(FILE_PACKET, &[]).unwrap();
+            let _ = client.end.call(&file_map(4096), &[]);
+        }),
+        ("none was sent", |client| {
+            let file = std::fs::File::open("/dev/null").unwrap();
+            let connection = client.end.connection();
+            connection.send(b"something else", &[file.as_fd()]).unwrap();
+            let _ = client.end.call(&file_map(4096), &[]);
         }),
     ];
     let rig = Rig::new(FakeEngine::new());

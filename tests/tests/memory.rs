@@ -123,13 +123,38 @@ fn registered_memory_is_the_programs_before_during_and_after() {
 }
 
 #[test]
+fn a_registered_file_that_is_cut_short_fails_its_client_alone() {
+    let daemon = Daemon::start();
+    let mut neighbour = Talker::new(&daemon, "offer");
+    let offered = neighbour.hear();
+    neighbour.hear();
+    let server = daemon.server();
+    for _ in 0..3 {
+        assert_eq!(succeed(&mut command(&daemon, &["torn"])), "ok\n");
+    }
+    assert_eq!(succeed(&mut command(&daemon, &["registered"])), "ok\n");
+    let mut user = Talker::new(&daemon, "use");
+    assert_eq!(user.ask(&offered), "open");
+    assert_eq!(neighbour.ask("write"), "written");
+    assert_eq!(user.ask("read"), "right");
+    assert_eq!(daemon.server(), server, "the server lives");
+}
+
+#[test]
 fn clients_killed_with_memory_of_any_kind_leave_nothing() {
     let daemon = Daemon::start();
     let free = free_memory(&daemon);
     let server = daemon.server();
     eventually("the first client is gone", || daemon.clients().is_empty());
     let before = threads_and_files(server);
-    for kind in ["managed", "registered", "pool", "virtual", "exported"] {
+    for kind in [
+        "managed",
+        "registered",
+        "file",
+        "pool",
+        "virtual",
+        "exported",
+    ] {
         for moment in 0..6 {
             let mut victim = command(&daemon, &["hold", kind])
                 .stdin(Stdio::null())

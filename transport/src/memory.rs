@@ -4,7 +4,10 @@
 //! out of a run of bytes. There is never a `&[u8]` or a `&mut [u8]` onto it. Sizes come from our own
 //! record, never from the peer's. Knows nothing of what lies where.
 
+mod overlay;
 mod past_caches;
+
+pub use overlay::{Overlay, page_of, torn_pages};
 
 use crate::sync::{AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -33,6 +36,8 @@ pub enum MemoryError {
         /// The address.
         address: u64,
     },
+    /// A file that a peer sent cannot be mapped over our memory; what it is.
+    Unsuitable(&'static str),
 }
 
 impl std::fmt::Display for MemoryError {
@@ -46,6 +51,7 @@ impl std::fmt::Display for MemoryError {
             Self::Occupied { address } => {
                 write!(f, "address {address:#x} is already in use in this process")
             }
+            Self::Unsuitable(what) => write!(f, "the file is {what}"),
         }
     }
 }

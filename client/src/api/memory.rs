@@ -12,6 +12,7 @@ use cuda_abi::types::{
 use super::{Outcome, narrow};
 use crate::context::{Current, current_as_it_is, home as current};
 use crate::memory::{Origin, Range};
+use crate::pages;
 use crate::params::Out;
 use crate::session::{Session, session};
 
@@ -219,6 +220,7 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     check_in_window(session, base, bytes)?;
     let range = Range::new(&current, Origin::Host, base, bytes);
     note(&current, Range { flags, ..range })?;
+    pages::make_present_if_there(&(base..base + bytes));
     pointer.set(std::ptr::with_exposed_provenance_mut(base as usize))
 }
 

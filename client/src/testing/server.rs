@@ -320,6 +320,15 @@ impl Operations for Server<'_> {
         Ok(HostAllocReply { address })
     }
 
+    fn file_map(
+        &mut self,
+        _: &FileMap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<FileMapReply, CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
     fn host_free(&mut self, _: &HostFree, _: &[u8]) -> Posted {
         Ok(())
     }

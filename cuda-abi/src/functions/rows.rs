@@ -700,12 +700,12 @@ macro_rules! for_each_function {
                 fn cuMemHostGetFlags(flags: out(u32), pointer: opaque(*mut c_void));
             /// Page-locks host memory of the program. Form of CUDA 4.0.
             call 145 since 4000 capture prohibited survives yes
-                partial "not stacks, code, what is shared already, or part of another registration's page; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
+                partial "not stacks, code, or part of another registration's page; shared mappings only if their file is found (by a descriptor, its path, or with CAP_CHECKPOINT_RESTORE) and lies in tmpfs, hugetlbfs, ext4, XFS, Btrfs or F2FS; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
                 fn cuMemHostRegister(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Page-locks host memory of the program. Form of CUDA 6.5.
             call 146 since 6050 capture prohibited survives yes
-                partial "not stacks, code, what is shared already, or part of another registration's page; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
+                partial "not stacks, code, or part of another registration's page; shared mappings only if their file is found (by a descriptor, its path, or with CAP_CHECKPOINT_RESTORE) and lies in tmpfs, hugetlbfs, ext4, XFS, Btrfs or F2FS; where userfaultfd is not allowed, what other threads write to its first and last page during the call may be lost" =>
                 fn cuMemHostRegister_v2(
                     pointer: opaque(*mut c_void), byte_count: val(usize), flags: val(u32));
             /// Ends the page-locking of host memory of the program.

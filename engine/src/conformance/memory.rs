@@ -1,12 +1,13 @@
 //! Windows, what is committed in them, and what a device has.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use cuda_abi::operations::{Copy, Space};
 
 use super::rig::{Guest, PATIENCE, more_addresses, noise};
 use crate::arena::GRANULE;
-use crate::{CUresult, Engine, Window};
+use crate::{CUresult, Engine, Owner, Window};
 
 /// A client that goes leaves neither memory nor mappings.
 pub fn attaching_and_detaching_leaves_nothing(engine: &dyn Engine) {
@@ -40,6 +41,79 @@ pub fn committed_memory_is_zeroed_again(engine: &dyn Engine) {
         guest.client.commit(range).expect("memory");
         assert_eq!(guest.download(base, range.bytes), zeroes);
     }
+}
+
+/// What the server mapped over the host window is reached with what is in it, and keeps that when it is
+/// taken back. It is let go then, once, and never before.
+pub fn lent_memory_keeps_what_is_in_it(engine: &dyn Engine) {
+    #[derive(Debug)]
+    struct Lender;
+    impl Owner for Lender {}
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(0, GRANULE);
+    let range = Window {
+        base: guest.host.base + GRANULE,
+        bytes: GRANULE,
+    };
+    let before = noise(GRANULE, 7);
+    guest.set_host(range.base, &before);
+    let refused = Err(CUresult::ERROR_INVALID_VALUE);
+    let reaches = |guest: &mut Guest| {
+        guest.copy(0, &linear(device, range.base, GRANULE));
+        guest.wait(0)
+    };
+    assert_eq!(reaches(&mut guest), refused, "not lent yet");
+    let lender = Arc::new(Lender);
+    let lent = guest.client.host_lend(range, lender.clone());
+    if lent == Err(CUresult::ERROR_NOT_SUPPORTED) {
+        return; // The engine does not claim to.
+    }
+    assert_eq!(lent, Ok(()));
+    assert_eq!(
+        guest.client.host_lend(range, Arc::new(Lender)),
+        refused,
+        "twice"
+    );
+    assert_eq!(reaches(&mut guest), Ok(()));
+    assert!(guest.download(device, GRANULE) == before);
+    let after = noise(GRANULE, 8);
+    guest.upload(range.base, &after);
+    assert!(guest.host_bytes(range.base, GRANULE) == after);
+    assert_eq!(Arc::strong_count(&lender), 2, "let go while it is lent");
+    guest.client.host_return(range);
+    let until = Instant::now() + PATIENCE;
+    while Arc::strong_count(&lender) > 1 && Instant::now() < until {
+        guest.client.assist();
+        std::thread::yield_now();
+    }
+    assert_eq!(Arc::strong_count(&lender), 1, "kept for ever");
+    assert_eq!(reaches(&mut guest), refused, "taken back");
+    assert!(guest.host_bytes(range.base, GRANULE) == after, "cleared");
+    for range in [
+        Window { bytes: 0, ..range },
+        Window {
+            bytes: 512,
+            ..range
+        },
+        Window {
+            base: range.base + 512,
+            ..range
+        },
+        Window {
+            base: device,
+            ..range
+        },
+        Window {
+            bytes: guest.host.bytes,
+            ..range
+        },
+    ] {
+        assert_eq!(guest.client.host_lend(range, lender.clone()), refused);
+    }
+    assert_eq!(Arc::strong_count(&lender), 1);
+    // It is the client's own again.
+    guest.client.commit(range).expect("memory");
+    assert_eq!(reaches(&mut guest), Ok(()));
 }
 
 /// An engine that can look into memory shows what is there, and nothing of others'.

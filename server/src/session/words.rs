@@ -1,7 +1,7 @@
 //! What a session holds back, and how it ends.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{StreamCreate, TextureDestroy};
+use cuda_abi::operations::{Opcode, StreamCreate, TextureDestroy};
 use engine::{Client, Window};
 use transport::handshake::Ending;
 use transport::ring::Record;
@@ -79,4 +79,18 @@ impl Backing for Committer<'_> {
     fn retract(&mut self, window: Window) {
         self.0.window_remove(window);
     }
+}
+
+/// Whether a record asks for memory and waits for the answer.
+pub(super) fn takes_memory(record: &Record) -> bool {
+    [
+        Opcode::MemAlloc,
+        Opcode::HostAlloc,
+        Opcode::ManagedAlloc,
+        Opcode::ModuleLoad,
+        Opcode::PhysicalCreate,
+        Opcode::ArrayCreate,
+    ]
+    .iter()
+    .any(|&opcode| record.header.opcode == opcode as u16)
 }

@@ -242,6 +242,7 @@ impl Engine for FakeEngine {
             contexts: HashSet::new(),
             streams: HashMap::new(),
             images: HashSet::new(),
+            lent: HashMap::new(),
         }))
     }
 }
@@ -258,6 +259,7 @@ struct FakeClient {
     /// Streams, and their contexts.
     streams: HashMap<u32, u32>,
     images: HashSet<u64>,
+    lent: HashMap<u64, Arc<dyn Owner>>,
 }
 
 impl FakeClient {
@@ -354,6 +356,20 @@ impl Client for FakeClient {
         self.attachment.windows.retain(|other| *other != window);
         let known = self.further.remove(&window.base);
         assert!(known.is_some(), "a window that was added");
+    }
+
+    fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        let host = self.attachment.host.window;
+        assert!(
+            host.contains(range.base, range.bytes),
+            "outside of the host window"
+        );
+        assert!(self.lent.insert(range.base, memory).is_none(), "lent twice");
+        Ok(())
+    }
+
+    fn host_return(&mut self, range: Window) {
+        assert!(self.lent.remove(&range.base).is_some(), "was not lent");
     }
 
     fn free_memory(&self, _: u32) -> u64 {

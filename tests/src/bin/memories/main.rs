@@ -11,6 +11,7 @@ use tests::cuda::{Address, Code, Driver, Handle};
 use tests::program::{finish, hear, say};
 
 mod exported;
+mod files;
 mod large;
 mod quota;
 
@@ -131,6 +132,7 @@ fn main() {
         "hold" => hold(&arguments[1]),
         "free" => free(),
         "registered" => registered(),
+        "torn" => files::torn(),
         "offer" => offer(),
         "use" => use_offered(),
         "meet" => meet(&arguments[1]),
@@ -172,6 +174,11 @@ fn hold(kind: &str) -> Result<(), Code> {
             "managed" => ok((more.managed)(&raw mut address, MIB, 1))?,
             "registered" => {
                 let start = own.as_mut_ptr().add(50).cast();
+                ok((more.register)(start, MIB, 2))?;
+                ok((more.device_pointer)(&raw mut address, start, 0))?;
+            }
+            "file" => {
+                let (_file, start) = files::shared(MIB);
                 ok((more.register)(start, MIB, 2))?;
                 ok((more.device_pointer)(&raw mut address, start, 0))?;
             }
@@ -302,7 +309,19 @@ fn registered() -> Result<(), Code> {
             -1,
             0,
         );
-        assert_eq!((more.register)(shared, 8192, 0), NOT_SUPPORTED);
+        // Only who may look for the file under /proc finds it.
+        let expected = match files::finds_files_of_mappings(shared) {
+            true => 0,
+            false => NOT_SUPPORTED,
+        };
+        assert_eq!((more.register)(shared, 8192, 0), expected);
+        if expected == 0 {
+            ok((more.device_pointer)(&raw mut address, shared, 0))?;
+            driver.launch(sequence, 8, 128, NULL, &[address, 1024, 5, 9])?;
+            driver.synchronize()?;
+            assert_eq!(shared.cast::<u64>().add(1023).read(), 1023 * 5 + 9);
+            ok((more.unregister)(shared))?;
+        }
         libc::munmap(shared, 8192);
         assert_eq!((more.register)(shared, 8192, 0), INVALID_VALUE, "unmapped");
         // A context's end is a registration's.
