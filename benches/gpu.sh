@@ -6,6 +6,8 @@
 #   FOLDER/gpu.sh managed [MiB [ROUNDS]]
 #                                  what each scheme for memory of host and device costs, natively and through
 #                                  OpenMPS: one table
+#   FOLDER/gpu.sh host             what page-locked and registered memory costs, natively and through OpenMPS: one
+#                                  table
 #   FOLDER/gpu.sh calls [DIR]      wrong arguments: which calls OpenMPS answers otherwise than the driver of this
 #                                  machine; both lists of answers go to DIR
 #   FOLDER/gpu.sh limits           on how many multiprocessors one graph's kernel runs while its client's limits
@@ -68,6 +70,12 @@ managed)
     # Its rows go on with the same table.
     "$here/openmps" run -- "$here/managed" "$mebibytes" "$rounds" OpenMPS | tail -n +3
     ;;
+host)
+    natively "$here/host_memory" native || echo "(not on this machine's driver)"
+    start_daemon
+    # Its rows go on with the same table.
+    "$here/openmps" run -- "$here/host_memory" OpenMPS | tail -n +3
+    ;;
 calls)
     out=${2:-$(mktemp -d)}
     mkdir -p "$out"
@@ -111,7 +119,7 @@ limits)
     wait $client
     ;;
 *)
-    sed -n '2,19s/^# \{0,1\}//p' "$0"
+    sed -n '2,21s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
