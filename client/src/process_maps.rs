@@ -88,8 +88,8 @@ mod tests {
         );
         assert_eq!(area.path, None);
         let line = "7f12a000-7f12c000 rw-s 00003000 00:05 4711   /dev/shm/a name";
-        let path = parse(line).unwrap().path;
-        assert_eq!(path.as_deref(), Some("/dev/shm/a name"));
+        let named = parse(line).unwrap().path;
+        assert_eq!(named.as_deref(), Some("/dev/shm/a name"));
         assert!(
             parse("7ffe0000-7fff0000 rw-p 00000000 00:00 0  [stack]")
                 .unwrap()
