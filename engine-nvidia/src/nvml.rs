@@ -4,7 +4,7 @@
 //! takes root, and holds no context. It must not know why a mode is set.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
@@ -58,7 +58,9 @@ impl Nvml {
             return Self::open_at(&path).map(Some);
         }
         let usual = cuda_abi::installed::beside("libnvidia-ml.so.1");
-        let found = usual.iter().find(|path| path.exists());
+        // Ours may lie where the driver's used to, and would ask the very daemon that opens it.
+        let is_real = |path: &&PathBuf| path.exists() && !locate::is_ours(path).unwrap_or(false);
+        let found = usual.iter().find(is_real);
         found.map(|path| Self::open_at(path)).transpose()
     }
 
@@ -70,6 +72,11 @@ impl Nvml {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         if !path.is_absolute() {
             return Err(failed(&"it is no absolute path"));
+        }
+        if locate::is_ours(path).map_err(|error| failed(&error))? {
+            return Err(failed(
+                &"it is OpenMPS's own library, which knows no more than the daemon",
+            ));
         }
         // SAFETY: running a library's constructors is what loading it means; that it is NVIDIA's is
         // what whoever installed it at this place says.

@@ -51,4 +51,8 @@ fn modes_are_asked_for_and_set_and_refusals_have_words() {
     let file = folder.path().join("none.so");
     std::fs::write(&file, "no library").unwrap();
     assert!(Nvml::open_at(&file).is_err());
+    // Ours asks the daemon, and the daemon would ask itself.
+    std::fs::write(&file, "... OpenMPS client runtime ...").unwrap();
+    let error = Nvml::open_at(&file).unwrap_err();
+    assert!(error.contains("OpenMPS's own library"), "{error}");
 }
