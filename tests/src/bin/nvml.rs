@@ -42,6 +42,9 @@ struct Memory2 {
 
 const MEMORY_2: u32 = 2 << 24 | 40;
 
+/// Processes that there is room for.
+const ROOM: usize = 64;
+
 /// nvmlProcessInfo_v1_t
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -121,12 +124,19 @@ fn memory(library: &Library, device: Device) -> Result<Memory, Code> {
     }
 }
 
-/// The processes by the third form, after the first form and the list of details have agreed.
+/// The processes by the third form.
 fn processes(library: &Library, device: Device) -> Vec<Process> {
-    const ROOM: usize = 64;
-    let (mut one, mut three) = ([Process1::default(); ROOM], [Process::default(); ROOM]);
-    let mut detail = [Detail::default(); ROOM];
-    let (mut of_one, mut of_three) = (ROOM as c_uint, ROOM as c_uint);
+    let mut found = [Process::default(); ROOM];
+    let mut count = ROOM as c_uint;
+    let code = call!(library, "nvmlDeviceGetComputeRunningProcesses_v3", device => Device, &raw mut count => *mut c_uint, found.as_mut_ptr() => *mut Process);
+    assert_eq!(code, SUCCESS);
+    found[..count as usize].to_vec()
+}
+
+/// All forms of a question say the same, while nobody comes or goes.
+fn forms_agree(library: &Library, device: Device) {
+    let (mut one, mut detail) = ([Process1::default(); ROOM], [Detail::default(); ROOM]);
+    let mut count = ROOM as c_uint;
     let mut details = Details {
         version: DETAILS,
         mode: 0,
@@ -134,20 +144,34 @@ fn processes(library: &Library, device: Device) -> Vec<Process> {
         array: detail.as_mut_ptr(),
     };
     let codes = [
-        call!(library, "nvmlDeviceGetComputeRunningProcesses", device => Device, &raw mut of_one => *mut c_uint, one.as_mut_ptr() => *mut Process1),
-        call!(library, "nvmlDeviceGetComputeRunningProcesses_v3", device => Device, &raw mut of_three => *mut c_uint, three.as_mut_ptr() => *mut Process),
+        call!(library, "nvmlDeviceGetComputeRunningProcesses", device => Device, &raw mut count => *mut c_uint, one.as_mut_ptr() => *mut Process1),
         call!(library, "nvmlDeviceGetRunningProcessDetailList", device => Device, &raw mut details => *mut Details),
     ];
-    assert_eq!(codes, [SUCCESS; 3]);
-    assert_eq!([of_one, details.count], [of_three; 2]);
-    let found = &three[..of_three as usize];
+    assert_eq!(codes, [SUCCESS; 2]);
+    let found = processes(library, device);
+    assert_eq!([count, details.count], [found.len() as u32; 2]);
     for (at, process) in found.iter().enumerate() {
         assert_eq!((one[at].pid, one[at].used), (process.pid, process.used));
         let same = detail[at].process;
         assert_eq!((same.pid, same.used), (process.pid, process.used));
         assert_eq!(process.instances, [u32::MAX; 2]);
     }
-    found.to_vec()
+    let (first, second) = (memory(library, device), memory_2(library, device));
+    let first = first.expect("memory");
+    assert_eq!((second.total, second.free), (first.total, first.free));
+    assert_eq!(first.total, first.free + first.used);
+}
+
+/// The second form, whose parts make up the whole.
+fn memory_2(library: &Library, device: Device) -> Memory2 {
+    let mut memory = Memory2 {
+        version: MEMORY_2,
+        ..Memory2::default()
+    };
+    let code = call!(library, "nvmlDeviceGetMemoryInfo_v2", device => Device, &raw mut memory => *mut Memory2);
+    assert_eq!(code, SUCCESS);
+    assert_eq!(memory.total, memory.free + memory.used + memory.reserved);
+    memory
 }
 
 fn text(field: &[c_char]) -> String {
@@ -196,19 +220,8 @@ fn show(library: &Library) {
         let mut device: Device = 0;
         let code = call!(library, "nvmlDeviceGetHandleByIndex_v2", index => c_uint, &raw mut device => *mut Device);
         assert_eq!(code, SUCCESS);
-        let shown = memory(library, device).expect("memory");
-        let mut second = Memory2 {
-            version: MEMORY_2,
-            ..Memory2::default()
-        };
-        let code = call!(library, "nvmlDeviceGetMemoryInfo_v2", device => Device, &raw mut second => *mut Memory2);
-        assert_eq!(
-            (code, second.total, second.free),
-            (SUCCESS, shown.total, shown.free)
-        );
-        assert_eq!(second.total, second.free + second.used + second.reserved);
-        assert_eq!(shown.total, shown.free + shown.used);
-        let mut line = format!("{index} {} {} {}", shown.total, second.used, shown.free);
+        let shown = memory_2(library, device);
+        let mut line = format!("{index} {} {} {}", shown.total, shown.used, shown.free);
         for process in processes(library, device) {
             line += &format!(" {}:{}", process.pid, process.used);
         }
@@ -315,6 +328,7 @@ fn same(library: &Library) {
     assert_eq!(code, SUCCESS);
     let shown = memory(library, device).expect("memory");
     assert_eq!((shown.total, shown.free), (total as u64, free as u64));
+    forms_agree(library, device);
     let own = processes(library, device);
     assert_eq!(own.len(), 1);
     assert_eq!((own[0].pid, own[0].used), (std::process::id(), shown.used));
