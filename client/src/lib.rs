@@ -28,6 +28,7 @@ mod copy;
 mod event;
 mod export_tables;
 mod exports;
+mod external;
 mod function;
 mod graph;
 mod handle;

@@ -19,6 +19,7 @@ use transport::session::{ClientEnd, Reply, Written};
 use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::event::Events;
+use crate::external::Externals;
 use crate::function::Functions;
 use crate::graph::Graphs;
 use crate::host::Callers;
@@ -71,6 +72,7 @@ pub(crate) struct Session {
     pub advice: managed::Advice,
     pub pools: Pools,
     pub virtual_memory: VirtualMemory,
+    pub externals: Externals,
     pub tensor_maps: TensorMaps,
     /// Other processes' memory that is open, by address, and how often.
     imports: Mutex<BTreeMap<u64, u32>>,
@@ -198,6 +200,7 @@ impl Session {
             advice: managed::Advice::default(),
             pools,
             virtual_memory: VirtualMemory::default(),
+            externals: Externals::default(),
             tensor_maps: TensorMaps::default(),
             imports: Mutex::default(),
             any_imports: AtomicBool::new(false),

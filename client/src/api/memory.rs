@@ -146,6 +146,9 @@ pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     if let Some(closed) = super::ipc::close_of_pool(session, dptr) {
         return closed;
     }
+    if let Some(freed) = super::external::free(session, dptr) {
+        return freed;
+    }
     let range = session
         .ranges
         .remove(dptr, |range| {

@@ -2295,13 +2295,13 @@ macro_rules! for_each_function {
                     tensor_map: inout(CUtensorMap), global_address: opaque(*mut c_void));
             // Memory and semaphores of other interfaces.
             /// Lets memory of another interface go.
-            absent 492 since 10000 capture prohibited survives replayed =>
+            post 492 since 10000 capture prohibited survives replayed =>
                 fn cuDestroyExternalMemory(ext_mem: val(CUexternalMemory));
             /// Lets a semaphore of another interface go.
             absent 493 since 10000 capture prohibited survives replayed =>
                 fn cuDestroyExternalSemaphore(ext_sem: val(CUexternalSemaphore));
             /// Gives the device address of memory of another interface.
-            absent 494 since 10000 capture prohibited survives none =>
+            call 494 since 10000 capture prohibited survives none =>
                 fn cuExternalMemoryGetMappedBuffer(
                     dev_ptr: out(CUdeviceptr), ext_mem: val(CUexternalMemory),
                     buffer_desc: struct_in(CUDA_EXTERNAL_MEMORY_BUFFER_DESC));
@@ -2311,7 +2311,8 @@ macro_rules! for_each_function {
                     mipmap: out(CUmipmappedArray), ext_mem: val(CUexternalMemory),
                     mipmap_desc: struct_in(CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC));
             /// Takes memory of another interface.
-            absent 496 since 10000 capture prohibited survives replayed =>
+            call 496 since 10000 capture prohibited survives replayed
+                partial "descriptors of memory of cuMemCreate; memory of other interfaces is refused" =>
                 fn cuImportExternalMemory(
                     memory: new(CUexternalMemory),
                     mem_handle_desc: struct_in(CUDA_EXTERNAL_MEMORY_HANDLE_DESC));

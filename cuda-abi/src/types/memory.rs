@@ -83,6 +83,33 @@ pub struct CUDA_MEMCPY3D_BATCH_OP {
     pub flags: u32,
 }
 
+/// Memory of another interface, as a program imports it. `handle` is C's union, as words: a descriptor is
+/// in the lower half of the first.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+    pub r#type: u32,
+    pub handle: [u64; 2],
+    pub size: u64,
+    pub flags: u32,
+    pub reserved: [u32; 16],
+}
+
+/// A part of memory of another interface.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC {
+    pub offset: u64,
+    pub size: u64,
+    pub flags: u32,
+    pub reserved: [u32; 16],
+}
+
+const _: () = assert!(
+    size_of::<CUDA_EXTERNAL_MEMORY_HANDLE_DESC>() == 104
+        && size_of::<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>() == 88
+);
+
 #[cfg(test)]
 mod tests {
     use core::mem::offset_of;
