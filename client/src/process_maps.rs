@@ -46,8 +46,7 @@ fn path(line: &str) -> Option<&str> {
 }
 
 fn parse(line: &str) -> Option<Area> {
-    // Five words, then a path, in which blanks are blanks.
-    let path = line.find(" /").map(|at| &line[at + 1..]);
+    let path = path(line);
     let path = path.filter(|path| !path.ends_with(" (deleted)") && !path.contains("\\012"));
     let mut words = line.split_ascii_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -87,8 +86,8 @@ mod tests {
             (0x3000, &("00:05".to_owned(), 4711))
         );
         assert_eq!(area.path, None);
-        let line = "7f12a000-7f12c000 rw-s 00003000 00:05 4711   /dev/shm/a name";
-        let named = parse(line).unwrap().path;
+        let named = "7f12a000-7f12c000 rw-s 00003000 00:05 4711   /dev/shm/a name";
+        let named = parse(named).unwrap().path;
         assert_eq!(named.as_deref(), Some("/dev/shm/a name"));
         assert!(
             parse("7ffe0000-7fff0000 rw-p 00000000 00:00 0  [stack]")
