@@ -116,9 +116,9 @@ impl Arena {
     /// The first of the highest `count` free extents in a row that clients may grow into.
     fn highest(&self, count: u64) -> Option<u64> {
         let mut run = 0;
-        (FIRST_TO_GROW..EXTENTS).rev().find_map(|extent| {
+        (FIRST_TO_GROW..EXTENTS).rev().find(|&extent| {
             run = if self.is_free(extent) { run + 1 } else { 0 };
-            (run == count).then_some(extent)
+            run == count
         })
     }
 

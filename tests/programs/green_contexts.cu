@@ -99,7 +99,7 @@ int main() {
     OK(cudaMemset(late, 0, 4));
     count<<<2, 32>>>(late);
     OK(cudaGetLastError());
-    CU(cuCtxSynchronize);
+    OK(cudaDeviceSynchronize());
     CUcontext popped;
     CU(cuCtxPopCurrent, &popped);
     CHECK(popped == context, "another context");

@@ -48,9 +48,8 @@ static int child(int socket) {
     OK(cudaFree(nullptr));
     cudaMemPool_t pool;
     OK(cudaMemPoolImportFromShareableHandle(&pool, (void *)(long)offer.fd, cudaMemHandleTypePosixFileDescriptor, 0));
-    unsigned *p, *again;
+    unsigned *p;
     OK(cudaMemPoolImportPointer((void **)&p, pool, &offer.token));
-    OK(cudaMemPoolImportPointer((void **)&again, pool, &offer.token));
     unsigned values[count];
     OK(cudaMemcpy(values, p, sizeof values, cudaMemcpyDeviceToHost));
     for (int i = 0; i < count; i++) CHECK(values[i] == 0xabcdu, "%u", values[i]);
@@ -68,7 +67,6 @@ static int child(int socket) {
     CHECK(cudaMemPoolImportPointer((void **)&none, pool, &token) == cudaErrorInvalidValue, "a forged token");
     cudaGetLastError();
     OK(cudaFreeAsync(p, 0));
-    OK(cudaFree(again));
     OK(cudaMemPoolDestroy(pool));
     CHECK(write(socket, "x", 1) == 1, "the other process is gone");
     return 0;

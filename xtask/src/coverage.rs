@@ -4,8 +4,11 @@ use anyhow::{Result, ensure};
 
 use crate::shell::root;
 
+/// Makes a page's text.
+type Page = fn() -> String;
+
 /// The pages, and what makes them.
-const PAGES: [(&str, fn() -> String); 2] = [
+const PAGES: [(&str, Page); 2] = [
     ("docs/coverage.md", cuda_abi::coverage::render),
     ("docs/nvml-functions.md", cuda_abi::nvml::render),
 ];

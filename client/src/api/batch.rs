@@ -139,7 +139,7 @@ pub(crate) fn cuMemcpy3DBatchAsync(
     // What fails as a whole fails at no copy in particular.
     fail_idx.set_if(usize::MAX);
     copy_boxes(num_params, &op_list, flags, stream, |at| {
-        fail_idx.set_if(at)
+        fail_idx.set_if(at);
     })
 }
 
