@@ -586,8 +586,8 @@ if __name__ == "__main__":
 def nccl_one_rank():
     return script(
         """
-import torch, torch.distributed as dist
-dist.init_process_group("nccl", init_method="tcp://127.0.0.1:29677", rank=0, world_size=1, device_id=torch.device("cuda:0"))
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{20000 + os.getpid() % 20000}", rank=0, world_size=1, device_id=torch.device("cuda:0"))
 x = torch.arange(1000.0, device="cuda"); dist.all_reduce(x); dist.broadcast(x, 0); dist.barrier()
 net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).cuda())
 net(torch.ones(2, 8, device="cuda")).sum().backward()
