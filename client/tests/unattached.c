@@ -40,7 +40,7 @@ int main(int count, char **arguments)
     FUNCTION(cuGetErrorName, int, const char **);
     FUNCTION(cuGetErrorString, int, const char **);
     FUNCTION(cuMemAlloc_v2, void **, size_t);
-    FUNCTION(cuDeviceGetLuid, char *, unsigned *, int);
+    FUNCTION(cuMulticastCreate, void *, const void *);
     FUNCTION(cuGetExportTable, void ***, const void *);
     FUNCTION(cuStreamSynchronize_ptsz, void *);
 
@@ -49,7 +49,7 @@ int main(int count, char **arguments)
     CHECK(cuDeviceGetCount(&devices) == 3 && devices == -7);
     CHECK(cuMemAlloc_v2(&pointer, 16) == 3);
     CHECK(cuStreamSynchronize_ptsz(NULL) == 3);
-    CHECK(cuDeviceGetLuid(NULL, NULL, 0) == 801);
+    CHECK(cuMulticastCreate(NULL, NULL) == 801);
     CHECK(cuGetErrorName(805, &text) == 0 && !strcmp(text, "CUDA_ERROR_MPS_CONNECTION_FAILED"));
     CHECK(cuGetErrorString(805, &text) == 0 && text && *text);
     CHECK(cuGetErrorName(12345, &text) == 1 && text == NULL);

@@ -499,15 +499,14 @@ fn absent() -> Result<(), Code> {
     let driver = Driver::ready();
     // SAFETY: the signature is CUDA's.
     let status = unsafe {
-        type Function = unsafe extern "C" fn(*mut u8, *mut u32, i32) -> Code;
+        type Function = unsafe extern "C" fn(*mut u64, *const u64) -> Code;
         let library = libloading::Library::new("libcuda.so.1").expect("it is loaded already");
-        // There are no such ids but on Windows.
-        let luid: libloading::Symbol<'_, Function> = library
-            .get(b"cuDeviceGetLuid\0")
+        let multicast: libloading::Symbol<'_, Function> = library
+            .get(b"cuMulticastCreate\0")
             .expect("every name is exported");
-        let (mut id, mut mask) = ([0; 8], 0);
-        luid(id.as_mut_ptr(), &raw mut mask, 0);
-        luid(id.as_mut_ptr(), &raw mut mask, 0)
+        let (mut handle, properties) = (0, [0; 8]);
+        multicast(&raw mut handle, properties.as_ptr());
+        multicast(&raw mut handle, properties.as_ptr())
     };
     assert_eq!(status, NOT_SUPPORTED);
     driver.synchronize()
