@@ -64,14 +64,15 @@ fn facts_are_the_drivers_but_for_what_remoting_cannot_keep() {
     assert_eq!((&facts.name[..], facts.total_memory), ("Fake GPU", 1 << 32));
     assert_eq!(facts.uuid[..4], [0, 1, 2, 3]);
     assert_eq!(facts.attribute(16), Some(1016));
-    // Pageable access, and the last attribute that this driver knows.
+    // Pageable access; the last attribute that this driver knows, the handles by which pools are shared,
+    // which are ours; and one that it does not know.
     assert_eq!(
         (
             facts.attribute(88),
             facts.attribute(119),
             facts.attribute(120)
         ),
-        (Some(0), Some(0), None)
+        (Some(0), Some(1), None)
     );
 }
 
