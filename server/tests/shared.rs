@@ -8,6 +8,8 @@ use cuda_abi::CUresult;
 use cuda_abi::operations::*;
 use rig::engine::FakeEngine;
 use rig::{Rig, TestClient, until};
+use std::os::fd::OwnedFd;
+use transport::descriptor;
 
 const BYTES: u64 = 4 << 30;
 
@@ -20,13 +22,18 @@ fn create(client: &TestClient, handle: u64) -> CUresult {
     client.end.call(&create, &[]).unwrap().status
 }
 
-fn expose(client: &TestClient, handle: u64) -> [u64; 4] {
+/// Exports memory. The descriptor holds it, too.
+fn export(client: &TestClient, handle: u64) -> ([u64; 4], OwnedFd) {
     let expose = Expose {
         kind: Exposed::Physical as u32,
         object: handle,
         bytes: 0,
     };
-    client.end.call(&expose, &[]).unwrap().fields.token
+    let token = client.end.call(&expose, &[]).unwrap().fields.token;
+    (
+        token,
+        descriptor::receive(client.end.connection(), token).unwrap(),
+    )
 }
 
 fn import(client: &TestClient, handle: u64, token: [u64; 4]) {
@@ -47,18 +54,25 @@ fn physical_memory_counts_for_its_allocator_until_nobody_has_it() {
     let before = client.free_memory();
     // Under a second handle of its own.
     assert_eq!(create(&client, 1), CUresult::SUCCESS);
-    import(&client, 2, expose(&client, 1));
+    let (token, held) = export(&client, 1);
+    import(&client, 2, token);
     assert_eq!(client.free_memory(), before - BYTES, "counted once");
     release(&client, 1);
     assert_eq!(client.free_memory(), before - BYTES, "it is still there");
     release(&client, 2);
-    assert_eq!(client.free_memory(), before);
+    assert_eq!(
+        client.free_memory(),
+        before - BYTES,
+        "its descriptor is open"
+    );
+    drop(held);
+    until("nobody has it", || client.free_memory() == before);
 
     // In other clients' hands: 16 GiB are the quota.
     let others = [(); 2].map(|()| rig.attach_with_context());
     for handle in 1..=4 {
         assert_eq!(create(&client, handle), CUresult::SUCCESS);
-        let token = expose(&client, handle);
+        let (token, _held) = export(&client, handle);
         for other in &others {
             import(other, handle, token);
         }
@@ -86,7 +100,7 @@ fn physical_memory_outlives_its_allocator() {
     let rig = Rig::new(FakeEngine::new());
     let (client, other) = (rig.attach_with_context(), rig.attach_with_context());
     assert_eq!(create(&client, 1), CUresult::SUCCESS);
-    import(&other, 1, expose(&client, 1));
+    import(&other, 1, export(&client, 1).0);
     let session = client.session;
     drop(client);
     rig.ending_of(session);
