@@ -104,12 +104,19 @@ fn however_a_program_ends_in_the_middle_of_a_feature_it_leaves_nothing() {
             .collect();
         // While the forked child and the other program still live.
         nobody();
-        eventually(&format!("nothing is left of {feature}"), || {
-            (threads_and_files(server), files(&daemon)) == before
-        });
-        assert_eq!(memory(), free, "{feature}");
+        let nothing_is_left = || {
+            eventually(&format!("nothing is left of {feature}"), || {
+                (threads_and_files(server), files(&daemon)) == before
+            });
+            assert_eq!(memory(), free, "{feature}");
+        };
+        // A descriptor holds its memory as long as anybody has a copy, as with NVIDIA's driver.
+        if feature != "memory in descriptors" {
+            nothing_is_left();
+        }
         endings.into_iter().for_each(Ending::end);
         nobody();
+        nothing_is_left();
     }
     assert_eq!(daemon.server(), server, "the server lives");
     assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");

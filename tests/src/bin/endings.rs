@@ -145,9 +145,16 @@ const FEATURES: &[(&str, &[&str])] = &[
             "cuMemAddressReserve &v 0x400000 0 0 0",
             "cuMemMap v 0x200000 0 h 0",
             "cuMemSetAccess v 0x200000 {32:1,32:0,32:3} 1",
-            "cuMemExportToShareableHandle out h 1 0",
             BUSY,
             "cuMemsetD8Async v 1 0x200000 stream",
+        ],
+    ),
+    (
+        "memory in descriptors",
+        &[
+            "cuMemCreate &h 0x200000 {32:1,32:1,32:1,32:0,64*3:0} 0",
+            "cuMemExportToShareableHandle out h 1 0",
+            BUSY,
         ],
     ),
     (
