@@ -20,10 +20,11 @@ fn devices(pipe: &std::path::Path) -> Vec<String> {
         text.contains("\"pci\"")
     });
     // The first of the answer's blocks is what programs get; each server has one of its own.
-    let (first, _) = text.split_once(']').unwrap();
-    let places = first.split("\"pci\"").skip(1);
-    places
-        .map(|rest| rest.split('"').nth(1).unwrap().to_owned())
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let first = answer[0]["devices"].as_array().unwrap();
+    first
+        .iter()
+        .map(|device| device["pci"].as_str().unwrap().to_owned())
         .collect()
 }
 

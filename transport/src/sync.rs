@@ -16,6 +16,12 @@ pub enum Slept {
     TimedOut,
 }
 
+/// The machine's own atomics also where loom models the others: for a signal handler's statics, in which
+/// loom's cannot be and which no model runs.
+pub mod machine {
+    pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+}
+
 #[cfg(not(loom))]
 mod imp {
     use super::Slept;

@@ -9,11 +9,11 @@
 //! Owns these mappings, and the process's action for SIGBUS once there was one.
 
 use super::{Mapping, MemoryError, Sealed, system};
+use crate::sync::machine::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FileType, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// File systems whose pages come from this machine's memory or disks, by the kernel's numbers: tmpfs
