@@ -41,23 +41,29 @@ pub fn client_library() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// This program under the name of ptxas: a link in a folder of the user's own.
-pub fn ptxas() -> Result<PathBuf> {
-    named(&own_place().join("tools"), "ptxas")
+/// This program under the name of ptxas. In a folder of its own, which is on no path of programs: it would hide
+/// the toolkit's.
+pub fn ptxas(libraries: &Path) -> Result<PathBuf> {
+    under_name(libraries, "tools", "ptxas")
 }
 
-/// The folder in which this program is called nvidia-smi, for a path of programs: the package's beside the
-/// libraries, or one of the user's own.
+/// The folder in which this program is called nvidia-smi, for a path of programs.
 pub fn smi_folder(libraries: &Path) -> Result<PathBuf> {
+    let mut link = under_name(libraries, "bin", SMI)?;
+    link.pop();
+    Ok(link)
+}
+
+/// This program under another name: the package's link in a folder beside the libraries, or one in such a folder
+/// of the user's own.
+fn under_name(libraries: &Path, folder: &str, name: &str) -> Result<PathBuf> {
     let program = own_program()?;
-    let of_package = libraries.join("bin");
-    let there = fs::canonicalize(of_package.join(SMI));
+    let of_package = libraries.join(folder).join(name);
+    let there = fs::canonicalize(&of_package);
     if there.is_ok_and(|there| fs::canonicalize(&program).is_ok_and(|program| program == there)) {
         return Ok(of_package);
     }
-    let folder = own_place().join("bin");
-    named(&folder, SMI)?;
-    Ok(folder)
+    named(&own_place().join(folder), name)
 }
 
 /// This program under another name: a link in a folder of the user's own.
@@ -200,6 +206,15 @@ mod tests {
         assert_eq!(named(&folder, SMI).unwrap(), link);
         assert_eq!(fs::read_link(&link).unwrap(), program);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_package_s_name_of_this_program_is_taken() {
+        let libraries = tempfile::tempdir().unwrap();
+        let tools = libraries.path().join("tools");
+        fs::create_dir(&tools).unwrap();
+        symlink(own_program().unwrap(), tools.join("ptxas")).unwrap();
+        assert_eq!(ptxas(libraries.path()).unwrap(), tools.join("ptxas"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     command.args(&arguments.program[1..]);
     put_first_on_loader_path(&mut command, &library);
     if engines::is_soft() {
-        hand_over_ptx(&mut command)?;
+        hand_over_ptx(&mut command, &library)?;
     }
     put_first_on_path(&mut command, "PATH", &embedded::smi_folder(&library)?);
     let (view, client) = machine::CLIENT_VIEW;
@@ -162,8 +162,8 @@ fn refused_images(log: &Path, succeeded: bool) -> Vec<String> {
 
 /// Has compilers of Python's packages hand over PTX, which the software GPU runs, in place of machine code.
 /// What the user has set stays.
-fn hand_over_ptx(command: &mut Command) -> Result<()> {
-    let ptxas = embedded::ptxas()?;
+fn hand_over_ptx(command: &mut Command, libraries: &Path) -> Result<()> {
+    let ptxas = embedded::ptxas(libraries)?;
     let wanted = [
         ("TRITON_PTXAS_PATH", ptxas.as_os_str()),
         ("TRITON_PTXAS_BLACKWELL_PATH", ptxas.as_os_str()),

@@ -258,6 +258,10 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     ] {
         symlink("../../../bin/openmps", names.join(name))?;
     }
+    // For Triton, by its whole path: on a path of programs it would hide the toolkit's.
+    let tools = tree.join("usr/lib/openmps/tools");
+    fs::create_dir_all(&tools)?;
+    symlink("../../../bin/openmps", tools.join("ptxas"))?;
     let deploy = root().join("deploy");
     for (from, to) in [
         (

@@ -136,7 +136,7 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
     images::build(true)?;
     let place = Place::new()?;
     let mut lines = Vec::new();
-    let mut failed = 0;
+    let mut failed = Vec::new();
     for entry in chosen {
         let name = entry.name;
         println!("xtask: platforms: {name}");
@@ -153,7 +153,7 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
                 format!("skipped: {name}: {why}")
             }
             Outcome::Failed(why) => {
-                failed += 1;
+                failed.push(format!("{name}: {why}"));
                 format!("{name:20} {took:7.2} s  FAIL: {why}")
             }
         });
@@ -164,7 +164,12 @@ pub fn platforms(filter: &str, within: Duration) -> Result<()> {
         start.elapsed().as_secs_f32(),
         lines.join("\n")
     );
-    ensure!(failed == 0, "{failed} platform tests failed");
+    // By name: what comes after may be so long that only the last error is still read.
+    ensure!(
+        failed.is_empty(),
+        "platform tests failed:\n{}",
+        failed.join("\n")
+    );
     Ok(())
 }
 
