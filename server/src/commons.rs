@@ -59,8 +59,27 @@ pub struct Commons {
     returned: Arc<Returned>,
     /// Device and bytes of reserved addresses, by the first.
     reserved: BTreeMap<u64, (u32, u64)>,
-    /// Bytes and handles of mappings, by address.
-    mappings: BTreeMap<u64, (u64, u64)>,
+    /// What is mapped, by address.
+    mappings: BTreeMap<u64, PhysicalMapping>,
+    /// What the client has unmapped and work of its may still use, by address. It counts as long.
+    unmapping: BTreeMap<u64, Unmapping>,
+}
+
+/// Physical memory at addresses of the client's.
+#[derive(Debug)]
+struct PhysicalMapping {
+    bytes: u64,
+    handle: u64,
+    /// The devices that may reach it, as bits, and the one whose addresses it has.
+    devices: u64,
+}
+
+/// A mapping that goes when the work before it is over.
+#[derive(Debug)]
+struct Unmapping {
+    bytes: u64,
+    devices: u64,
+    memory: Arc<PhysicalMemory>,
 }
 
 #[derive(Debug)]
@@ -130,7 +149,20 @@ impl Commons {
             returned: Arc::default(),
             reserved: BTreeMap::new(),
             mappings: BTreeMap::new(),
+            unmapping: BTreeMap::new(),
         }
+    }
+
+    /// Whether something that is being unmapped lies in a range. As mappings do not overlap, the last
+    /// one that begins before its end tells.
+    fn is_unmapping(&self, base: u64, end: u64) -> bool {
+        let before = self.unmapping.range(..end).next_back();
+        before.is_some_and(|(&at, leaving)| at + leaving.bytes > base)
+    }
+
+    /// Whether something is being unmapped: a call that found no room does when that is over.
+    pub(crate) fn has_unmapping(&self) -> bool {
+        !self.unmapping.is_empty()
     }
 
     /// Keeps a block that this client has freed, if others use it; else gives it back.
@@ -423,7 +455,7 @@ impl Session {
         Ok(base)
     }
 
-    /// Gives reserved addresses back.
+    /// Gives reserved addresses back, once nothing is mapped there any more.
     pub(crate) fn free_addresses(&mut self, base: u64) -> Result<(), CUresult> {
         let commons = &mut self.commons;
         let &(device, bytes) = commons.reserved.get(&base).ok_or(WRONG)?;
@@ -431,8 +463,17 @@ impl Session {
             return Err(WRONG);
         }
         commons.reserved.remove(&base);
-        self.memory.unreserve(device, base, bytes);
+        self.unreserve(device, Window { base, bytes });
         Ok(())
+    }
+
+    /// Gives addresses back, or puts that behind what is still to be unmapped there.
+    pub(crate) fn unreserve(&mut self, device: u32, at: Window) {
+        if self.commons.is_unmapping(at.base, at.base + at.bytes) {
+            self.defer(Action::Unreserve(device, at));
+        } else {
+            self.memory.unreserve(device, at.base, at.bytes);
+        }
     }
 
     /// Allocates physical memory.
@@ -487,7 +528,11 @@ impl Session {
     /// Frees physical memory, as far as this client is concerned.
     pub(crate) fn release_physical(&mut self, handle: u64) -> Result<(), CUresult> {
         let commons = &mut self.commons;
-        if commons.mappings.values().any(|(_, other)| *other == handle) {
+        if commons
+            .mappings
+            .values()
+            .any(|mapping| mapping.handle == handle)
+        {
             return Err(WRONG);
         }
         drop(commons.physical.remove(&handle).ok_or(WRONG)?);
@@ -556,11 +601,13 @@ impl Session {
         let home = commons.reserved.range(..=address).next_back();
         let inside = home.is_some_and(|(&base, &(_, size))| end <= base + size);
         let before = commons.mappings.range(..end).next_back();
-        let occupied = before.is_some_and(|(&base, &(size, _))| base + size > address);
-        if bytes == 0 || !inside || occupied {
+        let occupied = before.is_some_and(|(&base, mapping)| base + mapping.bytes > address);
+        let Some((_, &(home, _))) = home.filter(|_| bytes != 0 && inside && !occupied) else {
             return Err(WRONG);
-        }
-        if commons.mappings.len() >= MOST_OBJECTS {
+        };
+        // What is unmapped there will have gone when this is tried again.
+        let objects = commons.mappings.len() + commons.unmapping.len();
+        if objects >= MOST_OBJECTS || commons.is_unmapping(address, end) {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let held = &commons.physical.get(&handle).ok_or(WRONG)?.memory.held;
@@ -569,26 +616,76 @@ impl Session {
             bytes,
         };
         self.client.physical_map(at, held, offset)?;
-        self.commons.mappings.insert(address, (bytes, handle));
+        let mapping = PhysicalMapping {
+            bytes,
+            handle,
+            devices: bit(home),
+        };
+        self.commons.mappings.insert(address, mapping);
         Ok(())
     }
 
-    /// Takes a mapping away.
+    /// Takes a mapping away when the work that was taken before is complete. Until then its memory is
+    /// held and counts, whatever becomes of its handle.
     pub(crate) fn unmap_physical(&mut self, base: u64) -> Result<(), CUresult> {
-        let (bytes, _) = self.commons.mappings.remove(&base).ok_or(WRONG)?;
-        self.client.physical_unmap(Window { base, bytes });
+        let commons = &mut self.commons;
+        let mapping = commons.mappings.get(&base).ok_or(WRONG)?;
+        let physical = commons.physical.get(&mapping.handle).ok_or(WRONG)?;
+        let leaving = Unmapping {
+            bytes: mapping.bytes,
+            devices: mapping.devices,
+            memory: Arc::clone(&physical.memory),
+        };
+        commons.mappings.remove(&base);
+        commons.unmapping.insert(base, leaving);
+        self.defer(Action::Withdraw(base));
         Ok(())
+    }
+
+    /// Lets no new work reach a mapping, which goes when all that was begun until now is over. So
+    /// nothing is under way in it when its memory is given back: whatever wrote there afterwards would
+    /// take memory that counts for nobody.
+    pub(crate) fn withdraw_physical(&mut self, base: u64) {
+        let Some(&Unmapping { bytes, devices, .. }) = self.commons.unmapping.get(&base) else {
+            return;
+        };
+        for device in (0..u64::BITS).filter(|&device| devices & bit(device) != 0) {
+            // Which may have failed to be granted as well; the memory goes in any case.
+            let _ = self
+                .client
+                .physical_access(Window { base, bytes }, device, false);
+        }
+        self.defer(Action::Unmap(base));
+    }
+
+    /// Takes a mapping away that nothing uses any more.
+    pub(crate) fn end_mapping(&mut self, base: u64) {
+        if let Some(Unmapping { bytes, memory, .. }) = self.commons.unmapping.remove(&base) {
+            self.client.physical_unmap(Window { base, bytes });
+            drop(memory);
+            self.uncharge_returned();
+        }
     }
 
     /// Says how a device may reach a mapping.
     pub(crate) fn access_physical(&mut self, request: &PhysicalAccess) -> Result<(), CUresult> {
-        let &(bytes, _) = self.commons.mappings.get(&request.address).ok_or(WRONG)?;
+        let mapping = self.commons.mappings.get_mut(&request.address);
+        let mapping = mapping.ok_or(WRONG)?;
         let at = Window {
             base: request.address,
-            bytes,
+            bytes: mapping.bytes,
         };
+        mapping.devices |= bit(request.device);
         self.client
             .physical_access(at, request.device, request.access != 0)
+    }
+}
+
+/// A device as a bit; no bit for one that cannot be.
+const fn bit(device: u32) -> u64 {
+    match 1u64.checked_shl(device) {
+        Some(bit) => bit,
+        None => 0,
     }
 }
 

@@ -463,12 +463,17 @@ impl Session {
         if !(self.order.has_deferred() && takes_memory(&record)) {
             return self.carry_out(&record).map(drop);
         }
+        self.perform_or_defer(record, self.again < REPLY_SLOTS)
+    }
+
+    /// Carries a call out. One that finds no memory goes behind what is deferred, if it may wait.
+    fn perform_or_defer(&mut self, record: Record, may_wait: bool) -> Result<(), End> {
         let mut reply = Vec::new();
         let outcome = self.dispatch(&record, &mut reply)?;
         if let Outcome::Replied { status, .. } = outcome
             && status == CUresult::ERROR_OUT_OF_MEMORY
             && self.order.has_deferred()
-            && self.again < REPLY_SLOTS
+            && may_wait
         {
             self.again += 1;
             let bytes = record.header.record_bytes();
@@ -555,9 +560,8 @@ impl Session {
         while let Some(action) = self.order.pop_due(&self.shared.progress) {
             if let Some(record) = self.act(action) {
                 self.again -= 1;
-                let mut reply = Vec::new();
-                let outcome = self.dispatch(&record, &mut reply)?;
-                self.finish(&record, outcome, reply)?;
+                // An unmap has two turns, and ends in the second.
+                self.perform_or_defer(record, self.commons.has_unmapping())?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ mod rig;
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::*;
-use rig::engine::FakeEngine;
+use rig::engine::{FakeEngine, Mapping};
 use rig::{Rig, TestClient, until};
 use std::os::fd::OwnedFd;
 use transport::descriptor;
@@ -106,4 +106,120 @@ fn physical_memory_outlives_its_allocator() {
     rig.ending_of(session);
     release(&other, 1);
     other.round_trip();
+}
+
+fn reserve(client: &TestClient) -> u64 {
+    let reserve = AddressReserve {
+        device: 0,
+        bytes: BYTES,
+        align: 0x1_0000,
+    };
+    let reply = client.end.call(&reserve, &[]).unwrap();
+    assert_eq!(reply.status, CUresult::SUCCESS);
+    reply.fields.address
+}
+
+fn map(client: &TestClient, handle: u64, address: u64) -> CUresult {
+    let map = PhysicalMap {
+        handle,
+        address,
+        bytes: BYTES,
+        offset: 0,
+    };
+    client.end.call(&map, &[]).unwrap().status
+}
+
+fn unmap(client: &TestClient, address: u64) {
+    let unmap = PhysicalUnmap { address };
+    let reply = client.end.call(&unmap, &[]).unwrap();
+    assert_eq!(reply.status, CUresult::SUCCESS);
+}
+
+#[test]
+fn an_unmap_takes_its_place_behind_work_and_its_memory_counts_until_then() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let before = client.free_memory();
+    let address = reserve(&client);
+    assert_eq!(create(&client, 1), CUresult::SUCCESS);
+    assert_eq!(map(&client, 1, address), CUresult::SUCCESS);
+    let access = PhysicalAccess {
+        address,
+        device: 0,
+        access: 3,
+    };
+    let reply = client.end.call(&access, &[]).unwrap();
+    assert_eq!(reply.status, CUresult::SUCCESS);
+    assert_eq!(
+        rig.engine.take_mappings(),
+        [Mapping::Made, Mapping::Reached]
+    );
+
+    client.stream(40, STREAM_NON_BLOCKING);
+    client.launch_gated(0, 1);
+    unmap(&client, address);
+    release(&client, 1);
+    // Begun after the unmap, and before it had its turn.
+    client.launch_gated(40, 2);
+    assert_eq!(client.free_memory(), before - BYTES, "it is still there");
+    assert_eq!(rig.engine.take_mappings(), [], "and so is the mapping");
+
+    rig.engine.open(1);
+    let mut seen = Vec::new();
+    until("new work cannot reach it", || {
+        seen.extend(rig.engine.take_mappings());
+        seen == [Mapping::OutOfReach]
+    });
+    client.round_trip();
+    assert_eq!(rig.engine.take_mappings(), [], "the other kernel may");
+    assert_eq!(client.free_memory(), before - BYTES);
+
+    rig.engine.open(2);
+    until("nothing can", || {
+        rig.engine.take_mappings() == [Mapping::Gone]
+    });
+    until("it counts no more", || client.free_memory() == before);
+}
+
+#[test]
+fn addresses_are_free_again_when_what_is_unmapped_there_has_gone() {
+    let rig = Rig::new(FakeEngine::new());
+    let client = rig.attach_with_context();
+    let address = reserve(&client);
+    for handle in [1, 2] {
+        assert_eq!(create(&client, handle), CUresult::SUCCESS);
+    }
+    assert_eq!(map(&client, 1, address), CUresult::SUCCESS);
+    client.launch_gated(0, 1);
+    unmap(&client, address);
+    rig.engine.take_mappings();
+    std::thread::scope(|scope| {
+        let mapped = scope.spawn(|| map(&client, 2, address));
+        // The call is there before this one is answered, or comes behind it; it waits either way.
+        client.round_trip();
+        assert_eq!(rig.engine.take_mappings(), []);
+        rig.engine.open(1);
+        assert_eq!(mapped.join().unwrap(), CUresult::SUCCESS);
+    });
+    let expected = [Mapping::OutOfReach, Mapping::Gone, Mapping::Made];
+    assert_eq!(rig.engine.take_mappings(), expected);
+
+    // The addresses themselves, which are given out again only when nothing lies there.
+    client.launch_gated(0, 3);
+    unmap(&client, address);
+    let free = AddressFree { address };
+    client.end.post(0, 0, &free, &[]).unwrap();
+    assert_eq!(
+        map(&client, 1, address),
+        CUresult::ERROR_INVALID_VALUE,
+        "they are the client's no more"
+    );
+    let other = reserve(&client);
+    assert_ne!(other, address);
+    rig.engine.open(3);
+    until("the unmap is over", || {
+        rig.engine.take_mappings().contains(&Mapping::Gone)
+    });
+    client.round_trip();
+    assert_eq!(reserve(&client), address, "free again");
 }

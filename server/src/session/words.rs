@@ -52,11 +52,17 @@ pub enum Action {
     EndTexture(TextureDestroy),
     /// End a context.
     EndContext(u32),
+    /// Let nothing new reach a mapping of physical memory.
+    Withdraw(u64),
+    /// Take a mapping of physical memory away.
+    Unmap(u64),
+    /// Give addresses of a device back.
+    Unreserve(u32, Window),
     /// Close another client's block.
     Close(u64),
     /// Forget a shared event.
     ForgetEvent(u32),
-    /// Carry out a call that there was no memory for.
+    /// Carry out a call that there was no memory for, or no free addresses.
     Again(Record),
 }
 
@@ -81,7 +87,7 @@ impl Backing for Committer<'_> {
     }
 }
 
-/// Whether a record asks for memory and waits for the answer.
+/// Whether a record asks for memory, or addresses that are to be free, and waits for the answer.
 pub(super) fn takes_memory(record: &Record) -> bool {
     [
         Opcode::MemAlloc,
@@ -89,6 +95,7 @@ pub(super) fn takes_memory(record: &Record) -> bool {
         Opcode::ManagedAlloc,
         Opcode::ModuleLoad,
         Opcode::PhysicalCreate,
+        Opcode::PhysicalMap,
         Opcode::ArrayCreate,
     ]
     .iter()

@@ -50,11 +50,22 @@ pub struct World {
     committed: AtomicU64,
     arrays: AtomicU64,
     peeks: AtomicU64,
+    /// What was done with mappings of physical memory, in order.
+    mappings: Mutex<Vec<Mapping>>,
     room: u64,
     groups: Mutex<HashMap<u32, GroupShare>>,
     /// 0, or what its device died of.
     lost: AtomicU32,
     work: Mutex<Work>,
+}
+
+/// Something that was done with a mapping of physical memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    Made,
+    Reached,
+    OutOfReach,
+    Gone,
 }
 
 #[derive(Debug, Default)]
@@ -140,6 +151,11 @@ impl FakeEngine {
     /// How often memory was looked at for a wait.
     pub fn peeks(&self) -> u64 {
         self.shared.peeks.load(Ordering::SeqCst)
+    }
+
+    /// What was done with mappings of physical memory since this was last asked.
+    pub fn take_mappings(&self) -> Vec<Mapping> {
+        std::mem::take(&mut *self.shared.mappings.lock().unwrap())
     }
 
     /// Lets the kernels with this gate end, on the calling thread.
@@ -386,6 +402,23 @@ impl Client for FakeClient {
 
     fn physical_create(&mut self, _: u32, _: u64) -> Result<Held, CUresult> {
         Ok(Held::new(Arc::new(())))
+    }
+
+    fn physical_map(&mut self, _: Window, _: &Held, _: u64) -> Result<(), CUresult> {
+        self.world.mappings.lock().unwrap().push(Mapping::Made);
+        Ok(())
+    }
+
+    fn physical_unmap(&mut self, _: Window) {
+        self.world.mappings.lock().unwrap().push(Mapping::Gone);
+    }
+
+    fn physical_access(&mut self, _: Window, _: u32, reaches: bool) -> Result<(), CUresult> {
+        self.world.mappings.lock().unwrap().push(match reaches {
+            true => Mapping::Reached,
+            false => Mapping::OutOfReach,
+        });
+        Ok(())
     }
 
     fn peek(&mut self, _: u64, _: u32) -> Result<u64, CUresult> {
