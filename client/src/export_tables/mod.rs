@@ -2,10 +2,11 @@
 //!
 //! CUDA runtimes and NVIDIA's libraries talk to the driver through arrays of functions that no header
 //! declares, besides the public functions. This folder owns those arrays, what runtimes keep with a
-//! context ([`storage`]) and the self-test ([`integrity`]). What they need of the rest of the client
+//! context ([`storage`]), the self-test ([`integrity`]) and NVRTC's cache ([`compile_cache`]). What they need of the rest of the client
 //! is in [`seam`], and nothing else of the client is known here. UUIDs, sizes, slots and answers are
-//! those of `libcuda-compat` section 5; names are ZLUDA's, or ours (T_…, ERROR_LOG).
+//! those of `libcuda-compat` section 5; names are ZLUDA's, or ours (T_…, ERROR_LOG, COMPILE_CACHE).
 
+mod compile_cache;
 mod entries;
 mod integrity;
 mod md2;
@@ -39,6 +40,7 @@ enum Name {
     T_21318C60,
     T_1734DC26,
     T_6E163FBE,
+    CompileCache,
 }
 
 /// A UUID in memory order, as it is written.
@@ -59,12 +61,11 @@ static SERVED: [(Uuid, &Table); Name::ALL.len()] = [
     (0x21318c60_9714_3248_8ca6_41ff7324c8f2, &T_21318C60),
     (0x1734dc26_800d_4745_8726_c0f1e7dd8bca, &T_1734DC26),
     (0x6e163fbe_b958_444d_835c_e182aff1991e, &T_6E163FBE),
+    (0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, &COMPILE_CACHE),
 ];
 
-/// Tables that are known and refused, which whoever asks for them takes well. A compile cache that
-/// answers without working breaks cuDNN's runtime-compiled engines; nobody asks for the others.
-static REFUSED: [(Uuid, &str); 5] = [
-    (0xda9151d3_3ae6_cc41_a5c0_4f26d533e328, "T_DA9151D3"),
+/// Tables that are known and refused: nobody asks for them.
+static REFUSED: [(Uuid, &str); 4] = [
     (0x0ca50b8c_1004_929a_89a7_d0df10e77286, "CTX_CREATE_BYPASS"),
     (0xb10541e1_f7c7_c74a_9f64_f223be99f1e2, "DEVICE_EXTENDED_RT"),
     (0x195bcbf4_d67d_024a_acc5_1d29cea631ae, "HEAP_ACCESS"),
@@ -73,7 +74,7 @@ static REFUSED: [(Uuid, &str); 5] = [
 
 impl Name {
     /// All of them, in the order of their numbers.
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::CudartInterface,
         Self::Hooks,
         Self::ToolsTls,
@@ -84,6 +85,7 @@ impl Name {
         Self::T_21318C60,
         Self::T_1734DC26,
         Self::T_6E163FBE,
+        Self::CompileCache,
     ];
 }
 
@@ -138,6 +140,14 @@ static T_1734DC26: Table = Table::new(unserved_slots!(Name::T_1734DC26)).of_slot
 static T_6E163FBE: Table = Table::new(unserved_slots!(Name::T_6E163FBE))
     .of_slots(99)
     .slot(7, entries::for_each_function as *const c_void);
+
+static COMPILE_CACHE: Table = Table::new(unserved_slots!(Name::CompileCache))
+    .of_slots(7)
+    .slot(1, compile_cache::open as *const c_void)
+    .slot(2, compile_cache::close as *const c_void)
+    .slot(3, compile_cache::query as *const c_void)
+    .slot(4, compile_cache::store as *const c_void)
+    .slot(6, compile_cache::release as *const c_void);
 
 /// The table with this UUID, given in memory order. It never moves, and may be asked for before
 /// cuInit.

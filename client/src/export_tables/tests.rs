@@ -83,7 +83,7 @@ fn tables_stand_in_the_order_of_their_names_and_say_their_true_sizes() {
     let slots = SERVED.map(|(_, table)| table.get(0).addr() / 8);
     let storage = (storage::put as *const c_void).addr() / 8;
     // The sizes that driver 580 has.
-    assert_eq!(slots, [13, 7, 3, storage, 3, 15, 3, 93, 17, 99]);
+    assert_eq!(slots, [13, 7, 3, storage, 3, 15, 3, 93, 17, 99, 7]);
     for (at, name) in Name::ALL.into_iter().enumerate() {
         assert_eq!(name as usize, at);
     }
@@ -353,4 +353,182 @@ fn contexts_have_numbers_of_their_own() {
     cuCtxDestroy(second).unwrap();
     assert!(number(second).is_err());
     cuCtxDestroy(first).unwrap();
+}
+
+/// What the compile cache's slots are to NVRTC.
+mod compile_cache {
+    use super::*;
+    use std::ffi::{CStr, c_char};
+
+    type Open = unsafe extern "C" fn(
+        *mut *mut c_void,
+        u32,
+        *const c_void,
+        usize,
+        *const c_char,
+        *const c_char,
+        *const c_char,
+        u32,
+        u32,
+    ) -> CUresult;
+    type Query = unsafe extern "C" fn(*mut c_void, u32, *mut *mut c_void, *mut u32) -> CUresult;
+    type Store = unsafe extern "C" fn(*mut c_void, u32, *const c_void, u32) -> CUresult;
+    type Done = unsafe extern "C" fn(*mut c_void) -> CUresult;
+
+    fn open(kind: u32, data: &[u8], options: &CStr, architecture: u32) -> *mut c_void {
+        let mut entry = std::ptr::null_mut();
+        let open = slot!(Name::CompileCache, 1, Open);
+        let (flavour, build) = (c"HOST64".as_ptr(), c"Aug 20 2025".as_ptr());
+        let (bytes, length) = (data.as_ptr().cast(), data.len());
+        let options = options.as_ptr();
+        // SAFETY: the entry is valid for a write, the data and the texts are whole.
+        let opened = unsafe {
+            let entry = &raw mut entry;
+            open(
+                entry,
+                kind,
+                bytes,
+                length,
+                options,
+                flavour,
+                build,
+                architecture,
+                0,
+            )
+        };
+        assert_eq!(opened, CUresult::SUCCESS);
+        entry
+    }
+
+    fn close(entry: *mut c_void) {
+        let close = slot!(Name::CompileCache, 2, Done);
+        // SAFETY: the entry is open, and not used again.
+        assert_eq!(unsafe { close(entry) }, CUresult::SUCCESS);
+    }
+
+    fn store(entry: *mut c_void, content: &[u8]) -> CUresult {
+        let store = slot!(Name::CompileCache, 4, Store);
+        // SAFETY: the entry is open, the content is whole.
+        unsafe { store(entry, 0, content.as_ptr().cast(), content.len() as u32) }
+    }
+
+    fn query(entry: *mut c_void) -> Result<Vec<u8>, CUresult> {
+        let (mut data, mut bytes) = (std::ptr::null_mut(), 0);
+        let query = slot!(Name::CompileCache, 3, Query);
+        let free = slot!(Name::CompileCache, 6, Done);
+        // SAFETY: the entry is open, both results are valid for writes; what is given has that many
+        // bytes and is freed once.
+        unsafe {
+            query(entry, 0, &raw mut data, &raw mut bytes).ok()?;
+            let content = std::slice::from_raw_parts(data.cast(), bytes as usize).to_vec();
+            assert_eq!(free(data), CUresult::SUCCESS);
+            Ok(content)
+        }
+    }
+
+    #[test]
+    fn what_was_stored_is_found_under_the_same_name_alone() {
+        let entry = open(2, b"a program", c"-O3", 90);
+        assert_eq!(query(entry), Err(CUresult::ERROR_NOT_FOUND));
+        assert_eq!(store(entry, b"its PTX"), CUresult::SUCCESS);
+        assert_eq!(query(entry).unwrap(), b"its PTX");
+        close(entry);
+        let again = open(2, b"a program", c"-O3", 90);
+        assert_eq!(query(again).unwrap(), b"its PTX");
+        assert_eq!(store(again, b"another"), CUresult::SUCCESS);
+        assert_eq!(query(again).unwrap(), b"another");
+        close(again);
+        for other in [
+            open(3, b"a program", c"-O3", 90),
+            open(2, b"a program!", c"-O3", 90),
+            open(2, b"a program", c"-O2", 90),
+            open(2, b"a program", c"-O3", 80),
+        ] {
+            assert_eq!(query(other), Err(CUresult::ERROR_NOT_FOUND));
+            close(other);
+        }
+    }
+
+    /// The machine code of a program, after its PTX has been stored, as NVRTC does it.
+    fn machine_code_after(ptx: &[u8], options: &CStr) -> *mut c_void {
+        let entry = open(2, b"another program", options, 90);
+        assert_eq!(store(entry, ptx), CUresult::SUCCESS);
+        close(entry);
+        open(1, b"another program", c"-arch=sm_90", 90)
+    }
+
+    #[test]
+    fn machine_code_is_found_for_the_same_ptx_alone() {
+        let plain = machine_code_after(b"PTX", c"-ftz=0");
+        assert_eq!(store(plain, b"code"), CUresult::SUCCESS);
+        close(plain);
+        // Its name is the same, but it is made of other PTX.
+        let flushed = machine_code_after(b"PTX.ftz", c"-ftz=1");
+        assert_eq!(query(flushed), Err(CUresult::ERROR_NOT_FOUND));
+        close(flushed);
+        let again = machine_code_after(b"PTX", c"-ftz=0");
+        assert_eq!(query(again).unwrap(), b"code");
+        close(again);
+        // Found is as good as stored.
+        let ptx = open(2, b"another program", c"-ftz=0", 90);
+        assert_eq!(query(ptx).unwrap(), b"PTX");
+        close(ptx);
+        let found = open(1, b"another program", c"-arch=sm_90", 90);
+        assert_eq!(query(found).unwrap(), b"code");
+        close(found);
+    }
+
+    #[test]
+    fn machine_code_whose_ptx_is_not_known_is_not_kept() {
+        let unknown = || open(1, b"a third program", c"-arch=sm_90", 90);
+        let entry = unknown();
+        assert_eq!(store(entry, b"code"), CUresult::SUCCESS);
+        assert_eq!(query(entry), Err(CUresult::ERROR_NOT_FOUND));
+        close(entry);
+        // Nor is that of another program than the one whose PTX was the last.
+        let ptx = open(2, b"not the third program", c"-ftz=0", 90);
+        assert_eq!(store(ptx, b"PTX"), CUresult::SUCCESS);
+        close(ptx);
+        let entry = unknown();
+        assert_eq!(store(entry, b"code"), CUresult::SUCCESS);
+        assert_eq!(query(entry), Err(CUresult::ERROR_NOT_FOUND));
+        close(entry);
+    }
+
+    #[test]
+    fn null_empty_and_unknown_parameters_are_refused() {
+        let refused = CUresult::ERROR_INVALID_VALUE;
+        let open_slot = slot!(Name::CompileCache, 1, Open);
+        let query_slot = slot!(Name::CompileCache, 3, Query);
+        let store_slot = slot!(Name::CompileCache, 4, Store);
+        let close_slot = slot!(Name::CompileCache, 2, Done);
+        let free_slot = slot!(Name::CompileCache, 6, Done);
+        let none = std::ptr::null_mut();
+        let (mut entry, mut data, mut bytes) = (none, none, 0);
+        let text = std::ptr::null();
+        let mine = open(2, b"", c"", 0);
+        // SAFETY: null is allowed everywhere, the rest is valid for writes.
+        unsafe {
+            let (entry, data, bytes) = (&raw mut entry, &raw mut data, &raw mut bytes);
+            let opened = open_slot(std::ptr::null_mut(), 2, none, 0, text, text, text, 90, 0);
+            assert_eq!(opened, refused);
+            let opened = open_slot(entry, 2, none, 1, text, text, text, 90, 0);
+            assert_eq!(opened, refused);
+            let opened = open_slot(entry, 2, none, 0, text, text, text, 90, 1);
+            assert_eq!(opened, CUresult::ERROR_NOT_SUPPORTED);
+            assert!(entry.read().is_null());
+            assert_eq!(query_slot(none, 0, data, bytes), refused);
+            assert_eq!(query_slot(mine, 0, std::ptr::null_mut(), bytes), refused);
+            assert_eq!(query_slot(mine, 0, data, std::ptr::null_mut()), refused);
+            let queried = query_slot(mine, 1, data, bytes);
+            assert_eq!(queried, CUresult::ERROR_NOT_SUPPORTED);
+            assert_eq!(store_slot(none, 0, text.cast(), 0), refused);
+            assert_eq!(store_slot(mine, 0, text.cast(), 1), refused);
+            assert_eq!(store_slot(mine, 0, text.cast(), 0), refused);
+            assert_eq!(close_slot(none), refused);
+            assert_eq!(free_slot(none), CUresult::SUCCESS);
+        }
+        assert_eq!(query(mine), Err(CUresult::ERROR_NOT_FOUND));
+        close(mine);
+    }
 }
