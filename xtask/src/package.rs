@@ -4,6 +4,9 @@
 //! machine's own linker would bind it to the machine's libc, so the release is linked with zig's, which
 //! has old ones; it comes from PyPI, and a package is all that it is needed for.
 
+mod reproduce;
+mod sbom;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -32,6 +35,9 @@ pub struct Arguments {
     /// From the development build, linked as it is: faster made, and bound to this machine's libc
     #[arg(long)]
     debug: bool,
+    /// Make them again from a copy of the tree in another folder, and see that they are the same bytes
+    #[arg(long, conflicts_with = "debug")]
+    verify: bool,
 }
 
 /// What is packaged.
@@ -48,7 +54,10 @@ struct Product {
 
 /// Both packages of the development build: what they hold and whether they work.
 pub fn development() -> Result<()> {
-    package(&Arguments { debug: true })
+    package(&Arguments {
+        debug: true,
+        verify: false,
+    })
 }
 
 /// The libraries as they are packaged, alone: what they ask of glibc.
@@ -96,9 +105,20 @@ fn check_floor((library, name, _): &Library) -> Result<()> {
     Ok(())
 }
 
-/// A build for the packages: small, and linked for an old libc.
+/// A build for the packages: small, linked for an old libc, and without the names of this machine's folders.
 fn portable<'a>(command: &'a mut Command, linker: &Path) -> &'a mut Command {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let folders = [(Some(root()), "openmps"), (home, "cargo")];
+    let renamed: Vec<_> = folders
+        .iter()
+        .filter_map(|(folder, name)| {
+            let folder = folder.as_ref()?.display();
+            Some(format!("--remap-path-prefix={folder}={name}"))
+        })
+        .collect();
     command
+        .env("CARGO_ENCODED_RUSTFLAGS", renamed.join("\x1f"))
         .args(["--release", "--config", "profile.release.debug=false"])
         .args(["--config", "profile.release.strip=true"])
         .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER", linker)
@@ -120,14 +140,36 @@ pub fn package(arguments: &Arguments) -> Result<()> {
     let deb = debian(&product, &folder)?;
     let wheel = wheel(&product, &folder)?;
     try_wheel(&wheel)?;
-    for made in [deb, wheel] {
+    packed_again(&product, &deb)?;
+    for made in [&deb, &wheel] {
         println!(
             "{}: {} MB",
             made.display(),
-            fs::metadata(&made)?.len() / 1_000_000
+            fs::metadata(made)?.len() / 1_000_000
         );
     }
+    if arguments.verify {
+        reproduce::verify(&[deb, wheel], &epoch())?;
+    }
     Ok(())
+}
+
+/// That the .deb comes out the same when it is packed again, from files that are younger.
+fn packed_again(product: &Product, deb: &Path) -> Result<()> {
+    let first = fs::read(deb)?;
+    debian(product, &root().join("target/packages"))?;
+    ensure!(
+        fs::read(deb)? == first,
+        "{} is not the same when it is packed again",
+        deb.display()
+    );
+    Ok(())
+}
+
+/// The time that the packages' files say they are of, in seconds: what SOURCE_DATE_EPOCH asks for, or that of the
+/// wheel's, the first day that its format knows.
+fn epoch() -> String {
+    std::env::var("SOURCE_DATE_EPOCH").unwrap_or_else(|_| "315532800".into())
 }
 
 fn build(debug: bool) -> Result<Product> {
@@ -328,6 +370,10 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
         &copyright.join("CHANGELOG.md"),
         0o644,
     )?;
+    fs::write(
+        copyright.join("sbom.cdx.json"),
+        sbom::text(&product.version)?,
+    )?;
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control)?;
     fs::write(
@@ -356,7 +402,9 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
     let deb = folder.join(format!("openmps_{}_amd64.deb", product.version));
     run(Command::new("dpkg-deb")
         .args(product.packing)
-        .args(["--build", "--root-owner-group"])
+        // With several threads, xz makes other blocks on other machines.
+        .args(["--threads-max=1", "--build", "--root-owner-group"])
+        .env("SOURCE_DATE_EPOCH", epoch())
         .arg(&tree)
         .arg(&deb))?;
     Ok(deb)
@@ -390,6 +438,13 @@ fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
     fs::write(
         facts.join("WHEEL"),
         format!("Wheel-Version: 1.0\nGenerator: xtask\nRoot-Is-Purelib: false\nTag: {tag}\n"),
+    )?;
+    // Where PEP 770 has them.
+    let bills = facts.join("sboms");
+    fs::create_dir_all(&bills)?;
+    fs::write(
+        bills.join("openmps.cdx.json"),
+        sbom::text(&product.version)?,
     )?;
     let wheel = folder.join(format!("{name}-{tag}.whl"));
     run(Command::new("python3")
