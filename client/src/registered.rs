@@ -79,6 +79,18 @@ fn page() -> u64 {
     rustix::param::page_size() as u64
 }
 
+/// Checks that pages can be put where the server says.
+fn check_given(session: &Session, window: u64, bytes: u64) -> Result<(), CUresult> {
+    session.check_in_host_window(window, bytes)?;
+    if window.is_multiple_of(page()) {
+        return Ok(());
+    }
+    crate::log::log!(
+        "the server gave host memory at {window:#x}, which is not where a page begins"
+    );
+    Err(CUresult::ERROR_UNKNOWN)
+}
+
 fn pointer(address: u64) -> *mut c_void {
     std::ptr::with_exposed_provenance_mut(address as usize)
 }
@@ -188,15 +200,7 @@ impl Registered {
             flags: request.flags,
         })?;
         let window = reply.fields.address;
-        let fits = window.is_multiple_of(page())
-            && session.host.contains(&window)
-            && window
-                .checked_add(bytes)
-                .is_some_and(|end| end <= session.host.end);
-        if !fits {
-            crate::log::log!("the server gave host memory at {window:#x}, which cannot be used");
-            return Err(CUresult::ERROR_UNKNOWN);
-        }
+        check_given(session, window, bytes)?;
         let block = Block {
             pages,
             window,

@@ -209,6 +209,19 @@ impl Session {
         }
     }
 
+    /// Checks that host memory which the server gave lies in the window that is mapped here.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_UNKNOWN if it does not, with a line in the log.
+    pub(crate) fn check_in_host_window(&self, base: u64, bytes: u64) -> Result<(), CUresult> {
+        let end = base.checked_add(bytes);
+        if self.host.contains(&base) && end.is_some_and(|end| end <= self.host.end) {
+            return Ok(());
+        }
+        crate::log::log!("the server gave host memory at {base:#x}, outside of the window");
+        Err(CUresult::ERROR_UNKNOWN)
+    }
+
     /// Makes sure that an address of device memory that the server gave can be nothing of the program's:
     /// that its window is reserved here.
     ///

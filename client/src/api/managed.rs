@@ -14,7 +14,7 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use super::memory::{check_in_window, note};
+use super::memory::note;
 use crate::context::{current_as_it_is, home as current};
 use crate::managed::{Advised, NOWHERE};
 use crate::memory::{Origin, Range};
@@ -40,7 +40,7 @@ pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, byte_count: usize, flags
     };
     let reply = current.session.with_caches_trimmed(ask)?;
     let base = reply.fields.address;
-    check_in_window(current.session, base, bytes)?;
+    current.session.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Managed, base, bytes);
     note(&current, Range { flags, ..range })?;
     dptr.set(base)

@@ -14,7 +14,7 @@ use crate::context::{Current, current_as_it_is, home as current};
 use crate::memory::{Origin, Range};
 use crate::pages;
 use crate::params::Out;
-use crate::session::{Session, session};
+use crate::session::session;
 
 /// Rows of pitched memory begin at multiples of this many bytes.
 const PITCH: usize = 512;
@@ -51,16 +51,6 @@ pub(super) fn note(current: &Current, range: Range) -> Outcome {
         range.bytes,
         range.base
     );
-    Err(CUresult::ERROR_UNKNOWN)
-}
-
-/// Checks that memory which the program will touch lies in the window that is mapped here.
-pub(super) fn check_in_window(session: &Session, base: u64, bytes: u64) -> Outcome {
-    let last = base.checked_add(bytes - 1);
-    if session.host.contains(&base) && last.is_some_and(|last| session.host.contains(&last)) {
-        return Ok(());
-    }
-    crate::log::log!("the server gave host memory at {base:#x}, outside of the window");
     Err(CUresult::ERROR_UNKNOWN)
 }
 
@@ -220,7 +210,7 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
         flags,
     })?;
     let base = reply.fields.address;
-    check_in_window(session, base, bytes)?;
+    session.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Host, base, bytes);
     note(&current, Range { flags, ..range })?;
     pages::make_present_if_there(&(base..base + bytes));

@@ -102,13 +102,8 @@ impl Pinned {
             session,
             address: reply.fields.address,
         };
-        let last = pinned.address.checked_add(bytes - 1);
-        match last.is_some_and(|last| session.host.contains(&last))
-            && session.host.contains(&pinned.address)
-        {
-            true => Ok(pinned),
-            false => Err(CUresult::ERROR_UNKNOWN),
-        }
+        session.check_in_host_window(pinned.address, bytes)?;
+        Ok(pinned)
     }
 
     /// Where it is, for devices and for this process.

@@ -16,7 +16,7 @@ use cuda_abi::operations::{FILE_PACKET, FILE_READ_ONLY, FileMap, HostFree};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{page, pointer};
+use super::{check_given, pointer};
 use crate::context::Current;
 use crate::process_maps::{Area, areas};
 use crate::session::Session;
@@ -94,15 +94,7 @@ impl Part {
             bytes,
         })?;
         let window = reply.fields.address;
-        let fits = window.is_multiple_of(page())
-            && session.host.contains(&window)
-            && window
-                .checked_add(bytes)
-                .is_some_and(|end| end <= session.host.end);
-        if !fits {
-            crate::log::log!("the server mapped a file at {window:#x}, which cannot be used");
-            return Err(CUresult::ERROR_UNKNOWN);
-        }
+        check_given(session, window, bytes)?;
         let access = match self.read_only {
             true => ProtFlags::READ,
             false => ProtFlags::READ | ProtFlags::WRITE,
