@@ -8,7 +8,8 @@
 #   FOLDER/frameworks.sh figures               there too: what PyTorch gets done on the driver alone, under NVIDIA's MPS and
 #                                              through OpenMPS, one process and several, as one table
 #
-# TEXT is a group of cases or a part of their names. It starts and ends its own daemon and changes no setting of the card.
+# TEXT is a group of cases or a part of their names; the group `two` wants two GPUs and is not run without being named. It
+# starts and ends its own daemon and changes no setting of the card.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -46,7 +47,7 @@ figures)
         "OpenMPS=$ours $here/openmps run --"
     ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,13s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

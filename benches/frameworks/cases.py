@@ -1151,6 +1151,103 @@ def cuda_core_program():
     return [host]
 
 
+# ---------------------------------------------------------------- two GPUs
+
+
+def ranks(body):
+    """Runs `body` as two ranks, a process and a GPU each, and returns what rank 0 prints."""
+    return script(
+        """
+import os, socket, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def work(rank, port):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.manual_seed(1)
+    body(rank)
+    dist.barrier()
+    dist.destroy_process_group()
+
+def body(rank):
+"""
+        + body
+        + """
+if __name__ == "__main__":
+    if torch.cuda.device_count() < 2:
+        sys.exit("this needs two GPUs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port,), nprocs=2)
+"""
+    )
+
+
+@case("two")
+def nccl_two_ranks():
+    return ranks(
+        """
+    x = torch.rand(1 << 22, generator=torch.Generator().manual_seed(rank)).cuda()
+    total = x.clone(); dist.all_reduce(total)
+    parts = [torch.empty_like(x) for _ in range(2)]; dist.all_gather(parts, x)
+    one = torch.empty(1 << 21, device="cuda"); dist.reduce_scatter_tensor(one, x)
+    other = torch.empty_like(x)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, other, 1 - rank)]): work.wait()
+    if rank == 0: print(*[part.double().sum().item().hex() for part in (total, *parts, one, other)])
+"""
+    )
+
+
+@case("two")
+def ddp_two_ranks():
+    return ranks(
+        """
+    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).cuda()
+    net = torch.nn.parallel.DistributedDataParallel(net, device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(5):
+        x = torch.rand(64, 256, generator=torch.Generator().manual_seed(10 * step + rank)).cuda()
+        optimizer.zero_grad(); loss = net(x).square().mean(); loss.backward(); optimizer.step()
+    if rank == 0: print(loss.item().hex(), *[p.double().sum().item().hex() for p in net.parameters()])
+"""
+    )
+
+
+@case("two")
+def fsdp_two_ranks():
+    return ranks(
+        """
+    from torch.distributed.fsdp import fully_shard
+    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10)).cuda()
+    fully_shard(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for step in range(5):
+        x = torch.rand(64, 256, generator=torch.Generator().manual_seed(10 * step + rank)).cuda()
+        optimizer.zero_grad(); loss = net(x).square().mean(); loss.backward(); optimizer.step()
+    if rank == 0: print(loss.item().hex())
+"""
+    )
+
+
+@case("two")
+def peer_copies():
+    torch = seeded()
+    if torch.cuda.device_count() < 2:
+        raise RuntimeError("this needs two GPUs")
+    x = rand(1 << 22)
+    there = (x.to("cuda:1") * 2).to("cuda:0")
+    return [there, (rand(512, 512).to("cuda:1") @ rand(512, 512).to("cuda:1")).cpu()]
+
+
+@case("two", **JAX)
+def jax_pmap_two():
+    jax, jnp = jax_numpy()
+    if len(jax.devices()) < 2:
+        raise RuntimeError("this needs two GPUs")
+    x = jnp.arange(2 * 4096.0).reshape(2, 4096)
+    return [jax.pmap(lambda part: jax.lax.psum(jnp.sin(part), "i"), axis_name="i", devices=jax.devices()[:2])(x)]
+
+
 # ----------------------------------------------------------------
 
 
