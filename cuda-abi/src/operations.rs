@@ -135,6 +135,8 @@ macro_rules! for_each_operation {
                 post 65 1 limit_set(LimitSet { context: u32, limit: u32, value: u64 }) -> NoReply {} replayed;
                 /// Gives a context the device memory that its kernels' `malloc` takes from.
                 post 66 1 heap_set(HeapSet { context: u32, address: u64, bytes: u64 }) -> NoReply {} replayed;
+                /// Says that nothing but launches comes in a stream up to a place, and all at once, as from a graph: an engine may take them together. A hint: what comes after all is done all the same.
+                post 67 1 launches_come(LaunchesCome { stream: u32, until: u64 }) -> NoReply {} lost;
                 /// Makes an array of a context. The reply says how many bytes of device memory it takes.
                 call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
                 /// Ends an array once all work posted before has finished.

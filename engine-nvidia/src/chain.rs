@@ -5,8 +5,11 @@
 //! there are; a graph of up to 32 kernels holds it for 2.7 us in all, since changing a node's parameters
 //! does not take it (`benches/gpu/batches.cu`; docs/benchmarks.md has the figures).
 //!
-//! Owns a stream's graphs, one of each length, which are made once there is use for them. Called by the
-//! stream, with its lock held. Must not know when launches are gathered, nor who waits for them.
+//! Owns a stream's graphs: one of each length, which are made once there is use for them, and those of runs
+//! that come again ([`repeated`]). Called by the stream, with its lock held. Must not know when launches are
+//! gathered, nor who waits for them.
+
+mod repeated;
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Weak};
@@ -19,7 +22,10 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::launch::Launch;
 use crate::module::Module;
-use crate::sync::Handle;
+use crate::sync::{Handle, Room};
+use repeated::Repeated;
+
+pub(crate) use repeated::MOST_REPEATED_NODES;
 
 /// What writes the word. Release at the scope of the system: whoever reads the ticket sees everything
 /// that the kernels before have written.
@@ -98,6 +104,7 @@ pub(crate) struct Chains {
     home: Option<Handle<CUcontext>>,
     /// As [`LENGTHS`].
     made: [Option<Chain>; LENGTHS.len()],
+    repeated: Repeated,
     /// Launches that go by themselves before any goes in a chain.
     alone: u32,
 }
@@ -125,6 +132,7 @@ impl Chains {
             common: Arc::clone(common),
             home,
             made: [const { None }; LENGTHS.len()],
+            repeated: Repeated::default(),
             alone: BEFORE_CHAINS,
         }
     }
@@ -141,8 +149,8 @@ impl Chains {
     }
 
     /// Gives the driver as many of the first launches as there is a chain for, and then has the GPU give
-    /// the signal. The device's context is current, and no chain of the stream waits to be issued. Returns
-    /// how many.
+    /// the signal. The device's context is current, and no chain of the stream waits to be issued. `run` says
+    /// that the launches came together, and may come together again. Returns how many.
     ///
     /// # Errors
     /// The driver's status. It has taken nothing then, and each launch is to be issued by itself.
@@ -151,8 +159,9 @@ impl Chains {
         stream: CUstream,
         launches: &mut [Launch],
         signal: Signal,
+        run: bool,
     ) -> Result<usize, CUresult> {
-        let issued = self.issue_some(stream, launches, signal);
+        let issued = self.issue_some(stream, launches, signal, run);
         if issued.is_err() {
             self.alone = AFTER_REFUSAL;
         }
@@ -164,11 +173,21 @@ impl Chains {
         stream: CUstream,
         launches: &mut [Launch],
         signal: Signal,
+        run: bool,
     ) -> Result<usize, CUresult> {
         let none = CUresult::ERROR_NOT_SUPPORTED;
         let device = Arc::clone(&self.device);
         let mark = device.mark().ok_or(none)?;
         let home = self.home.ok_or(none)?;
+        if run {
+            let (repeated, common) = (&mut self.repeated, &self.common);
+            let issued = device.within(home, |driver| {
+                repeated.issue((&device, common), (driver, mark), stream, launches, signal)
+            })?;
+            if issued {
+                return Ok(launches.len());
+            }
+        }
         // The longest that is not too long, and that there is or can be.
         for (made, length) in self.made.iter_mut().zip(LENGTHS) {
             if length > launches.len() {
@@ -176,7 +195,7 @@ impl Chains {
             }
             let launches = &mut launches[..length];
             if let Some(stale) = made.take_if(|chain| chain.is_stale()) {
-                stale.end(&device, &self.common);
+                stale.end(&device, &self.common.nodes);
             }
             if let Some(chain) = made {
                 device.within(home, |driver| {
@@ -207,8 +226,9 @@ impl Chains {
 impl Drop for Chains {
     fn drop(&mut self) {
         for chain in self.made.iter().flatten() {
-            chain.end(&self.device, &self.common);
+            chain.end(&self.device, &self.common.nodes);
         }
+        self.repeated.end(&self.device, &self.common);
     }
 }
 
@@ -285,27 +305,22 @@ impl Chain {
         signal: Signal,
     ) -> Result<(), CUresult> {
         let executable = self.executable;
-        let set = |node: &Handle<CUgraphNode>, parameters: &CUDA_KERNEL_NODE_PARAMS| {
-            // SAFETY: the node is of this graph; the driver copies the parameters. The functions that the
-            // node was made with and has now are there: the chain is not stale, and no module is unloaded
-            // while launches have passed the gate, as these have.
-            unsafe {
-                driver.cuGraphExecKernelNodeSetParams_v2(
-                    executable.0,
-                    node.0,
-                    std::ptr::from_ref(parameters),
-                )
-            }
-        };
         let [_, now] = &mut self.modules;
         for ((node, module), launch) in self.nodes.iter().zip(now).zip(launches) {
-            launch.with_node(|parameters| set(node, parameters))?;
+            launch.with_node(|parameters| set_node(driver, executable, *node, parameters))?;
             if !std::ptr::eq(module.as_ptr(), Arc::as_ptr(launch.module())) {
                 *module = Arc::downgrade(launch.module());
             }
         }
+        self.set_signal(driver, mark, signal)
+    }
+
+    /// Changes what its end tells.
+    fn set_signal(&self, driver: &Driver, mark: &Mark, signal: Signal) -> Result<(), CUresult> {
         let last = self.nodes.last().ok_or(CUresult::ERROR_UNKNOWN)?;
-        signal.with(mark, |parameters| set(last, parameters))
+        signal.with(mark, |parameters| {
+            set_node(driver, self.executable, *last, parameters)
+        })
     }
 
     /// Whether a module is gone that it has a kernel of.
@@ -320,8 +335,8 @@ impl Chain {
     }
 
     /// Destroys it, unless the device has died, and gives back the room for its nodes.
-    fn end(&self, device: &Device, common: &Common) {
-        common.nodes.give(self.nodes.len());
+    fn end(&self, device: &Device, room: &Room) {
+        room.give(self.nodes.len());
         if let Ok(driver) = device.enter() {
             self.destroy(driver);
         }
@@ -335,5 +350,24 @@ impl Chain {
             }
             let _ = driver.cuGraphDestroy(self.graph.0);
         }
+    }
+}
+
+/// Changes a node of a chain that is not stale.
+fn set_node(
+    driver: &Driver,
+    executable: Handle<CUgraphExec>,
+    node: Handle<CUgraphNode>,
+    parameters: &CUDA_KERNEL_NODE_PARAMS,
+) -> Result<(), CUresult> {
+    // SAFETY: the node is of this graph; the driver copies the parameters. The functions that the node was made
+    // with and has now are there: the chain is not stale, and no module is unloaded while launches have passed
+    // the gate, as these have.
+    unsafe {
+        driver.cuGraphExecKernelNodeSetParams_v2(
+            executable.0,
+            node.0,
+            std::ptr::from_ref(parameters),
+        )
     }
 }

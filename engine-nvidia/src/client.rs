@@ -430,6 +430,17 @@ impl Client for NvidiaClient {
         Ok(())
     }
 
+    fn launches_come(
+        &mut self,
+        request: &operations::LaunchesCome,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        if let Ok(stream) = self.stream(request.stream) {
+            stream.await_launches(request.until);
+        }
+        Ok(())
+    }
+
     fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
         Err(CUresult::ERROR_NOT_SUPPORTED)
     }

@@ -37,12 +37,19 @@ const MOST_ATTRIBUTES: usize = 32;
 pub(crate) struct Launch {
     /// Keeps the function.
     module: Arc<Module>,
-    function: Handle<CUfunction>,
     kernel: u32,
+    attributes: Vec<CUlaunchAttribute>,
+    call: Call,
+}
+
+/// What a launch tells the driver, without its attributes. Two that are equal do the same as long as their
+/// module is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    function: Handle<CUfunction>,
     grid: [u32; 3],
     block: [u32; 3],
     shared: u32,
-    attributes: Vec<CUlaunchAttribute>,
     parameters: Vec<u8>,
 }
 
@@ -77,13 +84,15 @@ impl Launch {
         }
         Ok(Self {
             module: Arc::clone(module),
-            function,
             kernel: request.kernel,
-            grid: request.grid,
-            block: request.block,
-            shared: request.shared,
             attributes,
-            parameters: parameters.to_vec(),
+            call: Call {
+                function,
+                grid: request.grid,
+                block: request.block,
+                shared: request.shared,
+                parameters: parameters.to_vec(),
+            },
         })
     }
 
@@ -95,18 +104,19 @@ impl Launch {
 
     /// See [`Work::kind`](crate::work::Work::kind).
     pub(crate) fn kind(&self) -> Kind {
-        let [x, y, z] = self.grid.map(u64::from);
+        let [x, y, z] = self.call.grid.map(u64::from);
         let block = self
+            .call
             .block
             .iter()
             .fold(1, |all, &side| all * u64::from(side));
-        let kind = Kind::default().and(self.function.0.0.addr() as u64);
+        let kind = Kind::default().and(self.call.function.0.0.addr() as u64);
         kind.and(x).and(y << 32 | z).and(block)
     }
 
     /// Bytes that it keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
-        self.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
+        self.call.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()
     }
 
     /// Whether the driver has taken the kernel before, and the launch asks for nothing special.
@@ -120,8 +130,9 @@ impl Launch {
     /// # Errors
     /// The driver's status.
     pub(crate) fn issue(mut self, driver: &Driver, stream: CUstream) -> Result<After, CUresult> {
-        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
-        let (function, shared) = (self.function.0, self.shared);
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
+            (self.call.grid, self.call.block);
+        let (function, shared) = (self.call.function.0, self.call.shared);
         if self.attributes.is_empty() {
             self.with_parameters(|extra| {
                 // SAFETY: the module keeps the function; the driver copies the parameters.
@@ -172,8 +183,9 @@ impl Launch {
 
     /// Calls with what makes a graph's node of it. It has no attributes.
     pub(crate) fn with_node<T>(&mut self, call: impl FnOnce(&CUDA_KERNEL_NODE_PARAMS) -> T) -> T {
-        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid, self.block);
-        let (function, shared) = (self.function.0, self.shared);
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
+            (self.call.grid, self.call.block);
+        let (function, shared) = (self.call.function.0, self.call.shared);
         self.with_parameters(|extra| {
             call(&CUDA_KERNEL_NODE_PARAMS {
                 func: function,
@@ -192,6 +204,11 @@ impl Launch {
         })
     }
 
+    /// What it tells the driver.
+    pub(crate) fn call(&self) -> &Call {
+        &self.call
+    }
+
     /// What has the kernel.
     pub(crate) fn module(&self) -> &Arc<Module> {
         &self.module
@@ -207,11 +224,11 @@ impl Launch {
 
     /// Calls with the parameters in the driver's form, which is good for the call.
     fn with_parameters<T>(&mut self, call: impl FnOnce(*mut *mut c_void) -> T) -> T {
-        let mut size = self.parameters.len();
+        let mut size = self.call.parameters.len();
         let marker = std::ptr::without_provenance_mut::<c_void>;
         let mut extra = [
             marker(CU_LAUNCH_PARAM_BUFFER_POINTER),
-            self.parameters.as_mut_ptr().cast(),
+            self.call.parameters.as_mut_ptr().cast(),
             marker(CU_LAUNCH_PARAM_BUFFER_SIZE),
             (&raw mut size).cast(),
             marker(CU_LAUNCH_PARAM_END),

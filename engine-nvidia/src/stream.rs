@@ -50,6 +50,10 @@ const BATCH: u32 = 32;
 /// clients launch at once, or batches would never fill.
 const STALE: Duration = Duration::from_micros(500);
 
+/// How long launches wait for those that were said to come with them. Many times what a client takes to post
+/// as many as go together; whoever is held up meanwhile has not posted what the others wait for.
+const PATIENCE: Duration = Duration::from_micros(50);
+
 /// One stream of a client.
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -87,6 +91,8 @@ struct State {
     /// Behind these, the sequence numbers and launches that go to the driver together. They have passed
     /// the gate.
     gathered: (Vec<u64>, Vec<Launch>),
+    /// The place up to which launches were said to come all at once.
+    awaited: u64,
     /// Commands of both.
     commands: usize,
     /// Not yet with the driver, in order.
@@ -135,6 +141,12 @@ impl State {
         last.is_some_and(|last| matches!(last.after, After::Deliver(_)))
     }
 
+    /// Whether what was gathered waits for the rest of its run.
+    fn awaits_launches(&self) -> bool {
+        let last = self.gathered.0.last();
+        last.is_some_and(|&last| last < self.awaited) && self.open_since.elapsed() < PATIENCE
+    }
+
     /// Whether there is work that has passed the gate.
     fn is_under_way(&self) -> bool {
         !self.issued.is_empty() || !self.gathered.0.is_empty()
@@ -175,6 +187,7 @@ impl Stream {
             chains: Chains::new(device, &common, home),
             issued: VecDeque::new(),
             gathered: (Vec::new(), Vec::new()),
+            awaited: 0,
             commands: 0,
             pending: VecDeque::new(),
             ticket: word.load(),
@@ -312,13 +325,25 @@ impl Stream {
             && self.context.pass_gate()
     }
 
-    /// Signs what is not signed yet.
-    pub(crate) fn sign_now(&self) {
+    /// Notes that launches come all at once up to a place. What was gathered before is none of them.
+    pub(crate) fn await_launches(&self, until: u64) {
         let mut state = lock(&self.state);
+        self.issue_gathered(&mut state, false);
+        state.awaited = until;
+        self.note(&state);
+    }
+
+    /// Signs what is not signed yet, unless more is about to come with it. Says whether it did.
+    pub(crate) fn sign_now(&self) -> bool {
+        let mut state = lock(&self.state);
+        if state.awaits_launches() {
+            return false;
+        }
         if !state.is_fetching() {
             self.sign_rest(&mut state);
         }
         self.note(&state);
+        true
     }
 
     fn sign_rest(&self, state: &mut State) {
@@ -385,7 +410,10 @@ impl Stream {
                 launches.push(launch);
                 state.commands += 1;
                 // What is not issued makes no room.
-                if launches.len() >= MOST_GATHERED || state.commands >= self.depth() {
+                if launches.len() >= MOST_GATHERED
+                    || state.commands >= self.depth()
+                    || sequence == state.awaited
+                {
                     self.issue_gathered(state, false);
                 }
             }
@@ -404,6 +432,7 @@ impl Stream {
             return;
         }
         let (mut sequences, mut launches) = std::mem::take(&mut state.gathered);
+        let run = sequences.len() > 1 && sequences.last() <= Some(&state.awaited);
         state.commands -= launches.len();
         while !launches.is_empty() {
             let ticket = state.ticket.wrapping_add(1);
@@ -419,7 +448,7 @@ impl Stream {
                     .and_then(|()| self.device().enter())
                     .and_then(|driver| {
                         self.wait_until_cleared(driver, state)?;
-                        state.chains.issue(state.raw.0, &mut launches, signal)
+                        state.chains.issue(state.raw.0, &mut launches, signal, run)
                     })
                     .ok(),
             };

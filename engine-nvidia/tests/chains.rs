@@ -4,7 +4,7 @@ mod common;
 
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
-use cuda_abi::operations::ModuleUnload;
+use cuda_abi::operations::{LaunchesCome, ModuleUnload};
 use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
@@ -189,4 +189,122 @@ fn a_gathered_launch_does_not_wait_for_others() {
     guest.launch(0, module, 1, 1, &poke(at, 77));
     until("it is issued", || guest.is_done(0));
     assert_eq!(guest.word(at), 77);
+}
+
+/// A burst that is announced, as that of a graph, into cleared memory.
+fn run(guest: &mut Guest, stream: u32, module: u64, at: u64, count: u32) {
+    let bytes = 4 * count as usize;
+    guest.write(stream, at, &vec![0; bytes]);
+    assert_eq!(guest.wait(stream), Ok(()));
+    let until = guest.at(stream).sequence + u64::from(count) - 1;
+    let come = LaunchesCome { stream, until };
+    assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
+    burst(guest, stream, module, at, 0..count);
+    assert_eq!(guest.wait(stream), Ok(()));
+    is_done_up_to(guest, at, count);
+}
+
+#[test]
+fn a_run_that_comes_again_is_a_graph_of_which_only_the_signal_is_changed() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, at, module) = poking(&engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    const ROUNDS: usize = 40;
+    let (mut as_it_was, mut ten) = (0, 0);
+    for _ in 0..ROUNDS {
+        let before = (controls.changed_nodes(), controls.launches());
+        run(&mut guest, 0, module, at, 10);
+        let (graphs, alone) = controls.launches();
+        assert_eq!(alone, before.1.1, "by themselves");
+        as_it_was += usize::from(controls.changed_nodes() - before.0 == 1);
+        ten += usize::from(graphs - before.1.0 == 1);
+    }
+    // The poller may come in between where a thread waits for a processor.
+    assert!(as_it_was > ROUNDS / 2, "{as_it_was} of {ROUNDS} rounds");
+    assert!(ten > ROUNDS / 2, "{ten} of {ROUNDS} rounds");
+    // Another run of as many is not taken for it, and does what it says.
+    for shift in [64, 128, 64] {
+        run(&mut guest, 0, module, at + shift, 10);
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_of_a_module_that_has_gone_is_made_anew() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, at, first) = poking(&engine);
+    burst(&mut guest, 0, first, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    for round in 0..6 {
+        let module = guest.module(PTX);
+        for _ in 0..4 {
+            run(&mut guest, 0, module, at, 10);
+        }
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()), "{round}");
+    }
+    assert_eq!(controls.stale_nodes(), 0);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn runs_beyond_a_clients_room_go_as_others_do() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, at, module) = poking(&engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    // Thirty runs of thirty, at places of their own, round after round.
+    for _ in 0..4 {
+        for place in 0..30 {
+            run(&mut guest, 0, module, at + 128 * place, 30);
+        }
+    }
+    // One graph and its executable for each of as many as fit, and of each length.
+    let most = 2 * (512 / 31 + 6);
+    assert!(controls.graphs() <= most, "{} graphs", controls.graphs());
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn what_was_announced_and_does_not_come_holds_up_nothing() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let (mut guest, at, module) = poking(&engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    let until = guest.at(0).sequence + 9;
+    let come = LaunchesCome { stream: 0, until };
+    assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
+    burst(&mut guest, 0, module, at, BEFORE..BEFORE + 3);
+    assert_eq!(guest.wait(0), Ok(()));
+    is_done_up_to(&mut guest, at, BEFORE + 3);
+    // Something else, where launches were said to come.
+    guest.write(0, at, &7_u32.to_le_bytes());
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.word(at), 7);
+    for come in [
+        LaunchesCome {
+            stream: 0,
+            until: u64::MAX,
+        },
+        LaunchesCome {
+            stream: 99,
+            until: 1,
+        },
+    ] {
+        assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
+    }
+    burst(&mut guest, 0, module, at, 0..300);
+    assert_eq!(guest.wait(0), Ok(()));
+    is_done_up_to(&mut guest, at, 300);
+    guest.end();
 }

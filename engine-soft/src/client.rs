@@ -360,6 +360,15 @@ impl Client for SoftClient {
         Ok(())
     }
 
+    fn launches_come(
+        &mut self,
+        _request: &operations::LaunchesCome,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        // To take launches together saves nothing here.
+        Ok(())
+    }
+
     fn heap_set(&mut self, request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
         let context = self.objects().context(request.context)?;
         // Whether it is the client's memory shows when a kernel touches it. A heap in use stays.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EventRecord, StreamWait};
+use cuda_abi::operations::{EventRecord, LaunchesCome, StreamWait};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent};
 
 use super::conditional::Handle;
@@ -84,6 +84,32 @@ impl<'a> Launch<'a> {
             return Ok(());
         }
         appender.post(&StreamWait { on, until }, &[]).map(drop)
+    }
+
+    /// Where kernels come next that follow each other in one lane, tells the server how many, so that an engine
+    /// may take them together. Gives their number.
+    pub(super) fn say_what_comes(
+        &self,
+        nodes: &[Node],
+        order: &[usize],
+    ) -> Result<usize, CUresult> {
+        let next = order.iter().map(|&at| &nodes[at]);
+        let Some(first) = next.clone().next() else {
+            return Ok(0);
+        };
+        if !self.begun[first.lane as usize] {
+            return Ok(0);
+        }
+        let follows = |node: &&Node| node.lane == first.lane && node.is_one_launch();
+        let count = next.take_while(follows).count();
+        if count > 1 {
+            let lane = &self.lanes[first.lane as usize];
+            lane.session().post(&LaunchesCome {
+                stream: lane.slot(),
+                until: lane.stream().posted() + count as u64,
+            })?;
+        }
+        Ok(count)
     }
 
     /// Puts what a node does into its lane. `again` is whether memory that is not freed yet counts as

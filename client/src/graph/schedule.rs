@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
+use cuda_abi::operations::Opcode;
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent, CUgraphExecUpdateResult};
 
 use super::Graphs;
@@ -284,7 +285,12 @@ impl Schedule {
             launch.begin_with(handle)?;
         }
         launch.started();
-        for &at in &self.order {
+        let mut said = 0_usize;
+        for (place, &at) in self.order.iter().enumerate() {
+            if said == 0 {
+                said = launch.say_what_comes(&self.nodes, &self.order[place..])?;
+            }
+            said = said.saturating_sub(1);
             launch.node(&self.nodes, at, again)?;
         }
         let end = launch.finish()?;
@@ -304,6 +310,14 @@ impl Drop for Schedule {
 }
 
 impl Node {
+    /// Whether a launch is all that it puts into its lane.
+    pub(super) fn is_one_launch(&self) -> bool {
+        let [Step::Post(written)] = &self.steps[..] else {
+            return false;
+        };
+        self.enabled && self.waits.is_empty() && written.opcode() == Opcode::Launch as u16
+    }
+
     /// Whether it can take another's parameters.
     ///
     /// # Errors

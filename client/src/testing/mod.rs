@@ -25,6 +25,8 @@ pub(crate) use server::Launched;
 pub(crate) struct Shared {
     /// Every launch so far.
     pub launches: Mutex<Vec<Launched>>,
+    /// Streams, and the places up to which launches were said to come in them.
+    pub announced: Mutex<Vec<(u32, u64)>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
     /// The contexts that were made.

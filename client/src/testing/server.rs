@@ -24,6 +24,7 @@ use super::{MEMORY, Shared};
 pub(crate) struct Launched {
     pub name: String,
     pub stream: u32,
+    pub sequence: u64,
     pub request: Launch,
     pub data: Vec<u8>,
 }
@@ -494,6 +495,7 @@ impl Operations for Server<'_> {
         self.shared.launches.lock().unwrap().push(Launched {
             name,
             stream: at.stream,
+            sequence: at.sequence,
             request: *request,
             data: data.to_vec(),
         });
@@ -536,6 +538,12 @@ impl Operations for Server<'_> {
     }
 
     fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Posted {
+        Ok(())
+    }
+
+    fn launches_come(&mut self, request: &LaunchesCome, _: &[u8]) -> Posted {
+        let mut announced = self.shared.announced.lock().unwrap();
+        announced.push((request.stream, request.until));
         Ok(())
     }
 

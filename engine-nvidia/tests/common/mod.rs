@@ -163,6 +163,11 @@ impl Controls {
         self.count(8)
     }
 
+    /// How often nodes of graphs were changed.
+    pub fn changed_nodes(&self) -> i64 {
+        self.count(14)
+    }
+
     /// Nodes of graphs that were changed when a function that they had was gone.
     pub fn stale_nodes(&self) -> i64 {
         self.count(11)

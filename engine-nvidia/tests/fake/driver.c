@@ -146,6 +146,7 @@ static long multiprocessors(long part) {
     return count;
 }
 static int live_graphs, launched_graphs, launched_alone;
+static int changed_nodes;
 static int stale_nodes; /* that were changed after their function had gone */
 
 /* What tests turn. */
@@ -182,6 +183,7 @@ long fake_count(int what) {
     case 11: return stale_nodes;
     case 12: return last_part;
     case 13: return signatures;
+    case 14: return changed_nodes;
     }
     return -1;
 }
@@ -578,6 +580,7 @@ R cuGraphInstantiateWithFlags(struct graph **e, struct graph *g, uint64_t f) {
 R cuGraphExecKernelNodeSetParams_v2(struct graph *e, P node, struct node_params *p) {
     if (scarce()) return OUT_OF_MEMORY;
     if (e->part != current_part || !node || node > (P)e->count) return INVALID_VALUE;
+    changed_nodes++;
     stale_nodes += e->first[node - 1]->gone || e->now[node - 1]->gone;
     e->now[node - 1] = p->f;
     return kernel(&e->kernels[node - 1], p->gx, p->bx, p->params, p->extra);

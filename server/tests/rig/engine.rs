@@ -537,6 +537,10 @@ impl Client for FakeClient {
         Ok(())
     }
 
+    fn launches_come(&mut self, _: &LaunchesCome, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
     fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Result<(), CUresult> {
         Err(CUresult::ERROR_NOT_SUPPORTED)
     }

@@ -131,6 +131,45 @@ fn host_functions_are_called_in_the_order_of_their_stream_and_may_call_nothing()
 }
 
 #[test]
+fn a_graph_says_which_of_its_launches_come_together() {
+    let mine = context(0);
+    let store_it = function(load(STORE), "store\0");
+    let (captured, to) = (stream(CU_STREAM_NON_BLOCKING), allocate(8));
+    cuStreamBeginCapture_v2(captured, THREAD).unwrap();
+    for value in [1, 2, 3] {
+        store(store_it, captured, to, value).unwrap();
+    }
+    cuMemsetD8Async(to, 0, 8, captured).unwrap();
+    for value in [4, 5] {
+        store(store_it, captured, to, value).unwrap();
+    }
+    // One alone has none to wait for.
+    cuMemsetD8Async(to, 0, 8, captured).unwrap();
+    store(store_it, captured, to, 6).unwrap();
+    let exec = instantiate(ended(captured).unwrap());
+    for _ in 0..2 {
+        cuGraphLaunch(exec, captured).unwrap();
+    }
+    cuStreamSynchronize(captured).unwrap();
+    assert_eq!(number(to), 6);
+    let shared = start();
+    let launches = shared.launches.lock().unwrap();
+    let here = launches
+        .iter()
+        .filter(|launch| launch.data.starts_with(&to.to_le_bytes()));
+    let here: Vec<_> = here
+        .map(|launch| (launch.stream, launch.sequence))
+        .collect();
+    assert_eq!(here.len(), 12);
+    let announced = shared.announced.lock().unwrap();
+    let announced = announced.iter().filter(|(stream, _)| *stream == here[0].0);
+    // The last of three and the last of two, in both launches.
+    let last: Vec<_> = announced.copied().collect();
+    assert_eq!(last, [here[2], here[4], here[8], here[10]]);
+    cuCtxDestroy_v2(mine).unwrap();
+}
+
+#[test]
 fn a_capture_with_a_fork_runs_nothing_before_its_launches() {
     let mine = context(0);
     let module = load(STORE);
