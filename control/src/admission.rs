@@ -261,6 +261,7 @@ impl Daemon {
                     .and_then(|number| self.groups.by_number.get(&number));
                 let group = group.map(|group| &group.name);
                 self.event("client.connected", about, json!({ "group": group }));
+                waiting.connection.give_away();
                 None
             }
             Err(error) if error.would_wait() => Some(waiting),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use transport::handshake::{FEATURE_REMARK, Packet, Purpose, Unreadable};
-use transport::socket::Connection;
+use transport::socket::{Connection, SocketError};
 
 use crate::commands::{self, Caller};
 use crate::daemon::Daemon;
@@ -48,6 +48,9 @@ impl Daemon {
             _ => None,
         };
         for _ in 0..AT_A_TIME {
+            if transport::closer::is_behind() {
+                return self.pause_listening();
+            }
             let of_group = group.map(|number| self.groups.by_number.get(&number));
             let listener = match (of_group, source, &self.instance.privileged) {
                 (Some(Some(group)), _, _) => match &group.kind {
@@ -113,6 +116,10 @@ impl Daemon {
         let received = match half_open.connection.try_receive() {
             Ok(None) => return,
             Ok(Some((bytes, _))) => Some(Packet::decode(&bytes)),
+            Err(SocketError::Unwanted) => {
+                self.log("A connection sent descriptors, which nobody takes here, and was closed");
+                None
+            }
             Err(_) => None,
         };
         let Some(HalfOpen {

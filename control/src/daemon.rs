@@ -504,10 +504,17 @@ impl Daemon {
 
     fn listen(&self) -> Result<(), Errno> {
         self.watch(&self.instance.listener, Source::Listener)?;
-        match &self.instance.privileged {
-            Some(privileged) => self.watch(privileged, Source::Privileged),
-            None => Ok(()),
+        if let Some(privileged) = &self.instance.privileged {
+            self.watch(privileged, Source::Privileged)?;
         }
+        for (number, listener) in self.groups.listeners() {
+            match self.watch(listener, Source::Group(number)) {
+                // Made while nobody was accepted.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Stops listening for a moment: nobody can be accepted.
@@ -515,6 +522,9 @@ impl Daemon {
         self.forget(&self.instance.listener);
         if let Some(privileged) = &self.instance.privileged {
             self.forget(privileged);
+        }
+        for (_, listener) in self.groups.listeners() {
+            self.forget(listener);
         }
         self.listen_again = Some(Instant::now() + Duration::from_millis(100));
     }

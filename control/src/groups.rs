@@ -105,6 +105,15 @@ pub struct Groups {
 }
 
 impl Groups {
+    /// Where clients of groups connect, by the groups' numbers.
+    pub fn listeners(&self) -> impl Iterator<Item = (u32, &Listener)> {
+        let named = self.by_number.iter();
+        named.filter_map(|(&number, group)| match &group.kind {
+            Kind::Named { listener, .. } => Some((number, listener)),
+            Kind::Partition(_) => None,
+        })
+    }
+
     /// The number of a group that the operator named.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<u32> {

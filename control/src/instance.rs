@@ -91,7 +91,9 @@ impl Instance {
         let events = open_log(&directories, &directories.events(), false)?;
 
         let listener = match Listener::inherited() {
-            Some(inherited) => inherited.map_err(|error| error.to_string())?,
+            Some(inherited) => inherited
+                .map(Listener::refuse_descriptors)
+                .map_err(|error| error.to_string())?,
             None => bind(&socket, 0o666)?,
         };
         let privileged = Some(directories.privileged_socket())
@@ -182,7 +184,9 @@ pub fn bind(path: &Path, mode: u32) -> Result<Listener, String> {
         }
         _ => {}
     }
-    with_mode(mode, || Listener::bind(path)).map_err(|error| error.to_string())
+    let bound = with_mode(mode, || Listener::bind(path)).map_err(|error| error.to_string())?;
+    // Nobody who connects to a daemon has any to give.
+    Ok(bound.refuse_descriptors())
 }
 
 /// Makes something that is to have a mode whatever the umask says. A mode that is set afterwards, by

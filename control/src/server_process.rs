@@ -47,7 +47,8 @@ pub fn start(
         command.gid(gid.unwrap_or_else(|| group_of(uid)));
     }
     let child = command.spawn()?;
-    Ok((child, ours))
+    // A server runs as its clients' user, and has none to give.
+    Ok((child, ours.refuse_descriptors()))
 }
 
 /// The group of a user who has not come as a client, by the system's list of users; nobody's group if

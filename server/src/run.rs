@@ -436,7 +436,7 @@ impl Server {
             return self.gone(number, Ending::Failed);
         };
         let memory: Vec<OwnedFd> = fds.collect();
-        let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_fd(socket)));
+        let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let ender = Arc::new(Ender::default());
         let who = self.identity(packet.pid, &pidfd);
         let name = format!("Client {} ({})", packet.pid, packet.client.program);

@@ -9,7 +9,8 @@
 //! * [`ring`]: many threads post records, one takes them;
 //! * [`session`]: both ends of a client's four memfds put together;
 //! * [`ledger`]: what a group of clients has taken, counted by several servers;
-//! * [`socket`] and [`handshake`]: how the two find each other; [`view`]: what a daemon shows of devices and
+//! * [`socket`] and [`handshake`]: how the two find each other; [`closer`]: what may wait when it is closed;
+//!   [`view`]: what a daemon shows of devices and
 //!   clients to whoever asks.
 //!
 //! Nothing that a peer wrote is trusted: it is copied out once, then checked, then used.
@@ -31,6 +32,7 @@
 #[cfg(not(target_endian = "little"))]
 compile_error!("the records' form is the memory of a little-endian machine");
 
+pub mod closer;
 pub mod descriptor;
 pub mod doorbell;
 pub mod handshake;

@@ -3,20 +3,28 @@
 //! Descriptors sent over a stream socket are lost when a read crosses a packet's boundary, hence
 //! packets. Everything is close-on-exec. Who a peer is comes from the kernel, never from what it
 //! says. Knows nothing of what the packets mean.
+//!
+//! A descriptor can be a trap: the last close of one can wait for as long as its sender chose
+//! (SO_LINGER), and whoever closes a socket closes what is in its queue. So a socket that strangers can
+//! reach says what it does with descriptors: it has the kernel refuse them ([`Listener::refuse_descriptors`]),
+//! or it is closed where nobody waits.
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use std::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
+
+use crate::closer;
 
 /// The longest packet in bytes. The kernel would take more; the facts of 32 devices are far less.
 pub const PACKET_MAX: usize = 64 << 10;
@@ -67,6 +75,8 @@ pub enum SocketError {
     /// none left to receive them. The bytes of a received one: it is gone, and somebody may wait for
     /// what it asked for.
     Descriptors(Vec<u8>),
+    /// Descriptors came where none are taken. The connection is shut down.
+    Unwanted,
 }
 
 impl std::fmt::Display for SocketError {
@@ -86,6 +96,7 @@ impl std::fmt::Display for SocketError {
                 f,
                 "packet with more than {DESCRIPTORS_MAX} descriptors, or none left to receive them"
             ),
+            Self::Unwanted => f.write_str("packet with descriptors, which are not taken here"),
         }
     }
 }
@@ -132,10 +143,66 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, SocketError> {
         .map_err(system("make a socket"))
 }
 
+/// What becomes of descriptors that come over a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rights {
+    /// They are received. The peer is one of ours, and sends none that are traps.
+    Trusted,
+    /// They are received. The peer is anybody, so the socket is closed where nobody waits.
+    Taken,
+    /// The kernel refuses them, so that none can be in the queue.
+    Refused,
+    /// They are not taken, and the kernel cannot refuse them (Linux before 6.16): each packet is looked at
+    /// before it is received, and the socket is closed where nobody waits.
+    Unwanted,
+}
+
+/// Lets descriptors come over a socket, and over those that a listening one accepts, or has the kernel
+/// refuse them.
+fn pass_rights(fd: &OwnedFd, pass: bool) -> Result<(), Errno> {
+    const SO_PASSRIGHTS: c_int = 83;
+    const SOL_SOCKET: c_int = 1;
+    unsafe extern "C" {
+        // libc's, which std links; rustix does not have the option.
+        fn setsockopt(
+            socket: c_int,
+            level: c_int,
+            name: c_int,
+            value: *const c_void,
+            length: c_uint,
+        ) -> c_int;
+    }
+    let value = c_int::from(pass);
+    // SAFETY: `value` is readable for its size, and the kernel reads no more than that.
+    let result = unsafe {
+        setsockopt(
+            fd.as_raw_fd(),
+            SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const value).cast(),
+            size_of::<c_int>() as c_uint,
+        )
+    };
+    if result != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL));
+    }
+    Ok(())
+}
+
+/// Has the kernel refuse descriptors, or says that it cannot.
+fn refuse_rights(fd: &OwnedFd) -> Rights {
+    match pass_rights(fd, false) {
+        Ok(()) => Rights::Refused,
+        Err(_) => Rights::Unwanted,
+    }
+}
+
 /// A socket that clients connect to. The file stays when it is dropped: its owner removes it.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
+    rights: Rights,
 }
 
 impl Listener {
@@ -151,7 +218,19 @@ impl Listener {
             .map_err(|errno| SocketError::Path("bind socket", path.to_owned(), errno))?;
         // As many as the kernel allows may wait: a thousand clients can start at once.
         rustix::net::listen(&fd, 4096).map_err(system("listen on a socket"))?;
-        Ok(Self { fd })
+        Ok(Self {
+            fd,
+            rights: Rights::Trusted,
+        })
+    }
+
+    /// Takes no descriptors from those who connect from now on.
+    #[must_use]
+    pub fn refuse_descriptors(self) -> Self {
+        Self {
+            rights: refuse_rights(&self.fd),
+            ..self
+        }
     }
 
     /// Takes the listening socket that a service manager passed to this process, as sd_listen_fds(3)
@@ -183,7 +262,10 @@ impl Listener {
         let flags = rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)
             .and_then(|()| rustix::io::ioctl_fionbio(&fd, true));
         Some(match flags {
-            Ok(()) => Ok(Self { fd }),
+            Ok(()) => Ok(Self {
+                fd,
+                rights: Rights::Trusted,
+            }),
             Err(errno) => Err(SocketError::System("set a socket", errno)),
         })
     }
@@ -209,7 +291,7 @@ impl Listener {
         let accepted =
             rustix::io::retry_on_intr(|| rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC));
         match accepted {
-            Ok(fd) => Ok(Some(Connection { fd })),
+            Ok(fd) => Ok(Some(Connection::new(fd, self.rights))),
             // The second: a client that gave up in between.
             Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
             Err(errno) => Err(SocketError::System("accept a connection", errno)),
@@ -229,7 +311,9 @@ pub type Received = (Vec<u8>, Vec<OwnedFd>);
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Connection {
-    fd: OwnedFd,
+    /// Taken out where the connection ends, and nowhere else.
+    fd: ManuallyDrop<OwnedFd>,
+    rights: Rights,
 }
 
 /// Who is at the other end, by the kernel's word.
@@ -261,6 +345,13 @@ impl Peer {
 }
 
 impl Connection {
+    const fn new(fd: OwnedFd, rights: Rights) -> Self {
+        Self {
+            fd: ManuallyDrop::new(fd),
+            rights,
+        }
+    }
+
     /// Connects to a listener.
     ///
     /// # Errors
@@ -285,7 +376,7 @@ impl Connection {
             .map_err(system("set a socket"))?;
         rustix::io::retry_on_intr(|| rustix::net::connect(&fd, &address))
             .map_err(|errno| SocketError::Path("connect to", path.to_owned(), errno))?;
-        Ok(Self { fd })
+        Ok(Self::from_fd(fd))
     }
 
     /// Two ends of one connection.
@@ -300,13 +391,35 @@ impl Connection {
             None,
         )
         .map_err(system("make a pair of sockets"))?;
-        Ok((Self { fd: one }, Self { fd: other }))
+        Ok((Self::from_fd(one), Self::from_fd(other)))
     }
 
-    /// Takes a connected SEQPACKET socket, inherited or received.
+    /// Takes a connected SEQPACKET socket, inherited or received, whose peer is one of ours.
     #[must_use]
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self { fd }
+    pub const fn from_fd(fd: OwnedFd) -> Self {
+        Self::new(fd, Rights::Trusted)
+    }
+
+    /// Takes a connected SEQPACKET socket over which anybody may send descriptors from now on.
+    #[must_use]
+    pub fn from_stranger(fd: OwnedFd) -> Self {
+        // Where the kernel does not know the option, they come anyhow.
+        let _ = pass_rights(&fd, true);
+        Self::new(fd, Rights::Taken)
+    }
+
+    /// Closes this end, of which another process of ours has a copy: should that process be gone, what has
+    /// come since is closed with it, and that may wait.
+    pub fn give_away(self) {
+        let fd = OwnedFd::from(self);
+        closer::run(move || drop(fd));
+    }
+
+    /// Takes no descriptors from the peer from now on.
+    #[must_use]
+    pub fn refuse_descriptors(mut self) -> Self {
+        self.rights = refuse_rights(&self.fd);
+        self
     }
 
     /// Another descriptor of the same end. The connection ends when the last of them is closed.
@@ -314,8 +427,8 @@ impl Connection {
     /// # Errors
     /// When the process has no descriptor left.
     pub fn try_clone(&self) -> Result<Self, SocketError> {
-        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(system("copy a socket"))?;
-        Ok(Self { fd })
+        let fd = rustix::io::fcntl_dupfd_cloexec(&*self.fd, 0).map_err(system("copy a socket"))?;
+        Ok(Self::new(fd, self.rights))
     }
 
     /// Bounds how long [`Connection::receive`] waits; `None` is for ever.
@@ -324,7 +437,7 @@ impl Connection {
     /// When the kernel refuses the time.
     pub fn set_receive_timeout(&self, most: Option<Duration>) -> Result<(), SocketError> {
         rustix::net::sockopt::set_socket_timeout(
-            &self.fd,
+            &*self.fd,
             rustix::net::sockopt::Timeout::Recv,
             most,
         )
@@ -367,7 +480,7 @@ impl Connection {
             if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
                 return Err(Errno::INVAL);
             }
-            rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags)
+            rustix::net::sendmsg(&*self.fd, &[IoSlice::new(bytes)], &mut control, flags)
         });
         match sent {
             Ok(_) => Ok(()),
@@ -396,22 +509,23 @@ impl Connection {
     }
 
     fn receive_with(&self, flags: RecvFlags) -> Result<Received, SocketError> {
+        if self.rights == Rights::Unwanted && self.next_has_control(flags)? {
+            // Not received: to close them again could wait.
+            let _ = rustix::net::shutdown(&*self.fd, Shutdown::Both);
+            return Err(SocketError::Unwanted);
+        }
         let mut bytes = vec![0; PACKET_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recvmsg(
-                &self.fd,
+                &*self.fd,
                 &mut [IoSliceMut::new(&mut bytes)],
                 &mut control,
                 flags,
             )
         });
-        let received = match received {
-            Ok(received) => received,
-            Err(Errno::CONNRESET | Errno::NOTCONN) => return Err(SocketError::Closed),
-            Err(errno) => return Err(SocketError::System("receive a packet", errno)),
-        };
+        let received = received.map_err(not_received)?;
         // Taken out before anything is refused, so that they are closed.
         let mut fds = Vec::new();
         for message in control.drain() {
@@ -434,10 +548,24 @@ impl Connection {
         Ok((bytes, fds))
     }
 
+    /// Whether the next packet carries more than bytes. It stays in the queue, and nothing of it is opened
+    /// here. False at the connection's end.
+    fn next_has_control(&self, flags: RecvFlags) -> Result<bool, SocketError> {
+        has_control(&self.fd, flags | RecvFlags::PEEK).map_err(not_received)
+    }
+
+    /// Ends what the peer can send, and says whether its queue is empty, and so stays.
+    fn is_drained(&self) -> bool {
+        // From then on every packet carries who sent it, so that one is told from the connection's end.
+        rustix::net::shutdown(&*self.fd, Shutdown::Read).is_ok()
+            && rustix::net::sockopt::set_socket_passcred(&*self.fd, true).is_ok()
+            && matches!(self.next_has_control(RecvFlags::DONTWAIT), Ok(false))
+    }
+
     /// Whether the other end is gone, now. Packets that wait are left alone.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        let mut fds = [PollFd::new(&self.fd, PollFlags::empty())];
+        let mut fds = [PollFd::new(&*self.fd, PollFlags::empty())];
         let now = rustix::time::Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -528,9 +656,49 @@ impl AsFd for Connection {
     }
 }
 
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let waits = match self.rights {
+            Rights::Trusted | Rights::Refused => false,
+            Rights::Taken | Rights::Unwanted => !self.is_drained(),
+        };
+        // SAFETY: nobody uses it after this.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if waits {
+            // Not closed with what is in it: a process that was just forked may have a copy, and would then
+            // be the one that waits.
+            closer::run(
+                move || {
+                    while matches!(has_control(&fd, RecvFlags::DONTWAIT), Ok(true)) {}
+                },
+            );
+        }
+    }
+}
+
+/// Whether a socket's next packet carries more than bytes, or is there at all where all carry who sent them.
+/// What it carries is not opened here.
+fn has_control(fd: &OwnedFd, flags: RecvFlags) -> Result<bool, Errno> {
+    // With no room for any, the kernel says that there was something.
+    let looked = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(fd, &mut [], &mut RecvAncillaryBuffer::default(), flags)
+    })?;
+    Ok(looked.flags.contains(ReturnFlags::CTRUNC))
+}
+
 impl From<Connection> for OwnedFd {
     fn from(connection: Connection) -> Self {
-        connection.fd
+        let mut connection = ManuallyDrop::new(connection);
+        // SAFETY: the connection is not dropped, and nobody uses it after this.
+        unsafe { ManuallyDrop::take(&mut connection.fd) }
+    }
+}
+
+/// Why nothing was received.
+const fn not_received(errno: Errno) -> SocketError {
+    match errno {
+        Errno::CONNRESET | Errno::NOTCONN => SocketError::Closed,
+        errno => SocketError::System("receive a packet", errno),
     }
 }
 
@@ -558,5 +726,96 @@ pub fn poll(fds: &[BorrowedFd<'_>], most: Option<Duration>) -> Result<Vec<bool>,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(SocketError::System("wait for descriptors", errno)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::closer::tests::Trap;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// Does something that must not wait for the traps, which would take an hour.
+    fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, is_done) = channel();
+        std::thread::spawn(move || done.send(act()));
+        is_done.recv_timeout(SOON).expect("it waits for a trap")
+    }
+
+    /// A connection whose other end is a stranger's.
+    fn strange(rights: Rights) -> (Connection, Connection) {
+        let (mut ours, theirs) = Connection::pair().unwrap();
+        ours.rights = rights;
+        (ours, theirs)
+    }
+
+    #[test]
+    fn where_none_are_taken_descriptors_end_the_connection_and_cost_no_time() {
+        let (ours, theirs) = strange(Rights::Unwanted);
+        theirs.send(b"by the book", &[]).unwrap();
+        let trap = Trap::new();
+        let peer = trap.send(&theirs).unwrap();
+        let received = at_once(move || {
+            let first = ours.receive().map(|(bytes, _)| bytes);
+            (first, ours.try_receive(), ours)
+        });
+        assert_eq!(received.0.as_deref().unwrap(), b"by the book");
+        assert!(matches!(received.1, Err(SocketError::Unwanted)));
+        assert!(
+            matches!(theirs.send(b"more", &[]), Err(SocketError::Closed)),
+            "it is disconnected, whoever still has it"
+        );
+        at_once(move || drop(received));
+        drop(peer);
+    }
+
+    #[test]
+    fn what_is_left_in_a_queue_is_closed_where_nobody_waits() {
+        for rights in [Rights::Unwanted, Rights::Taken] {
+            let (ours, theirs) = strange(rights);
+            // An empty packet looks like the end; it is not.
+            rustix::net::send(&theirs, &[], SendFlags::empty()).unwrap();
+            let peer = Trap::new().send(&theirs).unwrap();
+            at_once(move || drop(ours));
+            drop(peer);
+        }
+    }
+
+    #[test]
+    fn an_empty_queue_is_closed_at_once() {
+        let (ours, theirs) = strange(Rights::Taken);
+        theirs.send(b"read", &[]).unwrap();
+        ours.receive().unwrap();
+        drop(ours);
+        assert!(theirs.is_closed());
+    }
+
+    #[test]
+    fn the_kernel_refuses_them_for_all_who_connect() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let listener = Listener::bind(&path).unwrap().refuse_descriptors();
+        if listener.rights == Rights::Unwanted {
+            eprintln!("skipped: the kernel has no SO_PASSRIGHTS, which needs Linux 6.16");
+            return;
+        }
+        let theirs = Connection::connect(&path).unwrap();
+        let refused = |theirs: &Connection| {
+            let sent = theirs.send(b"x", &[folder_of(folder.path()).as_fd()]);
+            matches!(sent, Err(SocketError::System(_, Errno::PERM)))
+        };
+        assert!(refused(&theirs), "before it is accepted");
+        let ours = listener.try_accept().unwrap().unwrap();
+        assert!(refused(&theirs), "and after");
+        let ours = Connection::from_stranger(ours.into());
+        assert!(!refused(&theirs), "until they are taken");
+        assert_eq!(ours.receive().unwrap().1.len(), 1);
+    }
+
+    fn folder_of(path: &Path) -> std::fs::File {
+        std::fs::File::open(path).unwrap()
     }
 }

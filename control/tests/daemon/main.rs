@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod boundary;
 mod commands;
 #[path = "../../../server/tests/rig/engine.rs"]
 #[allow(dead_code, reason = "the server's tests use more of it")]
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Some("lim") => harness::hold(&arguments.collect::<Vec<_>>()),
         _ => {
             let tests = [
+                boundary::TESTS,
                 tests::TESTS,
                 commands::TESTS,
                 groups::TESTS,
