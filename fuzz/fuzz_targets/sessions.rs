@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const MEMORY: u64 = 256 << 20;
 /// Steps of one session.
 const STEPS: usize = 64;
 
-/// What a call may take before the attacker closes its socket: some wait for what never comes.
+/// What an attacker may take before its socket is closed: some of what it does waits for what never comes.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the server may take to end a session.
@@ -345,8 +345,8 @@ struct Attacker {
     staging: Mapping,
     /// What calls have answered: addresses above all.
     answers: Vec<u64>,
-    /// Told when a call begins and when it is over.
-    calls: Sender<bool>,
+    /// Dropped with it.
+    _there: Sender<()>,
 }
 
 /// Declares how the operation with a number is posted or called with any fields.
@@ -377,13 +377,13 @@ cuda_abi::for_each_operation!(any_operation);
 
 impl Attacker {
     fn new(client: Client) -> Self {
-        let calls = watch(client.end.connection());
+        let there = close_later(client.end.connection());
         Self {
             ring: Mapping::map(&client.memory.ring).expect("the ring's memory"),
             staging: Mapping::map(&client.memory.staging).expect("the staging memory"),
             answers: Vec::new(),
             client,
-            calls,
+            _there: there,
         }
     }
 
@@ -396,9 +396,7 @@ impl Attacker {
     ) -> Result<(), Closed> {
         match (R::CLASS, sequence) {
             (OperationClass::Call, None) => {
-                let _ = self.calls.send(true);
                 let reply = self.client.end.call(request, &[data]);
-                let _ = self.calls.send(false);
                 let mut slots = [0; MAX_FIELD_SLOTS];
                 reply?
                     .fields
@@ -473,10 +471,7 @@ impl Attacker {
                         bytes.part(length)
                     }
                 };
-                let _ = self.calls.send(true);
-                let loaded = self.client.load(number, number, text);
-                let _ = self.calls.send(false);
-                loaded?;
+                self.client.load(number, number, text)?;
             }
             // A word of the ring: cursors, alarms, or records that others have posted.
             11 => {
@@ -528,19 +523,17 @@ fn descriptor(kind: u8) -> Option<OwnedFd> {
     }
 }
 
-/// Closes the attacker's socket when one of its calls takes too long.
-fn watch(connection: &Connection) -> Sender<bool> {
-    let (calls, told) = channel();
+/// Closes the attacker's socket if it is still there after a while.
+fn close_later(connection: &Connection) -> Sender<()> {
+    let (there, told) = channel();
     let connection = connection.try_clone().expect("a descriptor");
     std::thread::spawn(move || {
-        while let Ok(begun) = told.recv() {
-            if begun && told.recv_timeout(PATIENCE).is_err() {
-                let both = rustix::net::Shutdown::Both;
-                let _ = rustix::net::shutdown(connection.as_fd(), both);
-            }
+        if told.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            let both = rustix::net::Shutdown::Both;
+            let _ = rustix::net::shutdown(connection.as_fd(), both);
         }
     });
-    calls
+    there
 }
 
 fuzz_target!(|bytes: &[u8]| {
