@@ -13,14 +13,14 @@ use cuda_abi::operations::{
 use cuda_abi::tensor_maps;
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
-use engine::{Attachment, CUresult, Client, Held, Owner, Share, Sight, Window};
+use engine::{Attachment, Bound, CUresult, Charge, Client, Held, Owner, Share, Sight, Window};
 
 use crate::array::{self, Array, Texture};
 use crate::common::Common;
 use crate::context::Context;
 use crate::copy::{plan_copy, plan_fill, plan_write};
 use crate::engine::Shared;
-use crate::image::Image;
+use crate::image::{Image, PADDING};
 use crate::launch;
 use crate::link::check_part;
 use crate::memory::Memory;
@@ -47,7 +47,10 @@ pub(crate) struct NvidiaClient {
     modules: HashMap<u64, Arc<Module>>,
     /// Modules that were unloaded while memory was looked at, which may be theirs.
     leaving: Vec<Arc<Module>>,
-    images: HashMap<u64, Arc<Image>>,
+    /// Of the server's memory, what may be held for the client.
+    held: Arc<Bound>,
+    /// And what of that is held for each: whoever has an image counts it, though it is there once.
+    images: HashMap<u64, (Arc<Image>, Arc<Charge>)>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
@@ -73,6 +76,7 @@ impl NvidiaClient {
             staging,
             share,
             group,
+            held,
             observer,
         } = attachment;
         for device in &shared.devices {
@@ -92,6 +96,7 @@ impl NvidiaClient {
             former: Vec::new(),
             modules: HashMap::new(),
             leaving: Vec::new(),
+            held,
             images: HashMap::new(),
             arrays: HashMap::new(),
             textures: HashMap::new(),
@@ -322,6 +327,25 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        // As it is kept, and once more while it is made ready for the driver.
+        let bytes = (data.len() + PADDING) as u64;
+        let mut charge = Charge::new(Arc::clone(&self.held));
+        if !charge.grow(2 * bytes) {
+            let log = format!(
+                "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
+                 of {}\n",
+                2 * bytes,
+                self.held.left(),
+                self.held.most()
+            );
+            let code = CUresult::ERROR_OUT_OF_MEMORY;
+            return Ok(operations::ImageLoadReply::written(
+                code,
+                &[],
+                log.as_bytes(),
+                reply,
+            ));
+        }
         let loaded = if request.options & IMAGE_PART != 0 {
             check_part(device, data).map(|()| None)
         } else {
@@ -331,7 +355,8 @@ impl Client for NvidiaClient {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
-                self.images.insert(request.image, image);
+                charge.shrink_to(bytes);
+                self.images.insert(request.image, (image, Arc::new(charge)));
                 operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
             }
             Err(refused) => {
@@ -367,8 +392,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let image = Arc::clone(image);
-        let module = Module::new(&context, image, &mut self.memory, &self.common)?;
+        let (image, held) = (Arc::clone(&image.0), Arc::clone(&image.1));
+        let module = Module::new(&context, (image, held), &mut self.memory, &self.common)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());

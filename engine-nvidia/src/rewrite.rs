@@ -14,10 +14,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use ptx::Error;
 use ptx::image::fatbin::{self, EntryKind, entries};
-use ptx::image::{ImageKind, Limits, classify, select};
+use ptx::image::{ImageKind, Limits, classify, select_within};
 use ptx::rewrite::{Managed, Redirect, Rewritten, rewrite};
+use ptx::{Budget, Error};
 
 use crate::output::{PRELUDE, REDIRECTS};
 
@@ -25,6 +25,9 @@ use crate::output::{PRELUDE, REDIRECTS};
 const MOST_TEXT: usize = 2 << 20;
 /// Bytes of text beyond which everything is: a tree takes many times as much.
 const MOST_TREE: usize = 16 << 20;
+
+/// Instructions of such a text beyond which it is refused: compilers write more than twenty bytes for each.
+const MOST_INSTRUCTIONS: u64 = 1 << 20;
 
 /// What device code calls to set the value of a conditional node.
 const SETS_CONDITION: &str = "cudaGraphSetConditional";
@@ -107,7 +110,11 @@ fn with_prelude(
     architecture: u32,
     prelude: &str,
 ) -> Option<Result<Rewritten, Error>> {
-    let ptx = select(image, architecture).ok()?;
+    let limits = Limits {
+        max_bytes: MOST_TREE as u64,
+        ..Limits::default()
+    };
+    let ptx = select_within(image, architecture, &limits).ok()?;
     if ptx.text.len() > MOST_TREE {
         return None;
     }
@@ -119,7 +126,11 @@ fn with_prelude(
         || has(SETS_CONDITION);
     let prints = has("vprintf") || has("__assertfail");
     let prelude = if prints { prelude } else { "" };
-    wanted.then(|| rewrite(&ptx.text, prelude, &REPLACED))
+    let budget = Budget {
+        instructions: MOST_INSTRUCTIONS,
+        ..Budget::default()
+    };
+    wanted.then(|| rewrite(&ptx.text, prelude, &REPLACED, budget))
 }
 
 /// Whether an image's machine code sets values of conditional nodes, by the driver's own function: that takes

@@ -2,14 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use cuda_abi::tensor_maps;
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Client, Held, Owner, Share, Window};
+use engine::{Attachment, CUresult, Charge, Client, Held, Owner, Share, Window};
 
 use self::objects::{Objects, granted};
 use crate::backing::{Physical, SharedBlock};
@@ -54,6 +54,7 @@ impl SoftClient {
             staging,
             share,
             group,
+            held,
             observer,
         } = attachment;
         check_percentage(share.percentage)?;
@@ -73,9 +74,11 @@ impl SoftClient {
                     spaces: memory.copy_spaces(),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
+                    waiting_held: Mutex::new(Charge::new(Arc::clone(&held))),
                 }),
                 sms,
                 memory,
+                held,
                 contexts: HashMap::new(),
                 streams: HashMap::new(),
                 images: HashMap::new(),

@@ -1,13 +1,17 @@
 //! From the bytes that a program brings to a compiled module: finds the PTX in them, links it where
 //! there are several parts, and has it compiled, or says in CUDA's codes and in words why not.
 
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use cuda_abi::linked::{self, Part};
 use cuda_abi::types::CUjitInputType;
-use engine::CUresult;
-use ptx::image::{self, ImageError, Limits, PtxText, fatbin};
-use ptx::link;
+use engine::{Bound, CUresult, Charge};
+use ptx::image::fatbin::{self, Damage};
+use ptx::image::{self, ImageError, Limits, PtxText};
+use ptx::{Budget, Memory, link};
 
 use crate::exec;
 
@@ -29,17 +33,19 @@ const MOST_FORMS: usize = 8;
 
 /// What is chosen from images: how much text there may still be, over all parts and forms of one load, and
 /// the newest architecture whose PTX is wanted.
-struct Room {
+struct Room<'m> {
+    memory: &'m Workspace,
     bytes: u64,
     /// The device's architecture.
     device: u32,
     newest: u32,
 }
 
-impl Room {
-    fn new(bytes: &[u8], device: u32) -> Self {
+impl<'m> Room<'m> {
+    fn new(bytes: &[u8], device: u32, memory: &'m Workspace) -> Self {
         let most = (bytes.len() as u64).saturating_mul(32);
         Self {
+            memory,
             bytes: most.clamp(*TEXT_BYTES.start(), *TEXT_BYTES.end()),
             device,
             newest: device,
@@ -49,12 +55,58 @@ impl Room {
     /// The PTX for this device.
     fn select<'a>(&mut self, image: &'a [u8]) -> Result<PtxText<'a>, ImageError> {
         let limits = Limits {
-            max_bytes: self.bytes,
+            max_bytes: self.bytes.min(self.memory.left()),
             ..Limits::default()
         };
         let text = image::select_up_to(image, self.device, self.newest, &limits)?;
-        self.bytes = self.bytes.saturating_sub(text.text.len() as u64);
+        let bytes = text.text.len() as u64;
+        self.bytes = self.bytes.saturating_sub(bytes);
+        // What is not compressed is read where it lies.
+        if matches!(text.text, Cow::Owned(_)) && !self.memory.take(bytes) {
+            return Err(ImageError::Damaged(Damage::NoRoom {
+                compressed: image.len() as u64,
+                expanded: bytes,
+            }));
+        }
         Ok(text)
+    }
+
+    fn budget(&self) -> Budget<'m> {
+        Budget {
+            instructions: exec::MODULE_INSTRUCTIONS,
+            memory: self.memory,
+        }
+    }
+}
+
+/// The memory that compiling an image takes until that is done, of what may be held for its client.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    held: Arc<Bound>,
+    charge: RefCell<Charge>,
+}
+
+impl Workspace {
+    pub(crate) fn new(held: &Arc<Bound>) -> Self {
+        Self {
+            held: Arc::clone(held),
+            charge: RefCell::new(Charge::new(Arc::clone(held))),
+        }
+    }
+
+    fn left(&self) -> u64 {
+        self.held.left()
+    }
+
+    /// What was made in it is gone.
+    fn clear(&self) {
+        self.charge.borrow_mut().shrink_to(0);
+    }
+}
+
+impl Memory for Workspace {
+    fn take(&self, bytes: u64) -> bool {
+        self.charge.borrow_mut().grow(bytes)
     }
 }
 
@@ -71,8 +123,9 @@ pub(crate) fn compile(
     bytes: &[u8],
     options: &exec::Options,
     device: u32,
+    memory: &Workspace,
 ) -> Result<Compiled, Refused> {
-    let mut room = Room::new(bytes, device);
+    let mut room = Room::new(bytes, device, memory);
     let mut result = compile_form(bytes, options, &mut room);
     let mut notes = String::new();
     if matches!(&result, Err(refused) if refused.is_about_ptx()) {
@@ -141,15 +194,18 @@ fn forms(bytes: &[u8], device: u32) -> Vec<u32> {
 fn compile_form(
     bytes: &[u8],
     options: &exec::Options,
-    room: &mut Room,
+    room: &mut Room<'_>,
 ) -> Result<exec::Module, Refused> {
+    // Of a form that was refused nothing is left.
+    room.memory.clear();
     if linked::is_linked(bytes) {
         return compile_linked(bytes, options, room);
     }
     let source = room.select(bytes).map_err(|error| refused(&error))?;
-    let module = parse_alone(&source)?;
+    let module = ptx::parse_within(&source.text, room.budget())
+        .map_err(|error| Refused::new(code_of(&error), &error))?;
     if !asks_runtime(&module) {
-        return load(&module, options);
+        return load(&module, options, room.memory);
     }
     let runtime = device_runtime()?;
     let parts = vec![
@@ -161,11 +217,15 @@ fn compile_form(
     ];
     // What else nobody defines is refused where a kernel calls it.
     let module = link::link(parts, |_| true).map_err(link_failed)?;
-    load(&module, options)
+    load(&module, options, room.memory)
 }
 
-fn parse_alone<'a>(source: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, Refused> {
-    ptx::parse(&source.text).map_err(|error| Refused::new(CUresult::ERROR_INVALID_PTX, &error))
+/// The status for a text that does not parse.
+fn code_of(error: &ptx::Error) -> CUresult {
+    match error.is_limit() {
+        true => CUresult::ERROR_OUT_OF_MEMORY,
+        false => CUresult::ERROR_INVALID_PTX,
+    }
 }
 
 /// What a link comes to whose parts do not fit together: what an H200's driver was seen to give.
@@ -231,8 +291,8 @@ fn refused(error: &ImageError) -> Refused {
 ///
 /// # Errors
 /// As [`compile`], but for what only the whole can show.
-pub(crate) fn check_part(bytes: &[u8], device: u32) -> Result<(), Refused> {
-    let mut room = Room::new(bytes, device);
+pub(crate) fn check_part(bytes: &[u8], device: u32, memory: &Workspace) -> Result<(), Refused> {
+    let mut room = Room::new(bytes, device, memory);
     for part in decode(bytes)? {
         let mut texts = Vec::new();
         match gather(&part, &mut room, &mut texts)? {
@@ -242,7 +302,7 @@ pub(crate) fn check_part(bytes: &[u8], device: u32) -> Result<(), Refused> {
             _ => {}
         }
         for text in &texts {
-            parse(part.name, text)?;
+            parse(part.name, text, room.budget())?;
         }
     }
     Ok(())
@@ -253,10 +313,14 @@ fn decode(bytes: &[u8]) -> Result<Vec<Part<'_>>, Refused> {
     linked::decode(bytes).map_err(|_| Refused::new(CUresult::ERROR_INVALID_IMAGE, &damaged))
 }
 
-fn parse<'a>(name: &str, text: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, Refused> {
-    ptx::parse(&text.text).map_err(|error| {
+fn parse<'a>(
+    name: &str,
+    text: &'a PtxText<'_>,
+    budget: Budget<'a>,
+) -> Result<ptx::ast::Module<'a>, Refused> {
+    ptx::parse_within(&text.text, budget).map_err(|error| {
         let message = format!("{name}: {error}");
-        Refused::new(CUresult::ERROR_INVALID_PTX, &message)
+        Refused::new(code_of(&error), &message)
     })
 }
 
@@ -264,7 +328,7 @@ fn parse<'a>(name: &str, text: &'a PtxText<'_>) -> Result<ptx::ast::Module<'a>, 
 /// may have all that is used.
 fn gather<'a>(
     part: &Part<'a>,
-    room: &mut Room,
+    room: &mut Room<'_>,
     texts: &mut Vec<PtxText<'a>>,
 ) -> Result<Option<ImageError>, Refused> {
     let mut add = |image: &'a [u8]| match room.select(image) {
@@ -296,15 +360,15 @@ fn gather<'a>(
 fn compile_linked(
     bytes: &[u8],
     options: &exec::Options,
-    room: &mut Room,
+    room: &mut Room<'_>,
 ) -> Result<exec::Module, Refused> {
     let (whole, parts): (Vec<_>, Vec<_>) = decode(bytes)?
         .into_iter()
         .partition(|part| part.kind == linked::ALREADY_LINKED);
     for part in &whole {
         if let Ok(source) = room.select(part.bytes) {
-            let module = parse(part.name, &source)?;
-            return load(&module, options);
+            let module = parse(part.name, &source, room.budget())?;
+            return load(&module, options, room.memory);
         }
     }
     let mut sources = Vec::new();
@@ -321,7 +385,7 @@ fn compile_linked(
     for (name, text) in &sources {
         modules.push(link::Part {
             name,
-            module: parse(name, text)?,
+            module: parse(name, text, room.budget())?,
         });
     }
     if modules.iter().any(|part| asks_runtime(&part.module)) {
@@ -331,7 +395,7 @@ fn compile_linked(
         PROVIDED.contains(&name) || SYSTEM_CALLS.iter().any(|start| name.starts_with(start))
     })
     .map_err(link_failed)?;
-    load(&module, options).map_err(|mut error| {
+    load(&module, options, room.memory).map_err(|mut error| {
         if let Some(missing) = missing {
             // What is missing may stand in the part that was left out.
             let _ = writeln!(error.log, "note: {missing}");
@@ -340,8 +404,12 @@ fn compile_linked(
     })
 }
 
-fn load(module: &ptx::ast::Module<'_>, options: &exec::Options) -> Result<exec::Module, Refused> {
-    exec::Module::load(module, options).map_err(|error| {
+fn load(
+    module: &ptx::ast::Module<'_>,
+    options: &exec::Options,
+    memory: &Workspace,
+) -> Result<exec::Module, Refused> {
+    exec::Module::load_within(module, options, memory).map_err(|error| {
         let code = match error.limit {
             true => CUresult::ERROR_OUT_OF_MEMORY,
             false => CUresult::ERROR_INVALID_PTX,
@@ -373,7 +441,8 @@ pub fn assemble(
         max_registers,
         ..exec::Options::default()
     };
-    let compiled = compile(image, &options, device).map_err(|refused| refused.log)?;
+    let memory = Workspace::new(&Arc::new(Bound::new(u64::MAX)));
+    let compiled = compile(image, &options, device, &memory).map_err(|refused| refused.log)?;
     Ok(Assembled {
         kernels: remarks(&compiled.module),
         notes: compiled.notes,
@@ -422,7 +491,16 @@ mod tests {
     const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 
     fn compiled(image: &[u8]) -> Result<Compiled, Refused> {
-        compile(image, &exec::Options::default(), 121)
+        compiled_within(image, u64::MAX)
+    }
+
+    fn compiled_within(image: &[u8], bytes: u64) -> Result<Compiled, Refused> {
+        let held = Arc::new(Bound::new(bytes));
+        let memory = Workspace::new(&held);
+        let result = compile(image, &exec::Options::default(), 121, &memory);
+        drop(memory);
+        assert_eq!(held.taken(), 0, "it is given back");
+        result
     }
 
     /// A fatbin of PTX for several architectures.
@@ -476,6 +554,27 @@ mod tests {
         let taken = compiled(&image).unwrap();
         assert!(taken.module.kernel("good").is_some());
         assert_eq!(taken.notes, "");
+    }
+
+    #[test]
+    fn what_an_image_becomes_is_within_what_may_be_held_for_its_client() {
+        let many = format!("{} ret", "@p ret;".repeat(10_000));
+        let large = text(75, "large", &many).replace("{ @p", "{ .reg .pred p; @p");
+        // Enough for the tree and not for what becomes of it; not enough for the tree.
+        for (bytes, why) in [
+            (2 << 20, "this program's code"),
+            (512 << 10, "it is parsed"),
+        ] {
+            let refused = compiled_within(large.as_bytes(), bytes).unwrap_err();
+            assert_eq!(refused.code, CUresult::ERROR_OUT_OF_MEMORY, "{why}");
+            assert!(refused.log.contains(why), "{}", refused.log);
+        }
+        assert!(compiled_within(large.as_bytes(), 64 << 20).is_ok());
+        let more = "ret;".repeat(exec::MODULE_INSTRUCTIONS as usize);
+        let refused = compiled(text(75, "more", &more).as_bytes()).unwrap_err();
+        assert_eq!(refused.code, CUresult::ERROR_OUT_OF_MEMORY);
+        let why = "more than 4194304 instructions";
+        assert!(refused.log.contains(why), "{}", refused.log);
     }
 
     #[test]

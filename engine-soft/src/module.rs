@@ -4,12 +4,13 @@
 //! client's context, with variables of its own.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use cuda_abi::descriptor::{self, Descriptor};
 use cuda_abi::types::CUfunction_attribute as Attribute;
-use engine::{CUresult, Window};
+use engine::{Bound, CUresult, Charge, Window};
 
 use crate::context::Context;
 use crate::copy;
@@ -32,10 +33,42 @@ pub(crate) struct Image {
     pub(crate) notes: String,
 }
 
+/// An image as one client's, for which it counts: whoever else has it counts it too, so that it does
+/// not matter who goes first.
+#[derive(Debug)]
+pub(crate) struct OwnImage {
+    image: Arc<Image>,
+    _charge: Charge,
+}
+
+impl OwnImage {
+    /// Counts an image for a client, if as much may be held for it.
+    pub(crate) fn new(image: Arc<Image>, held: &Arc<Bound>) -> Option<Self> {
+        let mut charge = Charge::new(Arc::clone(held));
+        charge.grow(image.bytes()).then_some(Self {
+            image,
+            _charge: charge,
+        })
+    }
+
+    /// Whether it is this image.
+    pub(crate) fn is(&self, image: &Arc<Image>) -> bool {
+        Arc::ptr_eq(&self.image, image)
+    }
+}
+
+impl Deref for OwnImage {
+    type Target = Image;
+
+    fn deref(&self) -> &Image {
+        &self.image
+    }
+}
+
 /// A module: an image in a context.
 #[derive(Debug)]
 pub(crate) struct Module {
-    pub(crate) image: Arc<Image>,
+    pub(crate) image: Arc<OwnImage>,
     pub(crate) context: Arc<Context>,
     /// Addresses of its variables.
     pub(crate) globals: Arc<[u64]>,
@@ -75,6 +108,11 @@ impl ImageCache {
 }
 
 impl Image {
+    /// Bytes that it takes, about.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.module.bytes() + (self.descriptor.len() + self.notes.len()) as u64
+    }
+
     fn new(compiled: Compiled, capability: u32) -> Self {
         let Compiled { module, notes } = compiled;
         let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
@@ -123,7 +161,7 @@ impl Module {
     /// # Errors
     /// What `allocate` gives, and CUDA_ERROR_INVALID_VALUE if it gave what is not the client's.
     pub(crate) fn new(
-        image: Arc<Image>,
+        image: Arc<OwnImage>,
         context: Arc<Context>,
         memory: &ClientMemory,
         mut allocate: impl FnMut(u64, bool) -> Result<Window, CUresult>,

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use cuda_abi::operations::{At, Copy, Fill, STREAM_DEPTH};
-use engine::{CUresult, Observer};
+use engine::{CUresult, Charge, Observer};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::Context;
@@ -44,6 +44,23 @@ pub(crate) struct Common {
     pub(crate) closed: AtomicBool,
     /// Bytes of all operations that wait in streams.
     pub(crate) waiting: AtomicU64,
+    /// What of them is held for the client: the most that there was, since a client that had so much
+    /// waiting has so again.
+    pub(crate) waiting_held: Mutex<Charge>,
+}
+
+impl Common {
+    /// Whether operations of so many bytes may wait, in all. Counted in large steps, most of them for
+    /// nothing: what waits comes and goes with every operation.
+    fn may_wait(&self, bytes: u64) -> bool {
+        const STEP: u64 = 1 << 20;
+        if bytes <= STEP {
+            return true;
+        }
+        let mut held = lock(&self.waiting_held);
+        let more = bytes.saturating_sub(held.amount());
+        bytes <= WAITING_BYTES && (more == 0 || held.grow(more.next_multiple_of(STEP)))
+    }
 }
 
 /// What a stream can be told to do.
@@ -175,7 +192,7 @@ impl Stream {
             }
             let bytes = operation.bytes();
             let before = self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
-            let kept = if before.saturating_add(bytes) > WAITING_BYTES {
+            let kept = if !self.common.may_wait(before.saturating_add(bytes)) {
                 self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             } else {

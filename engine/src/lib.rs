@@ -16,10 +16,14 @@ pub use cuda_abi::CUresult;
 pub use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::At;
 
+pub use bound::{Bound, Charge};
+
 pub mod arena;
+pub mod bound;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod format;
+pub mod machine;
 
 /// A set of devices of one kind, with what it takes to run work on them.
 pub trait Engine: Send + Sync + Debug {
@@ -135,6 +139,9 @@ pub struct Attachment {
     /// The group of clients that it belongs to. A group for which nothing was set, or no longer, is
     /// none: its clients stand each by itself. See [`Engine::set_group`].
     pub group: Option<u32>,
+    /// Of this process's own memory, what may be held for the client: code, what becomes of it, work
+    /// that waits. Whatever an engine keeps of what a client sends it takes of this.
+    pub held: Arc<Bound>,
     /// Who is told of progress.
     pub observer: Arc<dyn Observer>,
 }

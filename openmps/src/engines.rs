@@ -42,7 +42,7 @@ pub fn serve() -> ExitCode {
     let result = from_environment().and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
-        server::run_gated(daemon, engine, log, gate)?;
+        server::run_gated(daemon, engine, log, gate, held_memory()?)?;
         // Threads that have said that they are done may not quite be.
         let until = Instant::now() + LAST_THREADS;
         while left.strong_count() > 0 && Instant::now() < until {
@@ -67,6 +67,17 @@ pub fn serve() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// How much of its own memory a server holds for clients, if the environment says so.
+fn held_memory() -> Result<Option<u64>> {
+    let Some(text) = variable("OPENMPS_SERVER_MEMORY") else {
+        return Ok(None);
+    };
+    let bytes = size_in_bytes(&text);
+    let bytes = bytes
+        .with_context(|| format!("OPENMPS_SERVER_MEMORY={text} is no size such as 512M or 4G"))?;
+    Ok(Some(bytes))
 }
 
 /// How a daemon starts a server: this program again, with what the driver reads when it starts.

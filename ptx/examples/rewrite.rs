@@ -31,7 +31,7 @@ fn main() -> ExitCode {
             keep: call[0] == "__assertfail",
         })
         .collect();
-    match rewrite(&source, &prelude, &redirects) {
+    match rewrite(&source, &prelude, &redirects, ptx::Budget::default()) {
         Ok(rewritten) => {
             print!("{}", rewritten.text);
             ExitCode::SUCCESS

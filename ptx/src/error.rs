@@ -24,6 +24,14 @@ pub enum ErrorKind {
     /// The text has no `.version` or no `.target` where one must stand.
     #[error("missing {0} directive")]
     Missing(&'static str),
+    /// The text has more instructions than whoever parses it takes.
+    #[error("the program has more than {0} instructions")]
+    Instructions(u64),
+    /// What the text declares takes more memory than whoever parses it has for it.
+    #[error(
+        "there is no memory left for this program: what it becomes when it is parsed is too large"
+    )]
+    NoMemory,
     /// The bytes are not UTF-8, so they are no PTX.
     #[error("the text is not UTF-8")]
     NotText,
@@ -47,6 +55,14 @@ pub enum ErrorKind {
     /// A value that makes no sense where it stands.
     #[error("{0}")]
     Value(String),
+}
+
+impl Error {
+    /// The text may be right, and asks for more than there is.
+    #[must_use]
+    pub const fn is_limit(&self) -> bool {
+        matches!(self.kind, ErrorKind::Instructions(_) | ErrorKind::NoMemory)
+    }
 }
 
 impl ErrorKind {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ast;
+mod budget;
 mod error;
 pub mod image;
 pub mod layout;
@@ -14,5 +15,6 @@ pub mod link;
 mod parser;
 pub mod rewrite;
 
+pub use budget::{Budget, Memory, Unlimited};
 pub use error::{Error, ErrorKind};
-pub use parser::{parse, parse_bytes};
+pub use parser::{parse, parse_bytes, parse_within};

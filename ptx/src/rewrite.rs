@@ -20,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 
+use crate::Budget;
 use crate::ast::{Initializer, Linkage};
 use crate::error::{Error, ErrorKind};
 use crate::lexer::{Token, Tokens};
@@ -110,8 +111,9 @@ pub fn rewrite(
     source: &str,
     prelude: &str,
     redirects: &[Redirect<'_>],
+    budget: Budget<'_>,
 ) -> Result<Rewritten, Error> {
-    let module = crate::parse(source)?;
+    let module = crate::parse_within(source, budget)?;
     let mut managed = Vec::new();
     let mut names = HashMap::new();
     for variable in module.variables.iter().filter(|variable| variable.managed) {

@@ -22,6 +22,7 @@ use crate::descriptors::Descriptors;
 use crate::files::Files;
 use crate::gate::Gate;
 use crate::groups::{Group, Groups, limits_of};
+use crate::held::HeldMemory;
 use crate::log::Named;
 use crate::memory::{Allowance, Memory};
 use crate::news::Board;
@@ -65,6 +66,8 @@ pub struct Host {
     pub gate: Box<dyn Gate>,
     /// What host memory they may have together.
     pub pinned: Arc<Pinned>,
+    /// What is held for them of the server's own memory.
+    pub held: HeldMemory,
 }
 
 /// Memory that an engine works with and that stays mapped as long as somebody has this.
@@ -317,6 +320,9 @@ pub fn admit(
         name.clone(),
         host.clone(),
     ));
+    let held = host
+        .held
+        .client(company.group.as_ref().map(|group| group.number()));
     let client = host
         .engine
         .attach(Attachment {
@@ -326,6 +332,7 @@ pub fn admit(
             staging: region(&staging),
             share: limits.share,
             group: company.compute,
+            held: held.clone(),
             observer: shared.clone(),
         })
         .map_err(|code| Refusal::new(code, "the engine takes no more clients"))?;
@@ -388,6 +395,7 @@ pub fn admit(
                 admit.uid,
             ),
             addresses: Account::default(),
+            held,
             files: Files::new(connection.clone(), pinned.clone(), memory.host),
         }),
         consumer,

@@ -4,12 +4,14 @@
 //! Everything counts against a bound, so that no client fills the server with images.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
     IMAGE_PART, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply, ImagePut, ImageUnload,
 };
+use engine::{Bound, Charge};
 use transport::session::REPLY_DATA;
 
 use crate::heap::ALIGNMENT;
@@ -27,6 +29,11 @@ const SLACK: u64 = 64 << 10;
 /// What is said of an image whose variables are beyond the quota.
 const NO_ROOM: &[u8] = b"its variables are more than is left of the client's memory";
 
+/// What is said of an image for which the server has no memory.
+const NOT_HELD: &[u8] =
+    b"the server holds no more for this client: OPENMPS_SERVER_MEMORY in the daemon's environment says how much \
+      it holds for all";
+
 /// Bytes of a compiler's log that go to the server's.
 const MOST_LOG: usize = 1000;
 
@@ -43,7 +50,14 @@ pub struct Needed {
 #[derive(Debug)]
 enum Image {
     /// Some of its pieces are there.
-    Coming { total: u64, bytes: Vec<u8> },
+    Coming {
+        total: u64,
+        bytes: Vec<u8>,
+        /// What of the server's memory is held for it.
+        held: Charge,
+    },
+    /// There was no memory for one of its pieces.
+    TooLarge { total: u64 },
     /// The engine has it.
     Loaded {
         total: u64,
@@ -53,6 +67,7 @@ enum Image {
         variables: Option<Needed>,
         /// Bytes of [`UNUSED_ON`] that count for the variables of a module that nobody uses yet.
         unused: u64,
+        _held: Charge,
     },
 }
 
@@ -62,15 +77,19 @@ pub const UNUSED_ON: u32 = 0;
 impl Image {
     const fn total(&self) -> u64 {
         match self {
-            Self::Coming { total, .. } | Self::Loaded { total, .. } => *total,
+            Self::Coming { total, .. } | Self::TooLarge { total } | Self::Loaded { total, .. } => {
+                *total
+            }
         }
     }
 }
 
 /// The images of one client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Images {
     images: HashMap<u64, Image>,
+    /// What of the server's memory may be held for the client.
+    held: Arc<Bound>,
     /// Of all images, as announced.
     bytes: u64,
 }
@@ -79,6 +98,16 @@ pub struct Images {
 pub type ReadPiece<'a> = &'a mut dyn FnMut(&mut [u8]);
 
 impl Images {
+    /// None yet, of a client for which so much may be held.
+    #[must_use]
+    pub fn new(held: Arc<Bound>) -> Self {
+        Self {
+            images: HashMap::new(),
+            held,
+            bytes: 0,
+        }
+    }
+
     /// Adds a piece. Pieces come in order.
     ///
     /// # Errors
@@ -97,26 +126,33 @@ impl Images {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
             self.bytes += total;
-            let bytes = Vec::new();
-            self.images.insert(image, Image::Coming { total, bytes });
+            let coming = Image::Coming {
+                total,
+                bytes: Vec::new(),
+                held: Charge::new(self.held.clone()),
+            };
+            self.images.insert(image, coming);
         }
-        match self.images.get_mut(&image) {
-            Some(Image::Coming {
+        let known = self.images.get_mut(&image);
+        let known = known.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        match known {
+            Image::Coming {
                 total: announced,
                 bytes,
-            }) if *announced == total
-                && bytes.len() as u64 == offset
-                && piece <= total - offset =>
-            {
+                held,
+            } if *announced == total && bytes.len() as u64 == offset && piece <= total - offset => {
                 // Grows with what really comes, not with what was announced.
                 let start = bytes.len();
-                bytes
-                    .try_reserve(piece as usize)
-                    .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+                if !held.grow(piece) || bytes.try_reserve(piece as usize).is_err() {
+                    // What came of it is of no use. Who loads it is told.
+                    *known = Image::TooLarge { total };
+                    return Err(CUresult::ERROR_OUT_OF_MEMORY);
+                }
                 bytes.resize(start + piece as usize, 0);
                 read(&mut bytes[start..]);
                 Ok(())
             }
+            Image::TooLarge { .. } => Ok(()),
             _ => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
@@ -124,10 +160,12 @@ impl Images {
     /// Takes the bytes of an image of which all pieces are there.
     ///
     /// # Errors
-    /// CUDA_ERROR_INVALID_HANDLE when there is none such.
+    /// CUDA_ERROR_INVALID_HANDLE when there is none such, CUDA_ERROR_OUT_OF_MEMORY when there was no
+    /// memory for it.
     pub fn take_bytes(&mut self, image: u64) -> Result<Vec<u8>, CUresult> {
         match self.images.get_mut(&image) {
-            Some(Image::Coming { total, bytes }) if bytes.len() as u64 == *total => {
+            Some(Image::TooLarge { .. }) => Err(CUresult::ERROR_OUT_OF_MEMORY),
+            Some(Image::Coming { total, bytes, .. }) if bytes.len() as u64 == *total => {
                 Ok(std::mem::take(bytes))
             }
             _ => Err(CUresult::ERROR_INVALID_HANDLE),
@@ -136,20 +174,35 @@ impl Images {
 
     /// Keeps what the engine said of an image; its first `descriptor` bytes are the descriptor, and
     /// empty if the engine refused the image.
-    pub fn loaded(&mut self, image: u64, said: Vec<u8>, descriptor: u64) {
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there is no memory to keep that; then it is kept as refused.
+    pub fn loaded(&mut self, image: u64, said: Vec<u8>, descriptor: u64) -> Result<(), CUresult> {
         let Some(image) = self.images.get_mut(&image) else {
-            return;
+            return Ok(());
+        };
+        let total = image.total();
+        // Its pieces are gone, and with them what they took.
+        *image = Image::TooLarge { total };
+        let mut held = Charge::new(self.held.clone());
+        let fits = held.grow(said.len() as u64);
+        let (said, descriptor) = if fits {
+            (said, descriptor)
+        } else {
+            (Vec::new(), 0)
         };
         let descriptor = usize::try_from(descriptor)
             .ok()
             .and_then(|bytes| said.get(..bytes))
             .and_then(|bytes| Descriptor::decode(bytes).ok());
         *image = Image::Loaded {
-            total: image.total(),
+            total,
             variables: descriptor.as_ref().and_then(bytes_of_variables),
             said,
             unused: 0,
+            _held: held,
         };
+        fits.then_some(()).ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     /// Sets what counts for a module of an image that nobody uses, and gives what did until now.
@@ -165,7 +218,7 @@ impl Images {
     pub fn said(&self, image: u64) -> Option<&[u8]> {
         match self.images.get(&image)? {
             Image::Loaded { said, .. } => Some(said),
-            Image::Coming { .. } => None,
+            Image::Coming { .. } | Image::TooLarge { .. } => None,
         }
     }
 
@@ -239,25 +292,37 @@ impl Session {
         request: &ImageLoad,
         reply: &mut Vec<u8>,
     ) -> Result<ImageLoadReply, CUresult> {
-        let bytes = self.images.take_bytes(request.image)?;
-        let mut fields = self
-            .client
-            .image_load(request, &bytes, reply)
-            .inspect_err(|_| {
-                self.images.remove(request.image);
-            })?;
-        self.images
-            .loaded(request.image, reply.clone(), fields.descriptor);
+        let image = request.image;
         // Of what is to be linked with others the engine keeps nothing.
-        if fields.status == 0
-            && request.options & IMAGE_PART == 0
-            && let Err(code) = self.count_unused(request.image)
-        {
-            let image = request.image;
-            let _ = self.client.image_unload(&ImageUnload { image }, &[]);
+        let kept = request.options & IMAGE_PART == 0;
+        let mut fields = match self.images.take_bytes(image) {
+            Err(code @ CUresult::ERROR_OUT_OF_MEMORY) => {
+                self.images.remove(image);
+                ImageLoadReply::written(code, &[], NOT_HELD, reply)
+            }
+            taken => {
+                let loaded = self.client.image_load(request, &taken?, reply);
+                loaded.inspect_err(|_| {
+                    self.images.remove(image);
+                })?
+            }
+        };
+        let said = self.images.loaded(image, reply.clone(), fields.descriptor);
+        let counted = match said {
+            Err(code) => Err((code, NOT_HELD)),
+            Ok(()) if fields.status == 0 && kept => {
+                self.count_unused(image).map_err(|code| (code, NO_ROOM))
+            }
+            Ok(()) => Ok(()),
+        };
+        if let Err((code, why)) = counted {
+            if fields.status == 0 && kept {
+                let _ = self.client.image_unload(&ImageUnload { image }, &[]);
+            }
             reply.clear();
-            fields = ImageLoadReply::written(code, &[], NO_ROOM, reply);
-            self.images.loaded(image, reply.clone(), 0);
+            fields = ImageLoadReply::written(code, &[], why, reply);
+            // Short enough to be kept in any case; if not, it is not said again.
+            let _ = self.images.loaded(image, reply.clone(), 0);
         }
         if fields.status != 0 {
             // A program often shows the code alone.
@@ -350,12 +415,12 @@ mod tests {
 
     #[test]
     fn pieces_in_order_make_an_image() {
-        let mut images = Images::default();
+        let mut images = Images::new(Arc::new(Bound::new(u64::MAX)));
         put(&mut images, 7, 6, 0, b"abcd").unwrap();
         assert!(images.take_bytes(7).is_err(), "not all there");
         put(&mut images, 7, 6, 4, b"ef").unwrap();
         assert_eq!(images.take_bytes(7).unwrap(), b"abcdef");
-        images.loaded(7, b"said".to_vec(), 0);
+        images.loaded(7, b"said".to_vec(), 0).unwrap();
         assert_eq!(images.said(7), Some(&b"said"[..]));
         assert!(images.take_bytes(7).is_err(), "loaded once");
         assert!(put(&mut images, 7, 6, 0, b"abcdef").is_err());
@@ -366,7 +431,7 @@ mod tests {
 
     #[test]
     fn pieces_that_do_not_fit_are_refused() {
-        let mut images = Images::default();
+        let mut images = Images::new(Arc::new(Bound::new(u64::MAX)));
         put(&mut images, 1, 6, 0, b"abcd").unwrap();
         for (total, offset, piece) in [
             (6, 3, &b"d"[..]),
@@ -390,7 +455,7 @@ mod tests {
 
     #[test]
     fn announced_bytes_are_bounded_together() {
-        let mut images = Images::default();
+        let mut images = Images::new(Arc::new(Bound::new(u64::MAX)));
         put(&mut images, 1, MAX_BYTES - 1, 0, b"").unwrap();
         assert_eq!(
             put(&mut images, 2, 2, 0, b"ab"),
@@ -402,8 +467,30 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_is_not_held_is_refused_when_it_is_loaded() {
+        let held = Arc::new(Bound::new(6));
+        let mut images = Images::new(held.clone());
+        put(&mut images, 1, 8, 0, b"abcd").unwrap();
+        assert_eq!(held.taken(), 4);
+        let full = Err(CUresult::ERROR_OUT_OF_MEMORY);
+        assert_eq!(put(&mut images, 1, 8, 4, b"efg"), full);
+        assert_eq!(held.taken(), 0, "what came of it is gone");
+        assert_eq!(put(&mut images, 1, 8, 7, b"h"), Ok(()), "as if it came");
+        assert_eq!(images.take_bytes(1).map(drop), full);
+        put(&mut images, 2, 5, 0, b"abcde").unwrap();
+        images.take_bytes(2).unwrap();
+        images.loaded(2, b"said".to_vec(), 0).unwrap();
+        assert_eq!(held.taken(), 4, "what was said of it stays");
+        put(&mut images, 3, 1, 0, b"a").unwrap();
+        assert_eq!(images.loaded(3, b"too long".to_vec(), 0), full);
+        images.remove(2);
+        images.remove(3);
+        assert_eq!(held.taken(), 0);
+    }
+
+    #[test]
     fn variables_are_counted_with_room_to_align_them() {
-        let mut images = Images::default();
+        let mut images = Images::new(Arc::new(Bound::new(u64::MAX)));
         let variable = |bytes, align, managed| Variable {
             name: "v".into(),
             bytes,
@@ -418,7 +505,7 @@ mod tests {
             .encode();
             put(&mut images, image, 0, 0, b"").unwrap();
             let length = descriptor.len() as u64;
-            images.loaded(image, descriptor, length);
+            images.loaded(image, descriptor, length).unwrap();
             images.variables(image)
         };
         assert_eq!(load(1, vec![]), Ok(Needed::default()));

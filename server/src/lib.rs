@@ -8,6 +8,7 @@
 //! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `addresses`: who has which
 //!   windows; `images`: its images;
 //! * `pinned`: what host memory all clients may have together;
+//! * `held`: what the server holds of its own memory for clients;
 //! * `modules`, `arrays`: what it has of them; `commons`, `sharing`, `descriptors`: what it shares with others;
 //! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
 //! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
@@ -26,6 +27,7 @@ mod files;
 mod gate;
 mod groups;
 mod heap;
+mod held;
 mod images;
 mod listed;
 mod log;

@@ -21,6 +21,7 @@ use crate::admission::Host;
 use crate::descriptors::Descriptors;
 use crate::gate::{Gate, Open};
 use crate::groups::{Groups, Wrong};
+use crate::held::HeldMemory;
 use crate::listed::all_listed;
 use crate::log::Log;
 use crate::news::{Board, News};
@@ -76,10 +77,11 @@ pub fn run(
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
 ) -> Result<(), RunError> {
-    run_gated(connection, engine, log, Box::new(Open))
+    run_gated(connection, engine, log, Box::new(Open), None)
 }
 
-/// As [`run`], where somebody has to be asked before contexts are made.
+/// As [`run`], where somebody has to be asked before contexts are made, and with so many bytes of its own
+/// memory to hold for clients, or else a part of the machine's.
 ///
 /// # Errors
 /// As there.
@@ -88,6 +90,7 @@ pub fn run_gated(
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
     gate: Box<dyn Gate>,
+    held: Option<u64>,
 ) -> Result<(), RunError> {
     transport::socket::raise_descriptor_limit();
     log.line(true, "Startup");
@@ -120,6 +123,7 @@ pub fn run_gated(
                 groups: Groups::default(),
                 gate,
                 pinned: Arc::new(Pinned::of_this_machine()),
+                held: HeldMemory::new(held),
             }),
             log: log.clone(),
             contexts: Arc::default(),

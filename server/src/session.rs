@@ -15,7 +15,7 @@ use cuda_abi::operations::{
     dispatch,
 };
 use cuda_abi::wire::Fields;
-use engine::{Client, Observer, Share, Sight};
+use engine::{Bound, Charge, Client, Observer, Share, Sight};
 use transport::handshake::Ending;
 use transport::memory::Mapping;
 use transport::ring::{Position, Record};
@@ -42,6 +42,12 @@ pub use words::{Action, Committer, End, Item};
 /// Bytes of held records and deferred actions beyond which the session reads no further until some
 /// are released.
 const MAX_HELD: usize = 64 << 20;
+
+/// Of them, those that do not count for what may be held for the client: so much has every session.
+const FREE_HELD: usize = 256 << 10;
+
+/// What is taken for more at a time.
+const HELD_STEP: u64 = 1 << 20;
 
 /// How long a session with memory to give back looks for more work before it does so.
 const BEFORE_TRIM: Duration = Duration::from_micros(20);
@@ -94,6 +100,8 @@ pub struct Session {
     /// Taken records whose place in the ring is still theirs, in the ring's order.
     unretired: VecDeque<(Position, At)>,
     reply: Vec<u8>,
+    /// What of the server's memory is held for records and actions that wait, beyond [`FREE_HELD`].
+    waiting: Charge,
     /// Streams that wait for values in memory.
     pub(crate) values: Values,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
@@ -120,6 +128,8 @@ pub struct Parts {
     pub commons: Commons,
     /// Its addresses beside those that it begins with.
     pub addresses: Account,
+    /// What may be held for it of the server's memory.
+    pub held: Arc<Bound>,
     /// Its files.
     pub files: Files,
     /// Its part of the devices' time.
@@ -155,7 +165,8 @@ impl Session {
             shared: parts.shared,
             order: Order::default(),
             memory: parts.memory,
-            images: Images::default(),
+            images: Images::new(parts.held.clone()),
+            waiting: Charge::new(parts.held),
             modules: Modules::default(),
             commons: parts.commons,
             addresses: parts.addresses,
@@ -266,7 +277,24 @@ impl Session {
 
     /// Whether no record may be taken before something completes.
     fn is_blocked(&self) -> bool {
-        self.stalled.is_some() || self.order.held_bytes() > MAX_HELD
+        self.stalled.is_some() || self.order.held_bytes() > self.held_room()
+    }
+
+    /// Bytes of held records and deferred actions beyond which nothing is read.
+    fn held_room(&self) -> usize {
+        let counted = usize::try_from(self.waiting.amount()).unwrap_or(usize::MAX);
+        FREE_HELD.saturating_add(counted).min(MAX_HELD)
+    }
+
+    /// Counts what is held back, if there is more of it than was counted, or much less.
+    fn count_held(&mut self) {
+        let held = self.order.held_bytes();
+        if held > self.held_room() && self.held_room() < MAX_HELD {
+            // If the client may have no more, the session reads no further.
+            let _ = self.waiting.grow(HELD_STEP);
+        } else if held <= FREE_HELD {
+            self.waiting.shrink_to(0);
+        }
     }
 
     /// Looks at the words of the gates in whose streams something is held, since their releases may
@@ -292,6 +320,7 @@ impl Session {
             self.perform(stalled)?;
             return Ok(true);
         }
+        self.count_held();
         if self.is_blocked() {
             return Ok(false);
         }

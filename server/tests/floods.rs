@@ -238,10 +238,24 @@ fn contexts_that_fail_on_and_on_are_told_of_a_few_times() {
 #[test]
 fn releases_are_heard_when_no_more_can_be_held() {
     let _alone = alone();
+    releases_are_heard(&Rig::new(FakeEngine::new()));
+}
+
+#[test]
+fn held_records_count_for_what_is_held_for_a_client() {
+    let _alone = alone();
+    let rig = Rig::holding(FakeEngine::new(), Some(8 << 20));
+    let grown = releases_are_heard(&rig);
+    assert!(grown < LITTLE, "{grown} bytes, though 4 MiB may be held");
+}
+
+/// Posts behind gates until the server reads no further, and says how much it has taken until then. Then
+/// opens them.
+fn releases_are_heard(rig: &Rig) -> u64 {
     const STREAMS: std::ops::Range<u32> = 40..46;
     const TOTAL: u64 = 6 * (STREAM_DEPTH - 1);
-    let rig = Rig::new(FakeEngine::new());
     let client = Arc::new(rig.attach_with_context());
+    let memory = own_memory();
     for stream in STREAMS {
         client.stream(stream, STREAM_NON_BLOCKING);
         client.enqueue(stream, &HostGate { reserved: 0 });
@@ -268,6 +282,7 @@ fn releases_are_heard_when_no_more_can_be_held() {
         std::mem::replace(&mut before, now) == now
     });
     assert!(before < TOTAL, "{before} were taken");
+    let grown = own_memory().saturating_sub(memory);
     // Nobody waits for the ring: threads of the client's that call do so when the word is written.
     for stream in STREAMS {
         let client = client.clone();
@@ -280,4 +295,55 @@ fn releases_are_heard_when_no_more_can_be_held() {
     for stream in STREAMS {
         client.end.wait(stream, STREAM_DEPTH).unwrap();
     }
+    grown
+}
+
+#[test]
+fn images_take_what_may_be_held_for_their_client_and_no_more() {
+    let _alone = alone();
+    const HELD: u64 = 32 << 20;
+    let rig = Rig::holding(FakeEngine::new(), Some(HELD));
+    let clients = [rig.attach_with_context(), rig.attach_with_context()];
+    let [client, other] = &clients;
+    let chunk = client.end.staging().allocate(1 << 20).unwrap();
+    let piece = 1 << 20;
+    let before = own_memory();
+    // Images that are never loaded, of many pieces.
+    for image in 1..=12 {
+        for part in 0..4 {
+            let put = ImagePut {
+                image,
+                total: 4 * piece,
+                offset: part * piece,
+                staging: chunk.offset(),
+                bytes: piece,
+            };
+            post(client, &put);
+        }
+    }
+    client.round_trip();
+    let grown = own_memory().saturating_sub(before);
+    assert!(
+        grown < HELD,
+        "{grown} bytes of images, of which half may be"
+    );
+    let load = |client: &TestClient, image| {
+        let load = ImageLoad {
+            image,
+            staging: 0,
+            capacity: 0,
+            options: 0,
+        };
+        client.end.call(&load, &[]).unwrap()
+    };
+    let refused = load(client, 12);
+    assert_eq!(refused.fields.status, CUresult::ERROR_OUT_OF_MEMORY.0);
+    assert!(rig.log.contain("OPENMPS_SERVER_MEMORY"), "it says why");
+    // Whoever comes beside it has its own part, and so has this one again when it gives up.
+    let own = other.end.staging().allocate(1 << 16).unwrap();
+    assert_eq!(load_image(other, &own, 1, 2).fields.status, 0);
+    for image in 1..=12 {
+        post(client, &ImageUnload { image });
+    }
+    assert_eq!(load_image(client, &chunk, 100, 2).fields.status, 0);
 }

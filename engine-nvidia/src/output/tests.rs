@@ -94,7 +94,7 @@ struct Printer {
 
 impl Printer {
     fn new(engine: &engine_soft::SoftEngine, ptx: &str, size: u64) -> Self {
-        let rewritten = rewrite(ptx, PRELUDE, REDIRECTS).unwrap();
+        let rewritten = rewrite(ptx, PRELUDE, REDIRECTS, ptx::Budget::default()).unwrap();
         let mut guest = Guest::new(engine);
         let memory = guest.commit(0, 1 << 20);
         // Managed variables, of which there are none, would be at the beginning.

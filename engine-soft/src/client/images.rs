@@ -11,8 +11,8 @@ use engine::CUresult;
 
 use super::objects::{MOST_OBJECTS, Objects};
 use crate::device::Shared;
-use crate::image::Refused;
-use crate::module::{Image, Module};
+use crate::image::{Refused, Workspace};
+use crate::module::{Image, Module, OwnImage};
 use crate::services::Sink;
 use crate::{exec, image};
 
@@ -33,15 +33,19 @@ impl Objects {
             max_registers: Some(most).filter(|&most| most != 0),
             ..exec::Options::default()
         };
+        let memory = Workspace::new(&self.held);
         let loaded = if request.options & IMAGE_PART != 0 {
-            image::check_part(data, shared.capability).map(|()| None)
+            image::check_part(data, shared.capability, &memory).map(|()| None)
         } else {
-            let compile =
-                |data: &[u8], options: &_| image::compile(data, options, shared.capability);
+            let compile = |data: &[u8], options: &_| {
+                image::compile(data, options, shared.capability, &memory)
+            };
             let compiled = shared
                 .images
                 .load(data, &options, shared.capability, compile);
-            compiled.and_then(|image| self.check_room(image)).map(Some)
+            // What it was compiled from is gone.
+            drop(memory);
+            compiled.and_then(|image| self.take_image(image)).map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
@@ -67,11 +71,14 @@ impl Objects {
         })
     }
 
-    /// The image, unless the client has too much of them with it.
-    fn check_room(&self, image: Arc<Image>) -> Result<Arc<Image>, Refused> {
+    /// The image as one of the client's, unless it has too much of them with it.
+    fn take_image(&self, image: Arc<Image>) -> Result<Arc<OwnImage>, Refused> {
         let modules = self.modules.values().map(|module| &module.image);
-        let mut seen = HashSet::from([Arc::as_ptr(&image)]);
         let kept = self.images.values().chain(modules);
+        if let Some(known) = kept.clone().find(|kept| kept.is(&image)) {
+            return Ok(Arc::clone(known));
+        }
+        let mut seen = HashSet::new();
         let kept: u64 = kept
             .filter(|kept| seen.insert(Arc::as_ptr(kept)))
             .map(|kept| kept.module.instructions())
@@ -80,7 +87,16 @@ impl Objects {
             let why = "the program's modules have more instructions than the software GPU keeps for one client";
             return Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why));
         }
-        Ok(image)
+        let bytes = image.bytes();
+        OwnImage::new(image, &self.held).map(Arc::new).ok_or_else(|| {
+            let why = format!(
+                "the server holds no more for this client: its code takes {bytes} bytes more, and {} are \
+                 left of {}",
+                self.held.left(),
+                self.held.most()
+            );
+            Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why)
+        })
     }
 
     /// See [`engine::Client::module_load`].

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_abi::operations::{self, At};
-use engine::{CUresult, Granularity};
+use engine::{Bound, CUresult, Granularity};
 
 use crate::array::Array;
 use crate::context::Context;
 use crate::exec;
 use crate::grid::Grid;
 use crate::memory::ClientMemory;
-use crate::module::{Image, Module};
+use crate::module::{Module, OwnImage};
 use crate::stream::{Common, Operation, Stream};
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
@@ -26,7 +26,9 @@ pub(super) struct Objects {
     pub(super) memory: ClientMemory,
     pub(super) contexts: HashMap<u32, Arc<Context>>,
     pub(super) streams: HashMap<u32, Arc<Stream>>,
-    pub(super) images: HashMap<u64, Arc<Image>>,
+    /// Of the server's memory, what may be held for the client.
+    pub(super) held: Arc<Bound>,
+    pub(super) images: HashMap<u64, Arc<OwnImage>>,
     pub(super) modules: HashMap<u64, Arc<Module>>,
     pub(super) arrays: HashMap<u64, Arc<Array>>,
     /// What kernels read of them, and whose those numbers are; `true` for surfaces.

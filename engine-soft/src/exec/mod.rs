@@ -48,7 +48,9 @@ pub const GANG_LANES: usize = 256;
 pub use block::{Block, Outcome};
 pub use isa::Isa;
 pub use launch::{Fault, FaultKind, Launch, LaunchError, LaunchSpec, MAX_SHARED_BYTES, Services};
-pub(crate) use limits::{CLIENT_INSTRUCTIONS, REGISTERS_PER_SM, RESIDENT_BYTES};
+pub(crate) use limits::{
+    CLIENT_INSTRUCTIONS, MODULE_INSTRUCTIONS, REGISTERS_PER_SM, RESIDENT_BYTES,
+};
 pub use memory::{AddressSpace, GRANULE, Window};
 pub use module::{Global, GlobalSpace, Kernel, LoadError, Module, Options, ParamFact, Relocated};
 pub use texture::{Edge, Format, Level, Source, Surface, Texels, Texture, Textures};

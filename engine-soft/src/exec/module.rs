@@ -7,7 +7,9 @@ use super::GANG_LANES;
 use super::emit::{Target, emit};
 use super::ir::Func;
 use super::isa::Isa;
-use super::limits::{MODULE_INSTRUCTIONS, REGISTERS_PER_SM};
+use super::limits::{
+    INSTRUCTION_BYTES, KERNEL_COST, KERNEL_INSTRUCTIONS, MODULE_INSTRUCTIONS, REGISTERS_PER_SM,
+};
 use super::lower::ModuleFacts;
 use super::program::Program;
 
@@ -178,6 +180,18 @@ impl Module {
     /// # Errors
     /// [`LoadError`] at the first instruction that is wrong or not built.
     pub fn load(module: &ptx::ast::Module<'_>, options: &Options) -> Result<Self, LoadError> {
+        Self::load_within(module, options, &ptx::Unlimited)
+    }
+
+    /// As [`Module::load`], with only so much memory for what becomes of it.
+    ///
+    /// # Errors
+    /// As there, and a limit's where the memory ends.
+    pub fn load_within(
+        module: &ptx::ast::Module<'_>,
+        options: &Options,
+        memory: &dyn ptx::Memory,
+    ) -> Result<Self, LoadError> {
         let isa = options
             .isa
             .filter(|isa| isa.available())
@@ -207,11 +221,31 @@ impl Module {
         let no_constants: Arc<[(u32, u64)]> = Arc::default();
         let mut kernels = Vec::new();
         let mut left = MODULE_INSTRUCTIONS;
+        // What a kernel may become is taken before it does; what is not used of it, the next one has.
+        let length = |function: &ptx::ast::Function<'_>| {
+            function.body.as_ref().map_or(0, |body| body.len() as u64)
+        };
+        let called = module.functions.iter().filter(|function| !function.entry);
+        let called: u64 = called.map(length).sum();
+        let mut spare = 0;
         for (index, function) in module.functions.iter().enumerate() {
             if !function.entry || function.body.is_none() {
                 continue;
             }
+            let most = (length(function) + called + KERNEL_COST).min(KERNEL_INSTRUCTIONS);
+            let bytes = most * INSTRUCTION_BYTES;
+            if spare < bytes && !memory.take(bytes - spare) {
+                return Err(LoadError {
+                    line: function.line,
+                    function: function.name.into(),
+                    message: "there is no memory left for this program's code".into(),
+                    limit: true,
+                });
+            }
+            let before = left;
+            spare = spare.max(bytes);
             let lowered = facts.kernel(index, gang, &mut left)?;
+            spare = spare.saturating_sub((before - left) * INSTRUCTION_BYTES);
             let params: Vec<ParamFact> = ptx::layout::params(function)
                 .into_iter()
                 .map(|(offset, size)| ParamFact {
@@ -271,6 +305,15 @@ impl Module {
     #[must_use]
     pub fn kernels(&self) -> &[Arc<Kernel>] {
         &self.kernels
+    }
+
+    /// Bytes that it takes, about: its code as lowered, and its variables' first values.
+    pub(crate) fn bytes(&self) -> u64 {
+        let values = self.globals.iter().map(|global| {
+            let relocations = size_of::<Relocated>() * global.relocations.len();
+            (size_of::<Global>() + global.name.len() + global.init.len() + relocations) as u64
+        });
+        self.instructions * INSTRUCTION_BYTES + values.sum::<u64>()
     }
 
     /// What it keeps, counted in instructions of all kernels.

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, RwLock};
 
 use cuda_abi::operations::At;
-use engine::{CUresult, Observer, Window};
+use engine::{Bound, CUresult, Charge, Observer, Window};
 
 use super::*;
 use crate::context::Context;
@@ -102,6 +102,7 @@ impl Member {
                 spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),
+                waiting_held: Mutex::new(Charge::new(Arc::new(Bound::new(u64::MAX)))),
             }),
             told,
         }

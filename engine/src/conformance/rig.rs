@@ -12,7 +12,7 @@ pub use self::memory::{More, more_addresses};
 pub use self::told::{Completion, Told};
 use super::kernels;
 use crate::arena::GRANULE;
-use crate::{Attachment, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
+use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
     At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, Space, StreamCreate,
@@ -94,6 +94,7 @@ impl Guest {
             staging: region(&staging),
             share,
             group,
+            held: Arc::new(Bound::new(u64::MAX)),
             observer: Arc::clone(&told) as Arc<dyn Observer>,
         };
         Self {

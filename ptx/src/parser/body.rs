@@ -1,10 +1,11 @@
 //! A function's body: blocks, declarations, labels and instructions.
 
 use super::scope::{Item, Scopes};
-use super::{Global, Parser};
+use super::{Global, NAME, Parser};
 use crate::ast::{
     Function, Guard, Instruction, Linkage, Operand, Register, Space, Symbol, Targets, Type,
 };
+use crate::budget::heap;
 use crate::error::{Error, ErrorKind};
 use crate::lexer::Token;
 
@@ -90,6 +91,7 @@ impl<'p, 'src> Body<'p, 'src> {
     }
 
     fn directive(&mut self, directive: &str) -> Result<(), Error> {
+        self.parser.pay(NAME)?;
         match directive {
             "reg" => self.registers(),
             "loc" => self.parser.location(),
@@ -109,6 +111,7 @@ impl<'p, 'src> Body<'p, 'src> {
 
     /// What stands behind `name:`: a list of targets, a prototype, or an instruction.
     fn label(&mut self, name: &'src str, line: u32) -> Result<(), Error> {
+        self.parser.pay(NAME)?;
         let item = match self.parser.token {
             Token::Dot("branchtargets") => {
                 let targets = self.target_list(|body, name, line| {
@@ -159,6 +162,7 @@ impl<'p, 'src> Body<'p, 'src> {
         loop {
             let line = self.parser.line;
             let name = self.parser.word("a name")?;
+            self.parser.pay(NAME)?;
             list.push(resolve(self, name, line)?);
             if !self.parser.eat(Token::Comma) {
                 break;
@@ -183,6 +187,7 @@ impl<'p, 'src> Body<'p, 'src> {
         loop {
             let line = self.parser.line;
             let name = self.parser.word("a register")?;
+            self.parser.pay(NAME)?;
             let declared = if self.parser.eat(Token::Operator("<")) {
                 if lanes > 1 {
                     let what = ErrorKind::unsupported("ranges of vector registers");
@@ -296,6 +301,12 @@ impl<'p, 'src> Body<'p, 'src> {
             }
         }
         self.parser.expect(Token::Semicolon, "';'")?;
+        // Room in the list that is not used takes no memory: it is too large to be copied when it grows.
+        let bytes = size_of::<Instruction<'_>>() as u64
+            + heap::<&str>(self.modifiers.len())
+            + heap::<Operand<'_>>(self.operands.len());
+        let paid = self.parser.purse.pay_instruction(bytes);
+        paid.map_err(|kind| Error { line, kind })?;
         let modifiers = self.modifiers.drain(..).collect();
         let operands = self.operands.drain(..).collect();
         self.instructions.push(Instruction {

@@ -1,6 +1,6 @@
 //! Variables and parameters: space, alignment, attributes, type, name and dimensions.
 
-use super::Parser;
+use super::{Parser, VARIABLE};
 use crate::ast::{Initializer, Linkage, Space, Type, Variable};
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::Token;
@@ -137,6 +137,7 @@ impl<'src> Parser<'src> {
         specifier: &mut Specifier,
     ) -> Result<Variable<'src>, Error> {
         let line = self.line;
+        self.pay(VARIABLE)?;
         let name = match self.token {
             // A prototype's parameters are nameless.
             Token::Sink => {

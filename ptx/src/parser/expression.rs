@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     fn value(source: &str) -> Result<Constant, Error> {
-        Parser::new(source).constant()
+        Parser::new(source, crate::Budget::default()).constant()
     }
 
     #[test]

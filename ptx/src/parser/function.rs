@@ -1,9 +1,9 @@
 //! Functions: their headers, parameters and performance directives.
 
-use super::Parser;
 use super::body::Body;
 use super::declaration::type_named;
 use super::scope::{Item, Scopes};
+use super::{Parser, VARIABLE};
 use crate::ast::{Function, Linkage, Parameter, Prototype, Register, Symbol, Type, Variable};
 use crate::error::{Error, ErrorKind};
 use crate::layout::{MAX_PARAMETERS, params_size};
@@ -83,6 +83,7 @@ impl<'src> Parser<'src> {
             if self.eat(Token::Dot("reg")) {
                 let kind = self.register_type()?;
                 let name = self.word("a name")?;
+                self.pay(VARIABLE)?;
                 let register = self.new_registers(registers, kind, 1)?;
                 scopes
                     .declare(name, Item::Register(register))

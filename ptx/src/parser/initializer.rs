@@ -2,7 +2,7 @@
 
 use super::declaration::Specifier;
 use super::expression::Constant;
-use super::{Parser, Pending};
+use super::{Parser, Pending, RELOCATION};
 use crate::ast::{Relocation, Symbol, Type, Variable};
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::Token;
@@ -182,7 +182,7 @@ impl<'src> Parser<'src> {
                 kind: ErrorKind::Value(message),
             });
         }
-        self.relocate(target, value);
+        self.relocate(target, value)?;
         self.put(target, 8, &[0; 8])
     }
 
@@ -203,13 +203,18 @@ impl<'src> Parser<'src> {
             });
         }
         if next == 0 {
-            self.relocate(target, value);
+            self.relocate(target, value)?;
         }
         target.split = (next < 7).then_some((value.name, next + 1));
         self.put(target, 1, &[0])
     }
 
-    fn relocate(&mut self, target: &mut Target<'_, 'src>, value: &SymbolValue<'src>) {
+    fn relocate(
+        &mut self,
+        target: &mut Target<'_, 'src>,
+        value: &SymbolValue<'src>,
+    ) -> Result<(), Error> {
+        self.pay(RELOCATION)?;
         let symbol = (target.local)(value.name).or_else(|| self.global(value.name));
         let relocations = &mut target.variable.init.relocations;
         if symbol.is_none() {
@@ -227,6 +232,7 @@ impl<'src> Parser<'src> {
             addend: value.addend,
             generic: value.generic,
         });
+        Ok(())
     }
 
     /// Writes one element. Zeroes are not written until something follows them.

@@ -19,7 +19,8 @@ mod tests;
 use std::collections::HashMap;
 use std::mem;
 
-use crate::ast::{Module, Relocation, Symbol};
+use crate::ast::{Function, Module, Relocation, Symbol, Variable};
+use crate::budget::{Budget, Purse};
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::{Token, Tokens};
 
@@ -33,7 +34,15 @@ const BASE_BUDGET: u64 = 1 << 20;
 /// # Errors
 /// The first thing that is not PTX, or not supported, with its line.
 pub fn parse(source: &str) -> Result<Module<'_>, Error> {
-    Parser::new(source.trim_end_matches('\0')).module()
+    parse_within(source, Budget::default())
+}
+
+/// Parses a PTX text that may cost only so much.
+///
+/// # Errors
+/// As [`parse`], and [`ErrorKind::Instructions`] or [`ErrorKind::NoMemory`] where the budget ends.
+pub fn parse_within<'src>(source: &'src str, budget: Budget<'src>) -> Result<Module<'src>, Error> {
+    Parser::new(source.trim_end_matches('\0'), budget).module()
 }
 
 /// Parses bytes that should be a PTX text.
@@ -58,7 +67,7 @@ pub fn parse_bytes(source: &[u8]) -> Result<Module<'_>, Error> {
 
 /// Version, and target as written after `sm_`, of a PTX text whose rest is not looked at.
 pub(crate) fn header(source: &str) -> Result<((u8, u8), &str), Error> {
-    let mut parser = Parser::new(source.trim_end_matches('\0'));
+    let mut parser = Parser::new(source.trim_end_matches('\0'), Budget::default());
     parser.version()?;
     let target = parser.target()?;
     Ok((parser.module.version, target))
@@ -98,10 +107,20 @@ struct Parser<'src> {
     aliases: Vec<(usize, &'src str, u32)>,
     registers_left: u64,
     bytes_left: u64,
+    purse: Purse<'src>,
 }
 
+/// What a name costs in the tables of its scope.
+const NAME: u64 = 192;
+/// What a variable or a parameter costs, with its name.
+const VARIABLE: u64 = NAME + 2 * size_of::<Variable<'_>>() as u64;
+/// What a function costs without all that it has.
+const FUNCTION: u64 = 2 * NAME + 2 * size_of::<Function<'_>>() as u64;
+/// What an address in an initializer costs.
+const RELOCATION: u64 = 2 * (size_of::<Relocation>() + size_of::<Pending<'_>>()) as u64;
+
 impl<'src> Parser<'src> {
-    fn new(source: &'src str) -> Self {
+    fn new(source: &'src str, budget: Budget<'src>) -> Self {
         let mut tokens = Tokens::new(source);
         let (token, line, text) = tokens.next();
         let length = source.len() as u64;
@@ -123,6 +142,7 @@ impl<'src> Parser<'src> {
             // comma for at most eight bytes: real texts stay below these.
             registers_left: BASE_BUDGET + length,
             bytes_left: BASE_BUDGET + 8 * length,
+            purse: Purse::new(budget),
         }
     }
 
@@ -200,11 +220,17 @@ impl<'src> Parser<'src> {
         })
     }
 
+    /// Pays for bytes that are about to be kept.
+    fn pay(&mut self, bytes: u64) -> Result<(), Error> {
+        self.purse.pay(bytes).map_err(|kind| self.error(kind))
+    }
+
     fn take_registers(&mut self, count: u32) -> Result<(), Error> {
         match self.registers_left.checked_sub(u64::from(count)) {
             Some(left) => {
                 self.registers_left = left;
-                Ok(())
+                // A register is a byte, in a list that may be twice as long as it need be.
+                self.pay(2 * u64::from(count))
             }
             None => Err(self.error(ErrorKind::TooLarge("registers"))),
         }
@@ -214,7 +240,7 @@ impl<'src> Parser<'src> {
         match self.bytes_left.checked_sub(count) {
             Some(left) => {
                 self.bytes_left = left;
-                Ok(())
+                self.pay(count.saturating_mul(2))
             }
             None => Err(self.error(ErrorKind::TooLarge("initializer"))),
         }

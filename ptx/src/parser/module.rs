@@ -1,6 +1,6 @@
 //! Directives at module scope, and what is settled once the whole module is read.
 
-use super::{Global, Parser};
+use super::{FUNCTION, Global, NAME, Parser};
 use crate::ast::{Function, Linkage, Module, Operand, Space, Symbol, Targets, Variable};
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::Token;
@@ -176,6 +176,7 @@ impl<'src> Parser<'src> {
 
     /// Gives a function its place; a definition takes the place of its declarations.
     pub(super) fn declare_function(&mut self, function: Function<'src>) -> Result<usize, Error> {
+        self.pay(FUNCTION)?;
         let line = function.line;
         match self.globals.get(function.name) {
             None => {
@@ -295,6 +296,7 @@ impl<'src> Parser<'src> {
         };
         self.expect(Token::Comma, "','")?;
         let aliasee = self.word("a function")?;
+        self.pay(NAME)?;
         self.aliases.push((index, aliasee, line));
         self.expect(Token::Semicolon, "';'")
     }

@@ -1,11 +1,18 @@
 //! Operands of instructions.
 
+use super::NAME;
 use super::body::Body;
 use super::expression::Constant;
 use super::scope::Item;
 use crate::ast::{Address, Base, Operand, Register};
+use crate::budget::heap;
 use crate::error::{Error, ErrorKind, shorten};
 use crate::lexer::Token;
+
+/// What a list of operands costs: room for four of them and what the allocator adds.
+const LIST: u64 = 4 * ELEMENT + 16;
+/// What each operand in a list costs, which may be twice as long as it need be.
+const ELEMENT: u64 = 2 * size_of::<Operand<'_>>() as u64;
 
 /// Special registers without a component, and whether digits follow (`%envreg3`, `%pm0`).
 const SPECIALS: &[&str] = &[
@@ -78,6 +85,7 @@ impl<'src> Body<'_, 'src> {
     }
 
     fn branch_target(&mut self) -> Result<Operand<'src>, Error> {
+        self.parser.pay(NAME)?;
         let line = self.parser.line;
         let name = self.parser.word("a label")?;
         let label = self
@@ -109,6 +117,7 @@ impl<'src> Body<'_, 'src> {
                 }
                 _ => return Err(self.parser.expected("a register")),
             };
+            self.parser.pay(2 * heap::<Operand<'_>>(1))?;
             return Ok(Operand::Pair(Box::new(operand), Box::new(second)));
         }
         Ok(operand)
@@ -185,6 +194,7 @@ impl<'src> Body<'_, 'src> {
     /// `v` or `v.x` of `.reg .v4 .f32 v`.
     fn vector_register(&mut self, first: Register, count: u32) -> Result<Operand<'src>, Error> {
         let Token::Dot(component) = self.parser.token else {
+            self.parser.pay(heap::<Operand<'_>>(4))?;
             let element = |index| Operand::Register(Register(first.0 + index));
             return Ok(Operand::Vector((0..count).map(element).collect()));
         };
@@ -216,6 +226,7 @@ impl<'src> Body<'_, 'src> {
             }
             _ => return Err(self.parser.expected("a predicate")),
         };
+        self.parser.pay(2 * heap::<Operand<'_>>(1))?;
         Ok(Operand::Pair(Box::new(vector), Box::new(second)))
     }
 
@@ -223,7 +234,9 @@ impl<'src> Body<'_, 'src> {
     fn vector(&mut self) -> Result<Operand<'src>, Error> {
         let mut elements = Vec::new();
         self.parser.advance();
+        self.parser.pay(LIST)?;
         loop {
+            self.parser.pay(ELEMENT)?;
             elements.push(self.simple()?);
             if !self.parser.eat(Token::Comma) {
                 break;
@@ -237,7 +250,9 @@ impl<'src> Body<'_, 'src> {
     fn list(&mut self) -> Result<Operand<'src>, Error> {
         self.parser.advance();
         let mut elements = Vec::new();
+        self.parser.pay(LIST)?;
         while self.parser.token != Token::ParenClose {
+            self.parser.pay(ELEMENT)?;
             elements.push(self.simple()?);
             if !self.parser.eat(Token::Comma) {
                 break;
@@ -254,8 +269,10 @@ impl<'src> Body<'_, 'src> {
         if self.parser.eat(Token::BracketClose) {
             return Ok(Operand::Address(address));
         }
+        self.parser.pay(LIST)?;
         let mut parts = vec![Operand::Address(address)];
         while self.parser.eat(Token::Comma) {
+            self.parser.pay(ELEMENT)?;
             let part = match self.parser.token {
                 Token::BraceOpen => self.vector()?,
                 _ => Operand::Address(self.address()?),

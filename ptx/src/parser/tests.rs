@@ -638,3 +638,82 @@ fn types_of_instructions_alone_are_not_declared() {
     assert_eq!(Type::named("s16x2"), Some(Type::S16x2));
     assert_eq!(Type::named("u128"), None);
 }
+
+/// Counts what is taken, and has only so much.
+#[derive(Debug)]
+struct Room {
+    left: std::cell::Cell<u64>,
+}
+
+impl Room {
+    fn new(bytes: u64) -> Self {
+        Self {
+            left: std::cell::Cell::new(bytes),
+        }
+    }
+}
+
+impl crate::Memory for Room {
+    fn take(&self, bytes: u64) -> bool {
+        let left = self.left.get().checked_sub(bytes);
+        self.left.set(left.unwrap_or(self.left.get()));
+        left.is_some()
+    }
+}
+
+fn within(text: &str, instructions: u64, memory: &Room) -> Result<(), ErrorKind> {
+    let budget = crate::Budget {
+        instructions,
+        memory,
+    };
+    match crate::parse_within(text, budget) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            assert!(error.is_limit(), "{error}");
+            Err(error.kind)
+        }
+    }
+}
+
+#[test]
+fn a_text_costs_no_more_instructions_than_it_may() {
+    let text = format!("{HEAD}.func f() {{ ret; ret; ret; }} .func g() {{ ret; }}");
+    let room = Room::new(u64::MAX);
+    assert_eq!(within(&text, 4, &room), Ok(()));
+    assert_eq!(within(&text, 3, &room), Err(ErrorKind::Instructions(3)));
+}
+
+#[test]
+fn whatever_a_text_repeats_it_pays_for() {
+    // What a text can have many of, and how much of it a MiB of memory may hold at most.
+    let body = |line: &str| format!(".func f() {{\n.reg .pred p; .reg .b32 r;\n{line}\n}}");
+    let many = |line: &dyn Fn(u32) -> String| (0..20_000).map(line).collect::<String>();
+    let texts = [
+        body(&many(&|_| "ret;".into())),
+        body(&many(&|_| "@p mov.b32 r, r;".into())),
+        body(&many(&|n| format!("l{n}:"))),
+        body(&many(&|n| format!("{{.reg .b32 r{n};}}"))),
+        body(&many(&|n| format!(".reg .b32 r{n};"))),
+        body(&many(&|n| format!(".local .b8 v{n};"))),
+        body(&many(&|n| format!("t{n}: .branchtargets e;")).replace("t0:", "e: t0:")),
+        body(&many(&|n| {
+            format!("t{n}: .callprototype _ (.param .b32 _);")
+        })),
+        body(&format!("mov.b32 r, {{{}r}};", "r,".repeat(20_000))),
+        many(&|n| format!(".func f{n};")),
+        many(&|n| format!(".global .b8 v{n};")),
+        format!(
+            ".func f(.param .b32 p{});",
+            many(&|n| format!(", .param .b32 p{n}"))
+        ),
+        format!(".global .b64 v[] = {{v{}}};", ", v".repeat(20_000)),
+    ];
+    for text in texts {
+        let start: String = text.chars().take(60).collect();
+        let text = format!("{HEAD}{text}");
+        let found = within(&text, u64::MAX, &Room::new(512 << 10));
+        assert_eq!(found, Err(ErrorKind::NoMemory), "{start}");
+        let enough = within(&text, u64::MAX, &Room::new(64 << 20));
+        assert_eq!(enough, Ok(()), "{start}");
+    }
+}

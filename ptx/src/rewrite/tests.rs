@@ -1,11 +1,13 @@
 //! Texts and what they become.
 
+use crate::Budget;
+
 use super::*;
 
 const HEAD: &str = ".version 7.8\n.target sm_75\n.address_size 64\n";
 
 fn written(source: &str) -> Rewritten {
-    let rewritten = rewrite(&format!("{HEAD}{source}"), "", &[]).unwrap();
+    let rewritten = rewrite(&format!("{HEAD}{source}"), "", &[], Budget::default()).unwrap();
     crate::parse(&rewritten.text).unwrap_or_else(|error| {
         panic!("{error} in {}", rewritten.text);
     });
@@ -128,7 +130,7 @@ fn each_use_loads_the_address() {
 #[test]
 fn what_cannot_be_rewritten_is_refused_with_its_line() {
     let refused = |source: &str| {
-        let error = rewrite(&format!("{HEAD}{source}"), "", &[]).unwrap_err();
+        let error = rewrite(&format!("{HEAD}{source}"), "", &[], Budget::default()).unwrap_err();
         assert!(
             matches!(error.kind, ErrorKind::Unsupported(_)),
             "{error}: {source}"
@@ -178,7 +180,13 @@ fn calls_are_redirected() {
         },
     ];
     let source = format!("{HEAD}{PRINTS}");
-    let rewritten = rewrite(&source, ".global .u32 shared;\n", &redirects).unwrap();
+    let rewritten = rewrite(
+        &source,
+        ".global .u32 shared;\n",
+        &redirects,
+        Budget::default(),
+    )
+    .unwrap();
     assert_eq!(rewritten.redirected, [true, false]);
     assert!(!rewritten.text.contains("vprintf"), "{}", rewritten.text);
     assert!(rewritten.text.contains("(retval0),\nmine,\n("));
@@ -192,7 +200,7 @@ fn calls_are_redirected() {
         keep: true,
         ..redirects[0]
     }];
-    let text = rewrite(&source, "", &kept).unwrap().text;
+    let text = rewrite(&source, "", &kept, Budget::default()).unwrap().text;
     assert_eq!(text.matches("vprintf").count(), 1);
     crate::parse(&text).unwrap();
     // A module that brings its own keeps it.
@@ -200,7 +208,12 @@ fn calls_are_redirected() {
         .replacen(")\n;\n", ")\n{ ret; }\n", 1)
         .replace(".extern ", "");
     let own = format!("{HEAD}{own}");
-    assert_eq!(rewrite(&own, "", &redirects).unwrap().text, own);
+    assert_eq!(
+        rewrite(&own, "", &redirects, Budget::default())
+            .unwrap()
+            .text,
+        own
+    );
 }
 
 #[test]
@@ -208,7 +221,7 @@ fn damage_never_panics() {
     let source =
         format!("{HEAD}.visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n{PRINTS}");
     for end in 0..source.len() {
-        let _ = rewrite(&source[..end], "", &[]);
+        let _ = rewrite(&source[..end], "", &[], Budget::default());
         let mut rewriter = Rewriter {
             words: words(&source[..end]),
             names: HashMap::from([(

@@ -75,12 +75,20 @@ pub struct Rig {
 
 impl Rig {
     pub fn new(engine: FakeEngine) -> Self {
+        Self::holding(engine, None)
+    }
+
+    /// A server that holds so many bytes of its own memory for clients.
+    pub fn holding(engine: FakeEngine, held: Option<u64>) -> Self {
         let engine = Arc::new(engine);
         let log = Arc::new(Lines::default());
         let (daemon, connection) = Connection::pair().unwrap();
         let server = {
             let (engine, log) = (engine.clone(), log.clone());
-            std::thread::spawn(move || server::run(connection, engine, log).unwrap())
+            std::thread::spawn(move || {
+                let gate = Box::new(server::Open);
+                server::run_gated(connection, engine, log, gate, held).unwrap();
+            })
         };
         let rig = Self {
             engine,

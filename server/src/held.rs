@@ -1,0 +1,90 @@
+//! What a server holds of its own memory for clients: images and what becomes of them, code, work that
+//! waits.
+//!
+//! It is bounded for each client, for each group's clients together, and for all: a client that sends
+//! without end is refused, and those beside it are not. Whoever holds something takes it of its client's
+//! bound, before; engines do so for what they keep. Device memory and page-locked memory are none of it
+//! (`memory`, `pinned`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use engine::{Bound, machine};
+
+/// The part of the machine's memory, or of the control group's, that is held for all clients.
+const PART: u64 = 8;
+/// But this much in any case: programs begin with less.
+const LEAST: u64 = 256 << 20;
+/// The part of that for one client, and for the clients of a group.
+const CLIENT: (u64, u64) = (1, 2);
+const GROUP: (u64, u64) = (3, 4);
+
+/// What is held for all clients of a server.
+#[derive(Debug)]
+pub struct HeldMemory {
+    all: Arc<Bound>,
+    groups: Mutex<HashMap<u32, Weak<Bound>>>,
+}
+
+impl HeldMemory {
+    /// So many bytes for all clients; `None` for a part of what this machine has, or of what this
+    /// process may have of it.
+    #[must_use]
+    pub fn new(bytes: Option<u64>) -> Self {
+        let part = || machine::memory().map_or(u64::MAX, |all| (all / PART).max(LEAST));
+        Self {
+            all: Arc::new(Bound::new(bytes.unwrap_or_else(part))),
+            groups: Mutex::default(),
+        }
+    }
+
+    fn part(&self, (part, of): (u64, u64)) -> u64 {
+        self.all.most() / of * part
+    }
+
+    /// What may be held for a new client, of a group or of none.
+    #[must_use]
+    pub fn client(&self, group: Option<u32>) -> Arc<Bound> {
+        let outer = group.map_or_else(|| Arc::clone(&self.all), |number| self.group(number));
+        Arc::new(Bound::within(&outer, self.part(CLIENT)))
+    }
+
+    fn group(&self, number: u32) -> Arc<Bound> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|_, group| group.strong_count() > 0);
+        if let Some(group) = groups.get(&number).and_then(Weak::upgrade) {
+            return group;
+        }
+        let group = Arc::new(Bound::within(&self.all, self.part(GROUP)));
+        groups.insert(number, Arc::downgrade(&group));
+        group
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_client_and_no_group_takes_what_others_need() {
+        let held = HeldMemory::new(Some(800));
+        let [one, two] = [(); 2].map(|()| held.client(Some(1)));
+        let other = held.client(None);
+        assert!(one.take(400) && !one.take(1), "half for one client");
+        assert!(
+            two.take(200) && !two.take(1),
+            "three quarters for its group"
+        );
+        assert!(other.take(200) && !other.take(1), "the rest for others");
+        drop((one, two));
+        other.give(200);
+        let again = held.client(Some(1));
+        assert_eq!(again.left(), 200, "what was not given back is taken");
+    }
+
+    #[test]
+    fn a_machine_has_room_for_clients() {
+        let held = HeldMemory::new(None);
+        assert!(held.all.most() >= LEAST && held.all.most() < 1 << 50);
+    }
+}
