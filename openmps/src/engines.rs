@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +31,7 @@ impl server::Log for ServerLog {
 
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
+    make_device_files();
     let (daemon, log) = match control::server_process::adopt() {
         Ok(adopted) => adopted,
         Err(error) => {
@@ -78,6 +79,25 @@ fn held_memory() -> Result<Option<u64>> {
     let bytes = bytes
         .with_context(|| format!("OPENMPS_SERVER_MEMORY={text} is no size such as 512M or 4G"))?;
     Ok(Some(bytes))
+}
+
+/// Has NVIDIA's helper make the device files that the driver needs, as the driver does by itself: the helper is
+/// set-uid, and a server that becomes another user can run no such program any more. Whether it worked the
+/// driver says.
+fn make_device_files() {
+    const HELPER: &str = "/usr/bin/nvidia-modprobe";
+    let exists = |path: &str| std::path::Path::new(path).exists();
+    let is_wanted = variable("OPENMPS_ENGINE").as_deref() != Some("soft");
+    if is_wanted
+        && rustix::process::geteuid().is_root()
+        && exists(HELPER)
+        && !exists("/dev/nvidia-uvm")
+    {
+        let mut helper = Command::new(HELPER);
+        // Standard input is the daemon.
+        helper.args(["-u", "-c", "0"]).stdin(Stdio::null());
+        let _ = helper.status();
+    }
 }
 
 /// How a daemon starts a server: this program again, with what the driver reads when it starts.

@@ -11,10 +11,12 @@ use std::time::Duration;
 use transport::socket::{Connection, SocketError};
 
 use crate::harness::{Rig, attach, named, say_hello, until};
+use crate::skipped::skipped;
 
 crate::harness::tests! {
     descriptors_that_take_an_hour_to_close_hold_up_nobody
     descriptors_left_in_a_session_hold_up_no_server
+    a_server_is_never_in_the_hands_of_its_user
 }
 
 /// How long what must not wait may take on a busy machine. The traps take an hour.
@@ -203,4 +205,156 @@ fn descriptors_left_in_a_session_hold_up_no_server() {
         });
         until("it ends", || !crate::harness::runs(server));
     }
+}
+
+const ADA: u32 = 4242;
+
+/// What the daemon's environment has, and its servers' has not.
+const SECRET: &str = "of-root-alone";
+
+/// Whether this process can trace another.
+fn can_trace(pid: i32) -> bool {
+    use std::ffi::{c_int, c_long, c_void};
+    unsafe extern "C" {
+        fn ptrace(request: c_int, pid: c_int, address: *mut c_void, data: *mut c_void) -> c_long;
+    }
+    const SEIZE: c_int = 0x4206;
+    let none = std::ptr::null_mut();
+    // SAFETY: seizing stops nothing, and no memory of ours is involved.
+    unsafe { ptrace(SEIZE, pid, none, none) == 0 }
+}
+
+/// What the program does under the name `look`: over and over, it tries to get into every process whose
+/// number comes in a line, until there are no more lines. It says how often it tried, and what it got.
+pub fn look() -> std::process::ExitCode {
+    let (sender, numbers) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            sender.send(line.unwrap().parse::<i32>().unwrap()).unwrap();
+        }
+    });
+    let (mut pids, mut tries, mut got) = (Vec::new(), 0u32, std::collections::BTreeSet::new());
+    loop {
+        match numbers.try_recv() {
+            Ok(pid) => pids.push(pid),
+            Err(std::sync::mpsc::TryRecvError::Disconnected) => break,
+            Err(std::sync::mpsc::TryRecvError::Empty) => {}
+        }
+        for &pid in &pids {
+            tries += 1;
+            for file in ["environ", "maps", "mem"] {
+                let mut bytes = [0; 1];
+                let opened = std::fs::File::open(format!("/proc/{pid}/{file}"));
+                if opened.is_ok_and(|mut file| std::io::Read::read(&mut file, &mut bytes).is_ok()) {
+                    got.insert(file);
+                }
+            }
+            if std::fs::read_dir(format!("/proc/{pid}/fd")).is_ok() {
+                got.insert("fd");
+            }
+            if can_trace(pid) {
+                got.insert("trace");
+            }
+        }
+    }
+    println!("{} {got:?}", tries > 0);
+    std::process::ExitCode::SUCCESS
+}
+
+fn field(pid: i32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap()
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Before it is set up, while it is, and when it serves.
+fn a_server_is_never_in_the_hands_of_its_user() {
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+    if !rustix::process::geteuid().is_root() {
+        skipped("being another user takes root");
+        return;
+    }
+    let mut rig = Rig::without_daemon();
+    rig.open_to_all();
+    let go = rig.pipe().with_file_name("go");
+    rig.environment
+        .push(("TEST_SERVER_WAITS", go.display().to_string()));
+    rig.environment.push(("ROOTS_PASSWORD", SECRET.into()));
+    rig.environment.push(("OPENMPS_SOFT_WORKERS", "1".into()));
+    rig.start();
+    let mut look = rig
+        .command(&[])
+        .arg0("look")
+        .uid(ADA)
+        .gid(ADA)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut numbers = look.stdin.take().unwrap();
+    // What she can do to a process of her own, or the looking proves nothing.
+    let mut own = std::process::Command::new("sleep");
+    let mut own = own.arg("600").uid(ADA).gid(ADA).spawn().unwrap();
+
+    let mut ada = rig.hold_as(Some(ADA), &[]);
+    let child_of_daemon = || {
+        let children = format!("/proc/{0}/task/{0}/children", rig.daemon_pid());
+        let text = std::fs::read_to_string(children).unwrap();
+        text.split_whitespace()
+            .next()
+            .map(|pid| pid.parse::<i32>().unwrap())
+    };
+    until("a server is started", || child_of_daemon().is_some());
+    let server = child_of_daemon().unwrap();
+    until("it runs its program", || {
+        let line = std::fs::read_to_string(format!("/proc/{server}/cmdline")).unwrap();
+        line.starts_with("nvidia-cuda-mps-server")
+    });
+    writeln!(numbers, "{server}").unwrap();
+    assert_eq!(field(server, "Uid:"), "0 0 0 0", "not hers yet");
+    std::thread::sleep(Duration::from_millis(50));
+    std::fs::write(&go, "").unwrap();
+    assert_eq!(ada.line(), "ready");
+    for (name, value) in [
+        ("Uid:", "4242 4242 4242 4242"),
+        ("Gid:", "4242 4242 4242 4242"),
+        ("Groups:", ""),
+        ("NoNewPrivs:", "1"),
+        ("CapPrm:", "0000000000000000"),
+        ("CapEff:", "0000000000000000"),
+    ] {
+        assert_eq!(field(server, name), value, "{name}");
+    }
+    let environment = std::fs::read_to_string(format!("/proc/{server}/environ")).unwrap();
+    assert!(!environment.contains(SECRET), "{environment:?}");
+    assert!(
+        environment.contains("OPENMPS_SOFT_WORKERS=1"),
+        "{environment:?}"
+    );
+    std::thread::sleep(Duration::from_millis(50));
+    drop(numbers);
+    let looked = look.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&looked.stdout), "true {}\n");
+
+    let seen = rig
+        .command(&[])
+        .arg0("look")
+        .uid(ADA)
+        .gid(ADA)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut seen = seen.unwrap();
+    writeln!(seen.stdin.as_mut().unwrap(), "{}", own.id()).unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    let seen = seen.wait_with_output().unwrap();
+    own.kill().unwrap();
+    own.wait().unwrap();
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    // Whether she may trace it too is Yama's to say.
+    assert!(seen.contains("environ") && seen.contains("fd"), "{seen}");
 }

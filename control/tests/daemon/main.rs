@@ -36,6 +36,15 @@ impl server::Log for ServerLog {
     }
 }
 
+/// How a daemon starts a server: this program again, with what tests tell it.
+fn server_program() -> std::process::Command {
+    let mut command = control::this_program();
+    for name in ["TEST_SERVER_FAILS", "TEST_SERVER_WAITS"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    command
+}
+
 fn serve() -> ExitCode {
     if std::env::var_os("TEST_SERVER_FAILS").is_some() {
         return ExitCode::FAILURE;
@@ -58,12 +67,13 @@ fn main() -> ExitCode {
         Some("nvidia-cuda-mps-control") => {
             let arguments: Vec<String> = arguments.collect();
             let machine = control::Machine {
-                start_server: control::this_program,
+                start_server: server_program,
                 open_modes: modes::open,
             };
             control::main(&arguments, machine)
         }
         Some("nvidia-cuda-mps-server") => serve(),
+        Some("look") => boundary::look(),
         Some("lim") => harness::hold(&arguments.collect::<Vec<_>>()),
         _ => {
             let tests = [
