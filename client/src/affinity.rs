@@ -8,7 +8,7 @@ pub(crate) fn percentage_now() -> Result<Option<f32>, CUresult> {
     if !percentage_for_each() {
         return Ok(None);
     }
-    let Some(text) = std::env::var_os("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") else {
+    let Some(text) = transport::program::variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") else {
         return Ok(None);
     };
     let read = cuda_abi::limits::percentage(&text.to_string_lossy());
@@ -17,6 +17,6 @@ pub(crate) fn percentage_now() -> Result<Option<f32>, CUresult> {
 
 /// Whether each context has a percentage of its own.
 pub(crate) fn percentage_for_each() -> bool {
-    std::env::var_os("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING")
+    transport::program::variable("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING")
         .is_some_and(|value| !value.is_empty() && value != "0")
 }

@@ -49,16 +49,22 @@ fn names_several(path: &std::path::Path) -> bool {
     parts.clone().count() > 1 && parts.all(|part| part.starts_with('/'))
 }
 
+/// A variable's text, if the environment is to be believed.
+fn text_of(name: &str) -> Option<String> {
+    let value = transport::program::variable(name)?;
+    Some(value.to_string_lossy().into_owned())
+}
+
 fn connect() -> Result<Connection, CUresult> {
     let path = control_socket();
-    let patience = match std::env::var("OPENMPS_CONNECT_TIMEOUT") {
-        Ok(text) => parse_time(&text).unwrap_or_else(|| {
+    let patience = match text_of("OPENMPS_CONNECT_TIMEOUT") {
+        Some(text) => parse_time(&text).unwrap_or_else(|| {
             log!(
                 "OPENMPS_CONNECT_TIMEOUT={text:?} is no time such as 5, 0.5s or 500ms: not waiting"
             );
             Duration::ZERO
         }),
-        Err(_) => Duration::ZERO,
+        None => Duration::ZERO,
     };
     let begin = Instant::now();
     loop {
@@ -104,20 +110,18 @@ fn program() -> String {
 }
 
 fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>), CUresult> {
-    let environment =
-        |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hello = Packet::Hello(Hello {
         version: handshake::VERSION,
         fingerprint: handshake::fingerprint(),
         features: handshake::FEATURE_QUEUED,
         purpose: Purpose::Client(ClientFields {
             program: program(),
-            percentage: environment("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
+            percentage: text_of("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
                 .filter(|_| !crate::affinity::percentage_for_each()),
-            memory_limit: environment("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
-            priority: environment("CUDA_MPS_CLIENT_PRIORITY"),
+            memory_limit: text_of("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
+            priority: text_of("CUDA_MPS_CLIENT_PRIORITY"),
             context: 0,
-            partition: environment("CUDA_MPS_SM_PARTITION"),
+            partition: text_of("CUDA_MPS_SM_PARTITION"),
         }),
     });
     let failed = |error: SocketError| {
@@ -189,8 +193,8 @@ fn open(
     let all = facts.len() as u32;
     let devices: Vec<Device> = visible::choose(
         &facts,
-        std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(),
-        std::env::var("CUDA_DEVICE_ORDER").ok().as_deref(),
+        text_of("CUDA_VISIBLE_DEVICES").as_deref(),
+        text_of("CUDA_DEVICE_ORDER").as_deref(),
     )
     .into_iter()
     .map(|number| Device {

@@ -1,6 +1,7 @@
 //! The client's log: a file that OPENMPS_CLIENT_LOG names, or nothing.
 //!
-//! The process is somebody else's program: nothing is ever written to its standard streams.
+//! The process is somebody else's program: nothing is ever written to its standard streams, and to no file
+//! of a set-uid program's, whose environment is not its own.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -11,11 +12,12 @@ static FILE: OnceLock<Option<File>> = OnceLock::new();
 /// Adds a line, in one write, so that lines of several processes do not mix.
 pub(crate) fn line(text: std::fmt::Arguments<'_>) {
     let file = FILE.get_or_init(|| {
-        let path = std::env::var_os("OPENMPS_CLIENT_LOG")?;
+        let path = transport::program::variable("OPENMPS_CLIENT_LOG")?;
         // Rust opens files close-on-exec.
         OpenOptions::new().append(true).create(true).open(path).ok()
     });
     if let Some(mut file) = file.as_ref() {
+        let text = transport::program::one_line(&text.to_string());
         let line = format!("[{}] {text}\n", std::process::id());
         // Nobody is there to be told that the log cannot be written.
         let _ = file.write_all(line.as_bytes());

@@ -423,8 +423,8 @@ fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
 
 /// How many connections the streams of a context share: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's 8.
 static CONNECTIONS_USED: LazyLock<u32> = LazyLock::new(|| {
-    let asked = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS");
-    let asked = asked.ok().and_then(|text| text.trim().parse().ok());
+    let asked = transport::program::variable("CUDA_DEVICE_MAX_CONNECTIONS");
+    let asked = asked.and_then(|text| text.to_str()?.trim().parse().ok());
     asked
         .filter(|count| (1..=CONNECTIONS).contains(count))
         .unwrap_or(8)
@@ -432,7 +432,8 @@ static CONNECTIONS_USED: LazyLock<u32> = LazyLock::new(|| {
 
 /// Whether every launch is to wait for its kernel.
 static LAUNCHES_BLOCK: LazyLock<bool> = LazyLock::new(|| {
-    std::env::var_os("CUDA_LAUNCH_BLOCKING").is_some_and(|value| !value.is_empty() && value != "0")
+    transport::program::variable("CUDA_LAUNCH_BLOCKING")
+        .is_some_and(|value| !value.is_empty() && value != "0")
 });
 
 /// The stream that a handle means to the calling thread, whose context is usable.

@@ -1,5 +1,8 @@
 //! The library as programs get it: its symbols, what it needs, and C programs that use it.
 
+#[path = "../../tests/src/skipped.rs"]
+mod skipped;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -151,4 +154,56 @@ fn a_program_waits_for_a_daemon_as_long_as_it_is_told() {
         "{:?}",
         begin.elapsed()
     );
+}
+
+/// Root runs a program that is set-uid to somebody: then the two differ, as where anybody runs one of root's.
+#[test]
+fn a_set_uid_program_believes_no_variable() {
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown};
+    const OWNER: u32 = 4242;
+    if !rustix::process::geteuid().is_root() {
+        return skipped::skipped("making another user's set-uid program takes root");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let facts = rustix::fs::statvfs(folder.path()).expect("its file system");
+    if facts.f_flag.contains(rustix::fs::StatVfsMountFlags::NOSUID) {
+        return skipped::skipped("set-uid programs are not run from this file system (nosuid)");
+    }
+    let at = |name: &str| folder.path().join(name);
+    let set_mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("it is ours");
+    };
+    // Everybody may write here, so that only the library keeps from it.
+    set_mode(folder.path(), 0o777);
+    std::fs::copy(library(), at("libcuda.so")).expect("a copy");
+    set_mode(&at("libcuda.so"), 0o755);
+    std::fs::copy(compile("unattached.c"), at("program")).expect("a copy");
+    let run = |mode| {
+        chown(at("program"), Some(OWNER), Some(OWNER)).expect("root may");
+        set_mode(&at("program"), mode);
+        let listener = transport::socket::Listener::bind(at("control")).expect("a socket");
+        set_mode(&at("control"), 0o777);
+        let mut child = Command::new(at("program"))
+            .arg(at("libcuda.so"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path())
+            .env("OPENMPS_CLIENT_LOG", at("written"))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("it runs");
+        // Whoever comes is sent away.
+        let mut came = 0;
+        while child.try_wait().expect("a child").is_none() {
+            came += u32::from(listener.try_accept().expect("a listener").is_some());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::fs::remove_file(at("control")).expect("the socket");
+        (came > 0, std::fs::remove_file(at("written")).is_ok())
+    };
+    assert_eq!(
+        run(0o755),
+        (true, true),
+        "it is told where to go and to write"
+    );
+    assert_eq!(run(0o4755), (false, false), "and is not told by others");
 }

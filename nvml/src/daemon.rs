@@ -21,7 +21,7 @@ const MOST: Duration = Duration::from_secs(10);
 pub(crate) fn view(gone: nvmlReturn_t) -> Result<View, nvmlReturn_t> {
     let request = ViewRequest {
         all: false,
-        memory_limit: std::env::var_os("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+        memory_limit: transport::program::variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
             .map(|text| text.to_string_lossy().into_owned()),
     };
     view::ask(&control_socket(), request, MOST).map_err(|error| {

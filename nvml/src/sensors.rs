@@ -5,7 +5,7 @@
 //! named by their UUIDs. Where there is none, as in most containers, or where it cannot be initialised,
 //! what it alone knows is not supported.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_ulong, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -24,14 +24,12 @@ const RTLD_NOW: c_int = 2;
 const RTLD_LOCAL: c_int = 0;
 /// What the library calls of its own names is its own, also where this one comes before it.
 const RTLD_DEEPBIND: c_int = 8;
-const AT_SECURE: c_ulong = 23;
 
 // libc's, which std links.
 unsafe extern "C" {
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn dlclose(library: *mut c_void) -> c_int;
-    fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
 /// A symbol that only this library has.
@@ -74,9 +72,7 @@ fn real() -> Option<&'static Real> {
 }
 
 fn open() -> Option<Real> {
-    // SAFETY: it reads what the kernel told this process at its start.
-    let is_privileged = unsafe { getauxval(AT_SECURE) } != 0;
-    let named = std::env::var_os(VARIABLE).filter(|path| !is_privileged && !path.is_empty());
+    let named = transport::program::variable(VARIABLE).filter(|path| !path.is_empty());
     let paths = match named {
         Some(path) => vec![PathBuf::from(path)],
         None => beside("libnvidia-ml.so.1"),

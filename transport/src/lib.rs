@@ -12,6 +12,7 @@
 //! * [`socket`] and [`handshake`]: how the two find each other; [`closer`]: what may wait when it is closed;
 //!   [`view`]: what a daemon shows of devices and
 //!   clients to whoever asks.
+//! * [`program`]: what is to be believed of the environment of the program that a library is in.
 //!
 //! Nothing that a peer wrote is trusted: it is copied out once, then checked, then used.
 //!
@@ -42,6 +43,7 @@ pub mod ledger;
 mod loom_models;
 #[cfg(not(loom))]
 pub mod memory;
+pub mod program;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod session;

@@ -35,10 +35,11 @@ pub const DESCRIPTORS_MAX: usize = 8;
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;
 
-/// Where a program finds the daemon: in the directory that CUDA_MPS_PIPE_DIRECTORY names.
+/// Where a program finds the daemon: in the directory that CUDA_MPS_PIPE_DIRECTORY names, if its environment
+/// is to be believed.
 #[must_use]
 pub fn control_socket() -> PathBuf {
-    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+    let directory = crate::program::variable("CUDA_MPS_PIPE_DIRECTORY")
         .filter(|directory| !directory.is_empty())
         .unwrap_or_else(|| "/tmp/nvidia-mps".into());
     PathBuf::from(directory).join("control")

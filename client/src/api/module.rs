@@ -181,8 +181,9 @@ pub(crate) fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> Outcome 
 
 /// Whether the program's user wants everything that is linked into it loaded at once, which runtimes
 /// then do. Without CUDA_MODULE_LOADING code is loaded when it is needed.
-static EAGER: LazyLock<bool> =
-    LazyLock::new(|| std::env::var_os("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER"));
+static EAGER: LazyLock<bool> = LazyLock::new(|| {
+    transport::program::variable("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER")
+});
 
 /// A name as C has it, by its place in an image.
 pub(super) fn c_name(image: &Image, index: u32) -> Result<*const std::ffi::c_char, CUresult> {

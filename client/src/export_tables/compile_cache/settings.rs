@@ -1,6 +1,6 @@
 //! What the user's environment says about the compile cache: the variables that CUDA documents.
 
-use std::ffi::{OsStr, OsString, c_ulong};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -34,8 +34,7 @@ impl Settings {
     /// Those of this process. One with more privileges than whoever started it (AT_SECURE) does not
     /// take its environment's word for where to write.
     pub(super) fn of_process() -> Self {
-        const AT_SECURE: c_ulong = 23;
-        if getauxval(AT_SECURE) != 0 {
+        if transport::program::is_privileged() {
             return Self::memory_only();
         }
         let home_is_own = |home: &Path| {
@@ -95,12 +94,6 @@ impl Settings {
 
 fn parse(value: &OsStr) -> Option<u64> {
     value.to_str()?.trim().parse().ok()
-}
-
-// SAFETY: as the C library declares it; it takes any number.
-unsafe extern "C" {
-    /// What the kernel told this process at its start.
-    safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
 #[cfg(test)]
