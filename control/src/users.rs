@@ -7,7 +7,7 @@
 
 use serde_json::json;
 use transport::handshake::{FEATURE_QUEUED, Hello, Packet};
-use transport::socket::{Connection, Peer};
+use transport::socket::{Connection, Peer, overflow_uid};
 
 use crate::commands::Caller;
 use crate::daemon::Daemon;
@@ -63,7 +63,10 @@ impl Daemon {
     pub(crate) fn sees_client(&self, caller: Caller, client: &Client) -> bool {
         match caller.group {
             Some(group) => client.group == Some(group),
-            None => self.may_change(caller) || client.uid == caller.uid,
+            None => {
+                let own = client.uid == caller.uid && caller.uid != overflow_uid();
+                self.may_change(caller) || own
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
-use engine::{Attachment, CUresult, Client, Engine, GroupShare, arena};
+use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, arena, machine};
 
 use crate::client::{SoftClient, check_percentage};
 use crate::exec::REGISTERS_PER_SM;
@@ -80,6 +80,8 @@ pub struct SoftEngine {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) budgets: Vec<Arc<Budget>>,
+    /// What memory of all of them is taken of.
+    pub(crate) machine: Arc<Bound>,
     pub(crate) images: ImageCache,
     pub(crate) pool: Pool,
     /// See [`Config::capability`].
@@ -122,13 +124,14 @@ impl SoftEngine {
             ));
         }
         let numbers = numbers.iter();
-        let machine = Arc::new(Budget::of_machine(config.machine));
+        let machine = Arc::new(Bound::new(config.machine));
         Ok(Self {
             shared: Arc::new(Shared {
                 budgets: numbers
                     .clone()
                     .map(|_| Arc::new(Budget::new(memory, &machine)))
                     .collect(),
+                machine,
                 images: ImageCache::default(),
                 pool: Pool::new(config.workers)?,
                 capability: config.capability,
@@ -148,6 +151,10 @@ impl Engine for SoftEngine {
 
     fn devices(&self) -> &[DeviceFacts] {
         &self.facts
+    }
+
+    fn machine_memory(&self) -> Option<&Arc<Bound>> {
+        Some(&self.shared.machine)
     }
 
     fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
@@ -302,16 +309,13 @@ pub fn uuid(ordinal: u32) -> [u8; 16] {
     id
 }
 
-/// Bytes of memory that this process can count on: the machine's, or its control group's limit.
+/// Bytes of memory that this process can count on: the machine's, or its control groups' limit.
 fn machine_memory() -> u64 {
-    let installed = rustix::system::sysinfo();
-    let installed = installed
-        .totalram
-        .saturating_mul(u64::from(installed.mem_unit));
-    std::fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .map_or(installed, |limit: u64| installed.min(limit))
+    machine::memory().unwrap_or_else(|| {
+        let installed = rustix::system::sysinfo();
+        let unit = u64::from(installed.mem_unit);
+        installed.totalram.saturating_mul(unit)
+    })
 }
 
 #[cfg(test)]

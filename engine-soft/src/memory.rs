@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-use engine::{CUresult, Owner, Region, Window, arena};
+use engine::{Bound, CUresult, Owner, Region, Window, arena};
 use rustix::mm::Advice;
 
 use crate::backing::{Backing, Counted, Mappings, Physical, SharedBlock};
@@ -30,34 +30,23 @@ use crate::sync::lock;
 pub(crate) struct Budget {
     total: u64,
     taken: AtomicU64,
-    /// What all devices take of the machine. It has none of its own.
-    machine: Option<Arc<Self>>,
+    /// What all devices, and others, take of the machine.
+    machine: Arc<Bound>,
 }
 
 impl Budget {
-    /// What a machine has for all devices.
-    pub(crate) fn of_machine(total: u64) -> Self {
-        Self {
-            total,
-            taken: AtomicU64::new(0),
-            machine: None,
-        }
-    }
-
     /// What a device has.
-    pub(crate) fn new(total: u64, machine: &Arc<Self>) -> Self {
+    pub(crate) fn new(total: u64, machine: &Arc<Bound>) -> Self {
         Self {
             total,
             taken: AtomicU64::new(0),
-            machine: Some(Arc::clone(machine)),
+            machine: Arc::clone(machine),
         }
     }
 
     pub(crate) fn free(&self) -> u64 {
         let own = self.total - self.taken.load(Ordering::Relaxed);
-        self.machine
-            .as_ref()
-            .map_or(own, |machine| own.min(machine.free()))
+        own.min(self.machine.left())
     }
 
     /// Takes bytes of the device, if it has them, and the machine has.
@@ -67,19 +56,16 @@ impl Budget {
                 taken.checked_add(bytes).filter(|&all| all <= self.total)
             })
             .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        if let Some(machine) = &self.machine {
-            machine.take(bytes).inspect_err(|_| {
-                self.taken.fetch_sub(bytes, Ordering::Relaxed);
-            })?;
+        if !self.machine.take(bytes) {
+            self.taken.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         Ok(())
     }
 
     pub(crate) fn give_back(&self, bytes: u64) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some(machine) = &self.machine {
-            machine.give_back(bytes);
-        }
+        self.machine.give(bytes);
     }
 }
 

@@ -48,6 +48,12 @@ pub trait Engine: Send + Sync + Debug {
         false
     }
 
+    /// What memory of the devices is taken of, if it is this machine's own: what else clients have of that is
+    /// taken of it too.
+    fn machine_memory(&self) -> Option<&Arc<Bound>> {
+        None
+    }
+
     /// In which steps a device's multiprocessors are shared out.
     fn granularity(&self, device: usize) -> Granularity {
         let _ = device;

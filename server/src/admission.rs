@@ -29,7 +29,7 @@ use crate::news::Board;
 use crate::observer::{Ender, Shared};
 use crate::pinned::Pinned;
 use crate::session::{Partition, Parts, Session};
-use crate::sharing::Sharing;
+use crate::sharing::{Sharing, User};
 
 /// Why a client gets no session.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ pub struct Host {
     /// Who may have contexts.
     pub gate: Box<dyn Gate>,
     /// What host memory they may have together.
-    pub pinned: Arc<Pinned>,
+    pub pinned: Pinned,
     /// What is held for them of the server's own memory.
     pub held: HeldMemory,
 }
@@ -374,7 +374,7 @@ pub fn admit(
         limit: window.bytes,
         most: window.bytes,
     };
-    let pinned_of_all = host.pinned.clone();
+    let pinned_of_all = host.pinned.client();
     let account = Memory::new(&allowances, pinned_allowance, company.group, pinned_of_all);
     ender.counted_in(account.counts());
     Ok(Admitted {
@@ -392,7 +392,7 @@ pub fn admit(
                 host.sharing.clone(),
                 host.descriptors.clone(),
                 connection.clone(),
-                admit.uid,
+                User::of(admit.uid, admit.session),
             ),
             addresses: Account::default(),
             held,

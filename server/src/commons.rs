@@ -23,7 +23,7 @@ use crate::progress::{Progress, shared_event};
 use crate::session::{Action, Committer, Session};
 use crate::sharing::{
     Import, Offer, PhysicalCharge, PhysicalMemory, Returned, SharedBlock, SharedEvent, Sharing,
-    Thing, Token,
+    Thing, Token, User,
 };
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -39,7 +39,7 @@ pub struct Commons {
     descriptors: Arc<Descriptors>,
     /// The client's socket, over which it is given descriptors.
     connection: Arc<Connection>,
-    user: u32,
+    user: User,
     /// Blocks of this client that others may open, by address.
     exports: HashMap<u64, Export>,
     /// Blocks that this client has freed and others still use.
@@ -131,7 +131,7 @@ impl Commons {
         sharing: Arc<Sharing>,
         descriptors: Arc<Descriptors>,
         connection: Arc<Connection>,
-        user: u32,
+        user: User,
     ) -> Self {
         Self {
             sharing,
@@ -693,7 +693,7 @@ const fn bit(device: u32) -> u64 {
 fn offered(
     offer: &mut Option<Offer>,
     sharing: &Arc<Sharing>,
-    user: u32,
+    user: User,
     thing: Thing,
 ) -> Result<Token, CUresult> {
     if let Some(offer) = offer {

@@ -16,7 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use transport::descriptor;
 use transport::socket::Connection;
 
-use crate::sharing::{Offer, PhysicalMemory, Sharing, Thing, Token};
+use crate::sharing::{Offer, PhysicalMemory, Sharing, Thing, Token, User};
 
 /// Descriptors that one client may have been given, as long as they are open.
 const ONE_CLIENT: usize = 1 << 12;
@@ -34,7 +34,7 @@ pub struct Descriptors {
 }
 
 /// Bytes by user and device.
-type Counts = HashMap<(u32, u32), u64>;
+type Counts = HashMap<(User, u32), u64>;
 
 #[derive(Debug, Default)]
 struct State {
@@ -57,7 +57,7 @@ pub struct Given {
 #[derive(Debug)]
 pub struct Left {
     all: Arc<Mutex<Counts>>,
-    of: (u32, u32),
+    of: (User, u32),
     bytes: u64,
 }
 
@@ -113,7 +113,7 @@ impl Descriptors {
     pub fn give(
         &self,
         sharing: &Arc<Sharing>,
-        (session, user): (u64, u32),
+        (session, user): (u64, User),
         memory: &Arc<PhysicalMemory>,
         to: &Connection,
     ) -> Result<Token, CUresult> {
@@ -169,7 +169,7 @@ impl Descriptors {
 
     /// The allocator of memory has gone, which could have so many bytes of the device at most. Says whether
     /// the memory may be held without it; if not, its descriptors hold it no longer.
-    pub fn leave(&self, user: u32, memory: &Arc<PhysicalMemory>, most: u64) -> bool {
+    pub fn leave(&self, user: User, memory: &Arc<PhysicalMemory>, most: u64) -> bool {
         let of = (user, memory.charge.device);
         let bytes = memory.charge.bytes;
         let mut gone = Vec::new();

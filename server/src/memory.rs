@@ -13,11 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
-use engine::Window;
+use engine::{Bound, Window};
 
 use crate::groups::{Group, Kept};
 use crate::heap::{Backing, Heap};
-use crate::pinned::Pinned;
 
 /// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
 const MAX_BLOCKS: usize = 1 << 20;
@@ -92,8 +91,8 @@ pub struct Memory {
     blocks: BTreeMap<u64, Block>,
     /// What all of it but page-locked memory counts against too.
     group: Option<Arc<Group>>,
-    /// What all clients have in their host windows, and what this one has of that.
-    pinned: Arc<Pinned>,
+    /// What it may have in its host window, within what all clients may, and what it has of that.
+    pinned: Arc<Bound>,
     pinned_used: u64,
 }
 
@@ -139,7 +138,7 @@ impl Memory {
         devices: &[Allowance],
         host: Allowance,
         group: Option<Arc<Group>>,
-        pinned: Arc<Pinned>,
+        pinned: Arc<Bound>,
     ) -> Self {
         Self {
             pinned,
@@ -491,7 +490,7 @@ mod tests {
             &[allowance(0, limit), allowance(1, 1 << 30)],
             allowance(2, 1 << 30),
             None,
-            Arc::new(Pinned::new(PINNED)),
+            Arc::new(Bound::new(PINNED)),
         )
     }
 

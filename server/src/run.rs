@@ -4,7 +4,7 @@
 //! that have ended; nothing wakes it while all is quiet.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -111,6 +111,7 @@ pub fn run_gated(
         pid: getpid().as_raw_pid(),
         devices: all_listed(&*engine),
     };
+    let pinned = Pinned::of_this_machine(engine.machine_memory());
     let server = Server {
         epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
         running: HashMap::new(),
@@ -122,7 +123,7 @@ pub fn run_gated(
                 descriptors: Arc::new(Descriptors::new()?),
                 groups: Groups::default(),
                 gate,
-                pinned: Arc::new(Pinned::of_this_machine()),
+                pinned,
                 held: HeldMemory::new(held),
             }),
             log: log.clone(),
@@ -178,6 +179,19 @@ struct Server {
     force_at: Option<Instant>,
     /// It was said that a client left work behind that does not end.
     stuck: bool,
+}
+
+/// Descriptors that a server keeps for those who are connected, and to tell others that it has no more.
+const SPARE_DESCRIPTORS: u64 = 48;
+
+/// Whether these descriptors are among the last that this process may have.
+fn is_nearly_last(fds: &[OwnedFd]) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let numbers = fds
+        .iter()
+        .map(|fd| u64::from(fd.as_raw_fd().unsigned_abs()));
+    let highest = numbers.max().unwrap_or(0);
+    limit.is_some_and(|limit| highest + SPARE_DESCRIPTORS >= limit)
 }
 
 impl Server {
@@ -440,6 +454,17 @@ impl Server {
             return self.gone(number, Ending::Failed);
         };
         let memory: Vec<OwnedFd> = fds.collect();
+        // The kernel gives the lowest numbers that are free: high ones say that few are.
+        if is_nearly_last(&memory) {
+            let text = "the server has hardly a descriptor left: raise its limit (LimitNOFILE= of a unit, ulimit -n)";
+            self.say(&format!("Client {} was refused: {text}", packet.pid));
+            let refused = Packet::Refused {
+                code: CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0,
+                text: text.into(),
+            };
+            let _ = Connection::from_stranger(socket).try_send(&refused.encode(), &[]);
+            return self.gone(number, Ending::Failed);
+        }
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let ender = Arc::new(Ender::default());
         let who = self.identity(packet.pid, &pidfd);

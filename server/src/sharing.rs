@@ -21,6 +21,36 @@ use crate::progress::shared_event;
 /// 256 random bits.
 pub type Token = [u64; 4];
 
+/// Whose a client is: its user's, or its own alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum User {
+    /// By number.
+    Known(u32),
+    /// The kernel has no number for it here: it stands for everybody who is in a user namespace of somebody
+    /// else's, so that clients that have it in common have nothing else. By session.
+    Nobody(u64),
+}
+
+impl User {
+    /// The user of a session whose peer has this number.
+    #[must_use]
+    pub fn of(uid: u32, session: u64) -> Self {
+        match uid == transport::socket::overflow_uid() {
+            true => Self::Nobody(session),
+            false => Self::Known(uid),
+        }
+    }
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Known(uid) => uid.fmt(f),
+            Self::Nobody(_) => f.write_str("nobody"),
+        }
+    }
+}
+
 /// Something that a token names.
 #[derive(Clone, Debug)]
 pub enum Thing {
@@ -35,7 +65,7 @@ pub enum Thing {
 /// What a server's clients share.
 #[derive(Debug, Default)]
 pub struct Sharing {
-    things: Mutex<HashMap<Token, (u32, Thing)>>,
+    things: Mutex<HashMap<Token, (User, Thing)>>,
 }
 
 /// Keeps a token valid.
@@ -64,7 +94,7 @@ impl Drop for Offer {
 }
 
 impl Sharing {
-    fn things(&self) -> MutexGuard<'_, HashMap<Token, (u32, Thing)>> {
+    fn things(&self) -> MutexGuard<'_, HashMap<Token, (User, Thing)>> {
         self.things.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,7 +102,7 @@ impl Sharing {
     ///
     /// # Errors
     /// CUDA_ERROR_OPERATING_SYSTEM when the system has no random bits.
-    pub fn offer(self: &Arc<Self>, user: u32, thing: Thing) -> Result<Offer, CUresult> {
+    pub fn offer(self: &Arc<Self>, user: User, thing: Thing) -> Result<Offer, CUresult> {
         let mut bytes = [0; 32];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut source| source.read_exact(&mut bytes))
@@ -90,7 +120,7 @@ impl Sharing {
 
     /// What a token names to the clients of a user.
     #[must_use]
-    pub fn find(&self, user: u32, token: &Token) -> Option<Thing> {
+    pub fn find(&self, user: User, token: &Token) -> Option<Thing> {
         let things = self.things();
         let (owner, thing) = things.get(token)?;
         (*owner == user).then(|| thing.clone())
@@ -342,16 +372,31 @@ mod tests {
     fn a_token_names_one_thing_to_one_user_while_it_is_offered() {
         let sharing = Arc::new(Sharing::default());
         let event = Thing::Event(Arc::default());
-        let first = sharing.offer(1000, event.clone()).unwrap();
-        let second = sharing.offer(1000, event).unwrap();
+        let (owner, another) = (User::Known(1000), User::Known(1001));
+        let first = sharing.offer(owner, event.clone()).unwrap();
+        let second = sharing.offer(owner, event).unwrap();
         assert_ne!(first.token(), second.token());
-        assert!(sharing.find(1000, &first.token()).is_some());
-        assert!(sharing.find(1001, &first.token()).is_none(), "another user");
-        assert!(sharing.find(1000, &[0; 4]).is_none());
+        assert!(sharing.find(owner, &first.token()).is_some());
+        assert!(
+            sharing.find(another, &first.token()).is_none(),
+            "another user"
+        );
+        assert!(sharing.find(owner, &[0; 4]).is_none());
         let token = first.token();
         drop(first);
-        assert!(sharing.find(1000, &token).is_none());
-        assert!(sharing.find(1000, &second.token()).is_some());
+        assert!(sharing.find(owner, &token).is_none());
+        assert!(sharing.find(owner, &second.token()).is_some());
+    }
+
+    #[test]
+    fn those_whom_the_kernel_does_not_know_here_have_nothing_in_common() {
+        let overflow = transport::socket::overflow_uid();
+        let [one, other] = [1, 2].map(|session| User::of(overflow, session));
+        let sharing = Arc::new(Sharing::default());
+        let offer = sharing.offer(one, Thing::Event(Arc::default())).unwrap();
+        assert!(sharing.find(one, &offer.token()).is_some(), "its own");
+        assert!(sharing.find(other, &offer.token()).is_none());
+        assert_eq!(User::of(1000, 1), User::of(1000, 2));
     }
 
     #[test]

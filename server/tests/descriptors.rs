@@ -4,6 +4,9 @@
 
 mod rig;
 
+use std::os::fd::AsRawFd;
+
+use cuda_abi::CUresult;
 use rig::Rig;
 use rig::engine::FakeEngine;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
@@ -40,6 +43,16 @@ fn a_client_that_is_lost_on_its_way_is_told_of_and_the_next_one_comes() {
     drop(lost);
     setrlimit(Resource::Nofile, before).unwrap();
     assert!(rig.log.contain("no descriptor is left for it"));
+    rig.attach_with_context().round_trip();
+
+    // A few are left: those are for whoever is connected, and the next one is told.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    lower(u64::from(next.unsigned_abs()) + 40);
+    let refused = rig.try_attach(ClientFields::default(), 6, getpid());
+    setrlimit(Resource::Nofile, before).unwrap();
+    let (code, text) = refused.err().unwrap();
+    assert_eq!(code, CUresult::ERROR_MPS_MAX_CLIENTS_REACHED.0);
+    assert!(text.contains("LimitNOFILE"), "{text}");
     rig.attach_with_context().round_trip();
     first.round_trip();
 }

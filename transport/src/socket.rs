@@ -45,6 +45,17 @@ pub fn control_socket() -> PathBuf {
     PathBuf::from(directory).join("control")
 }
 
+/// The number by which the kernel calls users that are not of this user namespace: it is nobody's, and
+/// whoever has it has nothing in common with others that have it.
+#[must_use]
+pub fn overflow_uid() -> u32 {
+    static UID: OnceLock<u32> = OnceLock::new();
+    *UID.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+        text.trim().parse().unwrap_or(65_534)
+    })
+}
+
 /// Lets this process have as many descriptors as the machine allows: each client costs its daemon and
 /// its server some.
 pub fn raise_descriptor_limit() {
