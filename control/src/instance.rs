@@ -15,6 +15,7 @@ use transport::socket::{Listener, PATH_MAX};
 
 use crate::directories::{Directories, make};
 use crate::log::{Log, Role};
+use crate::own_files;
 
 /// What scripts look for.
 pub const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
@@ -71,8 +72,12 @@ impl Instance {
                 kept_for_fifo(&log_pipe)
             ));
         }
-        make(&directories.pipe, "pipe")?;
-        let lock = open_for_all(&directories.lock()).map_err(|error| {
+        if rustix::process::geteuid().is_root() {
+            own_files::directory_of_root(&directories.pipe)?;
+        } else {
+            make(&directories.pipe, "pipe")?;
+        }
+        let lock = open_with_mode(&directories.lock(), 0o666).map_err(|error| {
             format!(
                 "the pipe directory {} is not usable: {error}",
                 directories.pipe.display()
@@ -101,7 +106,7 @@ impl Instance {
             .map(|path| bind(&path, 0o755))
             .transpose()?;
         let log_pipe = fifo(&log_pipe)?;
-        open_for_all(&directories.pid())
+        open_with_mode(&directories.pid(), 0o644)
             .and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(std::process::id().to_string().as_bytes())
@@ -240,23 +245,23 @@ impl Drop for Instance {
     }
 }
 
-/// Opens or makes a file that everybody may read and write. A link that somebody put in its place is
-/// not followed: it could lead to a file that is not for everybody.
-fn open_for_all(path: &Path) -> std::io::Result<File> {
-    let file = with_mode(0o666, || {
+/// Opens or makes a file with a mode. A link that somebody put in its place is not followed: it could lead to
+/// a file that is not for everybody.
+fn open_with_mode(path: &Path, mode: u32) -> std::io::Result<File> {
+    let file = with_mode(mode, || {
         File::options()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o666)
+            .mode(mode)
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .open(path)
     })?;
     // A file of another user, left behind, is as good if it can be opened.
     let metadata = file.metadata()?;
-    if metadata.permissions().mode() & 0o777 != 0o666 && metadata.nlink() == 1 {
-        let _ = file.set_permissions(Permissions::from_mode(0o666));
+    if metadata.permissions().mode() & 0o777 != mode && metadata.nlink() == 1 {
+        let _ = file.set_permissions(Permissions::from_mode(mode));
     }
     Ok(file)
 }
@@ -304,13 +309,14 @@ mod tests {
             ALREADY_RUNNING
         );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        for path in [
-            directories.control_socket(),
-            directories.lock(),
-            directories.pid(),
-        ] {
+        for path in [directories.control_socket(), directories.lock()] {
             assert_eq!(mode(&path), 0o666, "{}", path.display());
         }
+        assert_eq!(
+            mode(&directories.pid()),
+            0o644,
+            "believed by whoever ends it"
+        );
         assert_eq!(mode(&directories.privileged_socket()), 0o755);
         assert_eq!(mode(&directories.log_pipe()), 0o777);
         assert_eq!(
@@ -323,7 +329,29 @@ mod tests {
         assert!(!directories.pid().exists() && !directories.log_pipe().exists());
         assert!(directories.privileged_socket().exists(), "as NVIDIA's");
         assert!(directories.control_socket().exists(), "as NVIDIA's");
-        Instance::claim(directories, false).expect("a stale socket is no hindrance");
+        // As daemons made it before.
+        std::fs::write(directories.pid(), "1").unwrap();
+        std::fs::set_permissions(directories.pid(), Permissions::from_mode(0o666)).unwrap();
+        let again = Instance::claim(directories.clone(), false);
+        let _again = again.expect("a stale socket is no hindrance");
+        assert_eq!(mode(&directories.pid()), 0o644);
+    }
+
+    #[test]
+    fn roots_daemon_refuses_a_directory_that_others_can_write() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: this is about a daemon of root's");
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let directories = directories(root.path());
+        std::fs::create_dir(&directories.pipe).unwrap();
+        std::fs::set_permissions(&directories.pipe, Permissions::from_mode(0o1777)).unwrap();
+        let told = Instance::claim(directories.clone(), false).unwrap_err();
+        assert!(told.contains("every user may write to"), "{told}");
+        assert!(!directories.lock().exists(), "nothing was made");
+        std::fs::set_permissions(&directories.pipe, Permissions::from_mode(0o755)).unwrap();
+        Instance::claim(directories, false).unwrap();
     }
 
     #[test]

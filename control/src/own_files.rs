@@ -65,6 +65,58 @@ pub(crate) fn own_directory(path: &Path, mode: u32) -> Result<(), String> {
 /// # Errors
 /// In words, with the directory or link that somebody else could change.
 pub fn open_directory(path: &Path) -> Result<(), String> {
+    let at = safe_directory(path, is_trusted)?;
+    // Nobody else can have put another in its place since.
+    let flags = flags(OFlags::NOFOLLOW | OFlags::DIRECTORY);
+    let opened = File::options().read(true).custom_flags(flags).open(&at);
+    opened
+        .and_then(|directory| {
+            let mode = directory.metadata()?.mode();
+            match mode & 0o755 == 0o755 {
+                true => Ok(()),
+                false => directory.set_permissions(Permissions::from_mode(mode & 0o7777 | 0o755)),
+            }
+        })
+        .map_err(|error| format!("cannot open {} to all users: {error}", at.display()))
+}
+
+/// Makes the directory of a daemon of root's, and those above it that are missing, or finds it there: one in
+/// which no other user can put anything, nor anything in its place. One that is there keeps its mode.
+///
+/// # Errors
+/// In words, with the directory or link that somebody else could change, and what to do.
+pub(crate) fn directory_of_root(path: &Path) -> Result<(), String> {
+    let advice =
+        "remove it, or set CUDA_MPS_PIPE_DIRECTORY to a directory that only root can write to";
+    let at = safe_directory(path, |owner| is_trusted(owner) || is_from_outside(owner))
+        .map_err(|what| format!("{what}; {advice}"))?;
+    let found = std::fs::symlink_metadata(&at);
+    let found = found.map_err(|error| format!("{}: {error}", at.display()))?;
+    if found.mode() & 0o002 != 0 {
+        return Err(format!(
+            "every user may write to {}, and could make the daemon's files before it does; {advice}",
+            at.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Whether an owner has no number in our user namespace: then the namespace was made by somebody who could
+/// give us other files altogether, and nobody in it is that owner.
+fn is_from_outside(owner: u32) -> bool {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let overflow = read("/proc/sys/kernel/overflowuid").trim().parse();
+    overflow == Ok(owner) && !has_all_users(&read("/proc/self/uid_map"))
+}
+
+/// Whether a user namespace has every user of the machine.
+fn has_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// Makes a directory, and those above it that are missing, or finds it there, where nobody but root, this
+/// user and those who are trusted with directories can put anything in its place. Gives the path without links.
+fn safe_directory(path: &Path, may_own: impl Fn(u32) -> bool) -> Result<PathBuf, String> {
     let mut left: VecDeque<OsString> = VecDeque::new();
     let before = |left: &mut VecDeque<OsString>, path: &Path| {
         for part in path.components().rev() {
@@ -93,7 +145,11 @@ pub fn open_directory(path: &Path) -> Result<(), String> {
             other => other,
         };
         let found = found.map_err(failed)?;
-        if !is_trusted(found.uid()) {
+        let is_safe = match found.is_symlink() {
+            true => is_trusted(found.uid()),
+            false => may_own(found.uid()),
+        };
+        if !is_safe {
             return Err(format!(
                 "{} belongs to user {}, who could put other files in the place of the daemon's",
                 next.display(),
@@ -111,18 +167,7 @@ pub fn open_directory(path: &Path) -> Result<(), String> {
         can_hold_ours(&next, &found)?;
         at = next;
     }
-    // Nobody else can have put another in its place since.
-    let flags = flags(OFlags::NOFOLLOW | OFlags::DIRECTORY);
-    let opened = File::options().read(true).custom_flags(flags).open(&at);
-    opened
-        .and_then(|directory| {
-            let mode = directory.metadata()?.mode();
-            match mode & 0o755 == 0o755 {
-                true => Ok(()),
-                false => directory.set_permissions(Permissions::from_mode(mode & 0o7777 | 0o755)),
-            }
-        })
-        .map_err(|error| format!("cannot open {} to all users: {error}", at.display()))
+    Ok(at)
 }
 
 /// Whether what is in a directory of root's or this user's stays what it is: a group that may write there
@@ -355,6 +400,48 @@ mod tests {
         let told = append(&log).unwrap_err().to_string();
         assert!(told.contains("a link of user 1000's"), "{told}");
         assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+    }
+
+    #[test]
+    fn a_daemon_of_roots_is_only_where_nobody_else_can_write() {
+        let root = tempfile::tempdir().unwrap();
+        let pipe = root.path().join("pipe");
+        // Below /tmp, where everybody can make files of their own and touch no others.
+        directory_of_root(&pipe).unwrap();
+        for mode in [0o700, 0o755, 0o775] {
+            set_mode(&pipe, mode);
+            directory_of_root(&pipe).unwrap();
+            assert_eq!(mode_of(&pipe), mode, "kept");
+        }
+        for mode in [0o777, 0o1777, 0o702] {
+            set_mode(&pipe, mode);
+            let told = directory_of_root(&pipe).unwrap_err();
+            assert!(told.contains("every user may write to"), "{told}");
+            assert!(told.contains("CUDA_MPS_PIPE_DIRECTORY"), "{told}");
+        }
+        set_mode(&pipe, 0o755);
+        if user() != 0 {
+            eprintln!("skipped: only root can make another user's files");
+            return;
+        }
+        symlink(&pipe, root.path().join("link")).unwrap();
+        directory_of_root(&root.path().join("link")).expect("our own link");
+        std::os::unix::fs::lchown(root.path().join("link"), Some(1000), None).unwrap();
+        let told = directory_of_root(&root.path().join("link")).unwrap_err();
+        assert!(told.contains("link belongs to user 1000"), "{told}");
+        chown(&pipe, Some(1000), None).unwrap();
+        for path in [pipe.clone(), pipe.join("inner")] {
+            let told = directory_of_root(&path).unwrap_err();
+            assert!(told.contains("pipe belongs to user 1000"), "{told}");
+        }
+    }
+
+    #[test]
+    fn who_has_no_number_here_is_from_outside_of_a_namespace() {
+        assert!(has_all_users("         0          0 4294967295\n"));
+        assert!(!has_all_users("0 1000 1\n1 100000 65536\n"));
+        assert!(!has_all_users(""));
+        assert!(!is_from_outside(0) && !is_from_outside(1000));
     }
 
     #[test]
