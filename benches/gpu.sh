@@ -12,6 +12,8 @@
 #                                  machine; both lists of answers go to DIR
 #   FOLDER/gpu.sh limits           on how many multiprocessors one graph's kernel runs while its client's limits
 #                                  change, and others' beside what it has reserved
+#   FOLDER/gpu.sh soak [CLIENTS [SECONDS]]
+#                                  random words copied back and compared, by 16 clients for 60 seconds
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
@@ -118,8 +120,21 @@ limits)
     exec 3>&-
     wait $client
     ;;
+soak)
+    clients=${2:-16} seconds=${3:-60}
+    start_daemon
+    begun=
+    for client in $(seq "$clients"); do
+        "$here/openmps" run -- "$here/gpu_client" soak --for "$seconds" >"$directory/$client" &
+        begun="$begun $!"
+    done
+    for client in $begun; do
+        wait "$client"
+    done
+    cat "$directory"/[0-9]* | awk -F '[:,}]' '{ copies += $2; words += $4 } END { printf "%.0f copies, %.0f words, all right\n", copies, words }'
+    ;;
 *)
-    sed -n '2,21s/^# \{0,1\}//p' "$0"
+    sed -n '2,23s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

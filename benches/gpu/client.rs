@@ -8,6 +8,7 @@
 //! * `fetch`: one kernel and a synchronous copy of four bytes back to pageable memory, likewise.
 //! * `read`: one kernel, an asynchronous copy of four bytes back to page-locked memory, and a wait, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
+//! * `soak`: random words that a kernel writes, copied back and compared, again and again; how many copies, and words.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
 use std::io::Read;
@@ -39,6 +40,25 @@ const WHERE: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
     mov.u32 %r2, 1;\n\
     st.global.u32 [%rd1], %r2;\n\
     ret;\n}\n";
+
+/// Writes [`word`] of `seed` and the thread's number to each of `count` words.
+const WORDS: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry words(.param .u64 to, .param .u64 seed, .param .u64 count)\n{\n\
+    .reg .b64 %rd<4>;\n.reg .b32 %r<8>;\n.reg .pred %p;\n\
+    ld.param.u64 %rd1, [to];\nld.param.u32 %r1, [seed];\nld.param.u32 %r2, [count];\n\
+    mov.u32 %r3, %tid.x;\nsetp.ge.u32 %p, %r3, %r2;\n@%p ret;\n\
+    add.u32 %r4, %r1, %r3;\nmul.lo.u32 %r4, %r4, 0x9e3779b1;\n\
+    shr.u32 %r5, %r4, 15;\nxor.b32 %r4, %r4, %r5;\nmul.lo.u32 %r4, %r4, 0x2c1b3c6d;\n\
+    shr.u32 %r5, %r4, 12;\nxor.b32 %r4, %r4, %r5;\n\
+    mul.wide.u32 %rd2, %r3, 4;\nadd.u64 %rd1, %rd1, %rd2;\n\
+    st.global.u32 [%rd1], %r4;\nret;\n}\n";
+
+/// What [`WORDS`] writes: one to one, so that in the long run every value there is comes up.
+fn word(seed: u32, number: u32) -> u32 {
+    let mixed = seed.wrapping_add(number).wrapping_mul(0x9e37_79b1);
+    let mixed = (mixed ^ mixed >> 15).wrapping_mul(0x2c1b_3c6d);
+    mixed ^ mixed >> 12
+}
 
 /// More multiprocessors than a device has.
 const MOST_MULTIPROCESSORS: usize = 1024;
@@ -141,12 +161,41 @@ fn main() {
             let used = words.iter().filter(|word| **word != 0).count();
             println!("{{\"multiprocessors\":{count},\"used\":{used}}}");
         }
+        "soak" => {
+            let kernel = driver
+                .module(WORDS)
+                .and_then(|module| driver.function(module, "words"))
+                .expect("the kernel loads");
+            let mut words = [0_u32; 1024];
+            let from = driver.alloc(size_of_val(&words)).expect("a little memory");
+            // Apart from those of clients that begin at the same time.
+            let mut seed = std::process::id().wrapping_mul(0x0100_0193);
+            let (mut copies, mut compared) = (0_u64, 0_u64);
+            while begin.elapsed() < length {
+                let count = 1 + word(seed, 0) % 1024;
+                let to = &mut words[..count as usize];
+                driver
+                    .launch(kernel, 1, 1024, 0, &[from, seed.into(), count.into()])
+                    .expect("it launches");
+                driver.download(to, from).expect("it is read");
+                for (number, read) in to.iter().enumerate() {
+                    let wanted = word(seed, number as u32);
+                    assert_eq!(
+                        *read, wanted,
+                        "word {number} of {count}, copy {copies}, seed {seed}"
+                    );
+                }
+                (copies, compared) = (copies + 1, compared + u64::from(count));
+                seed = seed.wrapping_add(count);
+            }
+            println!("{{\"copies\":{copies},\"words\":{compared}}}");
+        }
         "hold" => {
             driver.alloc(1 << 16).expect("a little memory");
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("rate, latency, fetch, read, multiprocessors or hold"),
+        _ => panic!("rate, latency, fetch, read, multiprocessors, soak or hold"),
     }
 }
 

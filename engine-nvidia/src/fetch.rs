@@ -5,6 +5,11 @@
 //! In place of that the copy goes to a landing place that was filled with *blanks*, and has come when none
 //! is left. Data that has a blank's value somewhere is told of by a word after all, a little later.
 //!
+//! This rests on a word being seen whole or not at all, in whatever order the words of a copy come. CUDA says
+//! nothing of copies. What holds is that page-locked memory is written by the GPU over the bus in whole double words
+//! (PCI Express has no smaller unit but by byte enables, which an aligned copy of whole words does not need), and that the
+//! processor's cache takes such a write to an aligned double word at once; `benches/gpu.sh soak` compares what comes.
+//!
 //! The landing place is the server's own. If it were the client's, the client could say that its work is
 //! done while kernels run, and have memory given to others that they still write.
 //!
