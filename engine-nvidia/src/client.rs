@@ -49,8 +49,7 @@ pub(crate) struct NvidiaClient {
     leaving: Vec<Arc<Module>>,
     /// Of the server's memory, what may be held for the client.
     held: Arc<Bound>,
-    /// And what of that is held for each: whoever has an image counts it, though it is there once.
-    images: HashMap<u64, (Arc<Image>, Arc<Charge>)>,
+    images: HashMap<u64, Arc<Image>>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
@@ -327,7 +326,8 @@ impl Client for NvidiaClient {
             .devices
             .first()
             .ok_or(CUresult::ERROR_NO_DEVICE)?;
-        // As it is kept, and once more while it is made ready for the driver.
+        // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
+        // for it; where it is there already, this is given back.
         let bytes = (data.len() + PADDING) as u64;
         let mut charge = Charge::new(Arc::clone(&self.held));
         if !charge.grow(2 * bytes) {
@@ -349,14 +349,13 @@ impl Client for NvidiaClient {
         let loaded = if request.options & IMAGE_PART != 0 {
             check_part(device, data).map(|()| None)
         } else {
-            self.shared.images.load(device, data).map(Some)
+            self.shared.images.load(device, data, charge).map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
             Ok(Some(image)) => {
                 let descriptor = image.descriptor().encode();
-                charge.shrink_to(bytes);
-                self.images.insert(request.image, (image, Arc::new(charge)));
+                self.images.insert(request.image, image);
                 operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
             }
             Err(refused) => {
@@ -392,8 +391,8 @@ impl Client for NvidiaClient {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let (image, held) = (Arc::clone(&image.0), Arc::clone(&image.1));
-        let module = Module::new(&context, (image, held), &mut self.memory, &self.common)?;
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common)?;
         let device = context.device().number();
         for &variable in module.variables() {
             reply.extend(variable.base.to_le_bytes());

@@ -8,6 +8,7 @@ use cuda_abi::CUresult;
 use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
 use cuda_abi::linked;
 use cuda_abi::types::*;
+use engine::Charge;
 use ptx::image::{ImageKind, classify};
 
 use crate::device::Device;
@@ -50,11 +51,17 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// The image with these bytes; the driver is asked only if nobody has it already.
+    /// The image with these bytes; the driver is asked only if nobody has it already. `charge` is for what is
+    /// made meanwhile, and for the image as long as anybody has it.
     ///
     /// # Errors
     /// Why the driver does not take it, with its log.
-    pub(crate) fn load(&self, device: &Arc<Device>, bytes: &[u8]) -> Result<Arc<Image>, Refused> {
+    pub(crate) fn load(
+        &self,
+        device: &Arc<Device>,
+        bytes: &[u8],
+        mut charge: Charge,
+    ) -> Result<Arc<Image>, Refused> {
         let linked = match linked::is_linked(bytes) {
             true => Some(link::link(device, bytes)?),
             false => None,
@@ -98,7 +105,8 @@ impl Images {
                 link::padded(compiled.as_deref().unwrap_or(text)).into()
             },
         );
-        let image = Image::new(device, code, names, &changes).map_err(|refused| {
+        charge.shrink_to(padded.len() as u64);
+        let image = Image::new(device, code, names, &changes, charge).map_err(|refused| {
             // Why what might have helped did not.
             match &rewritten {
                 Some(Err(why)) => Refused {
@@ -135,6 +143,8 @@ pub(crate) struct Image {
     /// all kernels. With variables there is the one here that was made to learn all this, until the
     /// first user comes, who takes it if it is on the right device.
     loaded: Mutex<Vec<Arc<Loaded>>>,
+    /// What of the server's memory is held for it, of that of the client which brought it first.
+    _held: Charge,
 }
 
 /// Where a variable of an image is.
@@ -186,6 +196,7 @@ impl Image {
         bytes: Arc<[u8]>,
         names: Vec<String>,
         changes: &Changes,
+        held: Charge,
     ) -> Result<Self, Refused> {
         let loaded = Loaded::new(device, &bytes)?;
         let driver = device.enter()?;
@@ -244,6 +255,7 @@ impl Image {
             variables: placed,
             prints: changes.prints,
             loaded: Mutex::new(vec![Arc::new(loaded)]),
+            _held: held,
         })
     }
 

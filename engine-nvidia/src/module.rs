@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUfunction_attribute};
-use engine::{Charge, Observer, Window};
+use engine::{Observer, Window};
 
 use crate::code::OwnCode;
 use crate::common::Common;
@@ -20,8 +20,6 @@ use crate::sync::{Handle, lock};
 pub(crate) struct Module {
     context: Arc<Context>,
     image: Arc<Image>,
-    /// What of the server's memory is held for it.
-    held: Arc<Charge>,
     loaded: Arc<Loaded>,
     /// Other clients' modules may have the same `loaded`.
     shared: bool,
@@ -59,7 +57,7 @@ impl Module {
     /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
     pub(crate) fn new(
         context: &Arc<Context>,
-        (image, held): (Arc<Image>, Arc<Charge>),
+        image: Arc<Image>,
         memory: &mut Memory,
         common: &Arc<Common>,
     ) -> Result<Self, CUresult> {
@@ -89,7 +87,7 @@ impl Module {
             true => make_ring(context, &loaded, memory, common)?,
             false => None,
         };
-        let mut module = Self::of(context, (image, held), loaded, code, variables);
+        let mut module = Self::of(context, image, loaded, code, variables);
         module.ring = ring;
         Ok(module)
     }
@@ -100,10 +98,9 @@ impl Module {
     /// # Errors
     /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if the client has much code of its own.
     pub(crate) fn apart(&self, common: &Common) -> Result<Self, CUresult> {
-        let (image, held) = (Arc::clone(&self.image), Arc::clone(&self.held));
+        let image = Arc::clone(&self.image);
         let code = own_code(&self.context, &image, common)?;
         let loaded = image.instantiate_alone(self.context.device())?;
-        let image = (image, held);
         let apart = Self::of(&self.context, image, loaded, Some(code), Vec::new());
         for &(kernel, attribute, value) in &*lock(&self.attributes) {
             apart.set(kernel, attribute, value)?;
@@ -113,7 +110,7 @@ impl Module {
 
     fn of(
         context: &Arc<Context>,
-        (image, held): (Arc<Image>, Arc<Charge>),
+        image: Arc<Image>,
         loaded: Arc<Loaded>,
         code: Option<OwnCode>,
         variables: Vec<Window>,
@@ -131,7 +128,6 @@ impl Module {
                 .map(|_| AtomicBool::default())
                 .collect(),
             image,
-            held,
             loaded,
             shared: code.is_none(),
             attributes: Mutex::default(),

@@ -21,6 +21,14 @@ fn poking(engine: &NvidiaEngine) -> (Guest, u64, u64) {
     (guest, at, module)
 }
 
+/// One whose stream has chains.
+fn chaining(engine: &NvidiaEngine) -> (Guest, u64, u64) {
+    let (mut guest, at, module) = poking(engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    (guest, at, module)
+}
+
 /// Launches that each write their number to a place of their own.
 fn burst(guest: &mut Guest, stream: u32, module: u64, at: u64, numbers: std::ops::Range<u32>) {
     for number in numbers {
@@ -41,9 +49,7 @@ fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let (mut guest, at, module) = poking(&engine);
-    burst(&mut guest, 0, module, at, 0..BEFORE);
-    assert_eq!(guest.wait(0), Ok(()));
+    let (mut guest, at, module) = chaining(&engine);
     assert_eq!(controls.launches(), (0, i64::from(BEFORE)));
     // All of these are with the driver, or here, before any runs.
     controls.hold(true);
@@ -182,9 +188,7 @@ fn streams_beyond_a_clients_room_do_without_chains() {
 fn a_gathered_launch_does_not_wait_for_others() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
-    let (mut guest, at, module) = poking(&engine);
-    burst(&mut guest, 0, module, at, 0..BEFORE);
-    assert_eq!(guest.wait(0), Ok(()));
+    let (mut guest, at, module) = chaining(&engine);
     // Nobody says that nothing more comes: the poller issues it.
     guest.launch(0, module, 1, 1, &poke(at, 77));
     until("it is issued", || guest.is_done(0));
@@ -209,9 +213,7 @@ fn a_run_that_comes_again_is_a_graph_of_which_only_the_signal_is_changed() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let (mut guest, at, module) = poking(&engine);
-    burst(&mut guest, 0, module, at, 0..BEFORE);
-    assert_eq!(guest.wait(0), Ok(()));
+    let (mut guest, at, module) = chaining(&engine);
     const ROUNDS: usize = 40;
     let (mut as_it_was, mut ten) = (0, 0);
     for _ in 0..ROUNDS {
@@ -238,9 +240,7 @@ fn a_run_of_a_module_that_has_gone_is_made_anew() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let (mut guest, at, first) = poking(&engine);
-    burst(&mut guest, 0, first, at, 0..BEFORE);
-    assert_eq!(guest.wait(0), Ok(()));
+    let (mut guest, at, _) = chaining(&engine);
     for round in 0..6 {
         let module = guest.module(PTX);
         for _ in 0..4 {
@@ -259,9 +259,7 @@ fn runs_beyond_a_clients_room_go_as_others_do() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
-    let (mut guest, at, module) = poking(&engine);
-    burst(&mut guest, 0, module, at, 0..BEFORE);
-    assert_eq!(guest.wait(0), Ok(()));
+    let (mut guest, at, module) = chaining(&engine);
     // Thirty runs of thirty, at places of their own, round after round.
     for _ in 0..4 {
         for place in 0..30 {

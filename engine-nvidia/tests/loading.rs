@@ -92,3 +92,10 @@ fn managed_memory_is_that_of_a_device_without_concurrent_access() {
         assert_eq!(facts.attribute(attribute), Some(0), "{what}");
     }
 }
+
+#[test]
+fn an_image_that_several_have_counts_once() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    engine::conformance::images::an_image_that_several_have_counts_once(&engine);
+}

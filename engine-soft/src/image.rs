@@ -99,7 +99,7 @@ impl Workspace {
     }
 
     /// What was made in it is gone.
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.charge.borrow_mut().shrink_to(0);
     }
 }

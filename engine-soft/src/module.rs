@@ -4,13 +4,12 @@
 //! client's context, with variables of its own.
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use cuda_abi::descriptor::{self, Descriptor};
 use cuda_abi::types::CUfunction_attribute as Attribute;
-use engine::{Bound, CUresult, Charge, Window};
+use engine::{CUresult, Charge, Window};
 
 use crate::context::Context;
 use crate::copy;
@@ -31,44 +30,14 @@ pub(crate) struct Image {
     pub(crate) descriptor: Vec<u8>,
     /// What its user should know of how it was taken.
     pub(crate) notes: String,
-}
-
-/// An image as one client's, for which it counts: whoever else has it counts it too, so that it does
-/// not matter who goes first.
-#[derive(Debug)]
-pub(crate) struct OwnImage {
-    image: Arc<Image>,
-    _charge: Charge,
-}
-
-impl OwnImage {
-    /// Counts an image for a client, if as much may be held for it.
-    pub(crate) fn new(image: Arc<Image>, held: &Arc<Bound>) -> Option<Self> {
-        let mut charge = Charge::new(Arc::clone(held));
-        charge.grow(image.bytes()).then_some(Self {
-            image,
-            _charge: charge,
-        })
-    }
-
-    /// Whether it is this image.
-    pub(crate) fn is(&self, image: &Arc<Image>) -> bool {
-        Arc::ptr_eq(&self.image, image)
-    }
-}
-
-impl Deref for OwnImage {
-    type Target = Image;
-
-    fn deref(&self) -> &Image {
-        &self.image
-    }
+    /// What of the server's memory is held for it, of that of the client which brought it first.
+    _held: Charge,
 }
 
 /// A module: an image in a context.
 #[derive(Debug)]
 pub(crate) struct Module {
-    pub(crate) image: Arc<OwnImage>,
+    pub(crate) image: Arc<Image>,
     pub(crate) context: Arc<Context>,
     /// Addresses of its variables.
     pub(crate) globals: Arc<[u64]>,
@@ -84,13 +53,15 @@ pub(crate) struct ImageCache {
 }
 
 impl ImageCache {
-    /// The image of these bytes, compiled by `compile` unless some client has it already.
+    /// The image of these bytes, compiled by `compile` unless some client has it already. `hold` takes so many
+    /// bytes of the server's memory for it, as long as anybody has it.
     pub(crate) fn load<E>(
         &self,
         bytes: &[u8],
         options: &exec::Options,
         capability: u32,
         compile: impl FnOnce(&[u8], &exec::Options) -> Result<Compiled, E>,
+        hold: impl FnOnce(u64) -> Result<Charge, E>,
     ) -> Result<Arc<Image>, E> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&options.max_registers.unwrap_or(0).to_le_bytes());
@@ -99,7 +70,7 @@ impl ImageCache {
             return Ok(image);
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
-        let image = Arc::new(Image::new(compile(bytes, options)?, capability));
+        let image = Arc::new(Image::new(compile(bytes, options)?, capability, hold)?);
         let mut images = lock(&self.images);
         images.retain(|_, image| image.strong_count() > 0);
         images.insert(hash, Arc::downgrade(&image));
@@ -108,12 +79,11 @@ impl ImageCache {
 }
 
 impl Image {
-    /// Bytes that it takes, about.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.module.bytes() + (self.descriptor.len() + self.notes.len()) as u64
-    }
-
-    fn new(compiled: Compiled, capability: u32) -> Self {
+    fn new<E>(
+        compiled: Compiled,
+        capability: u32,
+        hold: impl FnOnce(u64) -> Result<Charge, E>,
+    ) -> Result<Self, E> {
         let Compiled { module, notes } = compiled;
         let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
             name: kernel.name.clone(),
@@ -142,7 +112,9 @@ impl Image {
             heap: module.uses_heap(),
         }
         .encode();
-        Self {
+        let bytes = module.bytes() + (descriptor.len() + notes.len()) as u64;
+        Ok(Self {
+            _held: hold(bytes)?,
             costs: module
                 .kernels()
                 .iter()
@@ -151,7 +123,7 @@ impl Image {
             descriptor,
             notes,
             module,
-        }
+        })
     }
 }
 
@@ -161,7 +133,7 @@ impl Module {
     /// # Errors
     /// What `allocate` gives, and CUDA_ERROR_INVALID_VALUE if it gave what is not the client's.
     pub(crate) fn new(
-        image: Arc<OwnImage>,
+        image: Arc<Image>,
         context: Arc<Context>,
         memory: &ClientMemory,
         mut allocate: impl FnMut(u64, bool) -> Result<Window, CUresult>,

@@ -76,16 +76,6 @@ impl Bound {
             outer.give(amount);
         }
     }
-
-    /// The outermost bound that it lies within.
-    #[must_use]
-    pub fn outermost(self: &Arc<Self>) -> &Arc<Self> {
-        let mut bound = self;
-        while let Some(outer) = &bound.within {
-            bound = outer;
-        }
-        bound
-    }
 }
 
 /// What somebody has taken of a bound. It is given back when this is dropped.
@@ -152,7 +142,6 @@ mod tests {
         one.give(40);
         assert_eq!((one.left(), two.left(), other.left()), (40, 30, 10));
         assert!(!one.take(u64::MAX));
-        assert!(Arc::ptr_eq(two.outermost(), &server));
     }
 
     #[test]

@@ -7,12 +7,12 @@ use cuda_abi::operations::{
     self, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE, OUTPUT_PIECE,
     OUTPUT_STDERR, OUTPUT_STDOUT,
 };
-use engine::CUresult;
+use engine::{CUresult, Charge};
 
 use super::objects::{MOST_OBJECTS, Objects};
 use crate::device::Shared;
 use crate::image::{Refused, Workspace};
-use crate::module::{Image, Module, OwnImage};
+use crate::module::{Image, Module};
 use crate::services::Sink;
 use crate::{exec, image};
 
@@ -40,12 +40,17 @@ impl Objects {
             let compile = |data: &[u8], options: &_| {
                 image::compile(data, options, shared.capability, &memory)
             };
+            let hold = |bytes| {
+                // What it was compiled from is gone.
+                memory.clear();
+                self.hold(bytes)
+            };
             let compiled = shared
                 .images
-                .load(data, &options, shared.capability, compile);
-            // What it was compiled from is gone.
-            drop(memory);
-            compiled.and_then(|image| self.take_image(image)).map(Some)
+                .load(data, &options, shared.capability, compile, hold);
+            compiled
+                .and_then(|image| self.check_instructions(&image).map(|()| image))
+                .map(Some)
         };
         Ok(match loaded {
             Ok(None) => operations::ImageLoadReply::default(),
@@ -71,15 +76,28 @@ impl Objects {
         })
     }
 
-    /// The image as one of the client's, unless it has too much of them with it.
-    fn take_image(&self, image: Arc<Image>) -> Result<Arc<OwnImage>, Refused> {
-        let modules = self.modules.values().map(|module| &module.image);
-        let kept = self.images.values().chain(modules);
-        if let Some(known) = kept.clone().find(|kept| kept.is(&image)) {
-            return Ok(Arc::clone(known));
+    /// Takes so much of what the server holds for the client, for an image that it is the first to have.
+    fn hold(&self, bytes: u64) -> Result<Charge, Refused> {
+        let mut charge = Charge::new(Arc::clone(&self.held));
+        if charge.grow(bytes) {
+            return Ok(charge);
         }
-        let mut seen = HashSet::new();
-        let kept: u64 = kept
+        let why = format!(
+            "the server holds no more for this client: its code takes {bytes} bytes more, and {} are left of {}",
+            self.held.left(),
+            self.held.most()
+        );
+        Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why))
+    }
+
+    /// Refuses an image with which the client's have too many instructions.
+    fn check_instructions(&self, image: &Arc<Image>) -> Result<(), Refused> {
+        let modules = self.modules.values().map(|module| &module.image);
+        let mut seen = HashSet::from([Arc::as_ptr(image)]);
+        let kept: u64 = self
+            .images
+            .values()
+            .chain(modules)
             .filter(|kept| seen.insert(Arc::as_ptr(kept)))
             .map(|kept| kept.module.instructions())
             .sum();
@@ -87,16 +105,7 @@ impl Objects {
             let why = "the program's modules have more instructions than the software GPU keeps for one client";
             return Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why));
         }
-        let bytes = image.bytes();
-        OwnImage::new(image, &self.held).map(Arc::new).ok_or_else(|| {
-            let why = format!(
-                "the server holds no more for this client: its code takes {bytes} bytes more, and {} are \
-                 left of {}",
-                self.held.left(),
-                self.held.most()
-            );
-            Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why)
-        })
+        Ok(())
     }
 
     /// See [`engine::Client::module_load`].

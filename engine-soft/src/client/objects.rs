@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::exec;
 use crate::grid::Grid;
 use crate::memory::ClientMemory;
-use crate::module::{Module, OwnImage};
+use crate::module::{Image, Module};
 use crate::stream::{Common, Operation, Stream};
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
@@ -28,7 +28,7 @@ pub(super) struct Objects {
     pub(super) streams: HashMap<u32, Arc<Stream>>,
     /// Of the server's memory, what may be held for the client.
     pub(super) held: Arc<Bound>,
-    pub(super) images: HashMap<u64, Arc<OwnImage>>,
+    pub(super) images: HashMap<u64, Arc<Image>>,
     pub(super) modules: HashMap<u64, Arc<Module>>,
     pub(super) arrays: HashMap<u64, Arc<Array>>,
     /// What kernels read of them, and whose those numbers are; `true` for surfaces.

@@ -1,11 +1,14 @@
 //! Images and modules.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use cuda_abi::operations::{ImageUnload, ModuleLoad, ModuleUnload};
 
 use super::kernels;
-use super::rig::{Guest, noise, params};
+use super::rig::{Guest, PATIENCE, noise, params};
 use crate::arena::GRANULE;
-use crate::{CUresult, Engine};
+use crate::{Bound, CUresult, Engine};
 
 /// The descriptor has the kernels, their parameters' places, and the variables.
 pub fn an_image_describes_itself(engine: &dyn Engine) {
@@ -190,4 +193,34 @@ pub fn managed_variables_are_the_hosts_too(engine: &dyn Engine) {
     assert_eq!(guest.wait(0), Ok(()));
     assert_eq!(guest.host_bytes(room + 1024, 4), 42_u32.to_le_bytes());
     assert_eq!(guest.word(aligned), 5);
+}
+
+/// What a server holds for an image is taken of its first client's, once, and is given back with the last.
+pub fn an_image_that_several_have_counts_once(engine: &dyn Engine) {
+    let all = Arc::new(Bound::new(64 << 20));
+    let client = || Guest::with_held(engine, Arc::new(Bound::within(&all, 32 << 20)));
+    let mut guests = [(); 3].map(|()| client());
+    let before = all.taken();
+    guests[0].module(kernels::SAXPY);
+    let with_it = all.taken();
+    assert!(with_it > before, "it counts");
+    for guest in &mut guests[1..] {
+        guest.module(kernels::SAXPY);
+    }
+    assert_eq!(all.taken(), with_it, "once");
+    let [first, second, third] = guests;
+    first.end();
+    drop(second);
+    let left = all.taken();
+    assert!(left > before, "who has it still keeps it");
+    drop(third);
+    let deadline = Instant::now() + PATIENCE;
+    while all.taken() != 0 {
+        assert!(Instant::now() < deadline, "it is not given back");
+        std::thread::yield_now();
+    }
+    // Who may not hold it does not get it.
+    let mut none = Guest::with_held(engine, Arc::new(Bound::new(16)));
+    let (status, _, log) = none.image(1, kernels::SAXPY.as_bytes());
+    assert_eq!(status, CUresult::ERROR_OUT_OF_MEMORY, "{log}");
 }

@@ -45,7 +45,8 @@ macro_rules! for_each_case {
                 a_destroyed_context_reports_all_that_it_had;
             images: an_image_describes_itself what_is_no_image_is_refused
                 wrong_ptx_is_refused_with_its_line variables_have_their_first_values
-                modules_have_variables_of_their_own variables_lie_in_cleared_memory
+                modules_have_variables_of_their_own
+                an_image_that_several_have_counts_once variables_lie_in_cleared_memory
                 managed_variables_are_the_hosts_too;
             launches: saxpy a_green_context_runs_its_homes_kernels a_burst_keeps_its_order every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
                 attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids

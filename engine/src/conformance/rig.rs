@@ -67,6 +67,17 @@ impl Guest {
 
     /// A client of a group, without a context.
     pub fn in_group(engine: &dyn Engine, share: Share, group: Option<u32>) -> Self {
+        Self::with(engine, share, group, Arc::new(Bound::new(u64::MAX)))
+    }
+
+    /// A client for which a server holds so much of its own memory, with context 0 on device 0.
+    pub fn with_held(engine: &dyn Engine, held: Arc<Bound>) -> Self {
+        let mut guest = Self::with(engine, Share::default(), None, held);
+        guest.context(0, 0);
+        guest
+    }
+
+    fn with(engine: &dyn Engine, share: Share, group: Option<u32>, held: Arc<Bound>) -> Self {
         let devices = engine.devices().len();
         let extents = Extents::take(devices + 2);
         let windows = extents.0[..devices].to_vec();
@@ -94,7 +105,7 @@ impl Guest {
             staging: region(&staging),
             share,
             group,
-            held: Arc::new(Bound::new(u64::MAX)),
+            held,
             observer: Arc::clone(&told) as Arc<dyn Observer>,
         };
         Self {

@@ -141,9 +141,10 @@ fn await_turn(produced: &AtomicU64, begin: u64, go_on: &impl Fn() -> bool) -> bo
             ..64 => sync::spin_hint(),
             64..1024 => sync::yield_now(),
             _ => {
-                // Yielding does not help a thread of lower priority; sleeping does.
+                // Yielding does not help a thread of lower priority; sleeping does. A nap may take milliseconds
+                // where there are more threads than processors, so the question is not put off for many.
                 sync::nap();
-                if round.is_multiple_of(1024) && !go_on() {
+                if round.is_multiple_of(32) && !go_on() {
                     return false;
                 }
             }
