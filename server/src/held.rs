@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use engine::{Bound, machine};
 
 /// The part of the machine's memory, or of the control group's, that is held for all clients.
-const PART: u64 = 8;
+const PART: u64 = 6;
 /// But this much in any case: programs begin with less.
 const LEAST: u64 = 256 << 20;
 /// The part of that for one client, and for the clients of a group.
-const CLIENT: (u64, u64) = (1, 2);
-const GROUP: (u64, u64) = (3, 4);
+const CLIENT: (u64, u64) = (3, 4);
+const GROUP: (u64, u64) = (7, 8);
 
 /// What is held for all clients of a server.
 #[derive(Debug)]
@@ -70,16 +70,13 @@ mod tests {
         let held = HeldMemory::new(Some(800));
         let [one, two] = [(); 2].map(|()| held.client(Some(1)));
         let other = held.client(None);
-        assert!(one.take(400) && !one.take(1), "half for one client");
-        assert!(
-            two.take(200) && !two.take(1),
-            "three quarters for its group"
-        );
-        assert!(other.take(200) && !other.take(1), "the rest for others");
+        assert!(one.take(600) && !one.take(1), "three quarters for one");
+        assert!(two.take(100) && !two.take(1), "seven eighths for its group");
+        assert!(other.take(100) && !other.take(1), "the rest for others");
         drop((one, two));
-        other.give(200);
+        other.give(100);
         let again = held.client(Some(1));
-        assert_eq!(again.left(), 200, "what was not given back is taken");
+        assert_eq!(again.left(), 100, "what was not given back is taken");
     }
 
     #[test]
