@@ -34,6 +34,10 @@ pub(crate) enum Kind {
     Mipmaps = 0x53,
     /// CUlinkState
     Link = 0x54,
+    /// CUtexref
+    TextureReference = 0x55,
+    /// CUsurfref
+    SurfaceReference = 0x56,
     /// CUgraph
     Graph = 0x61,
     /// CUgraphNode

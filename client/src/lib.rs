@@ -52,6 +52,7 @@ mod params;
 mod pool;
 mod prepared;
 mod process_maps;
+mod references;
 mod registered;
 mod session;
 mod signals;

@@ -29,6 +29,7 @@ use crate::memory::Ranges;
 use crate::module::{Libraries, Modules};
 use crate::output::Output;
 use crate::pool::Pools;
+use crate::references::References;
 use crate::registered::Registered;
 use crate::staging::Staged;
 use crate::stream::Streams;
@@ -62,6 +63,7 @@ pub(crate) struct Session {
     pub libraries: Libraries,
     pub functions: Functions,
     pub arrays: Arrays,
+    pub references: Mutex<References>,
     pub links: Links,
     pub ranges: Ranges,
     pub staged: Staged,
@@ -190,6 +192,7 @@ impl Session {
             libraries: Libraries::new(),
             functions: Functions::new(),
             arrays: Arrays::default(),
+            references: Mutex::default(),
             links: Links::default(),
             ranges: Ranges::default(),
             staged: Staged::default(),

@@ -10,6 +10,13 @@ use crate::types::{
 };
 use crate::words::{Damaged, Reader};
 
+/// What stands behind the name of a texture reference in that of the variable of 8 bytes that an engine makes
+/// of it, which holds a texture object.
+pub const TEXTURE_REFERENCE: &str = "$texture";
+
+/// The same of a surface reference, whose variable holds a surface object.
+pub const SURFACE_REFERENCE: &str = "$surface";
+
 /// What a texture or a surface is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {

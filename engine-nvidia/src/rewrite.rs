@@ -3,6 +3,7 @@
 //!
 //! * `__managed__` variables it would put where only this process reaches them.
 //! * What kernels print it would print here (`crate::output`).
+//! * Texture and surface references it would bind for itself; ours are variables that the client writes.
 //! * The values of conditional graph nodes it would keep for graphs of its own; ours run in the client.
 //!
 //! An image that comes with PTX, or a part of one that is to be linked, is compiled from that instead. It
@@ -16,7 +17,7 @@ use std::sync::LazyLock;
 
 use ptx::image::fatbin::{self, EntryKind, entries};
 use ptx::image::{ImageKind, Limits, classify, select_within};
-use ptx::rewrite::{Managed, Redirect, Rewritten, rewrite};
+use ptx::rewrite::{Managed, Redirect, Rewritten, has_references, rewrite};
 use ptx::{Budget, Error};
 
 use crate::output::{PRELUDE, REDIRECTS};
@@ -123,7 +124,8 @@ fn with_prelude(
     let wanted = has(".managed")
         || (has("vprintf") && !(compiled && ptx.text.len() > MOST_TEXT))
         || (has("__assertfail") && !compiled)
-        || has(SETS_CONDITION);
+        || has(SETS_CONDITION)
+        || has_references(&ptx.text);
     let prints = has("vprintf") || has("__assertfail");
     let prelude = if prints { prelude } else { "" };
     let budget = Budget {
@@ -190,6 +192,15 @@ mod tests {
         let long = format!("//{}\n{PRINTS}", "x".repeat(MOST_TREE));
         assert_eq!(changed(&long), None);
         assert!(rewritten(b"\x7fELF", 90).is_none());
+    }
+
+    #[test]
+    fn references_become_variables_of_the_programs() {
+        let changed = changed(".global .texref picture;").unwrap();
+        let mut changes = Changes::default();
+        changes.add(&changed);
+        let names = vec!["picture$texture".to_owned()];
+        assert_eq!(changes.variables(names.clone()), names);
     }
 
     #[test]

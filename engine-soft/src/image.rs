@@ -11,7 +11,7 @@ use cuda_abi::types::CUjitInputType;
 use engine::{Bound, CUresult, Charge};
 use ptx::image::fatbin::{self, Damage};
 use ptx::image::{self, ImageError, Limits, PtxText};
-use ptx::{Budget, Memory, link};
+use ptx::{Budget, Memory, link, rewrite};
 
 use crate::exec;
 
@@ -58,7 +58,7 @@ impl<'m> Room<'m> {
             max_bytes: self.bytes.min(self.memory.left()),
             ..Limits::default()
         };
-        let text = image::select_up_to(image, self.device, self.newest, &limits)?;
+        let mut text = image::select_up_to(image, self.device, self.newest, &limits)?;
         let bytes = text.text.len() as u64;
         self.bytes = self.bytes.saturating_sub(bytes);
         // What is not compressed is read where it lies.
@@ -67,6 +67,13 @@ impl<'m> Room<'m> {
                 compressed: image.len() as u64,
                 expanded: bytes,
             }));
+        }
+        // What cannot be rewritten is refused with its reference.
+        if rewrite::has_references(&text.text)
+            && let Ok(rewritten) = rewrite::references(&text.text, self.budget())
+        {
+            self.bytes = self.bytes.saturating_sub(rewritten.len() as u64);
+            text.text = rewritten.into();
         }
         Ok(text)
     }
@@ -533,6 +540,13 @@ mod tests {
             ".version 8.0\n.target sm_{arch}\n.address_size 64\n\
              .visible .entry {name}() {{ {instruction}; ret; }}\n"
         )
+    }
+
+    #[test]
+    fn references_have_the_names_that_clients_ask_for() {
+        use cuda_abi::textures::{SURFACE_REFERENCE, TEXTURE_REFERENCE};
+        assert_eq!(rewrite::TEXTURE, TEXTURE_REFERENCE);
+        assert_eq!(rewrite::SURFACE, SURFACE_REFERENCE);
     }
 
     #[test]

@@ -11,11 +11,15 @@
 //! { .reg .b64 %openmps0; ld.global.b64 %openmps0, [counter$openmps]; ld.global.u32 %r1, [%openmps0+4]; }
 //! ```
 //!
+//! Texture and surface references, which a driver binds behind everybody's back, become variables in the same
+//! way: each holds a texture or surface object ([`TEXTURE`], [`SURFACE`]).
+//!
 //! What the manual allows and no compiler writes is refused, with its line.
 
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -37,6 +41,12 @@ pub struct Redirect<'a> {
     /// Whether the declaration stays, because the definition needs it.
     pub keep: bool,
 }
+
+/// What is added to the name of a texture reference, and to that of a surface reference: then it names the
+/// variable of 8 bytes to which an object must be written before anything runs.
+pub const TEXTURE: &str = "$texture";
+/// See [`TEXTURE`].
+pub const SURFACE: &str = "$surface";
 
 /// A managed variable of a module.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,9 +123,11 @@ pub fn rewrite(
     redirects: &[Redirect<'_>],
     budget: Budget<'_>,
 ) -> Result<Rewritten, Error> {
-    let module = crate::parse_within(source, budget)?;
-    let mut managed = Vec::new();
+    let words = words(source);
     let mut names = HashMap::new();
+    let plain = without_references(source, &words, &mut names)?;
+    let module = crate::parse_within(&plain, budget)?;
+    let mut managed = Vec::new();
     for variable in module.variables.iter().filter(|variable| variable.managed) {
         let Initializer { bytes, relocations } = &variable.init;
         let linkage = match variable.linkage {
@@ -137,10 +149,10 @@ pub fn rewrite(
                 init: bytes.clone(),
             });
         }
-        names.insert(variable.name, Pointer { pointer, linkage });
+        names.insert(variable.name.to_owned(), Pointer { pointer, linkage });
     }
     let mut rewriter = Rewriter {
-        words: words(source),
+        words,
         names,
         prelude,
         redirects,
@@ -149,7 +161,7 @@ pub fn rewrite(
             .functions
             .iter()
             .filter(|function| function.body.is_some())
-            .map(|function| function.name)
+            .map(|function| function.name.to_owned())
             .collect(),
         edits: Edits::default(),
     };
@@ -162,6 +174,90 @@ pub fn rewrite(
         managed,
         redirected,
     })
+}
+
+/// The most bytes that are made of one byte of a text: its word, and the block around a statement as short as
+/// can be.
+const COST: u64 = 96;
+
+/// Whether a text has texture or surface references; more may be thought to.
+#[must_use]
+pub fn has_references(source: &str) -> bool {
+    source.contains(".texref") || source.contains(".surfref")
+}
+
+/// Rewrites the texture and surface references of a text, and nothing else.
+///
+/// # Errors
+/// A text that does not parse; a reference that is used or initialized in a way that cannot be rewritten; and
+/// [`ErrorKind::NoMemory`] where the budget ends.
+pub fn references(source: &str, budget: Budget<'_>) -> Result<String, Error> {
+    if !budget
+        .memory
+        .take((source.len() as u64).saturating_mul(COST))
+    {
+        let kind = ErrorKind::NoMemory;
+        return Err(Error { line: 1, kind });
+    }
+    let words = words(source);
+    let mut names = HashMap::new();
+    let plain = without_references(source, &words, &mut names)?;
+    crate::parse_within(&plain, budget)?;
+    let mut rewriter = Rewriter {
+        words,
+        names,
+        prelude: "",
+        redirects: &[],
+        redirected: Vec::new(),
+        defined: HashSet::new(),
+        edits: Edits::default(),
+    };
+    rewriter.module()?;
+    Ok(rewriter.edits.apply(source))
+}
+
+/// The text with variables of 8 bytes in the place of its references, which are noted in `names`. Each byte
+/// stays where it is.
+fn without_references<'src>(
+    source: &'src str,
+    words: &[Word<'src>],
+    names: &mut HashMap<String, Pointer>,
+) -> Result<Cow<'src, str>, Error> {
+    let mut plain = Cow::Borrowed(source);
+    let token = |at: Option<usize>| match at.and_then(|at| words.get(at)) {
+        Some(word) => word.token,
+        None => Token::End,
+    };
+    for (at, word) in words.iter().enumerate() {
+        let suffix = match word.token {
+            Token::Dot("texref") => TEXTURE,
+            Token::Dot("surfref") => SURFACE,
+            _ => continue,
+        };
+        let [before, space] = [at.checked_sub(2), at.checked_sub(1)].map(token);
+        let [name, end] = [Some(at + 1), Some(at + 2)].map(token);
+        let (Token::Dot("global"), Token::Word(name), Token::Semicolon) = (space, name, end) else {
+            let what = "a texture or surface reference that is no plain variable of the module";
+            return Err(refused(
+                word.line,
+                what,
+                source.get(word.start..word.end).unwrap_or_default(),
+            ));
+        };
+        let linkage = match before {
+            Token::Dot("extern") => ".extern",
+            Token::Dot("weak" | "common") => ".weak",
+            _ => ".visible",
+        };
+        let pointer = Pointer {
+            pointer: format!("{name}{suffix}"),
+            linkage,
+        };
+        names.insert(name.to_owned(), pointer);
+        let blank = format!("{:1$}", ".b64", word.end - word.start);
+        plain.to_mut().replace_range(word.start..word.end, &blank);
+    }
+    Ok(plain)
 }
 
 fn refused(line: u32, what: &str, name: &str) -> Error {
@@ -189,7 +285,7 @@ fn words(source: &str) -> Vec<Word<'_>> {
     }
 }
 
-/// What a managed variable leaves behind.
+/// What a managed variable or a reference leaves behind.
 #[derive(Clone, Debug)]
 struct Pointer {
     pointer: String,
@@ -198,13 +294,13 @@ struct Pointer {
 
 struct Rewriter<'src, 'a> {
     words: Vec<Word<'src>>,
-    /// The managed variables.
-    names: HashMap<&'src str, Pointer>,
+    /// What leaves a variable of another name behind.
+    names: HashMap<String, Pointer>,
     prelude: &'a str,
     redirects: &'a [Redirect<'a>],
     redirected: Vec<bool>,
     /// Functions with bodies.
-    defined: HashSet<&'src str>,
+    defined: HashSet<String>,
     edits: Edits,
 }
 
@@ -213,7 +309,7 @@ impl<'src> Rewriter<'src, '_> {
         self.words.get(at).map_or(Token::End, |word| word.token)
     }
 
-    /// The managed variable that a token names.
+    /// What the managed variable or the reference that a token names leaves behind.
     fn managed_at(&self, at: usize) -> Option<&Pointer> {
         match self.token(at) {
             Token::Word(name) => self.names.get(name),
@@ -323,7 +419,7 @@ impl<'src> Rewriter<'src, '_> {
     fn check_names(&self, range: Range<usize>) -> Result<(), Error> {
         for at in range {
             if let Some(Pointer { pointer, .. }) = self.managed_at(at) {
-                let what = "another use of a managed variable's name";
+                let what = "another use of the name of a managed variable or a reference";
                 return Err(refused(self.line(at), what, pointer));
             }
         }
@@ -357,15 +453,19 @@ impl<'src> Rewriter<'src, '_> {
     }
 
     fn variable(&mut self, range: Range<usize>) -> Result<(), Error> {
-        let attribute = range.clone().any(|at| {
-            self.token(at) == Token::Dot("managed")
-                && at.checked_sub(2).map(|at| self.token(at)) == Some(Token::Dot("attribute"))
+        let is_left_behind = range.clone().any(|at| match self.token(at) {
+            Token::Dot("texref" | "surfref") => true,
+            Token::Dot("managed") => {
+                at.checked_sub(2).map(|at| self.token(at)) == Some(Token::Dot("attribute"))
+            }
+            _ => false,
         });
-        if !attribute {
+        let mut named = range.clone().filter_map(|at| self.managed_at(at));
+        let (first, second) = (named.next(), named.next());
+        if !is_left_behind || first.is_none() {
             return self.check_names(range);
         }
-        let mut named = range.clone().filter_map(|at| self.managed_at(at));
-        let (Some(Pointer { pointer, linkage }), None) = (named.next(), named.next()) else {
+        let (Some(Pointer { pointer, linkage }), None) = (first, second) else {
             return Err(refused(
                 self.line(range.start),
                 "several managed variables in one declaration",
@@ -476,7 +576,7 @@ impl<'src> Rewriter<'src, '_> {
             }
             _ => Err(refused(
                 self.line(at),
-                "arithmetic with a managed variable's address",
+                "arithmetic with the address of a managed variable or a reference",
                 "",
             )),
         }

@@ -95,7 +95,9 @@ pub(crate) fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void)
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Outcome {
     let session = session()?;
-    session.modules.unload(session, module.bits())
+    let context = session.modules.get(module.bits())?.context;
+    session.modules.unload(session, module.bits())?;
+    super::reference::forget(session, module.bits(), context)
 }
 
 pub(crate) fn cuModuleGetFunction(

@@ -26,7 +26,7 @@ fn present(session: &Session, address: u64, bytes: u64) -> Result<u64, CUresult>
 }
 
 /// What a description names, with the server's numbers, and the level that is meant.
-fn resource(
+pub(super) fn resource(
     current: &Current,
     descriptor: &CUDA_RESOURCE_DESC,
 ) -> Result<(Resource, u32), CUresult> {

@@ -115,7 +115,7 @@
 /// cuda_abi::for_each_function!(shells);
 /// # fn main() {
 /// assert_eq!(cuDriverGetVersion(&mut 0), CUresult::SUCCESS);
-/// assert_eq!(cuTexRefDestroy(CUtexref::NULL), CUresult::ERROR_NOT_SUPPORTED);
+/// assert_eq!(cuDestroyExternalSemaphore(CUexternalSemaphore::NULL), CUresult::ERROR_NOT_SUPPORTED);
 /// # }
 /// ```
 #[macro_export]
@@ -401,10 +401,12 @@ macro_rules! for_each_function {
             local 77 since 11070 capture allowed survives none =>
                 fn cuModuleGetLoadingMode(mode: out(CUmoduleLoadingMode));
             /// Finds a texture reference of a module by name.
-            absent 78 since 2000 capture allowed survives none =>
+            local 78 since 2000 capture allowed survives none
+                partial "of modules that come with PTX" =>
                 fn cuModuleGetTexRef(tex_ref: out(CUtexref), module: val(CUmodule), name: cstr());
             /// Finds a surface reference of a module by name.
-            absent 79 since 3000 capture allowed survives none =>
+            local 79 since 3000 capture allowed survives none
+                partial "of modules that come with PTX" =>
                 fn cuModuleGetSurfRef(
                     surf_ref: out(CUsurfref), module: val(CUmodule), name: cstr());
             // Libraries: modules of no particular context.
@@ -550,7 +552,7 @@ macro_rules! for_each_function {
                     function: val(CUfunction), offset: val(i32), ptr: bytes(bytes),
                     bytes: len(u32, ptr));
             /// Binds a texture reference to an old-style launch.
-            absent 112 since 2000 capture prohibited survives none =>
+            local 112 since 2000 capture prohibited survives none =>
                 fn cuParamSetTexRef(
                     function: val(CUfunction), texunit: val(i32), tex_ref: val(CUtexref));
             // Launches.
@@ -2132,124 +2134,124 @@ macro_rules! for_each_function {
                     tex_desc: struct_out(CUDA_TEXTURE_DESC), tex_object: val(CUtexObject));
             // Texture and surface references.
             /// Gives the array of a surface reference.
-            absent 455 since 3000 capture allowed survives none =>
+            local 455 since 3000 capture allowed survives none =>
                 fn cuSurfRefGetArray(array: out(CUarray), surf_ref: val(CUsurfref));
             /// Sets the array of a surface reference.
-            absent 456 since 3000 capture allowed survives replayed =>
+            call 456 since 3000 capture prohibited survives replayed =>
                 fn cuSurfRefSetArray(
                     surf_ref: val(CUsurfref), array: val(CUarray), flags: val(u32));
             /// Makes a texture reference.
-            absent 457 since 2000 capture prohibited survives replayed =>
+            local 457 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefCreate(tex_ref: new(CUtexref));
             /// Ends a texture reference.
-            absent 458 since 2000 capture prohibited survives replayed =>
+            call 458 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefDestroy(tex_ref: val(CUtexref));
             /// Gives the address of a texture reference. Form of CUDA 2.0.
-            absent 459 since 2000 capture allowed survives none =>
+            local 459 since 2000 capture allowed survives none =>
                 fn cuTexRefGetAddress(dptr: out(CUdeviceptr_v1), tex_ref: val(CUtexref));
             /// Gives the address of a texture reference. Form of CUDA 3.2.
-            absent 460 since 3020 capture allowed survives none =>
+            local 460 since 3020 capture allowed survives none =>
                 fn cuTexRefGetAddress_v2(dptr: out(CUdeviceptr), tex_ref: val(CUtexref));
             /// Gives what a texture reference does beyond an edge.
-            absent 461 since 2000 capture allowed survives none =>
+            local 461 since 2000 capture allowed survives none =>
                 fn cuTexRefGetAddressMode(
                     mode: out(CUaddress_mode), tex_ref: val(CUtexref), dim: val(i32));
             /// Gives the array of a texture reference.
-            absent 462 since 2000 capture allowed survives none =>
+            local 462 since 2000 capture allowed survives none =>
                 fn cuTexRefGetArray(array: out(CUarray), tex_ref: val(CUtexref));
             /// Gives the border colour of a texture reference.
-            absent 463 since 8000 capture allowed survives none =>
-                fn cuTexRefGetBorderColor(border_color: out(f32), tex_ref: val(CUtexref));
+            local 463 since 8000 capture allowed survives none =>
+                fn cuTexRefGetBorderColor(border_color: struct_out([f32; 4]), tex_ref: val(CUtexref));
             /// Gives how a texture reference interpolates.
-            absent 464 since 2000 capture allowed survives none =>
+            local 464 since 2000 capture allowed survives none =>
                 fn cuTexRefGetFilterMode(mode: out(CUfilter_mode), tex_ref: val(CUtexref));
             /// Gives the flags of a texture reference.
-            absent 465 since 2000 capture allowed survives none =>
+            local 465 since 2000 capture allowed survives none =>
                 fn cuTexRefGetFlags(flags: out(u32), tex_ref: val(CUtexref));
             /// Gives the element format of a texture reference.
-            absent 466 since 2000 capture allowed survives none =>
+            local 466 since 2000 capture allowed survives none =>
                 fn cuTexRefGetFormat(
                     format: out(CUarray_format), num_channels: out(i32), tex_ref: val(CUtexref));
             /// Gives the greatest anisotropy of a texture reference.
-            absent 467 since 5000 capture allowed survives none =>
+            local 467 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMaxAnisotropy(max_anisotropy: out(i32), tex_ref: val(CUtexref));
             /// Gives how a texture reference interpolates between mipmap levels.
-            absent 468 since 5000 capture allowed survives none =>
+            local 468 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmapFilterMode(mode: out(CUfilter_mode), tex_ref: val(CUtexref));
             /// Gives the bias of the mipmap level of a texture reference.
-            absent 469 since 5000 capture allowed survives none =>
+            local 469 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmapLevelBias(bias: out(f32), tex_ref: val(CUtexref));
             /// Gives the range of mipmap levels of a texture reference.
-            absent 470 since 5000 capture allowed survives none =>
+            local 470 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmapLevelClamp(
                     min_mipmap_level_clamp: out(f32), max_mipmap_level_clamp: out(f32),
                     tex_ref: val(CUtexref));
             /// Gives the array with mipmap levels of a texture reference.
-            absent 471 since 5000 capture allowed survives none =>
+            local 471 since 5000 capture allowed survives none =>
                 fn cuTexRefGetMipmappedArray(
                     mipmapped_array: out(CUmipmappedArray), tex_ref: val(CUtexref));
             /// Sets the linear memory of a texture reference. Form of CUDA 2.0.
-            absent 472 since 2000 capture allowed survives replayed =>
+            call 472 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetAddress(
                     byte_offset: out(u32), tex_ref: val(CUtexref), dptr: val(CUdeviceptr_v1),
                     bytes: val(u32));
             /// Sets the linear memory of a texture reference. Form of CUDA 3.2.
-            absent 473 since 3020 capture allowed survives replayed =>
+            call 473 since 3020 capture prohibited survives replayed =>
                 fn cuTexRefSetAddress_v2(
                     byte_offset: out(usize), tex_ref: val(CUtexref), dptr: val(CUdeviceptr),
                     bytes: val(usize));
             /// Sets the pitched memory of a texture reference. Form of CUDA 2.2.
-            absent 474 since 2020 capture allowed survives replayed =>
+            call 474 since 2020 capture prohibited survives replayed =>
                 fn cuTexRefSetAddress2D(
                     tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR_v1),
                     dptr: val(CUdeviceptr_v1), pitch: val(u32));
             /// Sets the pitched memory of a texture reference. Form of CUDA 3.2.
-            absent 475 since 3020 capture allowed survives replayed =>
+            call 475 since 3020 capture prohibited survives replayed =>
                 fn cuTexRefSetAddress2D_v2(
                     tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR),
                     dptr: val(CUdeviceptr), pitch: val(usize));
             /// Sets the pitched memory of a texture reference. Form of CUDA 4.1.
-            absent 476 since 4010 capture allowed survives replayed =>
+            call 476 since 4010 capture prohibited survives replayed =>
                 fn cuTexRefSetAddress2D_v3(
                     tex_ref: val(CUtexref), desc: struct_in(CUDA_ARRAY_DESCRIPTOR),
                     dptr: val(CUdeviceptr), pitch: val(usize));
             /// Sets what a texture reference does beyond an edge.
-            absent 477 since 2000 capture allowed survives replayed =>
+            call 477 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetAddressMode(
                     tex_ref: val(CUtexref), dim: val(i32), mode: val(CUaddress_mode));
             /// Sets the array of a texture reference.
-            absent 478 since 2000 capture allowed survives replayed =>
+            call 478 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetArray(tex_ref: val(CUtexref), array: val(CUarray), flags: val(u32));
             /// Sets the border colour of a texture reference.
-            absent 479 since 8000 capture allowed survives replayed =>
-                fn cuTexRefSetBorderColor(tex_ref: val(CUtexref), border_color: out(f32));
+            call 479 since 8000 capture prohibited survives replayed =>
+                fn cuTexRefSetBorderColor(tex_ref: val(CUtexref), border_color: struct_in([f32; 4]));
             /// Sets how a texture reference interpolates.
-            absent 480 since 2000 capture allowed survives replayed =>
+            call 480 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetFilterMode(tex_ref: val(CUtexref), mode: val(CUfilter_mode));
             /// Sets the flags of a texture reference.
-            absent 481 since 2000 capture allowed survives replayed =>
+            call 481 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetFlags(tex_ref: val(CUtexref), flags: val(u32));
             /// Sets the element format of a texture reference.
-            absent 482 since 2000 capture allowed survives replayed =>
+            call 482 since 2000 capture prohibited survives replayed =>
                 fn cuTexRefSetFormat(
                     tex_ref: val(CUtexref), format: val(CUarray_format),
                     num_packed_components: val(i32));
             /// Sets the greatest anisotropy of a texture reference.
-            absent 483 since 5000 capture allowed survives replayed =>
+            call 483 since 5000 capture prohibited survives replayed =>
                 fn cuTexRefSetMaxAnisotropy(tex_ref: val(CUtexref), max_anisotropy: val(u32));
             /// Sets how a texture reference interpolates between mipmap levels.
-            absent 484 since 5000 capture allowed survives replayed =>
+            call 484 since 5000 capture prohibited survives replayed =>
                 fn cuTexRefSetMipmapFilterMode(tex_ref: val(CUtexref), mode: val(CUfilter_mode));
             /// Sets the bias of the mipmap level of a texture reference.
-            absent 485 since 5000 capture allowed survives replayed =>
+            call 485 since 5000 capture prohibited survives replayed =>
                 fn cuTexRefSetMipmapLevelBias(tex_ref: val(CUtexref), bias: val(f32));
             /// Sets the range of mipmap levels of a texture reference.
-            absent 486 since 5000 capture allowed survives replayed =>
+            call 486 since 5000 capture prohibited survives replayed =>
                 fn cuTexRefSetMipmapLevelClamp(
                     tex_ref: val(CUtexref), min_mipmap_level_clamp: val(f32),
                     max_mipmap_level_clamp: val(f32));
             /// Sets the array with mipmap levels of a texture reference.
-            absent 487 since 5000 capture allowed survives replayed =>
+            call 487 since 5000 capture prohibited survives replayed =>
                 fn cuTexRefSetMipmappedArray(
                     tex_ref: val(CUtexref), mipmapped_array: val(CUmipmappedArray), flags: val(u32));
             // Tensor maps.

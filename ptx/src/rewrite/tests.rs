@@ -225,7 +225,7 @@ fn damage_never_panics() {
         let mut rewriter = Rewriter {
             words: words(&source[..end]),
             names: HashMap::from([(
-                "counter",
+                "counter".to_owned(),
                 Pointer {
                     pointer: "counter$openmps".into(),
                     linkage: ".visible",
@@ -238,5 +238,62 @@ fn damage_never_panics() {
             edits: Edits::default(),
         };
         let _ = rewriter.module();
+    }
+}
+
+const READS: &str = ".visible .entry k() {\n.reg .f32 %f<5>;\n.reg .b64 %rd1;\n.reg .b32 %r1;\n.reg .pred %p1;\n\
+    @%p1 tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [picture, {%f1, %f2}];\n\
+    txq.width.b32 %r1, [picture];\nsust.b.1d.b32.trap [target, {%r1}], {%r1};\nmov.b64 %rd1, picture;\nret; }\n";
+
+#[test]
+fn references_leave_variables_with_objects() {
+    let source = format!(
+        "{HEAD}.global .texref picture;\n.visible .global .surfref target;\n.global .attribute(.managed) .u32 m;\n{READS}"
+    );
+    let text = references(&source, Budget::default()).unwrap();
+    crate::parse(&text).unwrap();
+    for expected in [
+        ".visible .global .align 8 .b64 picture$texture;\n",
+        ".visible .global .align 8 .b64 target$surface;\n",
+        // Left to whoever rewrites all.
+        ".global .attribute(.managed) .u32 m;\n",
+        "{ .reg .b64 %openmps0; ld.global.b64 %openmps0, [picture$texture]; \
+            @%p1 tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%openmps0, {%f1, %f2}]; }\n",
+        "[picture$texture]; txq.width.b32 %r1, [%openmps0]; }\n",
+        "[target$surface]; sust.b.1d.b32.trap [%openmps0, {%r1}], {%r1}; }\n",
+        "[picture$texture]; mov.b64 %rd1, %openmps0; }\n",
+    ] {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
+    let all = rewrite(&source, "", &[], Budget::default()).unwrap();
+    assert_eq!(all.managed.len(), 1);
+    assert!(all.text.contains(".b64 picture$texture;"));
+    assert!(all.text.contains(".b64 m$openmps;"));
+}
+
+#[test]
+fn references_of_other_modules_are_theirs() {
+    let text = references(
+        &format!("{HEAD}.extern .global .texref a;\n.weak .global .texref b;\n"),
+        Budget::default(),
+    );
+    let text = text.unwrap();
+    assert!(text.contains(".extern .global .align 8 .b64 a$texture;"));
+    assert!(text.contains(".weak .global .align 8 .b64 b$texture;"));
+}
+
+#[test]
+fn references_that_are_no_plain_variables_are_refused() {
+    for source in [
+        ".global .texref t = { addr_mode_0 = clamp_to_edge };",
+        ".global .texref t[4];",
+        ".global .texref a, b;",
+        ".visible .entry k(.param .texref t) { ret; }",
+        ".global .samplerref s;",
+        ".global .texref t;\n.global .b64 address[1] = {t};",
+        ".texref",
+    ] {
+        let refused = references(&format!("{HEAD}{source}"), Budget::default()).unwrap_err();
+        assert!(refused.line >= 4, "{refused}");
     }
 }

@@ -10,5 +10,6 @@ mod green;
 mod links;
 mod memory;
 mod old_launches;
+mod references;
 mod streams;
 mod tensor_maps;
