@@ -81,24 +81,18 @@ pub fn open_directory(path: &Path) -> Result<(), String> {
 }
 
 /// Makes the directory of a daemon of root's, and those above it that are missing, or finds it there: one in
-/// which no other user can put anything, nor anything in its place. One that is there keeps its mode.
+/// which no other user can put anything in the place of the daemon's files, nor of itself. One that is there keeps
+/// its mode. A sticky one that everybody may write to is taken, as a container's volume in memory is such a one:
+/// what the daemon has made there stays, but another user may be there before it.
 ///
 /// # Errors
 /// In words, with the directory or link that somebody else could change, and what to do.
 pub(crate) fn directory_of_root(path: &Path) -> Result<(), String> {
     let advice =
         "remove it, or set CUDA_MPS_PIPE_DIRECTORY to a directory that only root can write to";
-    let at = safe_directory(path, |owner| is_trusted(owner) || is_from_outside(owner))
-        .map_err(|what| format!("{what}; {advice}"))?;
-    let found = std::fs::symlink_metadata(&at);
-    let found = found.map_err(|error| format!("{}: {error}", at.display()))?;
-    if found.mode() & 0o002 != 0 {
-        return Err(format!(
-            "every user may write to {}, and could make the daemon's files before it does; {advice}",
-            at.display()
-        ));
-    }
-    Ok(())
+    safe_directory(path, |owner| is_trusted(owner) || is_from_outside(owner))
+        .map(drop)
+        .map_err(|what| format!("{what}; {advice}"))
 }
 
 /// Whether an owner has no number in our user namespace: then the namespace was made by somebody who could
@@ -408,12 +402,12 @@ mod tests {
         let pipe = root.path().join("pipe");
         // Below /tmp, where everybody can make files of their own and touch no others.
         directory_of_root(&pipe).unwrap();
-        for mode in [0o700, 0o755, 0o775] {
+        for mode in [0o700, 0o755, 0o775, 0o1777] {
             set_mode(&pipe, mode);
             directory_of_root(&pipe).unwrap();
             assert_eq!(mode_of(&pipe), mode, "kept");
         }
-        for mode in [0o777, 0o1777, 0o702] {
+        for mode in [0o777, 0o702] {
             set_mode(&pipe, mode);
             let told = directory_of_root(&pipe).unwrap_err();
             assert!(told.contains("every user may write to"), "{told}");
