@@ -277,9 +277,19 @@ mod tests {
         }
     }
 
+    /// A directory of the test's own. Made as everything else is whose mode matters: other tests' threads change
+    /// the process's umask.
+    fn folder() -> tempfile::TempDir {
+        with_mode(0o755, tempfile::tempdir).unwrap()
+    }
+
+    fn make(path: impl AsRef<Path>) {
+        with_mode(0o755, || std::fs::create_dir_all(path)).unwrap();
+    }
+
     #[test]
     fn the_log_directory_is_not_where_the_fifo_is() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let pipe = root.path().join("pipe");
         for log in [pipe.join("log/"), pipe.join("log/more")] {
             let pipe = pipe.clone();
@@ -288,7 +298,7 @@ mod tests {
             assert!(told.contains("FIFO"), "{told}");
         }
         assert!(!pipe.exists(), "nothing was made");
-        std::fs::create_dir_all(pipe.join("log")).unwrap();
+        make(pipe.join("log"));
         let told = Instance::claim(directories(root.path()), false).unwrap_err();
         assert!(
             told.contains("FIFO") && told.contains("directory"),
@@ -301,7 +311,7 @@ mod tests {
 
     #[test]
     fn one_daemon_a_directory_and_files_as_tools_expect_them() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let directories = directories(root.path());
         let instance = Instance::claim(directories.clone(), false).unwrap();
         assert_eq!(
@@ -343,9 +353,9 @@ mod tests {
             eprintln!("skipped: this is about a daemon of root's");
             return;
         }
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let directories = directories(root.path());
-        std::fs::create_dir(&directories.pipe).unwrap();
+        make(&directories.pipe);
         std::fs::set_permissions(&directories.pipe, Permissions::from_mode(0o777)).unwrap();
         let told = Instance::claim(directories.clone(), false).unwrap_err();
         assert!(told.contains("every user may write to"), "{told}");
@@ -357,9 +367,9 @@ mod tests {
 
     #[test]
     fn links_in_place_of_files_are_not_followed() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let directories = directories(root.path());
-        std::fs::create_dir_all(&directories.pipe).unwrap();
+        make(&directories.pipe);
         let precious = root.path().join("precious");
         std::fs::write(&precious, "kept").unwrap();
         std::fs::set_permissions(&precious, Permissions::from_mode(0o600)).unwrap();
@@ -384,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_path_that_just_fits_is_served() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let short = directories(root.path());
         let room = PATH_MAX - short.control_socket().as_os_str().len();
         let pipe = short
@@ -398,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_too_long_is_said_with_its_length() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let long = directories(&root.path().join("x".repeat(120)));
         let error = Instance::claim(long.clone(), false).unwrap_err();
         assert!(error.contains("107"), "{error}");
@@ -407,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         std::fs::write(root.path().join("pipe"), "a file").unwrap();
         let error = Instance::claim(directories(root.path()), false).unwrap_err();
         assert!(error.contains("pipe"), "{error}");

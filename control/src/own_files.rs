@@ -313,6 +313,16 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{chown, symlink};
 
+    /// A directory of the test's own. Made as everything else is whose mode matters: other tests' threads change
+    /// the process's umask.
+    fn folder() -> tempfile::TempDir {
+        with_mode(0o755, tempfile::tempdir).unwrap()
+    }
+
+    fn make(path: impl AsRef<Path>) {
+        with_mode(0o755, || std::fs::create_dir_all(path)).unwrap();
+    }
+
     fn mode_of(path: &Path) -> u32 {
         std::fs::metadata(path).unwrap().mode() & 0o7777
     }
@@ -323,7 +333,7 @@ mod tests {
 
     #[test]
     fn directories_are_made_for_all_and_through_our_own_links() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let path = root.path().join("a/b");
         open_directory(&path).unwrap();
         assert_eq!(
@@ -348,9 +358,9 @@ mod tests {
 
     #[test]
     fn a_directory_in_which_everybody_may_replace_files_is_refused() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let open = root.path().join("open");
-        std::fs::create_dir(&open).unwrap();
+        make(&open);
         set_mode(&open, 0o777);
         for path in [open.clone(), open.join("pipe")] {
             let told = open_directory(&path).unwrap_err();
@@ -368,9 +378,9 @@ mod tests {
             eprintln!("skipped: only root can make another user's files");
             return;
         }
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let secret = root.path().join("secret");
-        std::fs::create_dir(&secret).unwrap();
+        make(&secret);
         set_mode(&secret, 0o700);
         let planted = root.path().join("planted");
         symlink(&secret, &planted).unwrap();
@@ -380,7 +390,7 @@ mod tests {
         assert_eq!(mode_of(&secret), 0o700);
 
         let theirs = root.path().join("theirs");
-        std::fs::create_dir(&theirs).unwrap();
+        make(&theirs);
         chown(&theirs, Some(1000), None).unwrap();
         let told = open_directory(&theirs.join("pipe")).unwrap_err();
         assert!(told.contains("theirs belongs to user 1000"), "{told}");
@@ -398,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_daemon_of_roots_is_only_where_nobody_else_can_write() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let pipe = root.path().join("pipe");
         // Below /tmp, where everybody can make files of their own and touch no others.
         directory_of_root(&pipe).unwrap();
@@ -440,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_fifo_is_no_file_to_append_to() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let fifo = root.path().join("x.log");
         let mode = rustix::fs::Mode::from_raw_mode(0o666);
         let kind = rustix::fs::FileType::Fifo;
@@ -452,7 +462,7 @@ mod tests {
 
     #[test]
     fn what_replaces_a_file_follows_no_link() {
-        let root = tempfile::tempdir().unwrap();
+        let root = folder();
         let (precious, path) = (root.path().join("precious"), root.path().join("x.json"));
         std::fs::write(&precious, "kept").unwrap();
         for name in ["x.json", "x.new"] {
