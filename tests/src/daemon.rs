@@ -251,8 +251,28 @@ pub fn succeed(command: &mut Command) -> String {
     out.into_owned()
 }
 
-/// How many threads and open files a process has.
+/// As [`threads_and_files`], once they stay as many: what a server closes, it closes on a thread of its own.
+pub fn settled_threads_and_files(process: u32) -> (usize, usize) {
+    let mut last = threads_and_files(process);
+    eventually("a process is at rest", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = threads_and_files(process);
+        std::mem::replace(&mut last, now) == now
+    });
+    last
+}
+
+/// How many threads and open files a process has. Those that close descriptors do not count: they come with the
+/// first that was left in a socket, a few at most, and stay.
 pub fn threads_and_files(process: u32) -> (usize, usize) {
-    let count = |what| fs::read_dir(format!("/proc/{process}/{what}")).map_or(0, Iterator::count);
-    (count("task"), count("fd"))
+    let list = |what| {
+        fs::read_dir(format!("/proc/{process}/{what}"))
+            .into_iter()
+            .flatten()
+    };
+    let counts = |thread: &PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name != "closer\n")
+    };
+    let threads = list("task").filter_map(|thread| Some(thread.ok()?.path()));
+    (threads.filter(counts).count(), list("fd").count())
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_endings");
 
@@ -94,7 +94,7 @@ fn however_a_program_ends_in_the_middle_of_a_feature_it_leaves_nothing() {
     let free = memory();
     let server = daemon.server();
     nobody();
-    let before = (threads_and_files(server), files(&daemon));
+    let before = (settled_threads_and_files(server), files(&daemon));
     let features = listed(&[]);
     assert!(features.len() >= 20, "{features:?}");
     for feature in &features {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
 
 fn spawn(command: &mut Command) -> Child {
     command
@@ -64,7 +64,7 @@ fn clients_killed_at_any_moment_leave_nothing() {
     succeed(&mut daemon.probe(&["work", "1"]));
     let server = daemon.server();
     eventually("the first client is gone", || daemon.clients().is_empty());
-    let before = threads_and_files(server);
+    let before = settled_threads_and_files(server);
     let mut innocent = spawn(&mut daemon.probe(&["survive"]));
     first_line(&mut innocent);
     let mut moment = 0x2545_F491_4F6C_DD1Du64;
@@ -105,7 +105,7 @@ fn whatever_happens_within_a_host_function_or_a_capture_leaves_nothing() {
     succeed(&mut daemon.probe(&["work", "1"]));
     let server = daemon.server();
     eventually("the first client is gone", || daemon.clients().is_empty());
-    let before = threads_and_files(server);
+    let before = settled_threads_and_files(server);
     for task in ["in-function", "in-capture"] {
         assert_eq!(succeed(&mut daemon.probe(&[task, "exit"])), "ok\n");
         assert_eq!(succeed(&mut daemon.probe(&[task, "fork"])), "ok\n");

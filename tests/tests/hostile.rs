@@ -12,7 +12,7 @@ use cuda_abi::operations::{
     ContextCreate, Copy, HostFree, ImagePut, Launch, MemAlloc, MemFree, MemInfo, ModuleLoad,
     ModuleUnload, StreamCreate, StreamDestroy, StreamWait, Write,
 };
-use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
 use transport::handshake::{
     ClientFields, Hello, Packet, Purpose, VERSION, Version, Welcome, fingerprint,
 };
@@ -497,7 +497,7 @@ fn liars_leave_nothing_behind() {
     succeed(&mut daemon.probe(&["work", "1"]));
     let server = daemon.server();
     eventually("the first client is gone", || daemon.clients().is_empty());
-    let before = threads_and_files(server);
+    let before = settled_threads_and_files(server);
     for _ in 0..20 {
         let liar = Liar::attach(&daemon);
         liar.end

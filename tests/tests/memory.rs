@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use tests::daemon::{Daemon, eventually, succeed, threads_and_files};
+use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
 use transport::socket::Listener;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_memories");
@@ -146,7 +146,7 @@ fn clients_killed_with_memory_of_any_kind_leave_nothing() {
     let free = free_memory(&daemon);
     let server = daemon.server();
     eventually("the first client is gone", || daemon.clients().is_empty());
-    let before = threads_and_files(server);
+    let before = settled_threads_and_files(server);
     for kind in [
         "managed",
         "registered",

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -108,8 +108,15 @@ fn trap(to: &Connection) -> Option<TcpStream> {
     let sent = to.send(b"x", &[socket.as_fd()]);
     match sent {
         Ok(()) => {
+            let own = std::fs::read_link(format!("/proc/self/fd/{}", socket.as_raw_fd())).unwrap();
             // Ours is the last if the other end was quick.
             std::thread::spawn(move || drop(socket));
+            // A program that is started while it is open has a copy, and its start would wait for that one.
+            until("it is closed here", || {
+                let open = std::fs::read_dir("/proc/self/fd").unwrap();
+                let mut links = open.filter_map(|one| std::fs::read_link(one.ok()?.path()).ok());
+                links.all(|link| link != own)
+            });
             Some(peer)
         }
         Err(error) => {

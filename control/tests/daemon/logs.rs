@@ -18,8 +18,12 @@ crate::harness::tests! {
 fn a_ping_leaves_no_line() {
     let rig = Rig::new();
     rig.ask("get_server_list");
+    // That the connection is over is noticed after the answer.
+    until("the first command is over", || {
+        let log = rig.control_log();
+        log.contains("Accepting connection...") && log.contains("UI closed")
+    });
     let (log, events) = (rig.control_log(), rig.events("command").len());
-    assert!(log.contains("Accepting connection...") && log.contains("UI closed"));
     for _ in 0..3 {
         let answer = rig.control(&["ping"], None);
         assert!(answer.status.success());
