@@ -12,11 +12,10 @@ use cuda_abi::types::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB, CUDA_RESOURCE_VIEW_DESC,
     CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUdevice_attribute, CUfilter_mode,
 };
-use engine::CUresult;
+use engine::{Bound, CUresult, Charge};
 
 use crate::context::Context;
 use crate::exec::{Edge, Format, Level, Source, Surface, Texels, Texture};
-use crate::memory::Budget;
 
 /// Flags of a texture that mean something here; the others are hints about speed and cube edges.
 const KNOWN_FLAGS: u32 = 0x7f;
@@ -85,20 +84,8 @@ pub(crate) struct Array {
     pub(crate) shape: Shape,
     pub(crate) context: Arc<Context>,
     pub(crate) texels: Arc<Texels>,
-    _taken: Taken,
-}
-
-/// Bytes taken of a device.
-#[derive(Debug)]
-struct Taken {
-    budget: Arc<Budget>,
-    bytes: u64,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
-    }
+    /// Of what the device has.
+    _taken: Charge,
 }
 
 impl Array {
@@ -110,15 +97,14 @@ impl Array {
     pub(crate) fn new(
         request: &ArrayCreate,
         context: Arc<Context>,
-        budget: &Arc<Budget>,
+        budget: &Arc<Bound>,
     ) -> Result<Self, CUresult> {
         let shape = Shape::of(request)?;
         let bytes = shape.bytes();
-        budget.take(bytes)?;
-        let taken = Taken {
-            budget: Arc::clone(budget),
-            bytes,
-        };
+        let mut taken = Charge::new(Arc::clone(budget));
+        if !taken.grow(bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
         let texels = Texels::new(bytes).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(Self {
             shape,

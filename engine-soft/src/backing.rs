@@ -12,12 +12,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use engine::{CUresult, Owner, Window, arena};
+use engine::{Bound, CUresult, Charge, Owner, Window, arena};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::memory::Budget;
 use crate::sync::lock;
 
 /// Mappings that the system gives a process where it does not say.
@@ -73,7 +72,7 @@ impl Drop for Counted {
 pub(crate) struct Backing {
     window: Window,
     file: OwnedFd,
-    budget: Arc<Budget>,
+    budget: Arc<Bound>,
     kept: Mutex<Kept>,
     /// What is mapped over the window's own memory, by first address.
     physical: Mutex<BTreeMap<u64, Mapped>>,
@@ -114,8 +113,8 @@ pub(crate) struct SharedBlock {
 #[derive(Debug)]
 pub(crate) struct Physical {
     file: OwnedFd,
-    bytes: u64,
-    budget: Arc<Budget>,
+    /// Of what the device has.
+    taken: Charge,
 }
 
 fn memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
@@ -135,7 +134,7 @@ impl Backing {
     /// Maps a window's memory at its addresses.
     pub(crate) fn map(
         window: Window,
-        budget: &Arc<Budget>,
+        budget: &Arc<Bound>,
         addresses: &Arc<dyn Owner>,
         mappings: &Arc<Mappings>,
         counted: Option<Counted>,
@@ -207,7 +206,7 @@ impl Backing {
         let mut kept = lock(&self.kept);
         kept.left = true;
         let shared = kept.granules.len() as u64 * arena::GRANULE;
-        self.budget.give_back(committed.saturating_sub(shared));
+        self.budget.give(committed.saturating_sub(shared));
         if shared == 0 {
             return; // The whole window goes, as soon as the last work does.
         }
@@ -240,7 +239,7 @@ impl Backing {
         let fits = offset.is_multiple_of(arena::GRANULE)
             && offset
                 .checked_add(at.bytes)
-                .is_some_and(|end| end <= memory.bytes);
+                .is_some_and(|end| end <= memory.taken.amount());
         if occupied || !fits || !self.window.contains(at.base, at.bytes) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -384,7 +383,7 @@ impl Drop for SharedBlock {
                     base: granule,
                     bytes: arena::GRANULE,
                 });
-                self.backing.budget.give_back(arena::GRANULE);
+                self.backing.budget.give(arena::GRANULE);
             }
         }
     }
@@ -395,27 +394,15 @@ impl Physical {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for what is not made of granules, CUDA_ERROR_OUT_OF_MEMORY.
-    pub(crate) fn new(budget: &Arc<Budget>, bytes: u64) -> Result<Arc<Self>, CUresult> {
+    pub(crate) fn new(budget: &Arc<Bound>, bytes: u64) -> Result<Arc<Self>, CUresult> {
         if bytes == 0 || !bytes.is_multiple_of(arena::GRANULE) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        budget.take(bytes)?;
-        match memfd("openmps-physical", bytes) {
-            Ok(file) => Ok(Arc::new(Self {
-                file,
-                bytes,
-                budget: Arc::clone(budget),
-            })),
-            Err(_) => {
-                budget.give_back(bytes);
-                Err(CUresult::ERROR_OUT_OF_MEMORY)
-            }
+        let mut taken = Charge::new(Arc::clone(budget));
+        if !taken.grow(bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-    }
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        self.budget.give_back(self.bytes);
+        let file = memfd("openmps-physical", bytes).map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
+        Ok(Arc::new(Self { file, taken }))
     }
 }

@@ -131,7 +131,7 @@ impl Client for SoftClient {
         self.shared
             .budgets
             .get(device as usize)
-            .map_or(0, |budget| budget.free())
+            .map_or(0, |budget| budget.left())
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {

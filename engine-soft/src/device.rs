@@ -8,7 +8,6 @@ use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, arena, mac
 
 use crate::client::{SoftClient, check_percentage};
 use crate::exec::REGISTERS_PER_SM;
-use crate::memory::Budget;
 use crate::module::ImageCache;
 use crate::scheduler::Pool;
 
@@ -79,7 +78,9 @@ pub struct SoftEngine {
 /// What the clients of an engine share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) budgets: Vec<Arc<Budget>>,
+    /// What clients take of each device's memory, within what all devices, and others, take of the machine's,
+    /// which may be less than theirs together.
+    pub(crate) budgets: Vec<Arc<Bound>>,
     /// What memory of all of them is taken of.
     pub(crate) machine: Arc<Bound>,
     pub(crate) images: ImageCache,
@@ -129,7 +130,7 @@ impl SoftEngine {
             shared: Arc::new(Shared {
                 budgets: numbers
                     .clone()
-                    .map(|_| Arc::new(Budget::new(memory, &machine)))
+                    .map(|_| Arc::new(Bound::within(&machine, memory)))
                     .collect(),
                 machine,
                 images: ImageCache::default(),

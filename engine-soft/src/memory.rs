@@ -24,51 +24,6 @@ use crate::copy;
 use crate::exec;
 use crate::sync::lock;
 
-/// What one device has: bytes in all and bytes that clients have taken. All devices' memory is this
-/// machine's, which may have less than they together.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    total: u64,
-    taken: AtomicU64,
-    /// What all devices, and others, take of the machine.
-    machine: Arc<Bound>,
-}
-
-impl Budget {
-    /// What a device has.
-    pub(crate) fn new(total: u64, machine: &Arc<Bound>) -> Self {
-        Self {
-            total,
-            taken: AtomicU64::new(0),
-            machine: Arc::clone(machine),
-        }
-    }
-
-    pub(crate) fn free(&self) -> u64 {
-        let own = self.total - self.taken.load(Ordering::Relaxed);
-        own.min(self.machine.left())
-    }
-
-    /// Takes bytes of the device, if it has them, and the machine has.
-    pub(crate) fn take(&self, bytes: u64) -> Result<(), CUresult> {
-        self.taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
-                taken.checked_add(bytes).filter(|&all| all <= self.total)
-            })
-            .map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
-        if !self.machine.take(bytes) {
-            self.taken.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(CUresult::ERROR_OUT_OF_MEMORY);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn give_back(&self, bytes: u64) {
-        self.taken.fetch_sub(bytes, Ordering::Relaxed);
-        self.machine.give(bytes);
-    }
-}
-
 /// Counts what of a client is still mapped, so that its end can wait for the last piece of work.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
@@ -133,7 +88,7 @@ struct Extra {
 /// One device's part of a client's memory.
 #[derive(Debug)]
 struct DevicePart {
-    budget: Arc<Budget>,
+    budget: Arc<Bound>,
     /// What a kernel on this device may touch: its windows and the host's, and what else it was let.
     space: Arc<exec::AddressSpace>,
 }
@@ -155,7 +110,7 @@ impl Span {
     fn map(
         device: usize,
         window: Window,
-        budget: &Arc<Budget>,
+        budget: &Arc<Bound>,
         addresses: &Arc<dyn Owner>,
         mappings: &Arc<Mappings>,
         mapped: &Arc<Mapped>,
@@ -213,7 +168,7 @@ impl ClientMemory {
     /// or overlap; CUDA_ERROR_OUT_OF_MEMORY if the system refuses the mapping.
     pub(crate) fn new(
         windows: &[Window],
-        budgets: &[Arc<Budget>],
+        budgets: &[Arc<Bound>],
         addresses: &Arc<dyn Owner>,
         host: &Region,
         staging: &Region,
@@ -535,7 +490,9 @@ impl ClientMemory {
         if let Some(span) = self.span_of(range) {
             span.backing.settle(range)?;
             let missing = range.bytes - span.table.valid_bytes(range.base, range.bytes);
-            self.devices[span.device].budget.take(missing)?;
+            if !self.devices[span.device].budget.take(missing) {
+                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+            }
             span.committed.fetch_add(missing, Ordering::Relaxed);
             span.table.set_valid(range.base, range.bytes, true);
             Ok(())
@@ -572,7 +529,7 @@ impl ClientMemory {
             span.table.set_valid(range.base, range.bytes, false);
             span.backing.punch(range);
             span.committed.fetch_sub(given, Ordering::Relaxed);
-            self.devices[span.device].budget.give_back(given);
+            self.devices[span.device].budget.give(given);
         } else if self.host.contains(range.base, range.bytes) {
             self.host_table.set_valid(range.base, range.bytes, false);
             // The file is not ours, so the pages go by way of the mapping. Should the owner have
