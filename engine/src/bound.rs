@@ -6,6 +6,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// A part of a whole, as `(3, 4)` is three quarters.
+#[must_use]
+pub const fn part(whole: u64, (part, of): (u64, u64)) -> u64 {
+    (whole / of).saturating_mul(part)
+}
+
 /// So much may be taken, and so much is.
 #[derive(Debug)]
 pub struct Bound {

@@ -43,7 +43,13 @@ pub fn serve() -> ExitCode {
     let result = from_environment().and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
-        server::run_gated(daemon, engine, log, gate, held_memory()?)?;
+        server::run_gated(
+            daemon,
+            engine,
+            log,
+            gate,
+            size_variable("OPENMPS_SERVER_MEMORY")?,
+        )?;
         // Threads that have said that they are done may not quite be.
         let until = Instant::now() + LAST_THREADS;
         while left.strong_count() > 0 && Instant::now() < until {
@@ -70,14 +76,13 @@ pub fn serve() -> ExitCode {
     }
 }
 
-/// How much of its own memory a server holds for clients, if the environment says so.
-fn held_memory() -> Result<Option<u64>> {
-    let Some(text) = variable("OPENMPS_SERVER_MEMORY") else {
+/// The bytes that a variable of the environment asks for, if it is set.
+fn size_variable(name: &str) -> Result<Option<u64>> {
+    let Some(text) = variable(name) else {
         return Ok(None);
     };
     let bytes = size_in_bytes(&text);
-    let bytes = bytes
-        .with_context(|| format!("OPENMPS_SERVER_MEMORY={text} is no size such as 512M or 4G"))?;
+    let bytes = bytes.with_context(|| format!("{name}={text} is no size such as 512M or 4G"))?;
     Ok(Some(bytes))
 }
 
@@ -288,9 +293,8 @@ fn soft_config() -> Result<(Config, Vec<u32>)> {
             .with_context(|| format!("OPENMPS_SOFT_DEVICES={text} is no number of devices"))
     })?;
     let mut config = Config::with_devices(devices);
-    if let Some(text) = variable("OPENMPS_SOFT_MEMORY") {
-        config.memory = size_in_bytes(&text)
-            .with_context(|| format!("OPENMPS_SOFT_MEMORY={text} is no size such as 512M or 4G"))?;
+    if let Some(bytes) = size_variable("OPENMPS_SOFT_MEMORY")? {
+        config.memory = bytes;
     }
     if let Some(text) = variable("OPENMPS_SOFT_OVERCOMMIT") {
         config.machine = match text.trim() {

@@ -9,10 +9,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use engine::bound::part;
 use engine::{Bound, machine};
 
 /// The part of the machine's memory, or of the control group's, that is held for all clients.
-const PART: u64 = 6;
+const PART: (u64, u64) = (1, 6);
 /// But this much in any case: programs begin with less.
 const LEAST: u64 = 256 << 20;
 /// The part of that for one client, and for the clients of a group.
@@ -31,22 +32,18 @@ impl HeldMemory {
     /// process may have of it.
     #[must_use]
     pub fn new(bytes: Option<u64>) -> Self {
-        let part = || machine::memory().map_or(u64::MAX, |all| (all / PART).max(LEAST));
+        let of_machine = || machine::memory().map_or(u64::MAX, |all| part(all, PART).max(LEAST));
         Self {
-            all: Arc::new(Bound::new(bytes.unwrap_or_else(part))),
+            all: Arc::new(Bound::new(bytes.unwrap_or_else(of_machine))),
             groups: Mutex::default(),
         }
-    }
-
-    fn part(&self, (part, of): (u64, u64)) -> u64 {
-        self.all.most() / of * part
     }
 
     /// What may be held for a new client, of a group or of none.
     #[must_use]
     pub fn client(&self, group: Option<u32>) -> Arc<Bound> {
         let outer = group.map_or_else(|| Arc::clone(&self.all), |number| self.group(number));
-        Arc::new(Bound::within(&outer, self.part(CLIENT)))
+        Arc::new(Bound::within(&outer, part(self.all.most(), CLIENT)))
     }
 
     fn group(&self, number: u32) -> Arc<Bound> {
@@ -55,7 +52,7 @@ impl HeldMemory {
         if let Some(group) = groups.get(&number).and_then(Weak::upgrade) {
             return group;
         }
-        let group = Arc::new(Bound::within(&self.all, self.part(GROUP)));
+        let group = Arc::new(Bound::within(&self.all, part(self.all.most(), GROUP)));
         groups.insert(number, Arc::downgrade(&group));
         group
     }

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use engine::bound::part;
 use engine::{Bound, machine};
 
 /// Of the memory that there is, the part that clients may have so, as a fraction: what the programs, the
@@ -19,10 +20,6 @@ const CLIENT: (u64, u64) = (3, 4);
 /// What all clients may have together, and have.
 #[derive(Debug)]
 pub struct Pinned(Arc<Bound>);
-
-fn part(all: u64, (part, of): (u64, u64)) -> u64 {
-    (all / of).saturating_mul(part)
-}
 
 impl Pinned {
     /// A part of what this machine has, or of what this process may have of it. Without a bound where

@@ -46,6 +46,8 @@ struct Product {
     program: PathBuf,
     libraries: [Library; 2],
     version: String,
+    /// The bill of materials, as text.
+    bill: String,
     /// The libc that the program needs.
     libc: Version,
     /// How dpkg-deb packs it: what is only tried need not be small.
@@ -199,12 +201,14 @@ fn build(debug: bool) -> Result<Product> {
     for (library, ..) in &libraries {
         libc = libc.max(libc_of(library)?);
     }
+    let version = env!("CARGO_PKG_VERSION").to_owned();
     Ok(Product {
         libc,
         packing: if debug { &["-Zgzip", "-z1"] } else { &["-Zxz"] },
         program,
         libraries,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        bill: sbom::text(&version)?,
+        version,
     })
 }
 
@@ -370,10 +374,7 @@ fn debian(product: &Product, folder: &Path) -> Result<PathBuf> {
         &copyright.join("CHANGELOG.md"),
         0o644,
     )?;
-    fs::write(
-        copyright.join("sbom.cdx.json"),
-        sbom::text(&product.version)?,
-    )?;
+    fs::write(copyright.join("sbom.cdx.json"), &product.bill)?;
     let control = tree.join("DEBIAN");
     fs::create_dir_all(&control)?;
     fs::write(
@@ -442,10 +443,7 @@ fn wheel(product: &Product, folder: &Path) -> Result<PathBuf> {
     // Where PEP 770 has them.
     let bills = facts.join("sboms");
     fs::create_dir_all(&bills)?;
-    fs::write(
-        bills.join("openmps.cdx.json"),
-        sbom::text(&product.version)?,
-    )?;
+    fs::write(bills.join("openmps.cdx.json"), &product.bill)?;
     let wheel = folder.join(format!("{name}-{tag}.whl"));
     run(Command::new("python3")
         .args(["-c", include_str!("package/wheel.py")])

@@ -25,18 +25,22 @@ fn create(handle: &Out<CUarray>, descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcom
     handle.set(CUarray::from_bits(array))
 }
 
-pub(crate) fn cuArrayCreate(
-    handle: Out<CUarray>,
-    allocate_array: In<CUDA_ARRAY_DESCRIPTOR_v1>,
-) -> Outcome {
-    let old = allocate_array.get()?;
-    let wide = CUDA_ARRAY_DESCRIPTOR {
+/// What the first release of CUDA had in 32 bits.
+pub(super) fn widened(old: &CUDA_ARRAY_DESCRIPTOR_v1) -> CUDA_ARRAY_DESCRIPTOR {
+    CUDA_ARRAY_DESCRIPTOR {
         Width: old.Width as usize,
         Height: old.Height as usize,
         Format: old.Format,
         NumChannels: old.NumChannels,
-    };
-    cuArrayCreate_v2(handle, In::of(&wide))
+    }
+}
+
+pub(crate) fn cuArrayCreate(
+    handle: Out<CUarray>,
+    allocate_array: In<CUDA_ARRAY_DESCRIPTOR_v1>,
+) -> Outcome {
+    let descriptor = widened(&allocate_array.get()?);
+    cuArrayCreate_v2(handle, In::of(&descriptor))
 }
 
 pub(crate) fn cuArrayCreate_v2(

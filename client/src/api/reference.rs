@@ -287,13 +287,7 @@ pub(crate) fn cuTexRefSetAddress2D(
     dptr: CUdeviceptr_v1,
     pitch: u32,
 ) -> Outcome {
-    let desc = desc.get()?;
-    let desc = CUDA_ARRAY_DESCRIPTOR {
-        Width: desc.Width as usize,
-        Height: desc.Height as usize,
-        Format: desc.Format,
-        NumChannels: desc.NumChannels,
-    };
+    let desc = super::array::widened(&desc.get()?);
     cuTexRefSetAddress2D_v3(tex_ref, In::of(&desc), u64::from(dptr), pitch as usize)
 }
 
