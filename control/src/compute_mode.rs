@@ -257,15 +257,21 @@ pub struct SoftwareModes {
 }
 
 impl SoftwareModes {
-    /// The modes of the devices with these numbers, in OPENMPS_STATE_DIRECTORY or /var/lib/openmps. They
+    /// The modes of the devices with these numbers, in [`SoftwareModes::directory`]. They
     /// are named by their numbers there, since their UUIDs are others in each container.
     #[must_use]
     pub fn new(devices: Vec<u32>) -> Self {
-        let directory = std::env::var_os("OPENMPS_STATE_DIRECTORY").filter(|it| !it.is_empty());
         Self {
-            directory: directory.map_or_else(|| "/var/lib/openmps".into(), PathBuf::from),
+            directory: Self::directory(),
             devices,
         }
+    }
+
+    /// Where they are: OPENMPS_STATE_DIRECTORY or /var/lib/openmps.
+    #[must_use]
+    pub fn directory() -> PathBuf {
+        let directory = std::env::var_os("OPENMPS_STATE_DIRECTORY").filter(|it| !it.is_empty());
+        directory.map_or_else(|| "/var/lib/openmps".into(), PathBuf::from)
     }
 
     fn file(&self) -> PathBuf {

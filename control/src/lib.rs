@@ -3,7 +3,7 @@
 //! It holds no CUDA, so that no fault of a device or an engine can reach it, and is the one place
 //! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
 //!
-//! * `start`: becoming the daemon; `instance`: its lock and files; `directories`: their names; `own_files`: how
+//! * `start`: becoming the daemon; `confinement`: what the kernel refuses to it from then on; `instance`: its lock and files; `directories`: their names; `own_files`: how
 //!   they are written where other users can write too;
 //! * `daemon`: the event loop, `source`: what it waits for; `connections`: those who have not said what they want;
 //!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
@@ -23,6 +23,7 @@ mod ask;
 mod changes;
 mod commands;
 pub mod compute_mode;
+mod confinement;
 mod connections;
 mod daemon;
 pub mod directories;
@@ -72,6 +73,8 @@ pub struct Machine {
     pub start_server: fn() -> Command,
     /// Opens the devices' compute modes.
     pub open_modes: compute_mode::OpenModes,
+    /// Whether a server may drive hardware, whose driver makes system calls that nobody here knows.
+    pub drives_hardware: fn() -> bool,
 }
 
 /// Does what the arguments (without the program's name) say: be the daemon, start one, or send it

@@ -55,6 +55,7 @@ fn set_up(options: Options, machine: Machine) -> Result<Daemon, String> {
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
     transport::socket::raise_descriptor_limit();
     let instance = Instance::claim(directories, options.foreground)?;
+    crate::confinement::confine(&instance.control_log, machine)?;
     Daemon::new(instance, options, machine)
 }
 

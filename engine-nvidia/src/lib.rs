@@ -69,5 +69,5 @@ mod work;
 pub use driver::OpenError;
 pub use engine::NvidiaEngine;
 pub use environment::{ENVIRONMENT, Unprepared, prepare_environment};
-pub use locate::CLIENT_MARK;
+pub use locate::{CLIENT_MARK, is_installed};
 pub use nvml::{DeviceMode, Nvml};

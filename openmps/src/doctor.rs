@@ -4,6 +4,7 @@
 //! variables, the same user, the same places.
 
 mod checks;
+mod confinement;
 
 use std::process::ExitCode;
 

@@ -13,7 +13,10 @@ use control::size_in_bytes;
 use engine::{CUresult, DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
 use engine_soft::{Config, SoftEngine};
+use sandbox::Profile;
 use server::Gate;
+
+use crate::confinement::Confinement;
 
 /// How long a server that has ended waits for its threads.
 const LAST_THREADS: Duration = Duration::from_secs(2);
@@ -40,7 +43,7 @@ pub fn serve() -> ExitCode {
         }
     };
     let log = Arc::new(ServerLog(log));
-    let result = from_environment().and_then(|(engine, gate)| {
+    let result = open_confined(&log).and_then(|(engine, gate)| {
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
         server::run_gated(
@@ -74,6 +77,28 @@ pub fn serve() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What the environment asks for, in a process that may from then on do no more than a server of it needs.
+fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+    let say = |text: &str| log.0.line(Role::Server, text);
+    let confinement = Confinement::from_environment()?;
+    let nvidia = || {
+        let engine: Arc<dyn Engine> = Arc::new(NvidiaEngine::open()?);
+        // NVIDIA's driver keeps to the modes of its devices.
+        let gate: Box<dyn Gate> = Box::new(server::Open);
+        Ok::<_, OpenError>((engine, gate, Profile::DriverServer))
+    };
+    let soft = || {
+        // The engine has threads, which inherit it.
+        confinement.restrict_files(say)?;
+        let (engine, gate) = soft_with_gate()?;
+        Ok((engine, gate, Profile::Server))
+    };
+    let (engine, gate, profile) = choose(nvidia, soft)?;
+    // The driver may have had to make its device files first.
+    confinement.filter_calls(profile, say)?;
+    Ok((engine, gate))
 }
 
 /// The bytes that a variable of the environment asks for, if it is set.
@@ -112,30 +137,19 @@ pub fn server_program() -> Command {
     command
 }
 
-/// The engine that the environment asks for. `OPENMPS_ENGINE` is `soft` or `nvidia`; without it, it
-/// is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
-/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G), `OPENMPS_SOFT_WORKERS` and `OPENMPS_SOFT_CAPABILITY` (such
-/// as 9.0) set the latter up; with `OPENMPS_SOFT_OVERCOMMIT=1` clients may allocate what the machine does
-/// not have.
-pub fn from_environment() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
-    // NVIDIA's driver keeps to the modes of its devices.
-    let nvidia = || Ok((nvidia_engine()?, Box::new(server::Open) as Box<dyn Gate>));
-    choose(nvidia, soft_with_gate)
-}
-
-fn nvidia_engine() -> Result<Arc<dyn Engine>, OpenError> {
-    Ok(Arc::new(NvidiaEngine::open()?))
-}
-
-/// What the devices are of that engine. As [`from_environment`], it is for a process that
-/// [`server_program`] starts.
+/// What the devices are of the engine that a server would drive. It is for a process that [`server_program`]
+/// starts.
 pub fn devices() -> Result<Vec<DeviceFacts>> {
     choose(NvidiaEngine::look, || {
         Ok(soft_with_gate()?.0.devices().to_vec())
     })
 }
 
-/// Takes what the environment asks for of NVIDIA's GPUs, or of the software GPU.
+/// Takes what the environment asks for of NVIDIA's GPUs, or of the software GPU. `OPENMPS_ENGINE` is `soft` or
+/// `nvidia`; without it, it is NVIDIA's GPUs where there are any, else the software GPU. `OPENMPS_SOFT_DEVICES`,
+/// `OPENMPS_SOFT_MEMORY` (bytes, or with K, M, G), `OPENMPS_SOFT_WORKERS` and `OPENMPS_SOFT_CAPABILITY` (such
+/// as 9.0) set the latter up; with `OPENMPS_SOFT_OVERCOMMIT=1` clients may allocate what the machine does
+/// not have.
 fn choose<T>(
     nvidia: impl FnOnce() -> Result<T, OpenError>,
     soft: impl FnOnce() -> Result<T>,
@@ -336,10 +350,22 @@ fn capability(text: &str) -> Result<u32> {
 pub fn is_soft() -> bool {
     match variable("OPENMPS_ENGINE").as_deref() {
         Some(name) => name == "soft",
-        None => !["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"]
-            .iter()
-            .any(|node| std::path::Path::new(node).exists()),
+        None => !has_device_files(),
     }
+}
+
+/// Whether a server, now or later, may drive NVIDIA's GPUs: told so, or on a machine that has a driver.
+pub fn may_drive_hardware() -> bool {
+    match variable("OPENMPS_ENGINE").as_deref() {
+        Some(name) => name != "soft",
+        None => has_device_files() || engine_nvidia::is_installed(),
+    }
+}
+
+fn has_device_files() -> bool {
+    ["/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg"]
+        .iter()
+        .any(|node| std::path::Path::new(node).exists())
 }
 
 /// Those of so many devices that CUDA_VISIBLE_DEVICES leaves to a daemon, which counts them anew, as the

@@ -6,6 +6,7 @@
 mod cdi;
 mod cloudpods;
 mod compose;
+mod confinement;
 mod demo;
 mod doctor;
 mod embedded;
@@ -208,6 +209,7 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
     let machine = control::Machine {
         start_server: engines::server_program,
         open_modes: engines::open_modes,
+        drives_hardware: engines::may_drive_hardware,
     };
     control::main(&texts(&arguments), machine)
 }

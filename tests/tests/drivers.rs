@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tests::daemon::{Daemon, PATIENCE, eventually, openmps};
+use tests::skipped::skipped;
 
 /// A driver of our own making, with the definitions that its text tells of.
 fn fake(folder: &tempfile::TempDir, definitions: &[&str]) -> PathBuf {
@@ -86,6 +87,36 @@ fn the_drivers_lock_is_the_servers() {
     let whose = std::fs::read_to_string(told).unwrap();
     // What the server calls itself.
     assert_eq!(whose, "nvidia-cuda-mps-server");
+}
+
+/// Nobody has a list of what a driver calls, so it is only what nobody is to do that is refused; by the daemon too where that
+/// takes nothing from the driver's set-uid helper.
+#[test]
+fn a_server_over_a_driver_is_filtered_and_opens_what_it_likes() {
+    let own = sandbox::State::of(std::process::id()).unwrap();
+    let (true, Some(own)) = (sandbox::Kernel::running().filters_calls, own.filters) else {
+        return skipped("this kernel has no seccomp filters, or does not count them");
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &["VERSION=13000"]);
+    let daemon = daemon_over(driver.to_str().unwrap());
+    let output = daemon.probe(&["init"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let state = sandbox::State::of(daemon.server()).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(state.calls_are_filtered);
+    assert_eq!(state.filters, Some(own + 1 + u32::from(is_root)));
+    let (control, server) = (daemon.control_log(), daemon.server_log());
+    let said = match is_root {
+        true => "System calls are filtered: those that nobody is to make are refused",
+        false => "System calls are not filtered: the driver's helper is a set-uid program",
+    };
+    assert!(control.contains(said), "{control}");
+    assert!(
+        server.contains("those that nobody is to make are refused"),
+        "{server}"
+    );
+    assert!(!server.contains("Files are restricted"), "{server}");
 }
 
 /// The driver cannot end a kernel. What a client that was killed leaves running ends with its server, which

@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("client", &["cuda-abi", "transport"]),
     ("nvml", &["cuda-abi", "transport"]),
     ("server", &["cuda-abi", "engine", "transport"]),
-    ("control", &["cuda-abi", "engine", "transport"]),
+    ("control", &["cuda-abi", "engine", "sandbox", "transport"]),
     (
         "openmps",
         &[
@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "engine-nvidia",
             "engine-soft",
             "platform",
+            "sandbox",
             "server",
             "transport",
         ],
@@ -46,6 +47,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("engine-soft", 20),
     ("engine-nvidia", 8),
     ("server", 35),
+    ("sandbox", 6),
     ("control", 45),
     // serde-saphyr and what reads YAML for it are fifteen of them.
     ("platform", 24),

@@ -69,6 +69,7 @@ fn main() -> ExitCode {
             let machine = control::Machine {
                 start_server: server_program,
                 open_modes: modes::open,
+                drives_hardware: || false,
             };
             control::main(&arguments, machine)
         }

@@ -164,12 +164,13 @@ fn replay(how: How) {
 
 /// The first lines of control.log, less those of connections and commands and our own.
 fn logged(rig: &Rig, count: usize) -> Vec<String> {
-    const PASSED_OVER: [&str; 7] = [
+    const PASSED_OVER: [&str; 8] = [
         "Accepting connection...",
         "NEW UI",
         "UI closed",
         "Cmd:",
         "Unrecognized",
+        "System calls are ",
         "Up to ",
         "User did not send",
     ];

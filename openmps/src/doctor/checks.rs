@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use control::{AskError, Directories};
+use sandbox::Kernel;
 use transport::socket::PATH_MAX;
 
-use super::Finding;
+use super::{Finding, confinement};
 use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
@@ -19,6 +20,7 @@ pub(super) fn all() -> Vec<Finding> {
         Ok(directories) => {
             findings.push(pipe_directory(&directories));
             findings.push(daemon(&directories));
+            findings.extend(confinement::running(&directories));
             findings.extend(modes_left(&directories));
             findings.push(log_directory(&directories.log));
         }
@@ -28,6 +30,7 @@ pub(super) fn all() -> Vec<Finding> {
             "set CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY to absolute paths",
         )),
     }
+    findings.push(confinement::possible(Kernel::running()));
     findings.push(limits());
     findings.push(descriptors());
     findings.extend(driver(Path::new("/")));
