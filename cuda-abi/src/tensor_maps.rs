@@ -81,7 +81,8 @@ pub struct Spec {
 }
 
 /// Bytes of an element; `None` for types of less than a byte.
-fn element_bytes(data_type: CUtensorMapDataType) -> Option<u64> {
+#[must_use]
+pub fn element_bytes(data_type: CUtensorMapDataType) -> Option<u64> {
     type T = CUtensorMapDataType;
     Some(match data_type {
         T::UINT8 => 1,

@@ -16,9 +16,9 @@ use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
 use crate::copy;
 use crate::device::Shared;
+use crate::exec::tensor_map;
 use crate::memory::{self, ClientMemory, Mapped};
 use crate::stream::{Common, Operation};
-use crate::tensor_map;
 
 mod images;
 mod objects;

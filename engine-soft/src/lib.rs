@@ -31,7 +31,6 @@ mod scheduler;
 mod services;
 mod stream;
 mod sync;
-mod tensor_map;
 mod work;
 
 pub use device::{CAPABILITIES, Config, SoftEngine, uuid};

@@ -1,6 +1,6 @@
 // needs: plain
-// Descriptors for tensor copies: what is encoded, what is refused, and that an address can be replaced. No
-// kernel uses them here: that takes a device of compute capability 9.0.
+// Descriptors for tensor copies: what is encoded, what is refused, and that an address can be replaced.
+// Copies by them are in tensor_copies.
 #include "driver.h"
 
 #include <cstring>

@@ -41,6 +41,7 @@ pub const BUILT: &[&str] = &[
     "printf",
     "ptds",
     "sm_80",
+    "sm_90",
     "textures",
     "vmm",
 ];

@@ -197,6 +197,15 @@ pub(crate) unsafe fn copy_out(to: u64, from: *const u8, len: usize) {
     unsafe { string_move(to, from as u64, len) }
 }
 
+/// Copies `len` bytes of client memory to another place of it.
+///
+/// # Safety
+/// The module's contract for all `len` bytes at both, at `to` for writing.
+pub(crate) unsafe fn copy(to: u64, from: u64, len: usize) {
+    // SAFETY: as in `copy_in`.
+    unsafe { string_move(to, from, len) }
+}
+
 /// Moves bytes outside of the compiler's sight.
 ///
 /// # Safety

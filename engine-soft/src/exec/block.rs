@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::gang::{Gang, Pause, Surroundings};
 use super::launch::{Fault, FaultKind, Launch, LaunchError};
+use super::machine::CLUSTER_BARRIER;
 use super::mask::Mask;
 use super::program::Program;
 use super::regs::Bytes;
@@ -165,7 +166,7 @@ impl Block {
             .iter()
             .fold(0, |bits, gang| bits | gang.barriers());
         let mut released = false;
-        for id in (0..16).filter(|id| waiting >> id & 1 != 0) {
+        for id in (0..=CLUSTER_BARRIER).filter(|id| waiting >> id & 1 != 0) {
             let there: Vec<(Mask, u32)> =
                 self.gangs.iter().map(|gang| gang.at_barrier(id)).collect();
             let wanted = there.iter().map(|(_, count)| *count).max().unwrap_or(0);

@@ -92,10 +92,13 @@ pub(crate) enum Event {
     },
 }
 
+/// The barrier of a cluster of one block, after the block's own 16.
+pub(crate) const CLUSTER_BARRIER: u8 = 16;
+
 /// How a fragment arrives at a block's barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Arrival {
-    /// Number of the barrier, 0..16.
+    /// Number of the barrier, 0..16, or [`CLUSTER_BARRIER`].
     pub(crate) id: u8,
     /// Threads that it wants, a multiple of 32; 0 for all of the block.
     pub(crate) count: u32,

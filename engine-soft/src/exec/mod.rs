@@ -40,6 +40,7 @@ mod program;
 mod regs;
 mod segment;
 mod spaces;
+pub(crate) mod tensor_map;
 mod texture;
 
 /// The most lanes of a block that execute together.

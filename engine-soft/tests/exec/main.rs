@@ -8,6 +8,7 @@
     reason = "one line says what an instruction does, as close to its definition as can be"
 )]
 
+mod asynchronous;
 mod calls;
 mod faults;
 mod gpu;

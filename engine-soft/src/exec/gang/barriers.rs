@@ -76,7 +76,7 @@ impl Gang {
     }
 
     /// The barriers that somebody waits at, as bits.
-    pub(crate) fn barriers(&self) -> u16 {
+    pub(crate) fn barriers(&self) -> u32 {
         self.fragments
             .iter()
             .fold(0, |bits, fragment| match fragment.state {

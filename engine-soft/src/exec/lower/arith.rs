@@ -36,6 +36,7 @@ impl<'a> Body<'a> {
         match at.opcode {
             "createpolicy" => self.cache_policy(at),
             "cp" => self.copy(at, &words),
+            "mbarrier" => self.mbarrier(at, &words),
             "ldmatrix" | "stmatrix" => self.move_matrices(at, &words),
             "wmma" => self.wmma(at),
             "mma" => self.multiply(at),
@@ -46,6 +47,7 @@ impl<'a> Body<'a> {
             }
             "min" | "max" if at.operands.len() == 4 => self.of_three(at, &words),
             "mov" => self.mov(at, &words),
+            "mapa" | "getctarank" => self.of_cluster(at, &words),
             "setp" => self.setp(at, &words),
             "set" => self.set(at, &words),
             "cvt" => self.cvt(at, &words),
@@ -55,6 +57,7 @@ impl<'a> Body<'a> {
             "addc" | "subc" | "madc" => self.carry_chain(at, &words),
             "bfi" => self.bfi(at, &words),
             "lop3" => self.lop3(at, &words),
+            "st" | "red" if flags.first() == Some(&"async") => self.tell_and_write(at, &words),
             "ld" | "ldu" => self.load(at, &words),
             "st" => self.store(at, &words),
             "atom" | "red" => self.atomic(at, &words),

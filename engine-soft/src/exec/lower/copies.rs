@@ -6,13 +6,16 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 use super::body::{Body, Lowered};
 use super::memory::is_hint;
 use crate::exec::ir::{Kind, Reg, Traits};
-use crate::exec::ops::memory;
 use crate::exec::ops::table::{self, Words};
+use crate::exec::ops::{mbarrier, memory};
 
 impl<'a> Body<'a> {
     pub(super) fn copy(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
         match words.flags {
             ["async", "commit_group" | "wait_group" | "wait_all"] => Ok(()),
+            ["async", "mbarrier", "arrive", rest @ ..] => self.arrive_after_copies(at, words, rest),
+            ["async", "bulk", flags @ ..] => self.bulk(at, words, flags),
+            ["reduce", "async", "bulk", flags @ ..] => self.reduce_bulk(at, words, flags),
             [
                 "async",
                 "ca" | "cg",
@@ -22,6 +25,35 @@ impl<'a> Body<'a> {
             ] if hints.iter().all(|word| is_hint(word)) => self.copy_async(at, words),
             _ => Err(self.unbuilt()),
         }
+    }
+
+    /// `cp.async.mbarrier.arrive`: the copies before it are made, so that it arrives at once. Without
+    /// `noinc` the phase expects one more arrival for it, which is that.
+    fn arrive_after_copies(
+        &mut self,
+        at: &'a Instruction<'a>,
+        words: &Words<'_>,
+        rest: &[&str],
+    ) -> Lowered {
+        let (counts, space) = match rest {
+            ["noinc", space @ ..] => (true, space),
+            space => (false, space),
+        };
+        let space = match space {
+            [] => None,
+            ["shared" | "shared::cta"] => Some(Space::Shared),
+            _ => return Err(self.unbuilt()),
+        };
+        let [address] = self.operands(at)?;
+        if words.types != [Type::B64] {
+            return Err(self.unbuilt());
+        }
+        let target = self.target(space, address)?;
+        if !counts {
+            return Ok(());
+        }
+        let operands = vec![self.constant(1, 8), self.constant(0, 8)];
+        self.change_barrier(&target, mbarrier::arrive(), operands, None)
     }
 
     fn copy_async(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {

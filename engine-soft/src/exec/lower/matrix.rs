@@ -5,7 +5,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 use super::body::{Body, Lowered};
 use crate::exec::ir::Reg;
 use crate::exec::ops::matrix::{self, Product, TURNED};
-use crate::exec::ops::table::{self, Words, parts};
+use crate::exec::ops::table::{Words, parts};
 use crate::exec::spaces::SHARED_BASE;
 
 impl<'a> Body<'a> {
@@ -59,18 +59,8 @@ impl<'a> Body<'a> {
     /// An address in shared memory, of 64 bits.
     fn in_shared(&mut self, operand: &Operand<'a>, named: bool) -> Lowered<Reg> {
         let target = self.target(named.then_some(Space::Shared), operand)?;
-        let mut base = target.base;
-        if self.func.regs[base as usize] == 4 {
-            let widen = table::resize(4, 8, false).ok_or_else(|| self.unbuilt())?;
-            base = self.compute(&widen, vec![base]);
-        }
         let window = if target.is_generic() { SHARED_BASE } else { 0 };
-        let offset = target.offset().cast_unsigned().wrapping_sub(window);
-        if offset == 0 {
-            return Ok(base);
-        }
-        let offset = self.constant(offset, 8);
-        Ok(self.compute(&parts::offset64(false), vec![base, offset]))
+        self.whole_address(&target, window.wrapping_neg())
     }
 
     /// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32` and its kin.

@@ -6,7 +6,7 @@ use super::body::{Body, Lowered};
 use crate::exec::access::WHOLE;
 use crate::exec::ir::{Kind, Passed, Reg, Traits};
 use crate::exec::machine::OpFn;
-use crate::exec::ops::table::{self, Words};
+use crate::exec::ops::table::{self, Words, parts};
 use crate::exec::ops::{atomic, memory};
 use crate::exec::spaces::{Access, Place, pack};
 
@@ -69,11 +69,6 @@ impl Target {
     /// It stands in no space of its own.
     pub(super) fn is_generic(&self) -> bool {
         self.place == Place::Generic
-    }
-
-    /// What is added to the base.
-    pub(super) fn offset(&self) -> i64 {
-        self.offset
     }
 
     /// So many bytes further on.
@@ -189,6 +184,21 @@ impl<'a> Body<'a> {
             count,
         };
         pack(access).ok_or_else(|| self.fail("an offset out of range"))
+    }
+
+    /// The address itself, in 64 bits, with something added.
+    pub(super) fn whole_address(&mut self, target: &Target, added: u64) -> Lowered<Reg> {
+        let mut base = target.base;
+        if self.func.regs[base as usize] == 4 {
+            let widen = table::resize(4, 8, false).ok_or_else(|| self.unbuilt())?;
+            base = self.compute(&widen, vec![base]);
+        }
+        let offset = target.offset.cast_unsigned().wrapping_add(added);
+        if offset == 0 {
+            return Ok(base);
+        }
+        let offset = self.constant(offset, 8);
+        Ok(self.compute(&parts::offset64(false), vec![base, offset]))
     }
 
     /// The type, and how many elements the words say.
@@ -318,6 +328,20 @@ impl<'a> Body<'a> {
         let space = self.space(words, &["v2", "v4", "v8"])?;
         let (ty, count) = self.shape(words)?;
         let target = self.target(space, address)?;
+        if words.has("release") {
+            self.fence();
+        }
+        let whole = is_whole(words, count, ty.size());
+        self.store_elements(target, value, (ty, count), whole)
+    }
+
+    fn store_elements(
+        &mut self,
+        target: Target,
+        value: &Operand<'a>,
+        (ty, count): (Type, usize),
+        whole: bool,
+    ) -> Lowered {
         let bytes = ty.size() as u8;
         let elements = self.elements(value, count)?;
         let mut values = Vec::with_capacity(count);
@@ -325,11 +349,7 @@ impl<'a> Body<'a> {
             // Bytes are stored from 16-bit registers or wider ones, narrowed to 16 bits.
             values.push(self.read(element, bytes.max(2))?);
         }
-        let whole = is_whole(words, count, ty.size());
         let run = memory::store(bytes, bytes.max(2), whole).ok_or_else(|| self.unbuilt())?;
-        if words.has("release") {
-            self.fence();
-        }
         for (part, values) in values.chunks(MOST_ELEMENTS).enumerate() {
             let target = target.beyond((part * MOST_ELEMENTS) as i64 * ty.size() as i64);
             let imm = self.access(&target, values.len())?;
@@ -338,6 +358,45 @@ impl<'a> Body<'a> {
             self.emit(Kind::Store { run, imm }, Vec::new(), sources);
         }
         Ok(())
+    }
+
+    /// `st.async` and `red.async`: a store or an atomic in shared memory, of which a barrier there is told.
+    pub(super) fn tell_and_write(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
+        const KNOWN: [&str; 8] = [
+            "async",
+            "weak",
+            "relaxed",
+            "cluster",
+            "shared::cluster",
+            "mbarrier::complete_tx::bytes",
+            "v2",
+            "v4",
+        ];
+        let [address, value, barrier] = self.operands(at)?;
+        let (ty, count) = self.shape(words)?;
+        let others: Vec<&str> = words
+            .flags
+            .iter()
+            .copied()
+            .filter(|word| !KNOWN.contains(word))
+            .collect();
+        let target = self.target(Some(Space::Shared), address)?;
+        match (words.opcode, others.as_slice(), count) {
+            ("st", [], _) => self.store_elements(target, value, (ty, count), false)?,
+            ("red", &[name], 1) => {
+                let found = atomic::find(name, ty).filter(|found| found.operands == 1);
+                let run = found.ok_or_else(|| self.unbuilt())?.run;
+                let imm = self.access(&target, 1)?;
+                let value = self.read(value, ty.size() as u8)?;
+                self.emit(
+                    Kind::Atomic { run, imm },
+                    Vec::new(),
+                    vec![target.base, value],
+                );
+            }
+            _ => return Err(self.unbuilt()),
+        }
+        self.tell_barrier(barrier, ty.size() * count as u64)
     }
 
     pub(super) fn atomic(&mut self, at: &'a Instruction<'a>, words: &Words<'_>) -> Lowered {
@@ -357,7 +416,8 @@ impl<'a> Body<'a> {
         let &[name] = named.as_slice() else {
             return Err(self.unbuilt());
         };
-        let (run, count) = atomic::find(name, ty).ok_or_else(|| self.unbuilt())?;
+        let found = atomic::find(name, ty).ok_or_else(|| self.unbuilt())?;
+        let (run, count) = (found.run, found.operands);
         let (d, address, values) = match (words.opcode, self.without_policy(at, words)?) {
             ("atom", [d, address, values @ ..]) => (Some(d), address, values),
             ("red", [address, values @ ..]) => (None, address, values),

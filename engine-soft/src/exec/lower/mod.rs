@@ -5,10 +5,12 @@
 
 mod arith;
 mod body;
+mod bulk;
 mod compare;
 mod control;
 mod copies;
 mod matrix;
+mod mbarrier;
 mod memory;
 mod newer;
 mod texture;

@@ -19,7 +19,7 @@ pub(crate) trait Atomic {
 ///
 /// # Safety
 /// None: any machine has it.
-unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let access = unpack(op.imm);
     let size = size_of::<A::Value>();
     let tested = match cx.addresses(op, access, size, true) {
@@ -57,7 +57,11 @@ macro_rules! atomic {
                 $e
             }
         }
-        run::<Operation> as OpFn
+        Found {
+            run: run::<Operation>,
+            bulk: super::bulk::reduce::<Operation>,
+            operands: 1,
+        }
     }};
 }
 
@@ -68,19 +72,37 @@ macro_rules! float_add {
     };
 }
 
-/// The operation of an atomic instruction, and how many operands it takes after the address.
-pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
+/// An atomic operation.
+pub(crate) struct Found {
+    /// On a place of each lane.
+    pub(crate) run: OpFn,
+    /// On many places, with as many elements elsewhere in memory.
+    pub(crate) bulk: OpFn,
+    /// How many operands it takes after the address.
+    pub(crate) operands: usize,
+}
+
+/// The operation of an atomic instruction.
+pub(crate) fn find(name: &str, ty: Type) -> Option<Found> {
     // Bits that are not counted with may be of any type of their size; those of 128 are not built.
     let (four, wide) = (ty.size() == 4, ty.size() == 8);
-    let f = match (name, ty) {
+    Some(match (name, ty) {
         ("add", Type::U32 | Type::S32) => atomic!(u32; |old, b, _c| old.wrapping_add(b)),
         ("add", Type::U64 | Type::S64) => atomic!(u64; |old, b, _c| old.wrapping_add(b)),
         ("add", Type::F32) => float_add!(u32, f32),
         ("add", Type::F64) => float_add!(u64, f64),
-        ("add", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16)),
-        ("add", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16)),
-        ("add", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16)),
-        ("add", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16)),
+        ("add", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, |a, b| a + b)),
+        ("add", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, |a, b| a + b)),
+        ("add", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, |a, b| a + b)),
+        ("add", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, |a, b| a + b)),
+        ("min", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, f64::min)),
+        ("min", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, f64::min)),
+        ("min", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, f64::min)),
+        ("min", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, f64::min)),
+        ("max", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, f64::max)),
+        ("max", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, f64::max)),
+        ("max", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, f64::max)),
+        ("max", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, f64::max)),
         ("and", _) if wide => atomic!(u64; |old, b, _c| old & b),
         ("and", _) if four => atomic!(u32; |old, b, _c| old & b),
         ("or", _) if wide => atomic!(u64; |old, b, _c| old | b),
@@ -89,15 +111,9 @@ pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
         ("xor", _) if four => atomic!(u32; |old, b, _c| old ^ b),
         ("exch", _) if wide => atomic!(u64; |_old, b, _c| b),
         ("exch", _) if four => atomic!(u32; |_old, b, _c| b),
-        ("cas", Type::B16) => {
-            return Some((atomic!(u16; |old, b, c| if old == b { c } else { old }), 2));
-        }
-        ("cas", _) if wide => {
-            return Some((atomic!(u64; |old, b, c| if old == b { c } else { old }), 2));
-        }
-        ("cas", _) if four => {
-            return Some((atomic!(u32; |old, b, c| if old == b { c } else { old }), 2));
-        }
+        ("cas", Type::B16) => atomic!(u16; |old, b, c| if old == b { c } else { old }).of_two(),
+        ("cas", _) if wide => atomic!(u64; |old, b, c| if old == b { c } else { old }).of_two(),
+        ("cas", _) if four => atomic!(u32; |old, b, c| if old == b { c } else { old }).of_two(),
         ("inc", Type::U32) => atomic!(u32; |old, b, _c| if old >= b { 0 } else { old + 1 }),
         ("dec", Type::U32) => {
             atomic!(u32; |old, b, _c| if old == 0 || old > b { b } else { old - 1 })
@@ -111,22 +127,31 @@ pub(crate) fn find(name: &str, ty: Type) -> Option<(OpFn, usize)> {
         ("min", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).min(b as i64) as u64),
         ("max", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).max(b as i64) as u64),
         _ => return None,
-    };
-    Some((f, 1))
+    })
 }
 
-fn half(a: u16, b: u16, ty: Type) -> u16 {
-    let imm = super::half::kind(ty);
-    let sum = f64::from(super::half::to_f32(a, imm)) + f64::from(super::half::to_f32(b, imm));
-    if sum.is_nan() {
-        0x7fff
-    } else {
-        super::half::from_f64(sum, imm)
+impl Found {
+    fn of_two(self) -> Self {
+        Self {
+            operands: 2,
+            ..self
+        }
     }
 }
 
-fn pair(a: u32, b: u32, ty: Type) -> u32 {
-    let low = half(a as u16, b as u16, ty);
-    let high = half((a >> 16) as u16, (b >> 16) as u16, ty);
+fn half(a: u16, b: u16, ty: Type, f: fn(f64, f64) -> f64) -> u16 {
+    let imm = super::half::kind(ty);
+    let value = |bits: u16| f64::from(super::half::to_f32(bits, imm));
+    let result = f(value(a), value(b));
+    if result.is_nan() {
+        0x7fff
+    } else {
+        super::half::from_f64(result, imm)
+    }
+}
+
+fn pair(a: u32, b: u32, ty: Type, f: fn(f64, f64) -> f64) -> u32 {
+    let low = half(a as u16, b as u16, ty, f);
+    let high = half((a >> 16) as u16, (b >> 16) as u16, ty, f);
     u32::from(high) << 16 | u32::from(low)
 }

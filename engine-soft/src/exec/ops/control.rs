@@ -225,7 +225,8 @@ pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
     };
     let flags = op.width[1];
     let count = if flags & 1 != 0 { read(3) } else { 0 };
-    if id >= 16 || flags & 1 != 0 && (count == 0 || count % 32 != 0) {
+    let is_fixed = op.width[0] != 255;
+    if id >= 16 && !is_fixed || flags & 1 != 0 && (count == 0 || count % 32 != 0) {
         return cx.fault(FaultKind::IllegalInstruction, u64::from(id), lane);
     }
     let kind = match flags >> 2 & 3 {

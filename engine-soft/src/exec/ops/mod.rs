@@ -2,6 +2,7 @@
 //! [`super::machine::Machine`]; which one an instruction becomes, `lower` says.
 
 pub(crate) mod atomic;
+pub(crate) mod bulk;
 pub(crate) mod cold;
 pub(crate) mod control;
 pub(crate) mod convert;
@@ -9,6 +10,7 @@ pub(crate) mod float;
 pub(crate) mod fp8;
 pub(crate) mod half;
 pub(crate) mod matrix;
+pub(crate) mod mbarrier;
 pub(crate) mod memory;
 pub(crate) mod pure;
 pub(crate) mod special;

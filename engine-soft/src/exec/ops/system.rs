@@ -10,7 +10,8 @@ use crate::exec::machine::{Flow, Machine, Op};
 const NAME: usize = 1024;
 
 impl Machine<'_> {
-    fn argument(&self, op: &Op, source: usize, lane: usize, width: u8) -> u64 {
+    /// A source of one lane, of `width` bytes.
+    pub(super) fn argument(&self, op: &Op, source: usize, lane: usize, width: u8) -> u64 {
         let lane = if op.varies(source) { lane } else { 0 };
         self.frame.wide(op.s[source] as usize, lane, width)
     }

@@ -1,4 +1,4 @@
-//! Tensor maps of the software GPU: a layout of our own.
+//! Tensor maps of the software GPU, in a layout of our own: what the host encodes and kernels copy by.
 //!
 //! Little-endian, without gaps; the sizes in brackets are bytes:
 //!
@@ -9,18 +9,25 @@
 //!  65 box sides less one [1 × 5], or lower corner [2 × 3], upper corner [2 × 3], channels [2], pixels [2]
 //!  81 zeroes
 //! ```
-//!
-//! Nothing reads one yet but [`replace`]: kernels with tensor copies are refused when they are loaded.
 
 use cuda_abi::CUresult;
-use cuda_abi::tensor_maps::{BYTES, Shape, Spec};
+use cuda_abi::tensor_maps::{BYTES, MOST_RANK, Shape, Spec, element_bytes};
+use cuda_abi::types::{CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapSwizzle};
 
 /// What tells a descriptor of ours from other bytes.
 const MARK: [u8; 4] = *b"oTM1";
-/// Where the mark, the type and the interleaving stand.
+/// Where each thing stands.
 const MARK_AT: usize = 8;
+const KIND_AT: usize = 12;
 const TYPE_AT: usize = 13;
+const RANK_AT: usize = 14;
 const INTERLEAVE_AT: usize = 15;
+const SWIZZLE_AT: usize = 16;
+const FILL_AT: usize = 18;
+const DIMS_AT: usize = 20;
+const STRIDES_AT: usize = 40;
+const STEPS_AT: usize = 60;
+const SIDES_AT: usize = 65;
 
 /// The descriptor of a tensor that was [checked](Spec::check): narrowing loses nothing.
 pub(crate) fn encode(spec: &Spec) -> [u8; BYTES] {
@@ -106,12 +113,92 @@ pub(crate) fn replace(map: &[u8], address: u64) -> Result<[u8; BYTES], CUresult>
     Ok(map)
 }
 
+/// A tensor and the box of it that one copy takes, as a kernel's instruction finds it in a descriptor.
+///
+/// A kernel may have written the descriptor, so that nothing here is sure to fit anything.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tiled {
+    /// Where its first element is.
+    pub(crate) address: u64,
+    pub(crate) rank: usize,
+    /// Bytes of an element.
+    pub(crate) element: u64,
+    /// Elements of each dimension.
+    pub(crate) dims: [u64; MOST_RANK],
+    /// Bytes from one element to the next, in each dimension.
+    pub(crate) strides: [u64; MOST_RANK],
+    /// Elements that are copied, in each dimension.
+    pub(crate) counts: [u64; MOST_RANK],
+    /// How far apart these are in the tensor, in elements.
+    pub(crate) steps: [u64; MOST_RANK],
+    /// Which of an address's bits 7 to 9 in shared memory its bits 4 to 6 are combined with.
+    pub(crate) swizzle: u64,
+    /// What an element beyond the tensor's edges is.
+    pub(crate) fill: u64,
+}
+
+impl Tiled {
+    /// Reads a descriptor. `None` for what is none of ours, and for forms that are not built: im2col,
+    /// interleaved dimensions, elements of less than a byte, and swizzling of more than 16 bytes at once.
+    pub(crate) fn decode(map: &[u8; BYTES]) -> Option<Self> {
+        let word = |at: usize, bytes: usize| {
+            let bytes = map[at..at + bytes].iter().rev();
+            bytes.fold(0, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        let element = element_bytes(CUtensorMapDataType(map[TYPE_AT].into()))?;
+        let rank = usize::from(map[RANK_AT]);
+        let swizzle = match CUtensorMapSwizzle(map[SWIZZLE_AT].into()) {
+            CUtensorMapSwizzle::NONE => 0,
+            CUtensorMapSwizzle::B32 => 1,
+            CUtensorMapSwizzle::B64 => 3,
+            CUtensorMapSwizzle::B128 => 7,
+            _ => return None,
+        };
+        let is_built = map[MARK_AT..MARK_AT + MARK.len()] == MARK
+            && map[KIND_AT] == 0
+            && map[INTERLEAVE_AT] == 0
+            && (1..=MOST_RANK).contains(&rank);
+        if !is_built {
+            return None;
+        }
+        let mut tiled = Self {
+            address: word(0, 8),
+            rank,
+            element,
+            dims: [1; MOST_RANK],
+            strides: [element; MOST_RANK],
+            counts: [1; MOST_RANK],
+            steps: [1; MOST_RANK],
+            swizzle,
+            fill: 0,
+        };
+        for dim in 0..rank {
+            tiled.dims[dim] = word(DIMS_AT + 4 * dim, 4) + 1;
+            // The innermost dimension has no stride, and a step only where it is interleaved.
+            if dim > 0 {
+                tiled.strides[dim] = 16 * word(STRIDES_AT + 5 * (dim - 1), 5);
+                tiled.steps[dim] = word(STEPS_AT + dim, 1).max(1);
+            }
+            let side = word(SIDES_AT + dim, 1) + 1;
+            tiled.counts[dim] = side.div_ceil(tiled.steps[dim]);
+        }
+        if u32::from(map[FILL_AT]) == CUtensorMapFloatOOBfill::NAN_REQUEST_ZERO_FMA.0 {
+            // All bits but the sign.
+            tiled.fill = u64::MAX >> (65 - 8 * element);
+        }
+        Some(tiled)
+    }
+
+    /// Bytes of the box in shared memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        // At most 256 elements of 8 bytes in each dimension: less than 2^44.
+        self.counts.iter().product::<u64>() * self.element
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use cuda_abi::types::{
-        CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
-        CUtensorMapL2promotion, CUtensorMapSwizzle,
-    };
+    use cuda_abi::types::{CUtensorMapInterleave, CUtensorMapL2promotion};
 
     use super::*;
 
