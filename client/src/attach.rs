@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::facts::DeviceFacts;
+use transport::daemon;
 use transport::handshake::{self, ClientFields, Hello, Packet, Purpose, Welcome};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, SessionMemory};
-use transport::socket::{Connection, SocketError, control_socket};
+use transport::socket::{Connection, SocketError};
 
 use crate::log::log;
 use crate::session::{self, Device, Session};
@@ -56,7 +57,7 @@ fn text_of(name: &str) -> Option<String> {
 }
 
 fn connect() -> Result<Connection, CUresult> {
-    let path = control_socket();
+    let path = daemon::control_socket();
     let patience = match text_of("OPENMPS_CONNECT_TIMEOUT") {
         Some(text) => parse_time(&text).unwrap_or_else(|| {
             log!(
@@ -69,7 +70,7 @@ fn connect() -> Result<Connection, CUresult> {
     let begin = Instant::now();
     loop {
         let left = patience.saturating_sub(begin.elapsed());
-        match Connection::connect_within(&path, Some(left.max(WELCOME_TIMEOUT))) {
+        match daemon::connect(&path, Some(left.max(WELCOME_TIMEOUT))) {
             Ok(connection) => return Ok(connection),
             Err(error) if error.nobody_there() && !left.is_zero() => {
                 std::thread::sleep(RETRY.min(left));
@@ -79,6 +80,10 @@ fn connect() -> Result<Connection, CUresult> {
                     "cannot attach: CUDA_MPS_PIPE_DIRECTORY names several directories, and a \
                      process is the client of one daemon"
                 );
+                return Err(CUresult::ERROR_MPS_CONNECTION_FAILED);
+            }
+            Err(error @ SocketError::NoDaemon(..)) => {
+                log!("cannot attach: {error}");
                 return Err(CUresult::ERROR_MPS_CONNECTION_FAILED);
             }
             Err(error) => {

@@ -156,6 +156,67 @@ fn a_program_waits_for_a_daemon_as_long_as_it_is_told() {
     );
 }
 
+/// Somebody else's socket where the daemon's should be, for a program of root's.
+#[test]
+fn a_daemon_of_another_users_is_refused_before_a_byte_is_sent() {
+    const SOMEBODY: u32 = 4242;
+    if !rustix::process::geteuid().is_root() {
+        return skipped::skipped("listening as another user takes root");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name);
+    std::os::unix::fs::chown(folder.path(), Some(SOMEBODY), None).expect("root may");
+    let listener = std::thread::scope(|scope| {
+        let listen = || {
+            let user = rustix::thread::Uid::from_raw(SOMEBODY);
+            // Of this thread alone, and the kernel remembers who began to listen.
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+            transport::socket::Listener::bind(at("control")).expect("a socket")
+        };
+        scope.spawn(listen).join().expect("no panic")
+    });
+    let run = |named: Option<&str>| {
+        let _ = std::fs::remove_file(at("log"));
+        let mut command = Command::new(compile("unattached.c"));
+        command
+            .arg(library())
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path())
+            .env("OPENMPS_CLIENT_LOG", at("log"))
+            .envs(named.map(|user| ("OPENMPS_DAEMON_USER", user)))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().expect("it runs");
+        let (mut came, mut said) = (0, 0);
+        let mut hear = || {
+            while let Some(connection) = listener.try_accept().expect("a listener") {
+                came += 1;
+                said += usize::from(connection.receive().is_ok());
+            }
+        };
+        while child.try_wait().expect("a child").is_none() {
+            hear();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hear();
+        passes(&child.wait_with_output().expect("it ran"));
+        let log = std::fs::read_to_string(at("log")).expect("a log");
+        (came, said, log)
+    };
+    for named in [None, Some("4243"), Some("no-such-user")] {
+        let (came, said, log) = run(named);
+        assert_eq!((came, said), (3, 0), "it says nothing");
+        for part in [
+            "control: it is user 4242's",
+            "set OPENMPS_DAEMON_USER=4242",
+            named.unwrap_or(""),
+        ] {
+            assert!(log.contains(part), "{part} is not in {log}");
+        }
+    }
+    let (came, said, _) = run(Some("4242"));
+    assert_eq!((came, said), (3, 3), "it is told whom to believe");
+}
+
 /// Root runs a program that is set-uid to somebody: then the two differ, as where anybody runs one of root's.
 #[test]
 fn a_set_uid_program_believes_no_variable() {

@@ -4,8 +4,9 @@ use std::io::{BufRead, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use transport::daemon;
 use transport::handshake::{FEATURE_REMARK, Hello, Packet, Purpose, VERSION, fingerprint};
-use transport::socket::{Connection, SocketError};
+use transport::socket::SocketError;
 
 /// What scripts look for.
 pub const NO_DAEMON: &str = "Cannot find MPS control daemon process";
@@ -70,7 +71,7 @@ pub fn ask(socket: &Path, line: &str) -> Result<(String, u8), AskError> {
 /// # Errors
 /// As [`ask`].
 pub(crate) fn say(socket: &Path, line: &str) -> Result<Said, AskError> {
-    let connection = Connection::connect(socket)?;
+    let connection = daemon::connect(socket, None)?;
     let hello = Packet::Hello(Hello {
         version: VERSION,
         fingerprint: fingerprint(),

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use cuda_abi::nvml::nvmlReturn_t;
+use transport::daemon::control_socket;
 use transport::handshake::{Unreadable, View, ViewRequest};
-use transport::socket::control_socket;
 use transport::view::{self, ViewError};
 
 use crate::log::log;

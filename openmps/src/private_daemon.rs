@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
-use transport::socket::Connection;
 
 /// How long a daemon may take to accept, and to leave when asked.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -61,7 +60,7 @@ impl PrivateDaemon {
     fn wait_until_it_accepts(&mut self) -> Result<()> {
         let socket = pipe_directory(self.folder.path()).join("control");
         let deadline = Instant::now() + PATIENCE;
-        while Connection::connect(&socket).is_err() {
+        while transport::daemon::connect(&socket, None).is_err() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the control daemon ended at once ({status})");
             }

@@ -9,7 +9,8 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
-use transport::socket::Connection;
+use transport::daemon;
+use transport::socket::SocketError;
 
 use crate::embedded;
 use crate::engines;
@@ -47,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .as_deref()
         .unwrap_or(Path::new(DEFAULT_PIPE_DIRECTORY));
     let socket = directory.join("control");
-    match (Connection::connect(&socket), &named) {
+    match (daemon::connect(&socket, None), &named) {
         (Ok(_), _) => {
             command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
             Err(command.exec()).with_context(|| name_of(arguments))
@@ -57,6 +58,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
              daemon: name one",
             directory.display(),
         ),
+        (Err(error @ SocketError::NoDaemon(..)), Some(_)) => {
+            bail!("cannot use a daemon: {error}")
+        }
         (Err(error), Some(_)) if let Some(mend) = reach::mend(&socket) => {
             bail!("cannot reach a daemon: {error}\n  -> {mend}")
         }
@@ -67,7 +71,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             socket.display(),
             directory.display(),
         ),
-        (Err(_), None) => under_private_daemon(command, arguments),
+        (Err(error), None) => {
+            if matches!(error, SocketError::NoDaemon(..)) {
+                eprintln!("openmps: {error}; the program gets a private daemon");
+            }
+            under_private_daemon(command, arguments)
+        }
     }
 }
 

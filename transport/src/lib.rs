@@ -10,7 +10,7 @@
 //! * [`session`]: both ends of a client's four memfds put together;
 //! * [`ledger`]: what a group of clients has taken, counted by several servers;
 //! * [`socket`] and [`handshake`]: how the two find each other; [`closer`]: what may wait when it is closed;
-//!   [`view`]: what a daemon shows of devices and
+//!   [`daemon`]: where the daemon is, and who may be one; [`view`]: what a daemon shows of devices and
 //!   clients to whoever asks.
 //! * [`program`]: what is to be believed of the environment of the program that a library is in.
 //!
@@ -34,6 +34,7 @@
 compile_error!("the records' form is the memory of a little-endian machine");
 
 pub mod closer;
+pub mod daemon;
 pub mod descriptor;
 pub mod doorbell;
 pub mod handshake;

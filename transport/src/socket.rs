@@ -35,16 +35,6 @@ pub const DESCRIPTORS_MAX: usize = 8;
 /// The longest path in bytes: `sun_path` has 108, one of them for the end.
 pub const PATH_MAX: usize = 107;
 
-/// Where a program finds the daemon: in the directory that CUDA_MPS_PIPE_DIRECTORY names, if its environment
-/// is to be believed.
-#[must_use]
-pub fn control_socket() -> PathBuf {
-    let directory = crate::program::variable("CUDA_MPS_PIPE_DIRECTORY")
-        .filter(|directory| !directory.is_empty())
-        .unwrap_or_else(|| "/tmp/nvidia-mps".into());
-    PathBuf::from(directory).join("control")
-}
-
 /// The number by which the kernel calls users that are not of this user namespace: it is nobody's, and
 /// whoever has it has nothing in common with others that have it.
 #[must_use]
@@ -54,6 +44,19 @@ pub fn overflow_uid() -> u32 {
         let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
         text.trim().parse().unwrap_or(65_534)
     })
+}
+
+/// Whether a user has no number in our user namespace: then the namespace was made by somebody who could
+/// give us other files altogether, and nobody in it is that user.
+#[must_use]
+pub fn is_from_outside(uid: u32) -> bool {
+    let map = || std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    uid == overflow_uid() && !has_all_users(&map())
+}
+
+/// Whether a user namespace has every user of the machine.
+fn has_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Lets this process have as many descriptors as the machine allows: each client costs its daemon and
@@ -89,6 +92,8 @@ pub enum SocketError {
     Descriptors(Vec<u8>),
     /// Descriptors came where none are taken. The connection is shut down.
     Unwanted,
+    /// Whoever listens at a path may not be a daemon ([`crate::daemon`]), and why not.
+    NoDaemon(PathBuf, String),
 }
 
 impl std::fmt::Display for SocketError {
@@ -109,6 +114,9 @@ impl std::fmt::Display for SocketError {
                 "packet with more than {DESCRIPTORS_MAX} descriptors, or none left to receive them"
             ),
             Self::Unwanted => f.write_str("packet with descriptors, which are not taken here"),
+            Self::NoDaemon(path, why) => {
+                write!(f, "nothing was sent to {}: {why}", path.display())
+            }
         }
     }
 }
@@ -125,10 +133,13 @@ impl SocketError {
         )
     }
 
-    /// Whether it says that a path is not for this user.
+    /// Whether it says that a path is not for this user, or what is there not to be spoken to.
     #[must_use]
     pub fn not_permitted(&self) -> bool {
-        matches!(self, Self::Path(_, _, Errno::ACCESS | Errno::PERM))
+        matches!(
+            self,
+            Self::Path(_, _, Errno::ACCESS | Errno::PERM) | Self::NoDaemon(..)
+        )
     }
 
     /// Whether it says that nobody listens at a path.
@@ -595,13 +606,8 @@ impl Connection {
     /// # Errors
     /// When the process is gone already, or cannot be seen from here (pid 0) by a kernel before 6.5.
     pub fn peer(&self) -> Result<Peer, SocketError> {
-        const SO_PEERCRED: c_int = 17;
         const SO_PEERPIDFD: c_int = 77;
-        // struct ucred; read here because a pid of 0 is no `rustix::process::Pid`.
-        let credentials = self
-            .option::<3>(SO_PEERCRED)
-            .map_err(system("ask for a peer"))?;
-        let [pid, uid, gid] = credentials;
+        let [pid, uid, gid] = self.credentials()?;
         let pid = pid.cast_signed();
         let pidfd = match self.option::<1>(SO_PEERPIDFD) {
             // SAFETY: the kernel just made this descriptor (close-on-exec) for us alone.
@@ -622,6 +628,23 @@ impl Connection {
             gid,
             pidfd,
         })
+    }
+
+    /// The user at the other end, by the kernel's word: who connected, or who began to listen.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn peer_user(&self) -> Result<u32, SocketError> {
+        let [_, uid, _] = self.credentials()?;
+        Ok(uid)
+    }
+
+    /// The peer's process, user and group: struct ucred, read here because a pid of 0 is no
+    /// `rustix::process::Pid`.
+    fn credentials(&self) -> Result<[u32; 3], SocketError> {
+        const SO_PEERCRED: c_int = 17;
+        self.option::<3>(SO_PEERCRED)
+            .map_err(system("ask for a peer"))
     }
 
     /// Reads a socket option of `N` 32-bit words.
@@ -825,6 +848,14 @@ mod tests {
         let ours = Connection::from_stranger(ours.into());
         assert!(!refused(&theirs), "until they are taken");
         assert_eq!(ours.receive().unwrap().1.len(), 1);
+    }
+
+    #[test]
+    fn who_has_no_number_here_is_from_outside_of_a_namespace() {
+        assert!(has_all_users("         0          0 4294967295\n"));
+        assert!(!has_all_users("0 1000 1\n1 100000 65536\n"));
+        assert!(!has_all_users(""));
+        assert!(!is_from_outside(0) && !is_from_outside(1000));
     }
 
     fn folder_of(path: &Path) -> std::fs::File {

@@ -6,10 +6,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use crate::daemon;
 use crate::handshake::{
     Hello, Packet, Purpose, Unreadable, VERSION, View, ViewRequest, fingerprint,
 };
-use crate::socket::{Connection, SocketError};
+use crate::socket::SocketError;
 
 /// The most packets of an answer that are read: far more than there can be clients.
 const PACKETS: usize = 4096;
@@ -57,7 +58,7 @@ impl From<Unreadable> for ViewError {
 /// # Errors
 /// When nobody answers in time, or with something else.
 pub fn ask(socket: &Path, request: ViewRequest, most: Duration) -> Result<View, ViewError> {
-    let connection = Connection::connect_within(socket, Some(most))?;
+    let connection = daemon::connect(socket, Some(most))?;
     connection.set_receive_timeout(Some(most))?;
     let hello = Packet::Hello(Hello {
         version: VERSION,

@@ -17,6 +17,8 @@ crate::harness::tests! {
     descriptors_that_take_an_hour_to_close_hold_up_nobody
     descriptors_left_in_a_session_hold_up_no_server
     a_server_is_never_in_the_hands_of_its_user
+    a_command_is_not_given_to_another_users_daemon
+    in_a_user_namespace_the_way_to_a_daemon_decides
 }
 
 /// How long what must not wait may take on a busy machine. The traps take an hour.
@@ -364,4 +366,103 @@ fn a_server_is_never_in_the_hands_of_its_user() {
     let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
     // Whether she may trace it too is Yama's to say.
     assert!(seen.contains("environ") && seen.contains("fd"), "{seen}");
+}
+
+fn a_command_is_not_given_to_another_users_daemon() {
+    if !rustix::process::geteuid().is_root() {
+        skipped("listening as another user takes root");
+        return;
+    }
+    let mut rig = Rig::without_daemon();
+    std::fs::create_dir(rig.pipe()).unwrap();
+    std::os::unix::fs::chown(rig.pipe(), Some(ADA), Some(ADA)).unwrap();
+    let path = rig.pipe().join("control");
+    let listen = || {
+        let user = rustix::thread::Uid::from_raw(ADA);
+        // Of this thread alone, and the kernel remembers who began to listen.
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        transport::socket::Listener::bind(&path).unwrap()
+    };
+    rig.open_to_all();
+    let listener = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+    for arguments in [&[][..], &["get_server_list"]] {
+        let refused = rig.control(arguments, Some("get_server_list\n"));
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(told.contains(&format!("it is user {ADA}'s")), "{told}");
+        assert!(
+            told.contains(&format!("set OPENMPS_DAEMON_USER={ADA}")),
+            "{told}"
+        );
+        let came = listener.try_accept().unwrap().unwrap();
+        assert!(
+            matches!(came.receive(), Err(SocketError::Closed)),
+            "not a byte"
+        );
+    }
+    rig.environment
+        .push(("OPENMPS_DAEMON_USER", ADA.to_string()));
+    std::thread::scope(|scope| {
+        let answered = scope.spawn(|| rig.control(&["get_server_list"], None));
+        let came = listener.accept().unwrap();
+        assert!(came.receive().is_ok(), "it is told whom to believe");
+        drop(came);
+        answered.join().unwrap();
+    });
+}
+
+/// Another user's commands, in a user namespace of its own where root's daemon is somebody from outside, as
+/// anybody's would be.
+fn in_a_user_namespace_the_way_to_a_daemon_decides() {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    if !rustix::process::geteuid().is_root() {
+        skipped("being another user takes root");
+        return;
+    }
+    let rig = Rig::new();
+    rig.open_to_all();
+    let program = rig.pipe().with_file_name("nvidia-cuda-mps-control");
+    std::fs::copy("/proc/self/exe", &program).unwrap();
+    let inside = |script: &str| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--user", "--map-root-user", "--mount", "/bin/sh", "-c"])
+            .arg(script)
+            .arg(&program)
+            .arg(rig.pipe())
+            .env("CUDA_MPS_LOG_DIRECTORY", rig.log())
+            .current_dir("/")
+            .uid(ADA)
+            .gid(ADA);
+        command.output()
+    };
+    match inside("mount --bind \"$1\" /mnt") {
+        Err(_) => return skipped("there is no `unshare`"),
+        Ok(tried) if !tried.status.success() => {
+            return skipped("a user may make no user namespace, or mount nothing in it");
+        }
+        Ok(_) => {}
+    }
+    let asks = "\"$0\" get_default_active_thread_percentage";
+    let at = |way: &str, more: &str| inside(&format!("{way}; {more} {asks}")).unwrap();
+    let in_tmp = "export CUDA_MPS_PIPE_DIRECTORY=\"$1\"";
+    let refused = at(in_tmp, "");
+    let told = String::from_utf8(refused.stderr).unwrap();
+    if rig.pipe().starts_with("/tmp") {
+        assert!(!refused.status.success());
+        for part in ["from outside this user namespace", "may write to /tmp"] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+    }
+    let outside = transport::socket::overflow_uid();
+    // As a container is given a group's directory.
+    let mounted = "mount --bind \"$1\" /mnt && export CUDA_MPS_PIPE_DIRECTORY=/mnt";
+    for (way, more) in [
+        (in_tmp, format!("OPENMPS_DAEMON_USER={outside}")),
+        (mounted, String::new()),
+    ] {
+        let answered = at(way, &more);
+        assert_eq!(answered.stdout, b"100.0\n", "{answered:?}");
+    }
 }

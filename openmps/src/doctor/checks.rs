@@ -6,7 +6,7 @@ use std::process::Command;
 
 use control::{AskError, Directories};
 use sandbox::Kernel;
-use transport::socket::PATH_MAX;
+use transport::socket::{PATH_MAX, SocketError};
 
 use super::{Finding, confinement};
 use crate::reach;
@@ -118,6 +118,11 @@ fn daemon(directories: &Directories) -> Finding {
         Err(AskError::NoDaemon) => {
             Finding::problem(SUBJECT, "none runs", "start one: openmps control -d")
         }
+        Err(AskError::Socket(error @ SocketError::NoDaemon(..))) => Finding::problem(
+            SUBJECT,
+            error.to_string(),
+            "if nobody of this machine's operators runs it, end it, and start a daemon: openmps control -d",
+        ),
         Err(error) => Finding::problem(
             SUBJECT,
             format!("{}: {error}", socket.display()),
