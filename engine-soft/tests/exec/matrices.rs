@@ -348,3 +348,195 @@ fn squares_of_bytes_and_of_tf32() {
         }
     }
 }
+
+/// Runs a product of integers of less than a byte or of eight rows, with so many in a register, whose bits
+/// `value` reads as a number; `of` is what two of them add to a sum.
+fn integers(
+    instruction: &str,
+    rows: usize,
+    (depth, each): (usize, usize),
+    value: impl Fn(u32) -> i32,
+    of: impl Fn(i32, i32) -> i32,
+) {
+    let steps = depth / (4 * each);
+    let bits = 32 / each;
+    let noise = |seed: usize| {
+        (seed as u32 + 1)
+            .wrapping_mul(0x9e37_79b9)
+            .rotate_left(seed as u32 % 31)
+    };
+    let a: Vec<u32> = (0..32 * steps * rows / 8).map(noise).collect();
+    let b: Vec<u32> = (0..32 * steps).map(|seed| noise(seed + 1000)).collect();
+    let c: Vec<u32> = (0..32 * rows / 4).map(|seed| seed as u32 * 3).collect();
+    let element =
+        |word: u32, index: usize| value(word >> (bits * index) & (u32::MAX >> (32 - bits)));
+    let left = |row: usize, k: usize| {
+        let (lane, step) = (row % 8 * 4 + k / each % 4, k / (4 * each));
+        element(
+            a[lane * steps * rows / 8 + step * rows / 8 + row / 8],
+            k % each,
+        )
+    };
+    let right = |k: usize, column: usize| {
+        let (lane, step) = (column * 4 + k / each % 4, k / (4 * each));
+        element(b[lane * steps + step], k % each)
+    };
+    let mut gpu = Gpu::new(&kernel(instruction, steps * rows / 8, steps, rows / 4));
+    let (pa, pb, pc) = (gpu.upload(&a), gpu.upload(&b), gpu.upload(&c));
+    gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc));
+    let got: Vec<u32> = gpu.read(pc, c.len());
+    for (at, got) in got.iter().enumerate() {
+        let (lane, sum) = (at / (rows / 4), at % (rows / 4));
+        let (row, column) = (lane / 4 + 8 * (sum / 2), lane % 4 * 2 + sum % 2);
+        let exact: i32 = (0..depth).map(|k| of(left(row, k), right(k, column))).sum();
+        let wanted = c[at].wrapping_add_signed(exact);
+        assert_eq!(*got, wanted, "{instruction}: row {row}, column {column}");
+    }
+}
+
+#[test]
+fn products_of_small_integers_and_of_bits() {
+    let times = |a: i32, b: i32| a * b;
+    let s4 = |bits: u32| (bits as i32) << 28 >> 28;
+    let plain = |bits: u32| bits as i32;
+    let head = "mma.sync.aligned";
+    integers(
+        &format!("{head}.m16n8k32.row.col.s32.s4.s4.s32"),
+        16,
+        (32, 8),
+        s4,
+        times,
+    );
+    integers(
+        &format!("{head}.m16n8k64.row.col.satfinite.s32.u4.u4.s32"),
+        16,
+        (64, 8),
+        plain,
+        times,
+    );
+    integers(
+        &format!("{head}.m8n8k32.row.col.s32.s4.s4.s32"),
+        8,
+        (32, 8),
+        s4,
+        times,
+    );
+    integers(
+        &format!("{head}.m8n8k16.row.col.s32.u8.u8.s32"),
+        8,
+        (16, 4),
+        plain,
+        times,
+    );
+    integers(
+        &format!("{head}.m8n8k16.row.col.s32.s8.s8.s32"),
+        8,
+        (16, 4),
+        |bits| i32::from(bits as i8),
+        times,
+    );
+    integers(
+        &format!("{head}.m8n8k128.row.col.s32.b1.b1.s32.and.popc"),
+        8,
+        (128, 32),
+        plain,
+        |a, b| a & b,
+    );
+    integers(
+        &format!("{head}.m16n8k128.row.col.s32.b1.b1.s32.xor.popc"),
+        16,
+        (128, 32),
+        plain,
+        |a, b| a ^ b,
+    );
+    integers(
+        &format!("{head}.m16n8k256.row.col.s32.b1.b1.s32.xor.popc"),
+        16,
+        (256, 32),
+        plain,
+        |a, b| a ^ b,
+    );
+}
+
+#[test]
+fn products_of_doubles() {
+    for (rows, depth) in [(8, 4), (16, 4), (16, 8), (16, 16)] {
+        let (na, nb, nc) = (rows / 8 * depth / 4, depth / 4, rows / 4);
+        let list = |name: &str, count: usize| {
+            let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+            format!("{{{}}}", all.join(", "))
+        };
+        let each = |what: &str, name: &str, param: &str, count: usize| {
+            let mut text = format!(
+                "ld.param.u64 %p1, [{param}]; mad.wide.u32 %p1, %t, {}, %p1;\n",
+                8 * count
+            );
+            for i in 0..count {
+                text += &match what {
+                    "ld" => format!("ld.global.f64 %{name}{i}, [%p1+{}];\n", 8 * i),
+                    _ => format!("st.global.f64 [%p1+{}], %{name}{i};\n", 8 * i),
+                };
+            }
+            text
+        };
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc) {{\n\
+             .reg .b64 %p<3>; .reg .b32 %t; .reg .f64 %a<8>, %b<4>, %c<4>; mov.u32 %t, %tid.x;\n{}{}{}\
+             mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64 {c}, {}, {}, {c};\n{}ret; }}\n",
+            each("ld", "a", "pa", na),
+            each("ld", "b", "pb", nb),
+            each("ld", "c", "pc", nc),
+            list("a", na),
+            list("b", nb),
+            each("st", "c", "pc", nc),
+            c = list("c", nc),
+        ));
+        let left = |row: usize, k: usize| (row * 3 + k * 7) as f64 / 8.0 - 5.0;
+        let right = |k: usize, column: usize| (k * 5 + column * 11) as f64 / 4.0 - 9.0;
+        let (mut a, mut b, mut c) = (Vec::new(), Vec::new(), Vec::new());
+        for lane in 0..32 {
+            let (group, number) = (lane / 4, lane % 4);
+            for i in 0..na {
+                a.push(left(
+                    group + 8 * (i % (rows / 8)),
+                    number + 4 * (i / (rows / 8)),
+                ));
+            }
+            b.extend((0..nb).map(|i| right(number + 4 * i, group)));
+            c.extend((0..nc).map(|i| (lane * nc + i) as f64));
+        }
+        let (pa, pb, pc) = (gpu.upload(&a), gpu.upload(&b), gpu.upload(&c));
+        gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc));
+        let got: Vec<f64> = gpu.read(pc, c.len());
+        for (at, got) in got.iter().enumerate() {
+            let (lane, sum) = (at / nc, at % nc);
+            let (row, column) = (lane / 4 + 8 * (sum / 2), lane % 4 * 2 + sum % 2);
+            let exact: f64 = (0..depth).map(|k| left(row, k) * right(k, column)).sum();
+            assert_eq!(
+                *got,
+                exact + c[at],
+                "{rows} rows, depth {depth}: {row}, {column}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_no_product_is_refused_by_name() {
+    for instruction in [
+        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%c0, %c1}, {%a0}, {%b0}, {%c0, %c1};",
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
+        "mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1}, {%b0}, {%c0, %c1, %c2, %c3};",
+        "mma.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
+        "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1}, {%b0, %b1}, {%c0, %c1, %c2, %c3}, %a2, 0;",
+    ] {
+        let text = format!(
+            "{HEAD}.visible .entry k() {{ .reg .b32 %a<4>, %b<4>, %c<4>; {instruction} ret; }}"
+        );
+        let tree = ptx::parse(&text).unwrap();
+        let error = engine_soft::exec::Module::load(&tree, &engine_soft::exec::Options::default())
+            .unwrap_err();
+        let word = instruction.split_once(' ').unwrap().0;
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}

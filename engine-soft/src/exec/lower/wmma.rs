@@ -1,19 +1,20 @@
-//! `wmma`: matrices of 16 × 16 that a warp loads, multiplies and stores. How they are spread over the lanes is
-//! the device's own affair; here they are as `mma` has them, the right one and the sums as two halves of 8
-//! columns.
+//! `wmma`: matrices that a warp loads, multiplies and stores. How they are spread over the lanes is the device's own
+//! affair; here they are as `mma` has them, in blocks of 8 rows and 8 columns.
 
 use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
+use super::matrix::{Shape, are_multiplied};
 use super::memory::Target;
 use crate::exec::ir::{Kind, Reg, Traits};
 use crate::exec::ops::matrix::{self, Product};
 use crate::exec::ops::memory;
 use crate::exec::ops::special::Special;
-use crate::exec::ops::table::{Words, parts};
+use crate::exec::ops::table::{self, Words, parts};
 
-/// Rows and columns.
-const SIDE: u64 = 16;
+/// Registers of a fragment of halves, whatever its shape: compilers count with fragments of the first tensor cores,
+/// which hold elements twice. Here the first ones are the matrix.
+const OF_HALVES: usize = 8;
 
 /// What a fragment is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,39 +27,69 @@ enum Role {
 /// A type of elements.
 #[derive(Clone, Copy, Debug)]
 struct Element {
-    /// Bytes of one in memory.
+    /// Bytes of what is moved at once.
     bytes: u8,
+    /// Elements of that.
+    moved: u64,
     /// How many are in a register.
     each: u64,
 }
 
 impl Element {
     fn named(word: &str) -> Option<Self> {
-        let (bytes, each) = match word {
-            "f16" | "bf16" => (2, 2),
-            "tf32" | "f32" | "s32" => (4, 1),
-            "s8" | "u8" => (1, 4),
+        let (bytes, moved, each) = match word {
+            "f64" => (8, 1, 1),
+            "tf32" | "f32" | "s32" => (4, 1, 1),
+            "f16" | "bf16" => (2, 1, 2),
+            "s8" | "u8" => (1, 1, 4),
+            // Less than a byte: a whole register at once.
+            "s4" | "u4" => (4, 8, 8),
+            "b1" => (4, 32, 32),
             _ => return None,
         };
-        Some(Self { bytes, each })
+        Some(Self { bytes, moved, each })
+    }
+}
+
+/// Whether there are fragments of matrices of such elements, of such a shape.
+fn are_fragments(shape: &str, element: &str) -> bool {
+    match shape {
+        "m16n16k16" | "m32n8k16" | "m8n32k16" => matches!(element, "f16" | "bf16" | "s8" | "u8"),
+        "m16n16k8" => element == "tf32",
+        "m8n8k4" => element == "f64",
+        "m8n8k32" => matches!(element, "s4" | "u4"),
+        "m8n8k128" => element == "b1",
+        _ => false,
+    }
+}
+
+/// Whether there are fragments of sums of such elements, of such a shape.
+fn are_sums(shape: &str, element: &str) -> bool {
+    match shape {
+        "m16n16k16" | "m32n8k16" | "m8n32k16" => matches!(element, "f16" | "f32" | "s32"),
+        "m16n16k8" => element == "f32",
+        "m8n8k4" => element == "f64",
+        "m8n8k32" | "m8n8k128" => element == "s32",
+        _ => false,
     }
 }
 
 /// Where the first element of a register lies, for the lane 0: its row and column. Lanes of group `g` have
 /// `g` more rows (columns of the right matrix), number `t` of a group `t` times as many columns (rows) more
 /// as a register of it holds.
-fn start(role: Role, each: u64, depth: u64, register: u64) -> (u64, u64) {
-    // How many registers of a lane lead through the depth of half of the right matrix.
-    let steps = depth / (4 * each);
+fn start(role: Role, each: u64, shape: Shape, register: u64) -> (u64, u64) {
+    let rows = shape.rows as u64;
+    // How many registers of a lane lead through the depth of a block of the right matrix.
+    let steps = shape.depth as u64 / (4 * each);
     match role {
-        Role::Left => (8 * (register & 1), 4 * each * (register >> 1)),
+        Role::Left => (8 * (register % rows), 4 * each * (register / rows)),
         Role::Right => (4 * each * (register % steps), 8 * (register / steps)),
         // Of single sums two registers stand beside each other.
         Role::Sums if each == 1 => (
-            8 * (register >> 1 & 1),
-            (register & 1) + 8 * (register >> 2),
+            8 * (register / 2 % rows),
+            register % 2 + 8 * (register / 2 / rows),
         ),
-        Role::Sums => (8 * (register & 1), 8 * (register >> 1)),
+        Role::Sums => (8 * (register % rows), 8 * (register / rows)),
     }
 }
 
@@ -110,7 +141,18 @@ impl<'a> Body<'a> {
                 "row" | "col",
                 shape,
                 types @ ..,
-            ] => self.multiply_squares(at, shape, types),
+            ] => self.multiply_fragments(at, shape, (types, None)),
+            [
+                "mma",
+                bits @ ("xor" | "and"),
+                "popc",
+                "sync",
+                "aligned",
+                "row",
+                "col",
+                shape,
+                types @ ..,
+            ] => self.multiply_fragments(at, shape, (types, Some(*bits == "xor"))),
             _ => Err(self.unbuilt()),
         }
     }
@@ -131,28 +173,31 @@ impl<'a> Body<'a> {
             _ => return Err(self.unbuilt()),
         };
         let kind = Element::named(element).ok_or_else(|| self.unbuilt())?;
-        let fits = match (shape, role) {
-            ("m16n16k16", Role::Sums) => matches!(*element, "f16" | "f32" | "s32"),
-            ("m16n16k16", _) => matches!(*element, "f16" | "bf16" | "s8" | "u8"),
-            ("m16n16k8", Role::Sums) => *element == "f32",
-            ("m16n16k8", _) => *element == "tf32",
-            _ => false,
+        let is_known = match role {
+            Role::Sums => are_sums(shape, element),
+            _ => are_fragments(shape, element),
         };
         let turned = match layout {
             "row" => false,
             "col" => true,
             _ => return Err(self.unbuilt()),
         };
-        if !fits {
+        let shape = Shape::named(shape).filter(|_| is_known);
+        let shape = shape.ok_or_else(|| self.unbuilt())?;
+        // What is less than a byte lies along the depth.
+        if kind.moved > 1 && turned != (role == Role::Right) {
             return Err(self.unbuilt());
         }
-        let depth = if shape == "m16n16k8" { 8 } else { SIDE };
-        let columns = if role == Role::Left { depth } else { SIDE };
-        let rows = if role == Role::Right { depth } else { SIDE };
+        let depth = shape.depth as u64;
+        let (rows, columns) = match role {
+            Role::Left => (8 * shape.rows as u64, depth),
+            Role::Right => (depth, 8 * shape.columns as u64),
+            Role::Sums => (8 * shape.rows as u64, 8 * shape.columns as u64),
+        };
         let count = rows * columns / 32 / kind.each;
-        // Halves of the matrices are there twice: compilers count with fragments of the first tensor cores.
-        let twice = *element == "f16" && role != Role::Sums;
-        let operands = self.elements(values, count as usize * if twice { 2 } else { 1 })?;
+        let of_halves = *element == "f16" && role != Role::Sums;
+        let given = if of_halves { OF_HALVES } else { count as usize };
+        let operands = self.elements(values, given)?;
         let stride = match stride {
             [] => self.constant(if turned { rows } else { columns }, 4),
             [stride] => self.read(stride, 4)?,
@@ -167,13 +212,13 @@ impl<'a> Body<'a> {
         let wide = self.constant(if role == Role::Sums { 2 } else { kind.each }, 4);
         let along = self.times(number, wide)?;
         for register in 0..count {
-            let (row, column) = start(role, kind.each, depth, register);
+            let (row, column) = start(role, kind.each, shape, register);
             let mut parts_of = Vec::new();
             let stored = match stores {
-                true => Some(self.read(&operands[register as usize], 4)?),
+                true => Some(self.read(&operands[register as usize], kind.bytes.max(4))?),
                 false => None,
             };
-            for index in 0..kind.each {
+            for index in 0..kind.each / kind.moved {
                 let (row_start, column_start) = match role {
                     Role::Right => (row + index, column),
                     _ => (row, column + index),
@@ -189,7 +234,7 @@ impl<'a> Body<'a> {
                 let (major, minor) = if turned { (column, row) } else { (row, column) };
                 let line = self.times(major, stride)?;
                 let place = self.apply32("add", Type::U32, vec![line, minor])?;
-                let place = self.element_at(&target, place, kind.bytes)?;
+                let place = self.element_at(&target, place, kind)?;
                 let imm = self.access(&target, 1)?;
                 let width = kind.bytes.max(2);
                 if let Some(value) = stored {
@@ -209,20 +254,36 @@ impl<'a> Body<'a> {
                     parts_of.push(value);
                 }
             }
-            if !stores {
-                let value = self.together(&parts_of);
-                self.write32(&operands[register as usize], value)?;
-                if twice {
-                    self.write32(&operands[(register + count) as usize], value)?;
-                }
+            if stores {
+                continue;
+            }
+            let value = self.together(&parts_of);
+            for operand in operands
+                .iter()
+                .skip(register as usize)
+                .step_by(count as usize)
+            {
+                let width = kind.bytes.max(4);
+                let dest = self.dest(operand, width)?;
+                let copy = table::mov(width).ok_or_else(|| self.unbuilt())?;
+                self.simple(&copy, dest, vec![value]);
+                self.finish(operand, dest, false)?;
             }
         }
         Ok(())
     }
 
     /// The address of an element, in registers as wide as the base's.
-    fn element_at(&mut self, target: &Target, index: Reg, bytes: u8) -> Lowered<Reg> {
-        let bytes = self.constant(bytes.into(), 4);
+    fn element_at(&mut self, target: &Target, index: Reg, kind: Element) -> Lowered<Reg> {
+        let bits = 8 * u64::from(kind.bytes) / kind.moved;
+        let (index, bytes) = match bits {
+            8.. => (index, bits / 8),
+            _ => {
+                let shift = self.constant((8 / bits).ilog2().into(), 4);
+                (self.apply32("shr", Type::U32, vec![index, shift])?, 1)
+            }
+        };
+        let bytes = self.constant(bytes, 4);
         if self.func.regs[target.base as usize] == 4 {
             let distance = self.times(index, bytes)?;
             return self.apply32("add", Type::U32, vec![target.base, distance]);
@@ -247,7 +308,7 @@ impl<'a> Body<'a> {
 
     /// An element of a register, as it is stored.
     fn part(&mut self, value: Reg, kind: Element, index: u64) -> Lowered<Reg> {
-        if kind.each == 1 {
+        if kind.each == kind.moved {
             return Ok(value);
         }
         let halves = self.halves(value, 4)?;
@@ -267,16 +328,17 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// Two products of 16 × 8.
-    fn multiply_squares(
+    /// `wmma.mma`.
+    fn multiply_fragments(
         &mut self,
         at: &'a Instruction<'a>,
         shape: &str,
-        types: &[&str],
+        (types, differ): (&[&str], Option<bool>),
     ) -> Lowered {
-        let [d, a, b, c] = self.operands(at)?;
         let (types, clamp) = match types.split_last() {
             Some((&"satfinite", rest)) => (rest, true),
+            // How sums of doubles are rounded, if it is said.
+            Some((&"rn", rest)) => (rest, false),
             _ => (types, false),
         };
         let (to, left, right, from) = match *types {
@@ -285,64 +347,41 @@ impl<'a> Body<'a> {
             [to, left, right, from] => (to, left, right, from),
             _ => return Err(self.unbuilt()),
         };
-        let kinds = (matrix::Kind::named(left), matrix::Kind::named(right));
-        let (Some(left), Some(right)) = kinds else {
-            return Err(self.unbuilt());
-        };
-        let depth = match shape {
-            "m16n16k16" => 16,
-            "m16n16k8" => 8,
-            _ => return Err(self.unbuilt()),
-        };
-        let narrow = to == "f16";
-        let fits = to == from
-            && left == right
-            && matches!(
-                (left.is_integer(), to),
-                (true, "s32") | (false, "f32" | "f16")
-            )
-            && (depth == 8) == (left == matrix::Kind::Tf32)
-            && (!narrow || left == matrix::Kind::F16)
-            && clamp <= left.is_integer();
-        if !fits {
-            return Err(self.unbuilt());
-        }
-        let product = Product {
-            left,
-            right,
-            depth,
-            narrow,
-            clamp,
-        };
-        let steps = depth / (4 * left.in_register());
-        let sums = if narrow { 2 } else { 4 };
-        let twice = if left == matrix::Kind::F16 { 2 } else { 1 };
-        let left = self.elements(a, 2 * steps * twice)?;
-        let right = self.elements(b, 2 * steps * twice)?;
-        let (from, to) = (self.elements(c, 2 * sums)?, self.elements(d, 2 * sums)?);
-        let rows = self.in_pairs(&left[..2 * steps])?;
-        let mut sources = Vec::new();
-        for half in 0..2 {
-            let mut of_half = rows.clone();
-            if steps == 1 {
-                of_half.push(rows[0]);
+        let shape_fits = are_fragments(shape, left);
+        let shape = Shape::named(shape).filter(|_| shape_fits && left == right);
+        let shape = shape.ok_or_else(|| self.unbuilt())?;
+        if left == "f64" {
+            if to != left || from != left || clamp || differ.is_some() {
+                return Err(self.unbuilt());
             }
-            of_half.extend(self.in_pairs(&right[half * steps..][..steps])?);
-            of_half.extend(self.in_pairs(&from[half * sums..][..sums])?);
-            sources.push(of_half);
+            return self.products_of_doubles(at, shape);
         }
-        let guard = self.guard();
-        let mut results = Vec::new();
-        for of_half in sources {
-            let half: Vec<Reg> = (0..sums).map(|_| self.temp(4)).collect();
-            self.set_guard(guard);
-            self.exchange(matrix::multiply, product.pack(), half.clone(), of_half);
-            results.extend(half);
+        let kind = matrix::Kind::named(left).ok_or_else(|| self.unbuilt())?;
+        let product = Product {
+            left: kind,
+            right: kind,
+            depth: shape.depth,
+            narrow: to == "f16",
+            clamp,
+            differ: differ == Some(true),
+        };
+        if to != from
+            || !are_multiplied(product, to)
+            || (kind == matrix::Kind::B1) != differ.is_some()
+        {
+            return Err(self.unbuilt());
         }
-        self.set_guard(guard);
-        for (element, result) in to.iter().zip(results) {
-            self.write32(element, result)?;
-        }
-        Ok(())
+        let [_, a, b, _] = self.operands(at)?;
+        let steps = shape.steps(kind);
+        let left = self.held(a, kind == matrix::Kind::F16, shape.rows * steps)?;
+        let right = self.held(b, kind == matrix::Kind::F16, shape.columns * steps)?;
+        self.products(at, shape, product, (&left, &right))
+    }
+
+    /// The registers of a fragment of a matrix.
+    fn held(&mut self, operand: &Operand<'a>, halves: bool, count: usize) -> Lowered<Vec<Reg>> {
+        let mut registers = self.registers(operand, if halves { OF_HALVES } else { count })?;
+        registers.truncate(count);
+        Ok(registers)
     }
 }

@@ -22,8 +22,9 @@ const LANES: usize = 32;
 const ROWS: usize = 16;
 /// Columns of the right matrix and of the sums.
 const COLUMNS: usize = 8;
-/// The most columns of the left matrix: bytes.
+/// The most columns of the left matrix: of bytes, and of bits.
 const DEEPEST: usize = 32;
+const DEEPEST_BITS: usize = 256;
 
 /// Bits of `imm` of [`load`] and [`store`]: how many matrices, and whether they are turned.
 pub(crate) const TURNED: u64 = 1 << 8;
@@ -135,9 +136,13 @@ pub(crate) enum Kind {
     E5m2,
     S8,
     U8,
+    S4,
+    U4,
+    /// Single bits.
+    B1,
 }
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 10] = [
     Kind::F16,
     Kind::Bf16,
     Kind::Tf32,
@@ -145,6 +150,9 @@ const KINDS: [Kind; 7] = [
     Kind::E5m2,
     Kind::S8,
     Kind::U8,
+    Kind::S4,
+    Kind::U4,
+    Kind::B1,
 ];
 
 impl Kind {
@@ -158,6 +166,9 @@ impl Kind {
             "e5m2" => Self::E5m2,
             "s8" => Self::S8,
             "u8" => Self::U8,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            "b1" => Self::B1,
             _ => return None,
         })
     }
@@ -167,12 +178,14 @@ impl Kind {
         match self {
             Self::Tf32 => 1,
             Self::F16 | Self::Bf16 => 2,
-            _ => 4,
+            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 4,
+            Self::S4 | Self::U4 => 8,
+            Self::B1 => 32,
         }
     }
 
     pub(crate) fn is_integer(self) -> bool {
-        matches!(self, Self::S8 | Self::U8)
+        matches!(self, Self::S8 | Self::U8 | Self::S4 | Self::U4 | Self::B1)
     }
 
     /// An element of a register. Every kind's values are exact in an `f64`.
@@ -188,6 +201,9 @@ impl Kind {
             Self::E5m2 => fp8::decode(byte, true).into(),
             Self::S8 => f64::from(byte as i8),
             Self::U8 => f64::from(byte),
+            Self::S4 => f64::from(((register >> (4 * index) << 4) as i8) >> 4),
+            Self::U4 => f64::from(register >> (4 * index) & 0xf),
+            Self::B1 => f64::from(register >> index & 1),
         }
     }
 }
@@ -202,25 +218,29 @@ pub(crate) struct Product {
     pub(crate) narrow: bool,
     /// Integer sums are clamped.
     pub(crate) clamp: bool,
+    /// Bits count where they differ, not where both are set.
+    pub(crate) differ: bool,
 }
 
 impl Product {
     pub(crate) fn pack(self) -> u64 {
         self.left as u64
             | (self.right as u64) << 8
-            | (self.depth as u64) << 16
+            | (self.depth as u64) << 32
             | u64::from(self.narrow) << 24
             | u64::from(self.clamp) << 25
+            | u64::from(self.differ) << 26
     }
 
     fn unpack(imm: u64) -> Self {
-        let kind = |shift: u32| KINDS[(imm >> shift & 7) as usize % KINDS.len()];
+        let kind = |shift: u32| KINDS[(imm >> shift & 0xff) as usize % KINDS.len()];
         Self {
             left: kind(0),
             right: kind(8),
-            depth: (imm >> 16 & 0xff) as usize,
+            depth: (imm >> 32) as usize,
             narrow: imm >> 24 & 1 != 0,
             clamp: imm >> 25 & 1 != 0,
+            differ: imm >> 26 & 1 != 0,
         }
     }
 }
@@ -237,18 +257,28 @@ pub(crate) unsafe fn multiply(cx: &mut Machine<'_>, op: &Op) -> Flow {
     }
     let shape = Product::unpack(op.imm);
     for (base, lanes) in cx.warps() {
-        product(cx, op, shape, (base, lanes));
+        if shape.depth > DEEPEST {
+            product::<DEEPEST_BITS>(cx, op, shape, (base, lanes));
+        } else {
+            product::<DEEPEST>(cx, op, shape, (base, lanes));
+        }
     }
     Flow::Next
 }
 
-fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize, u32)) {
+fn product<const DEEPEST: usize>(
+    cx: &mut Machine<'_>,
+    op: &Op,
+    shape: Product,
+    (base, lanes): (usize, u32),
+) {
     let Product {
         left,
         right,
         depth,
         narrow,
         clamp,
+        differ,
     } = shape;
     let each = left.in_register();
     let wide = |cx: &Machine<'_>, source: usize, lane: usize| {
@@ -284,7 +314,11 @@ fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize,
             for index in 0..2 {
                 let (row, column) = (group + 8 * upper, 2 * number + index);
                 let of_row = a[row][..depth].iter().zip(&b[column]);
-                let value: f64 = of_row.map(|(x, y)| x * y).sum();
+                let value: f64 = if differ {
+                    of_row.map(|(x, y)| (x - y).abs()).sum()
+                } else {
+                    of_row.map(|(x, y)| x * y).sum()
+                };
                 let at = 2 * upper + index;
                 if narrow {
                     let sum = half::to_f32((register(sums, upper) >> (16 * index)) as u16, 0);
@@ -314,4 +348,43 @@ fn product(cx: &mut Machine<'_>, op: &Op, shape: Product, (base, lanes): (usize,
             cx.set_if(op, 1, base + lane, 4, narrowed >> 32);
         }
     }
+}
+
+/// Columns of the left matrix of one product of doubles.
+const DOUBLES: usize = 4;
+
+/// `mma` of an 8 × 4 matrix, a 4 × 8 matrix and sums of doubles: sources: a lane's elements of both, and its two
+/// sums; two destinations.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn multiply_doubles(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    for (base, lanes) in cx.warps() {
+        let value = |cx: &Machine<'_>, source: usize, lane: usize| {
+            let at = if op.varies(source) { base + lane } else { 0 };
+            f64::from_bits(cx.frame.wide(op.s[source] as usize, at, 8))
+        };
+        // Lanes that a partial warp does not have hold zeroes.
+        let mut matrices = [[[0.0; DOUBLES]; COLUMNS]; 2];
+        let mut sums = [[0.0; 2]; LANES];
+        for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+            for (source, matrix) in matrices.iter_mut().enumerate() {
+                matrix[lane / 4][lane % 4] = value(cx, source, lane);
+            }
+            sums[lane] = [value(cx, 2, lane), value(cx, 3, lane)];
+        }
+        let [rows, columns] = &matrices;
+        for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+            for (index, sum) in sums[lane].into_iter().enumerate() {
+                let (row, column) = (lane / 4, 2 * (lane % 4) + index);
+                let pairs = rows[row].iter().zip(&columns[column]);
+                let sum = pairs.fold(sum, |sum, (x, y)| x.mul_add(*y, sum));
+                cx.set_if(op, index, base + lane, 8, sum.to_bits());
+            }
+        }
+    }
+    Flow::Next
 }
