@@ -385,8 +385,11 @@ fn a_command_is_not_given_to_another_users_daemon() {
     };
     rig.open_to_all();
     let listener = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
-    for arguments in [&[][..], &["get_server_list"]] {
-        let refused = rig.control(arguments, Some("get_server_list\n"));
+    for (arguments, input) in [
+        (&[][..], Some("get_server_list\n")),
+        (&["get_server_list"], None),
+    ] {
+        let refused = rig.control(arguments, input);
         let told = String::from_utf8(refused.stderr).unwrap();
         assert_eq!(refused.status.code(), Some(1));
         assert!(told.contains(&format!("it is user {ADA}'s")), "{told}");
