@@ -9,9 +9,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, OFlags};
-use transport::socket::{Listener, PATH_MAX};
+use transport::socket::{Connection, Listener, PATH_MAX};
 
 use crate::directories::{Directories, make};
 use crate::log::{Log, Role};
@@ -19,6 +20,53 @@ use crate::own_files;
 
 /// What scripts look for.
 pub const ALREADY_RUNNING: &str = "An instance of this daemon is already running";
+
+/// Whoever can open the file can hold its lock, and no other daemon starts.
+const LOCK_MODE: u32 = 0o600;
+
+/// Scripts read it, and end the process that it names.
+const PID_MODE: u32 = 0o644;
+
+/// Who writes to it writes to server.log.
+const LOG_PIPE_MODE: u32 = 0o600;
+
+/// A file of the pipe directory that NVIDIA's daemon opens to more users.
+#[derive(Clone, Copy, Debug)]
+pub struct ClosedFile {
+    /// Its name.
+    pub name: &'static str,
+    /// Our mode of it.
+    pub mode: u32,
+    /// NVIDIA's.
+    pub nvidias: u32,
+    /// What others can do with NVIDIA's.
+    pub harm: &'static str,
+}
+
+/// The files of the pipe directory whose modes are not NVIDIA's.
+pub const CLOSED_FILES: [ClosedFile; 3] = [
+    ClosedFile {
+        name: "control_lock",
+        mode: LOCK_MODE,
+        nvidias: 0o666,
+        harm: "hold the lock, so that no daemon starts",
+    },
+    ClosedFile {
+        name: "nvidia-cuda-mps-control.pid",
+        mode: PID_MODE,
+        nvidias: 0o666,
+        harm: "have scripts end another process",
+    },
+    ClosedFile {
+        name: "log",
+        mode: LOG_PIPE_MODE,
+        nvidias: 0o777,
+        harm: "write lines to server.log",
+    },
+];
+
+/// How long it may take to be seen that somebody listens.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Bytes of the log's FIFO that are passed on at a time, so that whoever floods it hinders nobody.
 const PASSED_ON: usize = 4096;
@@ -77,12 +125,19 @@ impl Instance {
         } else {
             make(&directories.pipe, "pipe")?;
         }
-        let lock = open_with_mode(&directories.lock(), 0o666).map_err(|error| {
-            format!(
-                "the pipe directory {} is not usable: {error}",
-                directories.pipe.display()
-            )
-        })?;
+        let lock = match open_with_mode(&directories.lock(), LOCK_MODE) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && answers(&socket) => {
+                return Err(ALREADY_RUNNING.to_owned());
+            }
+            Err(error) => {
+                return Err(format!(
+                    "the pipe directory {} is not usable: {error}",
+                    directories.pipe.display()
+                ));
+            }
+        };
+        own_files::is_no_strangers(&directories.lock(), &lock, "who can hold it for ever")?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             if let Ok(log) = Log::open(&directories.server_log(), false) {
                 let text = format!("Using log directory: {}", directories.log.display());
@@ -106,7 +161,7 @@ impl Instance {
             .map(|path| bind(&path, 0o755))
             .transpose()?;
         let log_pipe = fifo(&log_pipe)?;
-        open_with_mode(&directories.pid(), 0o644)
+        open_with_mode(&directories.pid(), PID_MODE)
             .and_then(|mut file| {
                 file.set_len(0)?;
                 file.write_all(std::process::id().to_string().as_bytes())
@@ -214,7 +269,12 @@ fn kept_for_fifo(path: &Path) -> String {
     )
 }
 
-/// Makes the FIFO that everybody may write to, and opens it so that it never ends.
+/// Whether somebody listens at a socket.
+fn answers(socket: &Path) -> bool {
+    Connection::connect_within(socket, Some(LOOK)).is_ok()
+}
+
+/// Makes the FIFO for lines of server.log, and opens it so that it never ends.
 fn fifo(path: &Path) -> Result<File, String> {
     let failed = |error: &dyn std::fmt::Display| format!("cannot make {}: {error}", path.display());
     match std::fs::remove_file(path) {
@@ -225,8 +285,8 @@ fn fifo(path: &Path) -> Result<File, String> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
         _ => {}
     }
-    with_mode(0o777, || {
-        let mode = rustix::fs::Mode::from_raw_mode(0o777);
+    with_mode(LOG_PIPE_MODE, || {
+        let mode = rustix::fs::Mode::from_raw_mode(LOG_PIPE_MODE);
         rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
     })
     .map_err(|error| failed(&error))?;
@@ -319,16 +379,19 @@ mod tests {
             ALREADY_RUNNING
         );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        for path in [directories.control_socket(), directories.lock()] {
-            assert_eq!(mode(&path), 0o666, "{}", path.display());
+        assert_eq!(mode(&directories.control_socket()), 0o666);
+        for file in CLOSED_FILES {
+            let mode = mode(&directories.pipe.join(file.name));
+            assert_eq!(mode, file.mode, "{}", file.name);
         }
+        assert!(directories.lock().ends_with("control_lock"));
         assert_eq!(
-            mode(&directories.pid()),
-            0o644,
-            "believed by whoever ends it"
+            (mode(&directories.pid()), mode(&directories.lock())),
+            (0o644, 0o600),
+            "the one is for all to read, and whoever opens the other can hold it"
         );
         assert_eq!(mode(&directories.privileged_socket()), 0o755);
-        assert_eq!(mode(&directories.log_pipe()), 0o777);
+        assert_eq!(mode(&directories.log_pipe()), 0o600);
         assert_eq!(
             std::fs::read_to_string(directories.pid()).unwrap(),
             std::process::id().to_string(),
@@ -341,10 +404,36 @@ mod tests {
         assert!(directories.control_socket().exists(), "as NVIDIA's");
         // As daemons made it before.
         std::fs::write(directories.pid(), "1").unwrap();
-        std::fs::set_permissions(directories.pid(), Permissions::from_mode(0o666)).unwrap();
+        let logs = [directories.control_log(), directories.server_log()];
+        for path in logs.iter().chain([&directories.pid(), &directories.lock()]) {
+            std::fs::set_permissions(path, Permissions::from_mode(0o666)).unwrap();
+        }
         let again = Instance::claim(directories.clone(), false);
         let _again = again.expect("a stale socket is no hindrance");
         assert_eq!(mode(&directories.pid()), 0o644);
+        assert_eq!(mode(&directories.lock()), 0o600);
+        for path in logs {
+            assert_eq!(mode(&path), 0o644, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_lock_that_a_stranger_can_hold_is_none() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: making another user's file takes root");
+            return;
+        }
+        let root = folder();
+        let directories = directories(root.path());
+        make(&directories.pipe);
+        std::fs::write(directories.lock(), "").unwrap();
+        std::os::unix::fs::chown(directories.lock(), Some(4242), None).unwrap();
+        let told = Instance::claim(directories.clone(), false).unwrap_err();
+        for part in ["control_lock", "user 4242", "remove it"] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+        std::fs::remove_file(directories.lock()).unwrap();
+        Instance::claim(directories, false).unwrap();
     }
 
     #[test]

@@ -56,6 +56,7 @@ pub use commands::{
 };
 pub use commands::{device_from_json, device_json};
 pub use directories::{Directories, names_several};
+pub use instance::{CLOSED_FILES, ClosedFile};
 pub use own_files::open_directory;
 // The grammar of sizes, for those who read settings as the daemon does.
 pub use cuda_abi::limits::size_in_bytes;

@@ -167,14 +167,38 @@ fn can_hold_ours(path: &Path, found: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-/// Opens a file for appending, and makes it, readable for all, if need be.
+/// Whether an open file is root's, this user's, or of somebody from outside our user namespace.
+///
+/// # Errors
+/// Whose it is, what that user could do, and what to do about it.
+pub(crate) fn is_no_strangers(path: &Path, file: &File, harm: &str) -> Result<(), String> {
+    let owner = match file.metadata() {
+        Ok(found) => found.uid(),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    if is_trusted(owner) || is_from_outside(owner) {
+        return Ok(());
+    }
+    Err(format!(
+        "{} belongs to user {owner}, {harm}: remove it",
+        path.display()
+    ))
+}
+
+/// Opens a file for appending, and makes it, readable for all, if need be. Others that could write to it,
+/// as to one of a former release's, cannot any more.
 ///
 /// # Errors
 /// What the system says; a link that somebody else put there is an error.
 pub(crate) fn append(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.create(true).append(true).mode(0o644);
-    open_in_place(path, &mut options)
+    let file = open_in_place(path, &mut options)?;
+    let found = file.metadata()?;
+    if found.is_file() && found.uid() == user() && found.mode() & 0o022 != 0 {
+        file.set_permissions(Permissions::from_mode(found.mode() & 0o7755))?;
+    }
+    Ok(file)
 }
 
 /// Opens a file or character device by its name, through links of root's and this user's alone.

@@ -58,9 +58,7 @@ fn a_daemon_starts_answers_is_alone_and_quits() {
         let path = rig.pipe().join(name);
         std::fs::metadata(path).unwrap().permissions().mode() & 0o777
     };
-    for name in ["control", "control_lock"] {
-        assert_eq!(mode(name), 0o666, "{name}");
-    }
+    assert_eq!((mode("control"), mode("control_lock")), (0o666, 0o600));
     assert_eq!(mode("nvidia-cuda-mps-control.pid"), 0o644);
     let second = rig.control(&["-d"], None);
     assert_eq!(second.status.code(), Some(1));

@@ -1,10 +1,11 @@
 //! The checks, one function each.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use control::{AskError, Directories};
+use control::{AskError, CLOSED_FILES, Directories};
 use sandbox::Kernel;
 use transport::socket::{PATH_MAX, SocketError};
 
@@ -20,6 +21,7 @@ pub(super) fn all() -> Vec<Finding> {
         Ok(directories) => {
             findings.push(pipe_directory(&directories));
             findings.push(daemon(&directories));
+            findings.extend(open_files(&directories));
             findings.extend(confinement::running(&directories));
             findings.extend(modes_left(&directories));
             findings.push(log_directory(&directories.log));
@@ -80,19 +82,97 @@ fn pipe_directory(directories: &Directories) -> Finding {
     }
 }
 
-/// Whether a daemon holds the lock, which alone says that one runs.
-fn is_locked(lock: &Path) -> bool {
-    let Ok(file) = File::open(lock) else {
-        return false;
-    };
-    let try_it = rustix::fs::FlockOperation::NonBlockingLockShared;
-    rustix::fs::flock(&file, try_it) == Err(rustix::io::Errno::WOULDBLOCK)
+/// The lock, which alone says that a daemon runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    Held,
+    Free,
+    /// It is another user's, who alone may look.
+    Another(u32),
+}
+
+impl Lock {
+    fn at(path: &Path) -> Self {
+        match File::open(path) {
+            Ok(file) => {
+                let try_it = rustix::fs::FlockOperation::NonBlockingLockShared;
+                match rustix::fs::flock(&file, try_it) {
+                    Err(rustix::io::Errno::WOULDBLOCK) => Self::Held,
+                    _ => Self::Free,
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                std::fs::metadata(path).map_or(Self::Free, |found| Self::Another(found.uid()))
+            }
+            Err(_) => Self::Free,
+        }
+    }
+}
+
+/// Files of the pipe directory that are open to more users than the daemon makes them for, as NVIDIA's
+/// and former releases' are.
+fn open_files(directories: &Directories) -> Vec<Finding> {
+    const SUBJECT: &str = "files";
+    let mut findings = Vec::new();
+    let mut differ = Vec::new();
+    for file in &CLOSED_FILES {
+        let path = directories.pipe.join(file.name);
+        let Ok(found) = std::fs::symlink_metadata(&path) else {
+            continue;
+        };
+        let mode = found.mode() & 0o777;
+        let (ours, nvidias) = (file.mode, file.nvidias);
+        if mode & !ours == 0 {
+            differ.push(format!(
+                "{} {mode:04o} (NVIDIA's: {nvidias:04o})",
+                file.name
+            ));
+        } else {
+            findings.push(Finding::warning(
+                SUBJECT,
+                format!(
+                    "{} has mode {mode:04o}: other users can {}",
+                    path.display(),
+                    file.harm
+                ),
+                format!(
+                    "a daemon of this release makes it {ours:04o} when it starts: start it again"
+                ),
+            ));
+        }
+    }
+    for path in [
+        directories.control_log(),
+        directories.server_log(),
+        directories.events(),
+    ] {
+        let Ok(found) = std::fs::metadata(&path) else {
+            continue;
+        };
+        if found.is_file() && found.mode() & 0o022 != 0 {
+            findings.push(Finding::warning(
+                SUBJECT,
+                format!(
+                    "{} has mode {:04o}: other users can change what it says",
+                    path.display(),
+                    found.mode() & 0o777
+                ),
+                format!("chmod go-w {}", path.display()),
+            ));
+        }
+    }
+    if findings.is_empty() && !differ.is_empty() {
+        let text = format!("closed to other users: {}", differ.join(", "));
+        findings.push(Finding::ok(SUBJECT, text));
+    }
+    findings
 }
 
 fn daemon(directories: &Directories) -> Finding {
     const SUBJECT: &str = "daemon";
     let socket = directories.control_socket();
     let pid = std::fs::read_to_string(directories.pid()).ok();
+    let lock = Lock::at(&directories.lock());
     match control::ask(&socket, "get_server_list") {
         Ok((servers, _)) => Finding::ok(
             SUBJECT,
@@ -102,13 +182,18 @@ fn daemon(directories: &Directories) -> Finding {
                 servers.lines().count()
             ),
         ),
-        Err(AskError::NoDaemon) if is_locked(&directories.lock()) => Finding::problem(
+        Err(AskError::NoDaemon) if lock == Lock::Held => Finding::problem(
             SUBJECT,
             format!(
                 "one runs, but {} is not its socket any more",
                 socket.display()
             ),
             "somebody removed or replaced the socket: end the daemon by its process id and start it again",
+        ),
+        Err(AskError::NoDaemon) if let Lock::Another(owner) = lock => Finding::problem(
+            SUBJECT,
+            format!("none answers; whether one of user {owner} runs, only that user can see"),
+            format!("start one as user {owner}: openmps control -d"),
         ),
         Err(AskError::NoDaemon) if pid.is_some() || socket.exists() => Finding::problem(
             SUBJECT,
@@ -136,7 +221,7 @@ fn daemon(directories: &Directories) -> Finding {
 /// What a daemon that was killed did to its devices and nobody has undone.
 fn modes_left(directories: &Directories) -> Option<Finding> {
     let record = directories.compute_modes();
-    let left = record.exists() && !is_locked(&directories.lock());
+    let left = record.exists() && Lock::at(&directories.lock()) == Lock::Free;
     left.then(|| {
         Finding::problem(
             "compute modes",
@@ -343,6 +428,46 @@ mod tests {
         Directories {
             pipe: root.join("pipe"),
             log: root.join("log"),
+        }
+    }
+
+    #[test]
+    fn files_that_are_open_to_others_are_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir().unwrap();
+        let directories = directories(root.path());
+        assert!(open_files(&directories).is_empty(), "there is none");
+        std::fs::create_dir(&directories.pipe).unwrap();
+        std::fs::create_dir(&directories.log).unwrap();
+        let make = |path: &Path, mode: u32| {
+            std::fs::write(path, "").unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        make(&directories.server_log(), 0o644);
+        for file in CLOSED_FILES {
+            make(&directories.pipe.join(file.name), file.mode);
+        }
+        let found = open_files(&directories);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].state, State::Ok);
+        assert!(
+            found[0].text.contains("control_lock 0600 (NVIDIA's: 0666)"),
+            "{}",
+            found[0].text
+        );
+        for file in CLOSED_FILES {
+            make(&directories.pipe.join(file.name), file.nvidias);
+        }
+        make(&directories.server_log(), 0o666);
+        let found = open_files(&directories);
+        assert_eq!(found.len(), CLOSED_FILES.len() + 1, "each that is open");
+        for (finding, part) in
+            found
+                .iter()
+                .zip(["hold the lock", "end another", "write lines", "change"])
+        {
+            assert_eq!(finding.state, State::Warning);
+            assert!(finding.text.contains(part), "{}", finding.text);
         }
     }
 
