@@ -26,20 +26,31 @@ const MAX_PROGRAM: usize = 256;
 
 impl Daemon {
     /// Tells somebody that there is no session, and why.
-    pub(crate) fn refuse(&self, connection: &Connection, pid: Option<i32>, text: &str) {
-        self.refuse_with(connection, pid, CUresult::ERROR_MPS_CONNECTION_FAILED, text);
+    pub(crate) fn refuse(
+        &self,
+        connection: &Connection,
+        pid: Option<i32>,
+        group: Option<u32>,
+        text: &str,
+    ) {
+        let code = CUresult::ERROR_MPS_CONNECTION_FAILED;
+        self.refuse_with(connection, pid, group, code, text);
     }
 
     pub(crate) fn refuse_with(
         &self,
         connection: &Connection,
         pid: Option<i32>,
+        group: Option<u32>,
         code: CUresult,
         text: &str,
     ) {
         let who = pid.map_or_else(|| "a connection".to_owned(), |pid| format!("client {pid}"));
-        self.log(&format!("Refused {who} with error {}: {text}", code.0));
-        self.event(
+        let about = self.about_peer(connection, group);
+        let line = format!("Refused {who} with error {}: {text}", code.0);
+        self.log_about(&about, &line);
+        self.event_about(
+            &about,
             "client.refused",
             json!({ "client": pid }),
             json!({ "code": code.0, "why": text }),
@@ -57,12 +68,13 @@ impl Daemon {
             Ok(peer) => peer,
             Err(error) => {
                 let text = format!("cannot tell who the client is: {error}");
-                return self.refuse(&connection, None, &text);
+                return self.refuse(&connection, None, via, &text);
             }
         };
         if self.is_quitting() {
             let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
-            return self.refuse_with(&connection, Some(peer.pid), code, "the daemon is quitting");
+            let pid = Some(peer.pid);
+            return self.refuse_with(&connection, pid, via, code, "the daemon is quitting");
         }
         let group = self.group_of(&peer, via);
         let uid = peer.uid;
@@ -107,7 +119,7 @@ impl Daemon {
             .map_or(&self.defaults, |server| &server.settings);
         let mut fields = match settings.narrow(wishes, self.default_priority) {
             Ok(fields) => fields,
-            Err(error) => return self.refuse(&connection, Some(pid), &error.to_string()),
+            Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
         };
         fields.program = clean(&fields.program);
 
@@ -119,7 +131,7 @@ impl Daemon {
         let id = match id {
             Ok(id) => id,
             Err(error) => {
-                return self.refuse(&connection, Some(pid), &error);
+                return self.refuse(&connection, Some(pid), group, &error);
             }
         };
         let Some(server) = self.registry.servers.get_mut(&id) else {
@@ -127,7 +139,8 @@ impl Daemon {
         };
         if server.waiting.len() >= MAX_WAITING {
             let code = CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
-            return self.refuse_with(&connection, Some(pid), code, "too many clients are waiting");
+            let text = "too many clients are waiting";
+            return self.refuse_with(&connection, Some(pid), group, code, text);
         }
         let state = server.state;
         server.waiting.push_back(Waiting {
@@ -139,13 +152,12 @@ impl Daemon {
             group,
             partition: None,
         });
-        self.log(&format!(
-            "NEW CLIENT {pid} from user {uid}: {}",
-            match state {
-                State::Active => "Server already exists",
-                _ => "Server is not ready, push client to pending list",
-            }
-        ));
+        let how = match state {
+            State::Active => "Server already exists",
+            _ => "Server is not ready, push client to pending list",
+        };
+        let about = self.about(uid, group);
+        self.log_about(&about, &format!("NEW CLIENT {pid} from user {uid}: {how}"));
         self.hand_over(id);
     }
 
@@ -173,13 +185,14 @@ impl Daemon {
 
     /// Hands a client to its server. Gives it back if that has to wait.
     fn admit(&mut self, id: ServerId, mut waiting: Waiting) -> Option<Waiting> {
-        let pid = waiting.peer.pid;
+        let (pid, group) = (waiting.peer.pid, waiting.group);
         let memory = match SessionMemory::create(HOST_BYTES) {
             Ok(memory) => memory,
             Err(error) => {
                 self.refuse_with(
                     &waiting.connection,
                     Some(pid),
+                    group,
                     CUresult::ERROR_MPS_MAX_CLIENTS_REACHED,
                     &error.to_string(),
                 );
@@ -189,13 +202,14 @@ impl Daemon {
         let version = match negotiate(waiting.hello.version) {
             Ok(version) => version,
             Err(versions) => {
-                self.refuse(&waiting.connection, Some(pid), &versions.to_string());
+                self.refuse(&waiting.connection, Some(pid), group, &versions.to_string());
                 return None;
             }
         };
         // Not before there are devices.
         if let Purpose::Client(wishes) = &waiting.hello.purpose {
-            waiting.partition = self.partition_of(pid, wishes);
+            let about = self.about(waiting.peer.uid, group);
+            waiting.partition = self.partition_of(pid, &about, wishes);
         }
         let groups = [waiting.group, waiting.partition];
         for number in groups
@@ -207,7 +221,7 @@ impl Daemon {
                 Ok(()) => {}
                 Err(NotTold::Later) => return Some(waiting),
                 Err(NotTold::Never(code, why)) => {
-                    self.refuse_with(&waiting.connection, Some(pid), code, &why);
+                    self.refuse_with(&waiting.connection, Some(pid), group, code, &why);
                     return None;
                 }
             }
@@ -256,11 +270,11 @@ impl Daemon {
                 };
                 let about = of_client(server, &client);
                 server.clients.insert(waiting.session, client);
-                let group = waiting
-                    .group
-                    .and_then(|number| self.groups.by_number.get(&number));
+                let payer = self.about(waiting.peer.uid, group);
+                let group = group.and_then(|number| self.groups.by_number.get(&number));
                 let group = group.map(|group| &group.name);
-                self.event("client.connected", about, json!({ "group": group }));
+                let more = json!({ "group": group });
+                self.event_about(&payer, "client.connected", about, more);
                 waiting.connection.give_away();
                 None
             }
@@ -268,11 +282,11 @@ impl Daemon {
             Err(SocketError::Closed) => {
                 let text = "the server ended";
                 let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
-                self.refuse_with(&waiting.connection, Some(pid), code, text);
+                self.refuse_with(&waiting.connection, Some(pid), group, code, text);
                 None
             }
             Err(error) => {
-                self.refuse(&waiting.connection, Some(pid), &error.to_string());
+                self.refuse(&waiting.connection, Some(pid), group, &error.to_string());
                 None
             }
         }

@@ -9,6 +9,7 @@ use transport::socket::{Connection, SocketError};
 use crate::commands::{self, Caller};
 use crate::daemon::Daemon;
 use crate::groups::Kind;
+use crate::log::About;
 use crate::source::Source;
 
 /// How long a connection may say nothing.
@@ -67,7 +68,8 @@ impl Daemon {
                 Ok(None) => return,
                 Err(error) => {
                     // Most likely no descriptor is left. A silent connection's helps; or time does.
-                    self.log(&format!("Cannot accept a connection: {error}"));
+                    let text = format!("Cannot accept a connection: {error}");
+                    self.log_about(&About::Somebody, &text);
                     if self.half_open.pop_first().is_none() {
                         self.pause_listening();
                     }
@@ -83,7 +85,8 @@ impl Daemon {
         }
         let number = self.number();
         if let Err(error) = self.watch(&connection, Source::HalfOpen(number)) {
-            self.log(&format!("Cannot watch a connection: {error}"));
+            let about = self.about_peer(&connection, group);
+            self.log_about(&about, &format!("Cannot watch a connection: {error}"));
             return;
         }
         self.half_open.insert(
@@ -102,9 +105,12 @@ impl Daemon {
         while let Some(first) = self.half_open.first_entry()
             && first.get().deadline <= now
         {
-            first.remove();
-            self.log("Accepting connection...");
-            self.log("A connection said nothing and was closed");
+            let HalfOpen {
+                connection, group, ..
+            } = first.remove();
+            let about = self.about_peer(&connection, group);
+            self.log_about(&about, "Accepting connection...");
+            self.log_about(&about, "A connection said nothing and was closed");
         }
     }
 
@@ -113,11 +119,13 @@ impl Daemon {
         let Some(half_open) = self.half_open.get(&number) else {
             return;
         };
+        let about = self.about_peer(&half_open.connection, half_open.group);
         let received = match half_open.connection.try_receive() {
             Ok(None) => return,
             Ok(Some((bytes, _))) => Some(Packet::decode(&bytes)),
             Err(SocketError::Unwanted) => {
-                self.log("A connection sent descriptors, which nobody takes here, and was closed");
+                let text = "A connection sent descriptors, which nobody takes here, and was closed";
+                self.log_about(&about, text);
                 None
             }
             Err(_) => None,
@@ -141,7 +149,7 @@ impl Daemon {
                 }
         );
         if !is_quiet {
-            self.log("Accepting connection...");
+            self.log_about(&about, "Accepting connection...");
         }
         match received {
             // It ended: a tool that looked whether somebody listens.
@@ -155,14 +163,15 @@ impl Daemon {
                 Purpose::View(request) => self.view(connection, request.clone(), group),
             },
             Some(Err(Unreadable::Version(versions))) => {
-                self.refuse(&connection, None, &versions.to_string());
+                self.refuse(&connection, None, group, &versions.to_string());
             }
             // Whoever it is would not understand an answer.
             Some(Err(Unreadable::Magic)) => {
-                self.log("A connection said something that is none of OpenMPS, and was closed");
+                let text = "A connection said something that is none of OpenMPS, and was closed";
+                self.log_about(&about, text);
             }
-            Some(Ok(_)) => self.refuse(&connection, None, "expected a Hello"),
-            Some(Err(error)) => self.refuse(&connection, None, &error.to_string()),
+            Some(Ok(_)) => self.refuse(&connection, None, group, "expected a Hello"),
+            Some(Err(error)) => self.refuse(&connection, None, group, &error.to_string()),
         }
     }
 
@@ -170,7 +179,8 @@ impl Daemon {
         let peer = match connection.peer() {
             Ok(peer) => peer,
             Err(error) => {
-                self.log(&format!("Cannot tell who gives a command: {error}"));
+                let about = self.about_peer(&connection, group);
+                self.log_about(&about, &format!("Cannot tell who gives a command: {error}"));
                 return;
             }
         };
@@ -184,21 +194,23 @@ impl Daemon {
             self.answer(connection, caller, line, answer);
             return;
         }
-        self.log("NEW UI");
-        self.log(&format!("Cmd:{line}"));
+        let about = self.about(caller.uid, group);
+        self.log_about(&about, "NEW UI");
+        self.log_about(&about, &format!("Cmd:{line}"));
         let mut answer = commands::run(self, caller, line);
         for line in answer.log.as_ref().unwrap_or(&answer.text).lines() {
-            self.log(line);
+            self.log_about(&about, line);
         }
         let why = answer.remark.as_deref().unwrap_or(answer.text.trim_end());
         let refused = (answer.exit != 0).then_some(why);
-        self.event(
+        self.event_about(
+            &about,
             "command",
             json!({ "uid": caller.uid, "pid": caller.pid }),
             json!({ "line": line, "exit": answer.exit, "refused": refused }),
         );
         answer.remark = answer.remark.filter(|_| remarks);
         self.answer(connection, caller, line, answer);
-        self.log("UI closed");
+        self.log_about(&about, "UI closed");
     }
 }

@@ -21,7 +21,7 @@ use crate::connections::{HalfOpen, most_half_open};
 use crate::directories::text_variable;
 use crate::groups::Groups;
 use crate::instance::Instance;
-use crate::log::Role;
+use crate::log::{About, Role};
 use crate::placement::{Isolation, Key};
 use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
@@ -314,6 +314,24 @@ impl Daemon {
     /// Writes a line of control.log.
     pub(crate) fn log(&self, text: &str) {
         self.instance.control_log.line(Role::Control, text);
+    }
+
+    /// As [`Daemon::log`], at the cost of whoever brought it about.
+    pub(crate) fn log_about(&self, about: &About, text: &str) {
+        let log = &self.instance.control_log;
+        log.line_about(about, Role::Control, text);
+    }
+
+    /// Who pays for the lines that a user brings about: the group whose client it is, or the user.
+    pub(crate) fn about(&self, uid: u32, group: Option<u32>) -> About {
+        let group = group.and_then(|number| self.groups.by_number.get(&number));
+        group.map_or(About::User(uid), |group| About::Group(group.name.clone()))
+    }
+
+    /// As [`Daemon::about`], of who is at the other end of a connection.
+    pub(crate) fn about_peer(&self, connection: &Connection, group: Option<u32>) -> About {
+        let uid = connection.peer_user();
+        uid.map_or(About::Somebody, |uid| self.about(uid, group))
     }
 
     /// A number that nothing else has had.

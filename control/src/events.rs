@@ -6,6 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::daemon::Daemon;
+use crate::log::{About, LeftOut};
 use crate::registry::{Client, Server};
 
 /// What a server's events begin with.
@@ -27,17 +28,34 @@ impl Daemon {
     /// Writes an event: what happened, to whom, and more where there is more. `who` and `more` are
     /// objects.
     pub(crate) fn event(&self, what: &str, who: Value, more: Value) {
-        let mut line = Map::new();
-        let now = jiff::Timestamp::now();
-        line.insert("time".into(), json!(format!("{now:.3}")));
-        line.insert("event".into(), json!(what));
-        for part in [who, more] {
-            if let Value::Object(fields) = part {
-                line.extend(fields);
-            }
-        }
-        self.instance
-            .events
-            .raw(&format!("{}\n", Value::from(line)));
+        self.instance.events.raw(&line(what, who, more));
     }
+
+    /// As [`Daemon::event`], at the cost of whoever brought it about.
+    pub(crate) fn event_about(&self, about: &About, what: &str, who: Value, more: Value) {
+        let line = line(what, who, more);
+        self.instance.events.raw_about(about, &line);
+    }
+}
+
+fn line(what: &str, who: Value, more: Value) -> String {
+    let mut line = Map::new();
+    let now = jiff::Timestamp::now();
+    line.insert("time".into(), json!(format!("{now:.3}")));
+    line.insert("event".into(), json!(what));
+    for part in [who, more] {
+        if let Value::Object(fields) = part {
+            line.extend(fields);
+        }
+    }
+    format!("{}\n", Value::from(line))
+}
+
+/// The event that there were more than are in the log.
+pub(crate) fn left_out(left_out: &LeftOut) -> String {
+    line(
+        "log.left_out",
+        json!({ "about": left_out.about.to_string() }),
+        json!({ "events": left_out.lines, "seconds": left_out.during.as_secs() }),
+    )
 }

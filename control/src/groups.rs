@@ -21,6 +21,7 @@ use transport::socket::{Listener, PATH_MAX, Peer, SocketError};
 use crate::daemon::Daemon;
 use crate::former::Former;
 use crate::group_files::{self, GroupLimits, Holder, Kept};
+use crate::log::About;
 use crate::own_files;
 use crate::registry::ServerId;
 use crate::source::Source;
@@ -298,10 +299,11 @@ impl Daemon {
         let ended = transport::socket::poll(&[peer.pidfd.as_fd()], Some(std::time::Duration::ZERO));
         let Some(text) = text.filter(|_| ended.is_ok_and(|ended| ended == [false])) else {
             if via.is_none() {
-                self.log(&format!(
+                let text = format!(
                     "The cgroup of client {} cannot be seen: it is in no group",
                     peer.pid
-                ));
+                );
+                self.log_about(&About::User(peer.uid), &text);
             }
             return via;
         };

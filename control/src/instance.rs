@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use transport::socket::{Connection, Listener, PATH_MAX};
 
 use crate::directories::{Directories, make};
+use crate::events::left_out;
 use crate::log::{Log, Role};
 use crate::own_files;
 
@@ -148,7 +149,7 @@ impl Instance {
 
         let control_log = open_log(&directories, &directories.control_log(), echo)?;
         let server_log = open_log(&directories, &directories.server_log(), false)?;
-        let events = open_log(&directories, &directories.events(), false)?;
+        let events = open_log(&directories, &directories.events(), false)?.telling(left_out);
 
         let listener = match Listener::inherited() {
             Some(inherited) => inherited

@@ -5,7 +5,9 @@
 //!
 //! A file that has grown too long is copied to `.1` and emptied, not renamed: servers have it open,
 //! and tools follow it by its descriptor. A file that is gone is made again. No link of another user's is
-//! followed.
+//! followed. What strangers bring about is written at their cost ([`share`]), so that nobody floods a log.
+
+mod share;
 
 use std::fmt;
 use std::fs::File;
@@ -13,10 +15,15 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use jiff::Zoned;
+pub use share::{About, LeftOut};
 
 use crate::own_files::{anew, append, open_in_place};
+
+/// Bytes of a line beside its text.
+const HEAD: usize = 48;
 
 /// Former files that are kept of each log.
 const KEPT: u32 = 3;
@@ -50,6 +57,11 @@ pub struct Log {
     path: Option<PathBuf>,
     /// Whether lines are written to standard output too.
     echo: bool,
+    /// Who has the file: of what that user brings about everything is written.
+    owner: u32,
+    shares: Mutex<share::Shares>,
+    /// How it is told that lines were left out, where that is not a line as others.
+    tell: Option<fn(&LeftOut) -> String>,
 }
 
 impl Log {
@@ -58,11 +70,7 @@ impl Log {
     /// # Errors
     /// What the system says of it.
     pub fn open(path: &Path, echo: bool) -> std::io::Result<Self> {
-        Ok(Self {
-            file: Mutex::new(append(path)?),
-            path: Some(path.to_owned()),
-            echo,
-        })
+        Self::new(append(path)?, Some(path), echo)
     }
 
     /// A log that cannot be opened yet: its lines are lost until [`Log::look_after`] can.
@@ -70,21 +78,34 @@ impl Log {
     /// # Errors
     /// When nothing at all can be opened.
     pub fn none_yet(path: &Path, echo: bool) -> std::io::Result<Self> {
-        Ok(Self {
-            file: Mutex::new(File::options().write(true).open("/dev/null")?),
-            path: Some(path.to_owned()),
-            echo,
-        })
+        let nothing = File::options().write(true).open("/dev/null")?;
+        Self::new(nothing, Some(path), echo)
     }
 
     /// Takes a file that was opened for appending.
-    #[must_use]
-    pub const fn from_file(file: File) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When the system does not say whose it is.
+    pub fn from_file(file: File) -> std::io::Result<Self> {
+        Self::new(file, None, false)
+    }
+
+    fn new(file: File, path: Option<&Path>, echo: bool) -> std::io::Result<Self> {
+        Ok(Self {
+            owner: file.metadata()?.uid(),
             file: Mutex::new(file),
-            path: None,
-            echo: false,
-        }
+            path: path.map(Path::to_owned),
+            echo,
+            shares: Mutex::default(),
+            tell: None,
+        })
+    }
+
+    /// Has lines that were left out told of in a form of the log's own.
+    #[must_use]
+    pub fn telling(mut self, tell: fn(&LeftOut) -> String) -> Self {
+        self.tell = Some(tell);
+        self
     }
 
     fn file(&self) -> MutexGuard<'_, File> {
@@ -132,9 +153,51 @@ impl Log {
         }
     }
 
+    fn write(&self, text: &str) {
+        let _ = self.file().write_all(text.as_bytes());
+    }
+
     /// Writes text as it is, which ends its line.
     pub fn raw(&self, text: &str) {
-        let _ = self.file().write_all(text.as_bytes());
+        self.tell_of_left_out(Role::Other, false);
+        self.write(text);
+    }
+
+    /// As [`Log::raw`], of what somebody brought about, while there is room for that.
+    pub fn raw_about(&self, about: &About, text: &str) {
+        if self.has_room(about, text.len()) {
+            self.raw(text);
+        } else {
+            self.tell_of_left_out(Role::Other, false);
+        }
+    }
+
+    /// As [`Log::line`], of what somebody brought about, while there is room for that.
+    pub fn line_about(&self, about: &About, role: Role, text: &str) {
+        if self.has_room(about, HEAD + text.len()) {
+            self.line(role, text);
+        } else {
+            self.tell_of_left_out(role, false);
+        }
+    }
+
+    fn shares(&self) -> MutexGuard<'_, share::Shares> {
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_room(&self, about: &About, bytes: usize) -> bool {
+        let is_free = matches!(*about, About::User(uid) if uid == 0 || uid == self.owner);
+        is_free || self.shares().take(about, bytes, Instant::now())
+    }
+
+    fn tell_of_left_out(&self, role: Role, at_the_end: bool) {
+        let all = self.shares().left_out(Instant::now(), at_the_end);
+        for left_out in all {
+            match self.tell {
+                Some(tell) => self.write(&tell(&left_out)),
+                None => self.write_line(role, std::process::id(), &left_out.to_string()),
+            }
+        }
     }
 
     /// Writes a line in the name of this process.
@@ -144,11 +207,22 @@ impl Log {
 
     /// Writes a line in the name of another process.
     pub fn line_of(&self, role: Role, pid: u32, text: &str) {
+        self.tell_of_left_out(role, false);
+        self.write_line(role, pid, text);
+    }
+
+    fn write_line(&self, role: Role, pid: u32, text: &str) {
         let line = format_line(&Zoned::now(), role, pid, text);
         if self.echo {
             let _ = std::io::stdout().write_all(line.as_bytes());
         }
-        self.raw(&line);
+        self.write(&line);
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.tell_of_left_out(Role::Other, true);
     }
 }
 
@@ -206,7 +280,7 @@ mod tests {
         std::fs::create_dir(root.path().join("log")).unwrap();
         let log = Log::open(&path, false).unwrap();
         // A server's, which knows no path.
-        let other = Log::from_file(log.try_clone_file().unwrap());
+        let other = Log::from_file(log.try_clone_file().unwrap()).unwrap();
         let read = |name: &str| std::fs::read_to_string(root.path().join("log").join(name));
         for round in 0..5 {
             log.raw(&format!("{round}{}\n", "x".repeat(100)));
@@ -224,5 +298,35 @@ mod tests {
         log.look_after(50);
         log.raw("found\n");
         assert_eq!(read("x.log").unwrap(), "found\n");
+    }
+
+    #[test]
+    fn a_flood_of_one_user_is_cut_off_and_told_of() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x.log");
+        let log = Log::open(&path, false).unwrap();
+        let somebody = log.owner + 4242;
+        let flood = "x".repeat(100_000);
+        for number in 0..100 {
+            log.line_about(&About::User(somebody), Role::Control, &flood);
+            log.raw_about(&About::Group("a".into()), &format!("{flood}\n"));
+            if number == 50 {
+                log.line_about(&About::User(somebody + 1), Role::Control, "another's");
+                log.line(Role::Control, "a fault");
+            }
+            log.line_about(&About::User(log.owner), Role::Control, "its own");
+        }
+        drop(log);
+        let written = std::fs::read_to_string(&path).unwrap();
+        let count = |part: &str| written.lines().filter(|line| line.ends_with(part)).count();
+        assert_eq!(count("xxx"), 2 * (share::AT_ONCE as usize / flood.len()));
+        assert_eq!(
+            (count("another's"), count("a fault"), count("its own")),
+            (1, 1, 100)
+        );
+        let told = "... 80 more lines about ";
+        for about in [&*format!("user {somebody}"), "clients of group a"] {
+            assert!(written.contains(&format!("{told}{about} in ")), "{about}");
+        }
     }
 }

@@ -12,6 +12,7 @@ use transport::ledger::Ledger;
 use crate::daemon::Daemon;
 use crate::group_files::GroupLimits;
 use crate::groups::{Group, Kind, ledger_name};
+use crate::log::About;
 use crate::settings::device_named;
 
 /// A static partition.
@@ -120,26 +121,31 @@ impl Daemon {
 
     /// The partition that a client is to have its contexts in, by its own word. Where devices are
     /// partitioned and it names none, it can have no context.
-    pub(crate) fn partition_of(&self, pid: i32, wishes: &ClientFields) -> Option<u32> {
+    pub(crate) fn partition_of(
+        &self,
+        pid: i32,
+        about: &About,
+        wishes: &ClientFields,
+    ) -> Option<u32> {
         let named = wishes.partition.as_deref();
         if !self.static_partitions {
             if let Some(text) = named {
-                self.log(&format!(
+                let text = format!(
                     "Client {pid} asks for partition {text}; devices are partitioned only by a daemon \
                      with -S"
-                ));
+                );
+                self.log_about(about, &text);
             }
             return None;
         }
         let found = named.and_then(|text| self.partition_named(text));
         if found.is_none() {
-            self.log(&format!(
-                "Client {pid} {}: its contexts will be refused with error 915",
-                named.map_or_else(
-                    || "names no partition in CUDA_MPS_SM_PARTITION".to_owned(),
-                    |text| format!("names partition {text}, which there is not")
-                )
-            ));
+            let why = named.map_or_else(
+                || "names no partition in CUDA_MPS_SM_PARTITION".to_owned(),
+                |text| format!("names partition {text}, which there is not"),
+            );
+            let text = format!("Client {pid} {why}: its contexts will be refused with error 915");
+            self.log_about(about, &text);
         }
         Some(found.unwrap_or(NO_PARTITION))
     }

@@ -146,7 +146,12 @@ impl Daemon {
         self.event("server.stopping", about, json!({ "force": force }));
         for client in waiting {
             let text = "the server is shutting down";
-            self.refuse(&client.connection, Some(client.peer.pid), text);
+            self.refuse(
+                &client.connection,
+                Some(client.peer.pid),
+                client.group,
+                text,
+            );
         }
     }
 
@@ -210,7 +215,9 @@ impl Daemon {
             Packet::Gone { session, how } => {
                 if let Some(client) = server.clients.remove(&session) {
                     let about = of_client(server, &client);
-                    self.event("client.gone", about, json!({ "how": ending(how) }));
+                    let payer = self.about(client.uid, client.group);
+                    let how = json!({ "how": ending(how) });
+                    self.event_about(&payer, "client.gone", about, how);
                 }
                 self.came_to_pass(|until| until == Until::Ended(session), None);
                 self.changes_end(id, Some(session));
@@ -323,7 +330,12 @@ impl Daemon {
             }
             Err(error) => {
                 for client in waiting {
-                    self.refuse(&client.connection, Some(client.peer.pid), &error);
+                    self.refuse(
+                        &client.connection,
+                        Some(client.peer.pid),
+                        client.group,
+                        &error,
+                    );
                 }
             }
         }
@@ -363,7 +375,9 @@ impl Daemon {
         for client in server.clients.values() {
             // With 806: the server could not say how they went.
             let about = of_client(&server, client);
-            self.event("client.gone", about, json!({ "how": "server exited" }));
+            let payer = self.about(client.uid, client.group);
+            let how = json!({ "how": "server exited" });
+            self.event_about(&payer, "client.gone", about, how);
         }
 
         let mut failed = None;

@@ -109,14 +109,18 @@ impl Daemon {
         if is_full(&self.queued) {
             let code = cuda_abi::CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
             let pid = Some(peer.pid);
-            return self.refuse_with(&queued.connection, pid, code, "too many clients wait");
+            let (to, group) = (&queued.connection, queued.group);
+            return self.refuse_with(to, pid, group, code, "too many clients wait");
         }
         let text = "another user's programs have the device; a daemon with -M serves all at once";
-        self.log(&format!(
+        let about = self.about(peer.uid, queued.group);
+        let line = format!(
             "NEW CLIENT {} from user {}: Server is not ready, push client to pending list",
             peer.pid, peer.uid
-        ));
-        self.event(
+        );
+        self.log_about(&about, &line);
+        self.event_about(
+            &about,
             "client.queued",
             json!({ "client": peer.pid, "uid": peer.uid }),
             json!({ "why": text }),
@@ -136,7 +140,8 @@ impl Daemon {
             for queued in std::mem::take(&mut self.queued) {
                 let code = cuda_abi::CUresult::ERROR_MPS_SERVER_NOT_READY;
                 let pid = Some(queued.peer.pid);
-                self.refuse_with(&queued.connection, pid, code, "the daemon is quitting");
+                let (to, group) = (&queued.connection, queued.group);
+                self.refuse_with(to, pid, group, code, "the daemon is quitting");
             }
             return;
         }

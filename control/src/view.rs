@@ -146,7 +146,7 @@ impl Daemon {
             Ok(peer) => peer,
             Err(error) => {
                 let text = format!("cannot tell who asks: {error}");
-                return self.refuse(&connection, None, &text);
+                return self.refuse(&connection, None, via, &text);
             }
         };
         let asker = Asker {
@@ -173,7 +173,8 @@ impl Daemon {
     }
 
     fn refuse_view(&self, asker: &Asker, why: &str) {
-        self.refuse(&asker.connection, Some(asker.caller.pid), why);
+        let Caller { pid, group, .. } = asker.caller;
+        self.refuse(&asker.connection, Some(pid), group, why);
     }
 
     /// The devices that a server has, or would have.

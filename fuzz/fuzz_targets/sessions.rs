@@ -99,6 +99,8 @@ struct Quiet;
 
 impl server::Log for Quiet {
     fn line(&self, _: bool, _: &str) {}
+
+    fn line_about(&self, _: u32, _: Option<&str>, _: &str) {}
 }
 
 impl Server {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};
-use control::log::Role;
+use control::log::{About, Role};
 use control::size_in_bytes;
 use engine::{CUresult, DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
@@ -29,6 +29,11 @@ impl server::Log for ServerLog {
     fn line(&self, starting: bool, text: &str) {
         self.0
             .line(if starting { Role::Other } else { Role::Server }, text);
+    }
+
+    fn line_about(&self, user: u32, group: Option<&str>, text: &str) {
+        let about = group.map_or(About::User(user), |group| About::Group(group.to_owned()));
+        self.0.line_about(&about, Role::Server, text);
     }
 }
 

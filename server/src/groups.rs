@@ -33,6 +33,8 @@ pub struct Compute {
 /// A group of clients.
 #[derive(Debug)]
 pub struct Group {
+    /// Its name, for logs.
+    pub name: String,
     number: u32,
     slot: u32,
     ledger: Ledger,
@@ -232,6 +234,7 @@ impl Groups {
                 .map_err(|error| (CUresult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
             let each = engine.devices().iter();
             place.insert(Arc::new(Group {
+                name: packet.name.clone(),
                 number: packet.group,
                 slot: packet.slot,
                 ledger,

@@ -13,6 +13,10 @@ use transport::handshake::{Admit, Ending};
 pub trait Log: Send + Sync + fmt::Debug {
     /// Writes a line, in the name of a process that is not a server yet if `starting`.
     fn line(&self, starting: bool, text: &str);
+
+    /// Writes a line that a client brought about, which may be left out if its user, or its group's clients
+    /// together, bring about too many.
+    fn line_about(&self, user: u32, group: Option<&str>, text: &str);
 }
 
 /// A log that keeps nothing.
@@ -21,6 +25,8 @@ pub struct NoLog;
 
 impl Log for NoLog {
     fn line(&self, _: bool, _: &str) {}
+
+    fn line_about(&self, _: u32, _: Option<&str>, _: &str) {}
 }
 
 /// A client, for log lines.
@@ -28,6 +34,8 @@ impl Log for NoLog {
 pub struct Named {
     log: Arc<dyn Log>,
     pid: i32,
+    user: u32,
+    group: Option<String>,
     program: String,
     /// Whether the client has had a context.
     active: Arc<AtomicBool>,
@@ -36,11 +44,18 @@ pub struct Named {
 }
 
 impl Named {
-    /// A client that was just handed to this server.
-    pub fn new(log: Arc<dyn Log>, contexts: Arc<AtomicUsize>, admit: &Admit) -> Self {
+    /// A client that was just handed to this server, and its group's name.
+    pub fn new(
+        log: Arc<dyn Log>,
+        contexts: Arc<AtomicUsize>,
+        admit: &Admit,
+        group: Option<String>,
+    ) -> Self {
         Self {
             log,
             pid: admit.pid,
+            user: admit.uid,
+            group,
             program: admit.client.program.clone(),
             active: Arc::default(),
             contexts,
@@ -49,14 +64,20 @@ impl Named {
 
     /// Writes a line that names the client by itself.
     pub fn line(&self, text: impl fmt::Display) {
-        self.log.line(
-            false,
-            &format!("Client {} ({}): {text}", self.pid, self.program),
-        );
+        self.raw(&self.named(text));
+    }
+
+    fn named(&self, text: impl fmt::Display) -> String {
+        format!("Client {} ({}): {text}", self.pid, self.program)
     }
 
     fn raw(&self, text: &str) {
-        self.log.line(false, text);
+        self.log.line_about(self.user, self.group.as_deref(), text);
+    }
+
+    /// Writes a line about a fault, which is never left out.
+    pub fn of_fault(&self, text: impl fmt::Display) {
+        self.log.line(false, &self.named(text));
     }
 
     /// NVIDIA numbers a client's contexts from 1; 0 stands for the client before it has one.
@@ -89,11 +110,12 @@ impl Named {
 
     /// A kernel or copy of the client failed for good. Names the culprit; nobody else suffers.
     pub fn faulted(&self, context: u32, code: u32, text: &str) {
-        self.raw(&format!(
-            "Client {{PID: {}, Context: {context}}} encountered a fatal GPU error.",
-            self.pid
-        ));
-        self.line(format_args!(
+        let who = format!("{{PID: {}, Context: {context}}}", self.pid);
+        self.log.line(
+            false,
+            &format!("Client {who} encountered a fatal GPU error."),
+        );
+        self.of_fault(format_args!(
             "error {code} in context {context}, which is dead: {text}. No other client is affected."
         ));
     }
@@ -128,5 +150,59 @@ impl Named {
         }
         lost(0);
         self.raw(&format!("Client process {} disconnected", self.pid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+    use transport::handshake::{ClientFields, Membership, VERSION};
+
+    #[derive(Debug, Default)]
+    struct Lines {
+        own: Mutex<Vec<String>>,
+        about: Mutex<Vec<(u32, Option<String>)>>,
+    }
+
+    impl Log for Lines {
+        fn line(&self, _: bool, text: &str) {
+            self.own.lock().unwrap().push(text.to_owned());
+        }
+
+        fn line_about(&self, user: u32, group: Option<&str>, _: &str) {
+            let group = group.map(str::to_owned);
+            self.about.lock().unwrap().push((user, group));
+        }
+    }
+
+    #[test]
+    fn all_but_faults_is_written_at_the_clients_cost() {
+        let lines = Arc::new(Lines::default());
+        let admit = Admit {
+            session: 1,
+            pid: 7,
+            uid: 1000,
+            gid: 1000,
+            namespace: 0,
+            version: VERSION,
+            fingerprint: 0,
+            features: 0,
+            client: ClientFields::default(),
+            member: Membership::default(),
+        };
+        let name = Named::new(lines.clone(), Arc::default(), &admit, Some("a".into()));
+        name.connected();
+        name.active("GPU", "uuid");
+        name.line("asks for much");
+        name.gone(Ending::Detached, None);
+        let about = std::mem::take(&mut *lines.about.lock().unwrap());
+        assert!(about.len() > 10, "{about:?}");
+        assert!(about.iter().all(|who| *who == (1000, Some("a".to_owned()))));
+        assert!(lines.own.lock().unwrap().is_empty());
+        name.faulted(1, 700, "why");
+        name.of_fault("more");
+        assert_eq!(lines.own.lock().unwrap().len(), 3);
+        assert!(lines.about.lock().unwrap().is_empty());
     }
 }

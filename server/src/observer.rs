@@ -273,7 +273,7 @@ impl Observer for Shared {
         });
         if earlier + 1 == MAX_FAULTS {
             self.name
-                .line("further faults of this client are not reported");
+                .of_fault("further faults of this client are not reported");
         }
     }
 

@@ -45,7 +45,10 @@ impl Sessions {
         memory: Vec<OwnedFd>,
         ender: &Ender,
     ) -> Ending {
-        let name = Named::new(self.log.clone(), self.contexts.clone(), packet);
+        let group = packet.member.group;
+        let group = group.and_then(|number| self.host.groups.find(number));
+        let group = group.map(|group| group.name.clone());
+        let name = Named::new(self.log.clone(), self.contexts.clone(), packet, group);
         name.connected();
         // A panic in a session ends that session. What it might have left half-done is the session's
         // own and is dropped; the arena and the engine are only touched through their own locks.

@@ -13,6 +13,7 @@ crate::harness::tests! {
     lines_written_to_the_fifo_are_in_the_servers_log
     stamps_are_local_times
     a_ping_leaves_no_line
+    a_flood_of_one_user_pushes_out_no_line_of_another
 }
 
 fn a_ping_leaves_no_line() {
@@ -153,4 +154,78 @@ fn stamps_are_local_times() {
     let (utc, east) = (hours("UTC0"), hours("XXX-5"));
     let ahead = (east + 24 - utc) % 24;
     assert!(ahead == 5 || ahead == 6, "{utc} and {east}");
+}
+
+/// Connections of the flood. Each would leave two lines of together more than 150 bytes.
+const FLOOD: u32 = 30_000;
+
+/// What the program does under the name `flood`: it says what nobody understands, again and again.
+pub fn flood() -> std::process::ExitCode {
+    let pipe = std::path::PathBuf::from(std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").unwrap());
+    for number in 0..FLOOD {
+        if number == FLOOD / 2 {
+            println!("half");
+            let mut line = String::new();
+            std::io::stdin().read_line(&mut line).unwrap();
+        }
+        let connection = transport::socket::Connection::connect(pipe.join("control")).unwrap();
+        connection.send(b"?", &[]).unwrap();
+        // Until it is read and closed.
+        let _ = connection.receive();
+    }
+    std::process::ExitCode::SUCCESS
+}
+
+fn a_flood_of_one_user_pushes_out_no_line_of_another() {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+    const AT_ONCE: u64 = 2 << 20;
+    const A_SECOND: u64 = 256;
+    if !rustix::process::geteuid().is_root() {
+        return crate::skipped::skipped("being other users takes root");
+    }
+    let rig = Rig::new();
+    rig.open_to_all();
+    let begun = std::time::Instant::now();
+    let mut flood = rig
+        .command(&[])
+        .arg0("flood")
+        .uid(4242)
+        .gid(4242)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut half = String::new();
+    let mut said = BufReader::new(flood.stdout.take().unwrap());
+    said.read_line(&mut half).unwrap();
+    assert_eq!(half, "half\n");
+    let mut other = rig.command(&["get_client_list", "1"]);
+    other.uid(4243).gid(4243).output().unwrap();
+    flood.stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert!(flood.wait().unwrap().success());
+    let length = std::fs::metadata(rig.log().join("control.log"))
+        .unwrap()
+        .len();
+    // What others have written is far less than this.
+    let others = 64 << 10;
+    let most = AT_ONCE + A_SECOND * (begun.elapsed().as_secs() + 1) + others;
+    assert!(u64::from(FLOOD) * 150 > most, "the machine is too slow");
+    assert!(length <= most, "{length} bytes, and {most} are the most");
+    assert!(length > AT_ONCE / 2, "it has its room");
+    rig.ask("quit");
+    until("it has quit", || {
+        rig.control_log().contains("Exit with status 0")
+    });
+    until("it is told what was left out", || {
+        rig.control_log().contains("more lines about user 4242 in")
+    });
+    let log = rig.control_log();
+    assert!(
+        log.contains("Cmd:get_client_list 1"),
+        "the other's is there"
+    );
+    assert!(!log.contains("user 4243"), "all of it");
+    assert!(!rig.events("command").is_empty());
 }

@@ -24,7 +24,7 @@ mod users;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use control::log::{Log, Role};
+use control::log::{About, Log, Role};
 
 #[derive(Debug)]
 struct ServerLog(Log);
@@ -33,6 +33,11 @@ impl server::Log for ServerLog {
     fn line(&self, starting: bool, text: &str) {
         let role = if starting { Role::Other } else { Role::Server };
         self.0.line(role, text);
+    }
+
+    fn line_about(&self, user: u32, group: Option<&str>, text: &str) {
+        let about = group.map_or(About::User(user), |group| About::Group(group.to_owned()));
+        self.0.line_about(&about, Role::Server, text);
     }
 }
 
@@ -75,6 +80,7 @@ fn main() -> ExitCode {
         }
         Some("nvidia-cuda-mps-server") => serve(),
         Some("look") => boundary::look(),
+        Some("flood") => logs::flood(),
         Some("lim") => harness::hold(&arguments.collect::<Vec<_>>()),
         _ => {
             let tests = [

@@ -44,6 +44,10 @@ impl server::Log for Lines {
     fn line(&self, _: bool, text: &str) {
         self.0.lock().unwrap().push(text.to_owned());
     }
+
+    fn line_about(&self, _: u32, _: Option<&str>, text: &str) {
+        self.line(false, text);
+    }
 }
 
 impl Lines {
