@@ -141,8 +141,8 @@ impl Step {
 
 /// Whether a path is in a file system that a program of some user's serves.
 fn is_fuse(path: &Path) -> bool {
-    const FUSE: i64 = 0x6573_5546;
-    rustix::fs::statfs(path).is_ok_and(|facts| facts.f_type as i64 == FUSE)
+    const FUSE: u64 = 0x6573_5546;
+    rustix::fs::statfs(path).is_ok_and(|facts| u64::try_from(facts.f_type) == Ok(FUSE))
 }
 
 /// Whether nobody but root, this user, and those outside who set this user namespace up can have chosen what
