@@ -1,6 +1,7 @@
 //! Server processes: started when somebody needs one, heard, ended, and reaped.
 
 use std::collections::VecDeque;
+use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,9 @@ const MAX_ATTEMPTS: u32 = 6;
 
 /// How long a server may take until it is ready, before it is killed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// What the kernel ends a process with for a call that its filter does not let it survive.
+const SIGSYS: i32 = 31;
 
 /// Packets of one server that are read before everybody else has a turn.
 const PACKETS_A_TURN: usize = 64;
@@ -365,6 +369,12 @@ impl Daemon {
                 self.log("Server encountered a fatal exception. Shutting down");
             }
             self.log(&format!("Server {pid} did not end by itself: {ended}"));
+            if ended.signal() == Some(SIGSYS) {
+                self.log(&format!(
+                    "Server {pid} was ended by the kernel for a system call that no server makes: it may \
+                     not have been its own master. The kernel's log says which one (audit, type=1326)"
+                ));
+            }
         }
         self.log(&format!(
             "Server {pid} exited with status {}",

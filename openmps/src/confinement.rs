@@ -81,6 +81,7 @@ fn readable() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = named.filter(|path| path.is_absolute()).chain(own).collect();
     // It may be made while the server runs.
     let modes = SoftwareModes::directory();
+    let modes = std::path::absolute(&modes).unwrap_or(modes);
     all.extend(
         modes
             .ancestors()

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use sandbox::{Kernel, State, VARIABLE};
-use tests::daemon::{Daemon, openmps};
+use tests::daemon::{Daemon, eventually, openmps};
 use tests::skipped::skipped;
 
 /// How many filters a process has beyond those of this one, which a container's runtime may have given.
@@ -107,4 +107,41 @@ fn an_operator_can_turn_it_off_and_is_told() {
     let said = daemon.refused(&[], &[(VARIABLE, "of")]);
     assert!(said.contains("neither on nor off"), "{said}");
     daemon.restart();
+}
+
+/// A server goes on reading what is made after its start, where it reads it.
+#[test]
+fn compute_modes_that_are_set_later_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("not/there");
+    let state = state.to_str().unwrap();
+    let daemon = Daemon::start_with(&[("OPENMPS_STATE_DIRECTORY", state)]);
+    let attach = || daemon.probe(&["init"]).output().unwrap();
+    let output = attach();
+    assert!(output.status.success(), "{output:?}");
+    let prohibited = Command::new(openmps())
+        .args(["smi", "-c", "PROHIBITED"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
+        .env("OPENMPS_STATE_DIRECTORY", state)
+        .output()
+        .unwrap();
+    assert!(prohibited.status.success(), "{prohibited:?}");
+    let output = attach();
+    assert!(!output.status.success(), "{output:?}");
+}
+
+/// Who takes a server over ends it by the first thing that no server does, and the daemon says how it ended.
+#[test]
+fn the_log_tells_of_a_server_that_did_what_nobody_is_to_do() {
+    let daemon = Daemon::start();
+    let output = daemon.probe(&["init"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let server = daemon.server();
+    let pid = rustix::process::Pid::from_raw(server.cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::SYS).unwrap();
+    let line =
+        format!("Server {server} was ended by the kernel for a system call that no server makes");
+    eventually("the daemon says it", || {
+        daemon.control_log().contains(&line)
+    });
 }
