@@ -5,6 +5,8 @@
 
 use libc::c_long;
 
+use Use::{Always, Never, Only};
+
 /// What an argument must be.
 #[derive(Clone, Copy, Debug)]
 pub enum Test {
@@ -128,55 +130,28 @@ macro_rules! old {
     };
 }
 
-const fn both(call: Call, why: &'static str) -> Allowed {
-    with(call, Use::Always, Use::Always, why)
+/// Rows of what is allowed: the call, what a server may do with it, what the daemon, and why.
+macro_rules! allowed {
+    ($($kind:ident $name:ident $server:expr, $daemon:expr, $why:literal;)*) => {
+        &[$(Allowed {
+            call: $kind!($name),
+            server: $server,
+            daemon: $daemon,
+            why: $why,
+        },)*]
+    };
 }
 
-const fn both_only(call: Call, arguments: &'static Arguments, why: &'static str) -> Allowed {
-    with(call, Use::Only(arguments), Use::Only(arguments), why)
-}
-
-const fn server_only(call: Call, arguments: &'static Arguments, why: &'static str) -> Allowed {
-    with(call, Use::Only(arguments), Use::Always, why)
-}
-
-const fn daemon(call: Call, why: &'static str) -> Allowed {
-    with(call, Use::Never, Use::Always, why)
-}
-
-const fn daemon_only(call: Call, arguments: &'static Arguments, why: &'static str) -> Allowed {
-    with(call, Use::Never, Use::Only(arguments), why)
-}
-
-const fn with(call: Call, server: Use, daemon: Use, why: &'static str) -> Allowed {
-    Allowed {
-        call,
-        server,
-        daemon,
-        why,
-    }
-}
-
-const fn refused(call: Call, why: &'static str) -> Refused {
-    refused_to(Of::Everybody, call, why)
-}
-
-const fn refused_to(of: Of, call: Call, why: &'static str) -> Refused {
-    Refused {
-        call,
-        of,
-        with: Use::Always,
-        why,
-    }
-}
-
-const fn refused_with(call: Call, arguments: &'static Arguments, why: &'static str) -> Refused {
-    Refused {
-        call,
-        of: Of::BesideTheDriver,
-        with: Use::Only(arguments),
-        why,
-    }
+/// Rows of what is refused: the call, whose, with which arguments, and why.
+macro_rules! refused {
+    ($($kind:ident $name:ident $of:ident, $with:expr, $why:literal;)*) => {
+        &[$(Refused {
+            call: $kind!($name),
+            of: Of::$of,
+            with: $with,
+            why: $why,
+        },)*]
+    };
 }
 
 /// Since Linux 6.4; `rustix` asks for the size of a page so.
@@ -368,322 +343,222 @@ static PROCESS_SETTINGS: Arguments = Arguments {
 /// kernel that does not have it: C libraries and std take an older way then, and a call that was forgotten fails
 /// by itself instead of ending the process with all its clients. `clone3` is missing on purpose: a filter cannot see its
 /// flags.
-pub const ALLOWED: &[Allowed] = &[
+pub const ALLOWED: &[Allowed] = allowed! {
     // Waiting: what a busy server does most.
-    both(call!(SYS_futex), "locks; the bells of rings"),
-    both(call!(SYS_sched_yield), "spinning"),
-    both(call!(SYS_clock_nanosleep), "spinning; pauses"),
-    both(call!(SYS_nanosleep), "the same, by older C libraries"),
-    both(call!(SYS_epoll_pwait2), "main loops"),
-    both(call!(SYS_epoll_pwait), "the same, on older kernels"),
-    both(old!(SYS_epoll_wait), "the same"),
-    both(call!(SYS_epoll_ctl), "main loops"),
-    both(call!(SYS_epoll_create1), "main loops"),
-    both(call!(SYS_ppoll), "waits for one socket"),
-    both(old!(SYS_poll), "the same"),
-    both(call!(SYS_eventfd2), "a session's news for the main thread"),
-    both(call!(SYS_restart_syscall), "the kernel's, after a stop"),
-    both(call!(SYS_rt_sigreturn), "the end of a signal's handler"),
-    both(
-        call!(SYS_clock_gettime),
-        "time, where the vDSO does not tell it",
-    ),
-    both(call!(SYS_clock_getres), "the same"),
-    both(call!(SYS_gettimeofday), "the same"),
-    both(old!(SYS_time), "the same"),
-    both(call!(SYS_getcpu), "memory allocators"),
+    call SYS_futex                   Always,                     Always,                     "locks; the bells of rings";
+    call SYS_sched_yield             Always,                     Always,                     "spinning";
+    call SYS_clock_nanosleep         Always,                     Always,                     "spinning; pauses";
+    call SYS_nanosleep               Always,                     Always,                     "the same, by older C libraries";
+    call SYS_epoll_pwait2            Always,                     Always,                     "main loops";
+    call SYS_epoll_pwait             Always,                     Always,                     "the same, on older kernels";
+    old  SYS_epoll_wait              Always,                     Always,                     "the same";
+    call SYS_epoll_ctl               Always,                     Always,                     "main loops";
+    call SYS_epoll_create1           Always,                     Always,                     "main loops";
+    call SYS_ppoll                   Always,                     Always,                     "waits for one socket";
+    old  SYS_poll                    Always,                     Always,                     "the same";
+    call SYS_eventfd2                Always,                     Always,                     "a session's news for the main thread";
+    call SYS_restart_syscall         Always,                     Always,                     "the kernel's, after a stop";
+    call SYS_rt_sigreturn            Always,                     Always,                     "the end of a signal's handler";
+    call SYS_clock_gettime           Always,                     Always,                     "time, where the vDSO does not tell it";
+    call SYS_clock_getres            Always,                     Always,                     "the same";
+    call SYS_gettimeofday            Always,                     Always,                     "the same";
+    old  SYS_time                    Always,                     Always,                     "the same";
+    call SYS_getcpu                  Always,                     Always,                     "memory allocators";
     // What comes and goes.
-    both(call!(SYS_read), "files of /proc; counters"),
-    both(call!(SYS_pread64), "the loader; backtraces"),
-    both(call!(SYS_readv), "std"),
-    both(call!(SYS_write), "logs; counters"),
-    both(call!(SYS_writev), "logs"),
-    both(call!(SYS_recvmsg), "packets, with descriptors in sessions"),
-    both(call!(SYS_sendmsg), "packets"),
-    both(call!(SYS_recvfrom), "packets; looks at sockets"),
-    both(call!(SYS_sendto), "packets; service managers"),
-    both(call!(SYS_shutdown), "ends of connections"),
-    both(call!(SYS_getsockopt), "who a peer is"),
-    both(call!(SYS_setsockopt), "timeouts; SO_PASSRIGHTS"),
-    both_only(
-        call!(SYS_socketpair),
-        &UNIX_SOCKETS,
-        "connections to servers; descriptors of physical memory",
-    ),
-    both(call!(SYS_close), "everything"),
-    both_only(
-        call!(SYS_fcntl),
-        &DESCRIPTOR_FLAGS,
-        "descriptors; sealed memory",
-    ),
-    both_only(
-        call!(SYS_ioctl),
-        &DESCRIPTOR_MODES,
-        "sockets that do not wait",
-    ),
+    call SYS_read                    Always,                     Always,                     "files of /proc; counters";
+    call SYS_pread64                 Always,                     Always,                     "the loader; backtraces";
+    call SYS_readv                   Always,                     Always,                     "std";
+    call SYS_write                   Always,                     Always,                     "logs; counters";
+    call SYS_writev                  Always,                     Always,                     "logs";
+    call SYS_recvmsg                 Always,                     Always,                     "packets, with descriptors in sessions";
+    call SYS_sendmsg                 Always,                     Always,                     "packets";
+    call SYS_recvfrom                Always,                     Always,                     "packets; looks at sockets";
+    call SYS_sendto                  Always,                     Always,                     "packets; service managers";
+    call SYS_shutdown                Always,                     Always,                     "ends of connections";
+    call SYS_getsockopt              Always,                     Always,                     "who a peer is";
+    call SYS_setsockopt              Always,                     Always,                     "timeouts; SO_PASSRIGHTS";
+    call SYS_socketpair              Only(&UNIX_SOCKETS),        Only(&UNIX_SOCKETS),        "connections to servers; descriptors of physical memory";
+    call SYS_close                   Always,                     Always,                     "everything";
+    call SYS_fcntl                   Only(&DESCRIPTOR_FLAGS),    Only(&DESCRIPTOR_FLAGS),    "descriptors; sealed memory";
+    call SYS_ioctl                   Only(&DESCRIPTOR_MODES),    Only(&DESCRIPTOR_MODES),    "sockets that do not wait";
     // Memory.
-    server_only(
-        call!(SYS_mmap),
-        &NOT_EXECUTABLE,
-        "memory of clients; stacks; the loader",
-    ),
-    server_only(
-        call!(SYS_mprotect),
-        &NOT_BOTH,
-        "machine code of kernels, first written and then run",
-    ),
-    both(call!(SYS_munmap), "memory of clients; stacks"),
-    both(call!(SYS_mremap), "allocations that grow"),
-    both(
-        call!(SYS_madvise),
-        "memory given back; huge pages; stacks of ended threads",
-    ),
-    both(call!(SYS_brk), "the C library's allocator"),
-    both(call!(SYS_memfd_create), "memory that clients are given"),
-    both(call!(SYS_ftruncate), "its size; logs"),
-    both(call!(SYS_fallocate), "its pages, taken and given back"),
+    call SYS_mmap                    Only(&NOT_EXECUTABLE),      Always,                     "memory of clients; stacks; the loader";
+    call SYS_mprotect                Only(&NOT_BOTH),            Always,                     "machine code of kernels, first written and then run";
+    call SYS_munmap                  Always,                     Always,                     "memory of clients; stacks";
+    call SYS_mremap                  Always,                     Always,                     "allocations that grow";
+    call SYS_madvise                 Always,                     Always,                     "memory given back; huge pages; stacks of ended threads";
+    call SYS_brk                     Always,                     Always,                     "the C library's allocator";
+    call SYS_memfd_create            Always,                     Always,                     "memory that clients are given";
+    call SYS_ftruncate               Always,                     Always,                     "its size; logs";
+    call SYS_fallocate               Always,                     Always,                     "its pages, taken and given back";
     // Threads and signals.
-    with(
-        call!(SYS_clone),
-        Use::Only(&THREADS),
-        Use::Only(&NO_NAMESPACES),
-        "threads; servers",
-    ),
-    both(call!(SYS_set_robust_list), "threads, by the C library"),
-    both(call!(SYS_rseq), "the same"),
-    both(call!(SYS_sigaltstack), "std's handler of stack overflows"),
-    both(
-        call!(SYS_rt_sigaction),
-        "handlers: SIGBUS of files cut short, SIGURG of late closes",
-    ),
-    both(call!(SYS_rt_sigprocmask), "threads that begin and end"),
-    server_only(
-        call!(SYS_tgkill),
-        &OWN_PROCESS,
-        "the end of a close that waits; abort",
-    ),
-    server_only(
-        call!(SYS_kill),
-        &OWN_PROCESS,
-        "a server that ends with work that does not; servers that do not end",
-    ),
-    both(call!(SYS_exit), "ends of threads"),
-    both(call!(SYS_exit_group), "the end"),
-    both(
-        call!(SYS_sched_getaffinity),
-        "how many processors there are; std's stack bounds",
-    ),
-    with(
-        call!(SYS_prctl),
-        Use::Only(&NAMES),
-        Use::Only(&PROCESS_SETTINGS),
-        "names of threads; a server's way to its user",
-    ),
+    call SYS_clone                   Only(&THREADS),             Only(&NO_NAMESPACES),       "threads; servers";
+    call SYS_set_robust_list         Always,                     Always,                     "threads, by the C library";
+    call SYS_rseq                    Always,                     Always,                     "the same";
+    call SYS_sigaltstack             Always,                     Always,                     "std's handler of stack overflows";
+    call SYS_rt_sigaction            Always,                     Always,                     "handlers: SIGBUS of files cut short, SIGURG of late closes";
+    call SYS_rt_sigprocmask          Always,                     Always,                     "threads that begin and end";
+    call SYS_tgkill                  Only(&OWN_PROCESS),         Always,                     "the end of a close that waits; abort";
+    call SYS_kill                    Only(&OWN_PROCESS),         Always,                     "a server that ends with work that does not; servers that do not end";
+    call SYS_exit                    Always,                     Always,                     "ends of threads";
+    call SYS_exit_group              Always,                     Always,                     "the end";
+    call SYS_sched_getaffinity       Always,                     Always,                     "how many processors there are; std's stack bounds";
+    call SYS_prctl                   Only(&NAMES),               Only(&PROCESS_SETTINGS),    "names of threads; a server's way to its user";
     // Who and where.
-    both(call!(SYS_getpid), "logs; abort"),
-    both(call!(SYS_gettid), "std; abort"),
-    both(call!(SYS_getuid), "whose memory is shared; logs"),
-    both(call!(SYS_geteuid), "the same"),
-    both(call!(SYS_getgid), "the same"),
-    both(call!(SYS_getegid), "the same"),
-    both(call!(SYS_getrandom), "tokens; hash tables"),
-    both(call!(SYS_uname), "which machine the software GPU is of"),
-    both(call!(SYS_sysinfo), "how much memory there is"),
-    server_only(
-        call!(SYS_prlimit64),
-        &OWN_LIMITS,
-        "the limit of descriptors",
-    ),
-    both(call!(SYS_getrlimit), "the same, by older C libraries"),
-    both(call!(SYS_setrlimit), "the same"),
-    both(
-        call!(SYS_pidfd_open),
-        "clients' processes, on kernels without SO_PEERPIDFD",
-    ),
+    call SYS_getpid                  Always,                     Always,                     "logs; abort";
+    call SYS_gettid                  Always,                     Always,                     "std; abort";
+    call SYS_getuid                  Always,                     Always,                     "whose memory is shared; logs";
+    call SYS_geteuid                 Always,                     Always,                     "the same";
+    call SYS_getgid                  Always,                     Always,                     "the same";
+    call SYS_getegid                 Always,                     Always,                     "the same";
+    call SYS_getrandom               Always,                     Always,                     "tokens; hash tables";
+    call SYS_uname                   Always,                     Always,                     "which machine the software GPU is of";
+    call SYS_sysinfo                 Always,                     Always,                     "how much memory there is";
+    call SYS_prlimit64               Only(&OWN_LIMITS),          Always,                     "the limit of descriptors";
+    call SYS_getrlimit               Always,                     Always,                     "the same, by older C libraries";
+    call SYS_setrlimit               Always,                     Always,                     "the same";
+    call SYS_pidfd_open              Always,                     Always,                     "clients' processes, on kernels without SO_PEERPIDFD";
     // Files, which servers only read.
-    server_only(
-        call!(SYS_openat),
-        &READING,
-        "/proc, control groups, time zones, compute modes, backtraces",
-    ),
-    server_only(
-        old!(SYS_open),
-        &READING_OLD,
-        "the same, by older C libraries",
-    ),
-    both(call!(SYS_fstat), "what a descriptor is"),
-    both(
-        call!(SYS_fstatfs),
-        "which file system a registered file is of",
-    ),
-    both(call!(SYS_newfstatat), "the C library's stat"),
-    both(old!(SYS_stat), "the same, by older C libraries"),
-    both(old!(SYS_lstat), "the same"),
-    both(call!(SYS_statx), "std's stat"),
-    both(call!(SYS_lseek), "sizes of files"),
-    both(call!(SYS_readlinkat), "links of /proc"),
-    both(old!(SYS_readlink), "the same"),
-    both(
-        call!(SYS_getdents64),
-        "folders: descriptors of orphaned servers, time zones",
-    ),
-    both(
-        call!(SYS_flock),
-        "devices that are one process's; the daemon's lock",
-    ),
-    both(call!(SYS_getcwd), "backtraces"),
+    call SYS_openat                  Only(&READING),             Always,                     "/proc, control groups, time zones, compute modes, backtraces";
+    old  SYS_open                    Only(&READING_OLD),         Always,                     "the same, by older C libraries";
+    call SYS_fstat                   Always,                     Always,                     "what a descriptor is";
+    call SYS_fstatfs                 Always,                     Always,                     "which file system a registered file is of";
+    call SYS_newfstatat              Always,                     Always,                     "the C library's stat";
+    old  SYS_stat                    Always,                     Always,                     "the same, by older C libraries";
+    old  SYS_lstat                   Always,                     Always,                     "the same";
+    call SYS_statx                   Always,                     Always,                     "std's stat";
+    call SYS_lseek                   Always,                     Always,                     "sizes of files";
+    call SYS_readlinkat              Always,                     Always,                     "links of /proc";
+    old  SYS_readlink                Always,                     Always,                     "the same";
+    call SYS_getdents64              Always,                     Always,                     "folders: descriptors of orphaned servers, time zones";
+    old  SYS_getdents                Always,                     Always,                     "the same, by older C libraries";
+    call SYS_flock                   Always,                     Always,                     "devices that are one process's; the daemon's lock";
+    call SYS_getcwd                  Always,                     Always,                     "backtraces";
     // The daemon's, and what servers do before they filter their own.
-    daemon(call!(SYS_execve), "servers, and a look at the devices"),
-    daemon(old!(SYS_vfork), "the same, by older C libraries"),
-    daemon(call!(SYS_wait4), "servers that have ended"),
-    daemon(call!(SYS_waitid), "the same"),
-    daemon(call!(SYS_pidfd_send_signal), "std, to end a server"),
-    daemon(call!(SYS_setpgid), "a terminal's Ctrl-C is not for servers"),
-    daemon(call!(SYS_setsid), "the background"),
-    daemon(call!(SYS_setgroups), "a server's way to its user"),
-    daemon(call!(SYS_setresgid), "the same"),
-    daemon(call!(SYS_setresuid), "the same"),
-    daemon(call!(SYS_getgroups), "who may give commands"),
-    daemon(call!(SYS_getppid), "std"),
-    daemon(call!(SYS_set_tid_address), "the start of a program"),
-    daemon(old!(SYS_arch_prctl), "the same"),
-    daemon(call!(SYS_dup), "standard input and output of servers"),
-    daemon(old!(SYS_dup2), "the same"),
-    daemon(call!(SYS_dup3), "the same"),
-    daemon(call!(SYS_close_range), "the same"),
-    daemon(call!(SYS_pipe2), "what a look at the devices prints"),
-    daemon(old!(SYS_pipe), "the same, by older C libraries"),
-    daemon_only(
-        call!(SYS_socket),
-        &UNIX_SOCKETS,
-        "listening; service managers",
-    ),
-    daemon(call!(SYS_bind), "groups' sockets"),
-    daemon(call!(SYS_listen), "the same"),
-    daemon(call!(SYS_accept4), "clients and commands"),
-    daemon(
-        call!(SYS_connect),
-        "service managers; a daemon's own socket",
-    ),
-    daemon(call!(SYS_getsockname), "std"),
-    daemon(call!(SYS_getpeername), "std"),
-    daemon(call!(SYS_faccessat), "the loader; which files there are"),
-    daemon(call!(SYS_faccessat2), "the same"),
-    daemon(old!(SYS_access), "the same"),
-    daemon(call!(SYS_statfs), "which file system a directory is of"),
-    daemon(call!(SYS_mkdirat), "directories of groups"),
-    daemon(old!(SYS_mkdir), "the same"),
-    daemon(call!(SYS_mknodat), "the FIFO of the log"),
-    daemon(old!(SYS_mknod), "the same"),
-    daemon(call!(SYS_unlinkat), "files that go"),
-    daemon(old!(SYS_unlink), "the same"),
-    daemon(old!(SYS_rmdir), "the same"),
-    daemon(
-        call!(SYS_renameat2),
-        "files that are replaced whole; logs that are full",
-    ),
-    daemon(call!(SYS_renameat), "the same"),
-    daemon(old!(SYS_rename), "the same"),
-    daemon(call!(SYS_linkat), "the same"),
-    daemon(old!(SYS_link), "the same"),
-    daemon(call!(SYS_fchmod), "modes of its files"),
-    daemon(call!(SYS_fchmodat), "the same"),
-    daemon(call!(SYS_fchmodat2), "the same"),
-    daemon(old!(SYS_chmod), "the same"),
-    daemon(call!(SYS_fchown), "owners of its files"),
-    daemon(call!(SYS_fchownat), "the same"),
-    daemon(old!(SYS_chown), "the same"),
-    daemon(call!(SYS_umask), "modes of sockets"),
-    daemon(call!(SYS_chdir), "a daemon holds no directory busy"),
-    daemon(call!(SYS_copy_file_range), "logs that are full"),
-    daemon(call!(SYS_sendfile), "the same"),
-    daemon(call!(SYS_fsync), "records of groups and modes"),
-    daemon(call!(SYS_fdatasync), "the same"),
-    daemon(call!(SYS_pwrite64), "records of groups"),
-    daemon(call!(SYS_seccomp), "a server's own filter"),
-    daemon(call!(SYS_landlock_create_ruleset), "what a server may open"),
-    daemon(call!(SYS_landlock_add_rule), "the same"),
-    daemon(call!(SYS_landlock_restrict_self), "the same"),
-];
+    call SYS_execve                  Never,                      Always,                     "servers, and a look at the devices";
+    old  SYS_vfork                   Never,                      Always,                     "the same, by older C libraries";
+    call SYS_wait4                   Never,                      Always,                     "servers that have ended";
+    call SYS_waitid                  Never,                      Always,                     "the same";
+    call SYS_pidfd_send_signal       Never,                      Always,                     "std, to end a server";
+    call SYS_setpgid                 Never,                      Always,                     "a terminal's Ctrl-C is not for servers";
+    call SYS_setsid                  Never,                      Always,                     "the background";
+    call SYS_setgroups               Never,                      Always,                     "a server's way to its user";
+    call SYS_setresgid               Never,                      Always,                     "the same";
+    call SYS_setresuid               Never,                      Always,                     "the same";
+    call SYS_getgroups               Never,                      Always,                     "who may give commands";
+    call SYS_getppid                 Never,                      Always,                     "std";
+    call SYS_set_tid_address         Never,                      Always,                     "the start of a program";
+    old  SYS_arch_prctl              Never,                      Always,                     "the same";
+    call SYS_dup                     Never,                      Always,                     "standard input and output of servers";
+    old  SYS_dup2                    Never,                      Always,                     "the same";
+    call SYS_dup3                    Never,                      Always,                     "the same";
+    call SYS_close_range             Never,                      Always,                     "the same";
+    call SYS_pipe2                   Never,                      Always,                     "what a look at the devices prints";
+    old  SYS_pipe                    Never,                      Always,                     "the same, by older C libraries";
+    call SYS_socket                  Never,                      Only(&UNIX_SOCKETS),        "listening; service managers";
+    call SYS_bind                    Never,                      Always,                     "groups' sockets";
+    call SYS_listen                  Never,                      Always,                     "the same";
+    call SYS_accept4                 Never,                      Always,                     "clients and commands";
+    call SYS_connect                 Never,                      Always,                     "service managers; a daemon's own socket";
+    call SYS_getsockname             Never,                      Always,                     "std";
+    call SYS_getpeername             Never,                      Always,                     "std";
+    call SYS_faccessat               Never,                      Always,                     "the loader; which files there are";
+    call SYS_faccessat2              Never,                      Always,                     "the same";
+    old  SYS_access                  Never,                      Always,                     "the same";
+    call SYS_statfs                  Never,                      Always,                     "which file system a directory is of";
+    call SYS_mkdirat                 Never,                      Always,                     "directories of groups";
+    old  SYS_mkdir                   Never,                      Always,                     "the same";
+    call SYS_mknodat                 Never,                      Always,                     "the FIFO of the log";
+    old  SYS_mknod                   Never,                      Always,                     "the same";
+    call SYS_unlinkat                Never,                      Always,                     "files that go";
+    old  SYS_unlink                  Never,                      Always,                     "the same";
+    old  SYS_rmdir                   Never,                      Always,                     "the same";
+    call SYS_renameat2               Never,                      Always,                     "files that are replaced whole; logs that are full";
+    call SYS_renameat                Never,                      Always,                     "the same";
+    old  SYS_rename                  Never,                      Always,                     "the same";
+    call SYS_linkat                  Never,                      Always,                     "the same";
+    old  SYS_link                    Never,                      Always,                     "the same";
+    call SYS_fchmod                  Never,                      Always,                     "modes of its files";
+    call SYS_fchmodat                Never,                      Always,                     "the same";
+    call SYS_fchmodat2               Never,                      Always,                     "the same";
+    old  SYS_chmod                   Never,                      Always,                     "the same";
+    call SYS_fchown                  Never,                      Always,                     "owners of its files";
+    call SYS_fchownat                Never,                      Always,                     "the same";
+    old  SYS_chown                   Never,                      Always,                     "the same";
+    call SYS_umask                   Never,                      Always,                     "modes of sockets";
+    call SYS_chdir                   Never,                      Always,                     "a daemon holds no directory busy";
+    call SYS_copy_file_range         Never,                      Always,                     "logs that are full";
+    call SYS_sendfile                Never,                      Always,                     "the same";
+    call SYS_fsync                   Never,                      Always,                     "records of groups and modes";
+    call SYS_fdatasync               Never,                      Always,                     "the same";
+    call SYS_pwrite64                Never,                      Always,                     "records of groups";
+    call SYS_seccomp                 Never,                      Always,                     "a server's own filter";
+    call SYS_landlock_create_ruleset Never,                      Always,                     "what a server may open";
+    call SYS_landlock_add_rule       Never,                      Always,                     "the same";
+    call SYS_landlock_restrict_self  Never,                      Always,                     "the same";
+};
 
-/// What nobody here is to do. Where NVIDIA's driver is, this is all that is refused: the driver's list is not public. All
-/// of it is refused to containers without added rights too, in which the driver is known to work.
-pub const REFUSED: &[Refused] = &[
-    refused_to(Of::SoftwareServers, call!(SYS_execve), "other programs"),
-    refused_to(Of::SoftwareServers, call!(SYS_execveat), "the same"),
-    refused_to(Of::SoftwareServers, old!(SYS_fork), "other processes"),
-    refused_to(Of::SoftwareServers, old!(SYS_vfork), "the same"),
-    refused_to(Of::Servers, call!(SYS_init_module), "code in the kernel"),
-    refused_to(Of::Servers, call!(SYS_finit_module), "the same"),
-    refused(call!(SYS_delete_module), "the same"),
-    refused(call!(SYS_bpf), "the same"),
-    refused(call!(SYS_kexec_load), "another kernel"),
-    refused(call!(SYS_kexec_file_load), "the same"),
-    refused(call!(SYS_reboot), "an end of the machine"),
-    refused(call!(SYS_ptrace), "other processes' memory and registers"),
-    refused(call!(SYS_process_vm_readv), "the same"),
-    refused(call!(SYS_process_vm_writev), "the same"),
-    refused(call!(SYS_process_madvise), "the same"),
-    refused(call!(SYS_kcmp), "what other processes have"),
-    refused(call!(SYS_pidfd_getfd), "other processes' descriptors"),
-    refused(
-        call!(SYS_perf_event_open),
-        "a large part of the kernel, often attacked",
-    ),
-    refused(call!(SYS_userfaultfd), "faults of the kernel held up"),
-    refused(call!(SYS_io_uring_setup), "calls that no filter sees"),
-    refused(call!(SYS_io_uring_enter), "the same"),
-    refused(call!(SYS_io_uring_register), "the same"),
-    refused(
-        call!(SYS_add_key),
-        "the kernel's keys, which containers share",
-    ),
-    refused(call!(SYS_request_key), "the same"),
-    refused(call!(SYS_keyctl), "the same"),
-    refused(call!(SYS_open_by_handle_at), "files without their paths"),
-    refused(call!(SYS_mount), "other file systems"),
-    refused(call!(SYS_umount2), "the same"),
-    refused(call!(SYS_move_mount), "the same"),
-    refused(call!(SYS_open_tree), "the same"),
-    refused(call!(SYS_fsopen), "the same"),
-    refused(call!(SYS_fsconfig), "the same"),
-    refused(call!(SYS_fsmount), "the same"),
-    refused(call!(SYS_fspick), "the same"),
-    refused(call!(SYS_mount_setattr), "the same"),
-    refused(call!(SYS_pivot_root), "the same"),
-    refused(call!(SYS_chroot), "the same"),
-    refused(call!(SYS_setns), "namespaces, and with them rights"),
-    refused(call!(SYS_unshare), "the same"),
-    refused_with(call!(SYS_clone), &NEW_NAMESPACES, "the same"),
-    refused_to(
-        Of::BesideTheDriver,
-        call!(SYS_clone3),
-        "the same, where no filter sees it: C libraries use clone then",
-    ),
-    refused_with(
-        call!(SYS_socket),
-        &OUTSIDE_SOCKETS,
-        "packets, virtual machines, ciphers of the kernel",
-    ),
-    refused_with(
-        call!(SYS_ioctl),
-        &TERMINAL_INPUT,
-        "words put into a terminal's mouth",
-    ),
-    refused(call!(SYS_fanotify_init), "everybody's accesses"),
-    refused(call!(SYS_swapon), "the machine's settings"),
-    refused(call!(SYS_swapoff), "the same"),
-    refused(call!(SYS_acct), "the same"),
-    refused(call!(SYS_quotactl), "the same"),
-    refused(call!(SYS_sethostname), "the same"),
-    refused(call!(SYS_setdomainname), "the same"),
-    refused(call!(SYS_settimeofday), "the same"),
-    refused(call!(SYS_clock_settime), "the same"),
-    refused(call!(SYS_clock_adjtime), "the same"),
-    refused(call!(SYS_adjtimex), "the same"),
-    refused(call!(SYS_syslog), "the kernel's log"),
-    refused(call!(SYS_vhangup), "others' terminals"),
-    refused(old!(SYS_iopl), "the machine's ports"),
-    refused(old!(SYS_ioperm), "the same"),
-    refused(old!(SYS_modify_ldt), "segments, often attacked"),
-];
+/// What nobody here is to do. Where NVIDIA's driver is, this is all that is refused: the driver's list is not public. Nearly
+/// all of it is refused to containers without added rights too, in which the driver is known to work; the rest is of
+/// no use to a driver.
+pub const REFUSED: &[Refused] = refused! {
+    call SYS_execve                  SoftwareServers,  Always,                  "other programs";
+    call SYS_execveat                SoftwareServers,  Always,                  "the same";
+    old  SYS_fork                    SoftwareServers,  Always,                  "other processes";
+    old  SYS_vfork                   SoftwareServers,  Always,                  "the same";
+    call SYS_init_module             Servers,          Always,                  "code in the kernel";
+    call SYS_finit_module            Servers,          Always,                  "the same";
+    call SYS_delete_module           Everybody,        Always,                  "the same";
+    call SYS_bpf                     Everybody,        Always,                  "the same";
+    call SYS_kexec_load              Everybody,        Always,                  "another kernel";
+    call SYS_kexec_file_load         Everybody,        Always,                  "the same";
+    call SYS_reboot                  Everybody,        Always,                  "an end of the machine";
+    call SYS_ptrace                  Everybody,        Always,                  "other processes' memory and registers";
+    call SYS_process_vm_readv        Everybody,        Always,                  "the same";
+    call SYS_process_vm_writev       Everybody,        Always,                  "the same";
+    call SYS_process_madvise         Everybody,        Always,                  "the same";
+    call SYS_kcmp                    Everybody,        Always,                  "what other processes have";
+    call SYS_pidfd_getfd             Everybody,        Always,                  "other processes' descriptors";
+    call SYS_perf_event_open         Everybody,        Always,                  "a large part of the kernel, often attacked";
+    call SYS_userfaultfd             Everybody,        Always,                  "faults of the kernel held up";
+    call SYS_io_uring_setup          Everybody,        Always,                  "calls that no filter sees";
+    call SYS_io_uring_enter          Everybody,        Always,                  "the same";
+    call SYS_io_uring_register       Everybody,        Always,                  "the same";
+    call SYS_add_key                 Everybody,        Always,                  "the kernel's keys, which containers share";
+    call SYS_request_key             Everybody,        Always,                  "the same";
+    call SYS_keyctl                  Everybody,        Always,                  "the same";
+    call SYS_open_by_handle_at       Everybody,        Always,                  "files without their paths";
+    call SYS_mount                   Everybody,        Always,                  "other file systems";
+    call SYS_umount2                 Everybody,        Always,                  "the same";
+    call SYS_move_mount              Everybody,        Always,                  "the same";
+    call SYS_open_tree               Everybody,        Always,                  "the same";
+    call SYS_fsopen                  Everybody,        Always,                  "the same";
+    call SYS_fsconfig                Everybody,        Always,                  "the same";
+    call SYS_fsmount                 Everybody,        Always,                  "the same";
+    call SYS_fspick                  Everybody,        Always,                  "the same";
+    call SYS_mount_setattr           Everybody,        Always,                  "the same";
+    call SYS_pivot_root              Everybody,        Always,                  "the same";
+    call SYS_chroot                  Everybody,        Always,                  "the same";
+    call SYS_setns                   Everybody,        Always,                  "namespaces, and with them rights";
+    call SYS_unshare                 Everybody,        Always,                  "the same";
+    call SYS_clone                   BesideTheDriver,  Only(&NEW_NAMESPACES),   "the same";
+    call SYS_clone3                  BesideTheDriver,  Always,                  "the same, where no filter sees it: C libraries use clone then";
+    call SYS_socket                  BesideTheDriver,  Only(&OUTSIDE_SOCKETS),  "packets, virtual machines, ciphers of the kernel";
+    call SYS_ioctl                   BesideTheDriver,  Only(&TERMINAL_INPUT),   "words put into a terminal's mouth";
+    call SYS_fanotify_init           Everybody,        Always,                  "everybody's accesses";
+    call SYS_swapon                  Everybody,        Always,                  "the machine's settings";
+    call SYS_swapoff                 Everybody,        Always,                  "the same";
+    call SYS_acct                    Everybody,        Always,                  "the same";
+    call SYS_quotactl                Everybody,        Always,                  "the same";
+    call SYS_sethostname             Everybody,        Always,                  "the same";
+    call SYS_setdomainname           Everybody,        Always,                  "the same";
+    call SYS_settimeofday            Everybody,        Always,                  "the same";
+    call SYS_clock_settime           Everybody,        Always,                  "the same";
+    call SYS_clock_adjtime           Everybody,        Always,                  "the same";
+    call SYS_adjtimex                Everybody,        Always,                  "the same";
+    call SYS_syslog                  Everybody,        Always,                  "the kernel's log";
+    call SYS_vhangup                 Everybody,        Always,                  "others' terminals";
+    old  SYS_iopl                    Everybody,        Always,                  "the machine's ports";
+    old  SYS_ioperm                  Everybody,        Always,                  "the same";
+    old  SYS_modify_ldt              Everybody,        Always,                  "segments, often attacked";
+};
