@@ -30,6 +30,7 @@ fn main() {
             for &gang in &gangs {
                 if isa.available() && !(isa == Isa::Sse2 && jit) {
                     nbody(isa, jit, gang, threads);
+                    product(isa, jit, gang, threads);
                 }
             }
         }
@@ -73,12 +74,38 @@ fn nbody(isa: Isa, jit: bool, gang: usize, threads: usize) {
         .f32(0.016)
         .f32(0.01);
     let launch = gpu.launch("step_f32", (count / 256) as u32, 256, 0, &args);
-    let times: Vec<(f64, f64)> = (0..3).map(|_| run(&launch, threads)).collect();
+    let gflop = (count * count) as f64 * 20.0 / 1e9;
+    let name = format!("n-body f32 {isa:?}, segments {jit}, gangs of {gang}");
+    report(&name, gflop, &launch, threads);
+}
+
+/// A product of matrices of single precision, 512 × 512, by tiles of 16 × 16 in shared memory.
+fn product(isa: Isa, jit: bool, gang: usize, threads: usize) {
+    let options = Options {
+        isa: Some(isa),
+        jit: Some(jit),
+        gang: Some(gang),
+        ..Options::default()
+    };
+    let mut gpu = Gpu::with(include_str!("../tests/kernels/kernels.ptx"), &options, 256);
+    let side = 512usize;
+    let values: Vec<f32> = (0..side * side).map(|i| (i % 7) as f32).collect();
+    let [a, b, c] = [(); 3].map(|()| gpu.upload(&values));
+    let args = Args::new().ptr(a).ptr(b).ptr(c).u32(side as u32);
+    let blocks = (side / 16) as u32;
+    let launch = gpu.launch("matrix_product", [blocks, blocks, 1], [16, 16, 1], 0, &args);
+    let gflop = 2.0 * (side * side * side) as f64 / 1e9;
+    let name = format!("product by tiles {isa:?}, segments {jit}, gangs of {gang}");
+    report(&name, gflop, &launch, threads);
+}
+
+/// The best of three runs of a grid that does so many operations, 1e9 of them being one.
+fn report(name: &str, gflop: f64, launch: &Arc<Launch>, threads: usize) {
+    let times: Vec<(f64, f64)> = (0..3).map(|_| run(launch, threads)).collect();
     let wall = times.iter().map(|time| time.0).fold(f64::MAX, f64::min);
     let cpu = times.iter().map(|time| time.1).fold(f64::MAX, f64::min);
-    let gflop = (count * count) as f64 * 20.0 / 1e9;
     println!(
-        "n-body f32 {isa:?}, segments {jit}, gangs of {gang}, {threads} threads: {:.1} ms, {:.1} GFLOP/s; {:.1} GFLOP per second of one core",
+        "{name}, {threads} threads: {:.1} ms, {:.1} GFLOP/s; {:.1} GFLOP per second of one core",
         wall * 1e3,
         gflop / wall,
         gflop / cpu,

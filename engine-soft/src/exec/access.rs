@@ -179,6 +179,27 @@ pub(crate) unsafe fn store_whole(address: u64, bytes: usize, value: u128) {
     }
 }
 
+/// Copies a short row from client memory to `to`: `LEN` bytes, a multiple of 16.
+///
+/// # Safety
+/// The module's contract for all of the row at `from`, but that it need not be aligned; `to` is valid for writing it.
+#[inline(always)]
+pub(crate) unsafe fn copy_row_in<const LEN: usize>(to: *mut u8, from: u64) {
+    for at in (0..LEN).step_by(16) {
+        // SAFETY: the caller's; both rows end where the loop does.
+        unsafe {
+            asm!(
+                "movups {part}, xmmword ptr [{from}]",
+                "movups xmmword ptr [{to}], {part}",
+                from = in(reg) from + at as u64,
+                to = in(reg) to.add(at),
+                part = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
 /// Copies `len` bytes from client memory to `to`.
 ///
 /// # Safety

@@ -99,6 +99,12 @@ pub(crate) fn unpack(imm: u64) -> Access {
     }
 }
 
+/// Where in shared memory an access by an address of 32 bits is: it wraps around as 32 bits do.
+#[inline(always)]
+pub(crate) fn shared_address(register: u32, access: Access) -> u32 {
+    register.wrapping_add(access.offset as u32)
+}
+
 /// What the addresses of a strip loop have in common.
 #[derive(Clone, Copy)]
 struct Survey {
@@ -152,6 +158,37 @@ impl Machine<'_> {
         };
         let fits = address <= self.shared_bytes.wrapping_sub(size) && size <= self.shared_bytes;
         (fits && address & (size - 1) == 0).then(|| self.shared.ptr() as u64 + address)
+    }
+
+    /// The host address of the block's shared memory, if all lanes of all strips run and each accesses bytes
+    /// of it, by an address of 32 bits, that are right; and whether each lane follows the one before.
+    #[inline(always)]
+    pub(crate) fn each_shared(&self, op: &Op, access: Access, size: u64) -> Option<(u64, bool)> {
+        if access.place != Place::Shared || access.wide || !self.whole || !op.varies(0) {
+            return None;
+        }
+        let last = u32::try_from(self.shared_bytes.checked_sub(size)?).ok()?;
+        let slot = op.s[0] as usize;
+        let step = size as u32;
+        let first = shared_address(self.frame.lane::<u32>(slot, self.low * STRIP), access);
+        let mut row: [u32; STRIP] =
+            std::array::from_fn(|lane| first.wrapping_add(step * lane as u32));
+        let mut max = [0; STRIP];
+        let mut crooked = [0; STRIP];
+        let mut bits = [0; STRIP];
+        for strip in self.low..self.high {
+            let values = self.frame.strip::<u32>(slot, strip);
+            for lane in 0..STRIP {
+                let value = shared_address(values[lane], access);
+                max[lane] = value.max(max[lane]);
+                crooked[lane] |= value ^ row[lane];
+                bits[lane] |= value;
+                row[lane] = row[lane].wrapping_add(step * STRIP as u32);
+            }
+        }
+        let or = |lanes: [u32; STRIP]| lanes.into_iter().fold(0, |a, b| a | b);
+        let fits = max.into_iter().fold(0, u32::max) <= last && or(bits) & (step - 1) == 0;
+        fits.then(|| (self.shared.ptr() as u64, or(crooked) == 0))
     }
 
     /// Computes the lanes' addresses into scratch.

@@ -2,11 +2,11 @@
 
 use super::pure::for_each_isa;
 use crate::exec::GANG_LANES;
-use crate::exec::access::{Cell, load_whole, store_whole};
+use crate::exec::access::{Cell, copy_row_in, load_whole, store_whole};
 use crate::exec::isa::Isa;
 use crate::exec::machine::{Flow, Machine, Op, OpFn};
 use crate::exec::regs::{Lane, STRIP};
-use crate::exec::spaces::{Place, Tested, unpack};
+use crate::exec::spaces::{Access, Place, Tested, shared_address, unpack};
 
 /// A type in memory and the register type that it goes to or comes from.
 pub(crate) trait Transfer {
@@ -15,6 +15,12 @@ pub(crate) trait Transfer {
 
     fn load(value: Self::Memory) -> Self::Register;
     fn store(value: Self::Register) -> Self::Memory;
+
+    /// Copies a strip's elements, which follow each other at `from`.
+    ///
+    /// # Safety
+    /// As for [`copy_row_in`].
+    unsafe fn copy_row_in(to: *mut u8, from: u64);
 }
 
 macro_rules! transfers {
@@ -32,6 +38,12 @@ macro_rules! transfers {
             #[inline(always)]
             fn store(value: $register) -> $memory {
                 value as $memory
+            }
+
+            #[inline(always)]
+            unsafe fn copy_row_in(to: *mut u8, from: u64) {
+                // SAFETY: the caller's.
+                unsafe { copy_row_in::<{ STRIP * size_of::<$memory>() }>(to, from) };
             }
         }
     )*};
@@ -129,6 +141,13 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
             return Flow::Next;
         }
     }
+    let size = element * access.count;
+    // One result must not take the others' addresses away.
+    let keeps_addresses = access.count == 1 || !op.d[..access.count].contains(&op.s[0]);
+    if keeps_addresses && let Some((host, false)) = cx.each_shared(op, access, size as u64) {
+        load_shared::<T>(cx, op, access, host);
+        return Flow::Next;
+    }
     let tested = match cx.addresses(op, access, element, false) {
         Ok(tested) => tested,
         Err(flow) => return flow,
@@ -146,7 +165,6 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         cx.copy_row_in(op.d[0], host, element);
         return Flow::Next;
     }
-    let size = element * access.count;
     for index in 0..access.count {
         let target = cx.target(op, index);
         match tested {
@@ -173,6 +191,53 @@ fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
         }
     }
     Flow::Next
+}
+
+/// Loads from shared memory at `host`, where each lane has its own address of 32 bits, which
+/// [`Machine::each_shared`] tested.
+#[inline(always)]
+fn load_shared<T: Transfer>(cx: &mut Machine<'_>, op: &Op, access: Access, host: u64) {
+    let element = size_of::<T::Memory>();
+    for index in 0..access.count {
+        let host = host + (index * element) as u64;
+        let target = cx.target(op, index);
+        for strip in target.low..target.high {
+            let addresses = cx.frame.strip::<u32>(op.s[0] as usize, strip);
+            let places = addresses.map(|address| shared_address(address, access));
+            let is = |step: usize| {
+                let lanes = places.iter().enumerate();
+                let differ = lanes.fold(0, |differ, (lane, &place)| {
+                    differ | place ^ places[0].wrapping_add((lane * step) as u32)
+                });
+                differ == 0
+            };
+            // SAFETY: `each_shared` tested all elements of the access for each lane.
+            let load = |place: u32| unsafe { T::Memory::load(host + u64::from(place)) };
+            // Of a tile a strip of lanes often has one element, or a part of a row.
+            if is(0) {
+                let values = [T::load(load(places[0])); STRIP];
+                target
+                    .frame
+                    .set_strip(target.offset as usize, strip, values);
+            } else if element == size_of::<T::Register>() && is(element) {
+                let bytes = STRIP * element;
+                let to = target
+                    .frame
+                    .at(target.offset as usize + strip * bytes, bytes);
+                let from = host + u64::from(places[0]);
+                // SAFETY: as above; the slot is ours.
+                unsafe { T::copy_row_in(to, from) };
+            } else {
+                for (lane, place) in places.into_iter().enumerate() {
+                    let (slot, lane) = (target.offset as usize, strip * STRIP + lane);
+                    target.frame.set_lane(slot, lane, T::load(load(place)));
+                }
+            }
+        }
+        if target.blend {
+            cx.blend::<T::Register>(op.d[index]);
+        }
+    }
 }
 
 #[inline(always)]
