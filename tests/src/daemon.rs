@@ -128,6 +128,32 @@ impl Daemon {
         });
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Lets other users come to its sockets.
+    pub fn open_to_others(&self) {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(self.folder.path(), mode).expect("a folder of ours");
+    }
+
+    /// Puts a copy of a program where other users can run it.
+    pub fn copy_for_others(&self, program: &Path) -> PathBuf {
+        let copy = self
+            .folder
+            .path()
+            .join(program.file_name().expect("a program"));
+        if !copy.exists() {
+            // A link costs nothing, where both lie in one file system.
+            fs::hard_link(program, &copy)
+                .or_else(|_| fs::copy(program, &copy).map(drop))
+                .expect("room for a copy");
+        }
+        copy
+    }
+
     /// The pipe directory.
     pub fn pipe(&self) -> PathBuf {
         self.folder.path().join("pipe")

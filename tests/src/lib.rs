@@ -3,6 +3,7 @@
 
 pub mod cuda;
 pub mod daemon;
+pub mod hostile;
 pub mod program;
 pub mod script;
 pub mod skipped;

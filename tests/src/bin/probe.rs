@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tests::cuda::{Address, Code, Driver, Handle};
-use tests::program::{finish, say};
+use tests::program::{finish, hear, say};
 
 const KERNELS: &str = include_str!("../../kernels/kernels.ptx");
 
@@ -31,6 +31,7 @@ fn main() {
         "hold" => hold(number(1, 1 << 20)),
         "wild" => wild(number(1, 0x1234)),
         "survive" => work(200, Some("running")),
+        "bystander" => bystander(),
         "forever" => forever(),
         "streams" => streams(number(1, 2)),
         "threads" => threads(),
@@ -121,8 +122,43 @@ fn contexts(percentages: &[String]) -> Result<(), Code> {
     Ok(())
 }
 
-/// Launches, copies and checks, with block sums in between. Says `word` after the first round.
+/// Works for some rounds. Says `word` after the first.
 fn work(rounds: u64, word: Option<&str>) -> Result<(), Code> {
+    work_while(|round| {
+        if let (1, Some(word)) = (round, word) {
+            say(word);
+        }
+        round < rounds
+    })
+}
+
+/// Works until its input ends. Says a word after the first round, and then how many there were and how long the
+/// longest took, in milliseconds.
+fn bystander() -> Result<(), Code> {
+    static OVER: AtomicBool = AtomicBool::new(false);
+    let (mut rounds, mut worst, mut began) = (0, Duration::ZERO, Instant::now());
+    work_while(|round| {
+        match round {
+            0 => {}
+            1 => {
+                std::thread::spawn(|| {
+                    hear();
+                    OVER.store(true, Ordering::Relaxed);
+                });
+                say("running");
+            }
+            _ => worst = worst.max(began.elapsed()),
+        }
+        rounds = round;
+        began = Instant::now();
+        !OVER.load(Ordering::Relaxed)
+    })?;
+    say(&format!("{rounds} {}", worst.as_millis()));
+    Ok(())
+}
+
+/// Launches, copies and checks, with block sums in between, as long as it is told before each round to go on.
+fn work_while(mut goes_on: impl FnMut(u64) -> bool) -> Result<(), Code> {
     const COUNT: usize = 64 * 256;
     let driver = Driver::ready();
     let module = driver.module(KERNELS)?;
@@ -134,7 +170,8 @@ fn work(rounds: u64, word: Option<&str>) -> Result<(), Code> {
     let mut values = vec![0u64; COUNT];
     let mut totals = vec![0u64; 64];
     let factor = u64::from(std::process::id());
-    for round in 0..rounds {
+    let mut round = 0;
+    while goes_on(round) {
         driver.launch(
             sequence,
             16,
@@ -157,9 +194,7 @@ fn work(rounds: u64, word: Option<&str>) -> Result<(), Code> {
             assert_eq!(*total, expected, "block {block} of round {round}");
         }
         driver.upload(data, &values)?;
-        if let (0, Some(word)) = (round, word) {
-            say(word);
-        }
+        round += 1;
     }
     // SAFETY: an address of this program's own.
     unsafe { driver.mem_free(data) }

@@ -1,0 +1,120 @@
+//! A daemon, a client that wants nothing but to work, and programs that mean harm.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use tests::daemon::{Daemon, eventually, succeed};
+
+/// A bystander's round takes a few milliseconds, and on a busy machine some more. Who waits for so long waits for
+/// what an attacker does.
+const HANGS: Duration = Duration::from_secs(10);
+
+/// A program that says lines and hears some.
+pub struct Talker {
+    pub child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talker {
+    pub fn new(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { child, output }
+    }
+
+    /// The next line, or nothing if it is gone.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Tells it that its input is over.
+    pub fn go_on(&mut self) {
+        writeln!(self.child.stdin.take().unwrap()).unwrap();
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+pub struct Scene {
+    pub daemon: Daemon,
+    bystander: Talker,
+    server: u32,
+}
+
+impl Scene {
+    pub fn start() -> Self {
+        Self::with(Daemon::start())
+    }
+
+    /// In front of a daemon that nobody uses yet.
+    pub fn with(daemon: Daemon) -> Self {
+        let mut bystander = Talker::new(&mut daemon.probe(&["bystander"]));
+        assert_eq!(bystander.line(), "running");
+        let server = daemon.server();
+        Self {
+            daemon,
+            bystander,
+            server,
+        }
+    }
+
+    /// An attacker, in front of the daemon's own directory or a group's.
+    pub fn attacker(&self, what: &str, directory: &Path, more: &str) -> Talker {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_attacker"));
+        Talker::new(command.arg(what).arg(directory).arg(more))
+    }
+
+    /// Whoever comes while an attack is on is served, and so is who gives a command.
+    pub fn others_are_served(&self) {
+        assert_eq!(succeed(&mut self.daemon.probe(&["work", "1"])), "ok\n");
+        self.daemon.told(&["get_server_list"]);
+    }
+
+    /// The server has said of so many that it disconnected them.
+    pub fn told_of(&self, lies: usize) {
+        let log = self.daemon.server_log();
+        let told = log.lines().filter(|line| line.contains("disconnect"));
+        let told = told.count();
+        assert!(told >= lies, "{lies} lies, {told} lines:\n{log}");
+    }
+
+    /// The bystander's results were right, it waited for nobody, nobody else is left, and who comes now is served
+    /// by the same server.
+    #[track_caller]
+    pub fn nobody_noticed(mut self) {
+        self.bystander.go_on();
+        let said = self.bystander.line();
+        let (rounds, worst) = said.split_once(' ').unwrap_or_else(|| panic!("{said:?}"));
+        let worst = Duration::from_millis(worst.parse().unwrap());
+        assert_eq!(self.bystander.line(), "ok");
+        report(&format!("{rounds} rounds, the longest took {worst:?}"));
+        assert!(worst < HANGS, "the bystander waited for {worst:?}");
+        self.bystander.child.wait().unwrap();
+        let server = self.server.to_string();
+        eventually("all clients are gone", || {
+            self.daemon.told(&["get_client_list", &server]).is_empty()
+        });
+        self.others_are_served();
+        let servers = self.daemon.told(&["get_server_list"]);
+        let lives = servers.lines().any(|line| line.trim() == server);
+        assert!(lives, "the server {server} lives, not {servers:?}");
+    }
+}
+
+/// Says what a bystander saw. Past the harness, which keeps what passing tests print.
+fn report(what: &str) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("a test");
+    let line = format!("bystander of {name}: {what}\n");
+    std::io::stderr().write_all(line.as_bytes()).unwrap();
+}
