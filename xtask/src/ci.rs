@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::fetch::Crate;
 use crate::shell::{cargo, run};
-use crate::{corpus, coverage, fuzz, mpi, platforms, python, skipped};
+use crate::{corpus, coverage, fuzz, mpi, platforms, python, reviewed, skipped};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY: Crate = Crate {
@@ -39,6 +39,7 @@ pub fn all() -> Result<()> {
         "warnings",
     ]))?;
     deny()?;
+    reviewed::check()?;
     test(true, Some(PLATFORMS))
 }
 
@@ -55,7 +56,7 @@ pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
         "nbody",
     ]))?;
     loom()?;
-    fuzz::run(SMOKE_SECONDS, "")?;
+    fuzz::run(fuzz::Until::Seconds(SMOKE_SECONDS), "")?;
     run(cargo()
         .args([
             "doc",

@@ -14,8 +14,22 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1 --cfg fuzzing";
 
-/// Builds all targets and runs those whose name contains `filter`, each for `seconds`.
-pub fn run(seconds: u32, filter: &str) -> Result<()> {
+/// How long a target runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    Seconds(u32),
+    /// So many inputs.
+    Runs(u64),
+}
+
+/// Whole sessions with a live server, as many as that. An
+/// input that waits for what never comes takes half a second.
+pub fn sessions(count: u64) -> Result<()> {
+    run(Until::Runs(count), "sessions")
+}
+
+/// Builds all targets and runs those whose name contains `filter`.
+pub fn run(until: Until, filter: &str) -> Result<()> {
     let folder = root().join("fuzz");
     let target = root().join("target/fuzz");
     shell::run(
@@ -44,8 +58,12 @@ pub fn run(seconds: u32, filter: &str) -> Result<()> {
         if seeds.exists() {
             command.arg(&seeds);
         }
+        let limit = match until {
+            Until::Seconds(seconds) => format!("-max_total_time={seconds}"),
+            Until::Runs(count) => format!("-runs={count}"),
+        };
         command
-            .arg(format!("-max_total_time={seconds}"))
+            .arg(limit)
             .args(["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1"])
             .arg(format!("-artifact_prefix={}/{name}-", target.display()));
         shell::run(&mut command).with_context(|| format!("fuzz target {name} found something"))?;

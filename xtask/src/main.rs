@@ -12,6 +12,7 @@ mod mpi;
 mod package;
 mod platforms;
 mod python;
+mod reviewed;
 mod runtimes;
 mod shell;
 mod skipped;
@@ -66,8 +67,11 @@ enum Task {
     Ci,
     /// Runs the loom models of the ring and its bell
     Loom,
-    /// Runs each fuzz target for a while
+    /// Runs each fuzz target for a while, or one of them for a night: `fuzz --sessions 1000000`
     Fuzz {
+        /// Whole sessions with a live server, so many, and no other target
+        #[arg(long, conflicts_with_all = ["seconds", "filter"])]
+        sessions: Option<u64>,
         /// Seconds for each target
         #[arg(long, default_value_t = 60)]
         seconds: u32,
@@ -93,6 +97,8 @@ enum Task {
     Kubernetes,
     /// Runs jobs with shares of a GPU under a real Slurm
     Slurm,
+    /// Adds the foreign crates of today's lock files to supply-chain/reviewed.txt, as not yet reviewed
+    Reviewed,
     /// Makes a .deb and a Python wheel in target/packages
     Package(package::Arguments),
     /// Writes docs/coverage.md and docs/nvml-functions.md from their tables
@@ -141,7 +147,14 @@ fn main() -> Result<()> {
         } => platforms::one(&filter, &answer),
         Task::Ci => skipped::finish(false, ci::all()),
         Task::Loom => ci::loom(),
-        Task::Fuzz { seconds, filter } => fuzz::run(seconds, &filter),
+        Task::Fuzz {
+            sessions: Some(count),
+            ..
+        } => fuzz::sessions(count),
+        Task::Fuzz {
+            seconds, filter, ..
+        } => fuzz::run(fuzz::Until::Seconds(seconds), &filter),
+        Task::Reviewed => reviewed::write(),
         Task::Corpus(arguments) => skipped::finish(false, corpus::corpus(&arguments)),
         Task::Runtimes => runtimes::runtimes(),
         Task::Mpi => mpi::mpi(),
