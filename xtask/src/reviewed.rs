@@ -1,7 +1,7 @@
 //! No foreign crate comes or changes without somebody having said so: each that a lock file names stands in
 //! `supply-chain/reviewed.txt`, with its checksum and what was looked at.
 //!
-//! cargo-vet does the same and fetches others' reviews, for which CI has no network, and takes minutes to build.
+//! cargo-vet does more: it takes over others' reviews, for which it needs a network that CI has not.
 
 use std::collections::BTreeMap;
 use std::fs;
