@@ -73,8 +73,8 @@ struct Work {
     next_client: u64,
     open: HashSet<u32>,
     queues: HashMap<(u64, u32), VecDeque<Queued>>,
-    /// What was handed over, in order: client, place, gate.
-    handed: Vec<(u64, At, u32)>,
+    /// The gates of what was handed over, in order, 0 where there is none.
+    handed: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl FakeEngine {
     /// Gates in the order in which their kernels were handed over.
     pub fn gates(&self) -> Vec<u32> {
         let work = self.shared.lock();
-        work.handed.iter().map(|(_, _, gate)| *gate).collect()
+        work.handed.clone()
     }
 
     pub fn was_handed(&self, gate: u32) -> bool {
@@ -289,7 +289,7 @@ impl FakeClient {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let mut work = self.world.lock();
-        work.handed.push((self.number, at, gate.unwrap_or(0)));
+        work.handed.push(gate.unwrap_or(0));
         let key = (self.number, at.stream);
         work.queues.entry(key).or_default().push_back(Queued {
             at,
