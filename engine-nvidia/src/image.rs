@@ -72,7 +72,7 @@ impl Images {
             return Ok(image);
         }
         // Not under the lock: compiling takes long. Two that come at once both compile.
-        let names = names::variables(bytes)?;
+        let mut names = names::variables(bytes)?;
         let rewritten = match &linked {
             Some(_) => None,
             None => rewrite::rewritten(bytes, device.architecture()),
@@ -94,6 +94,8 @@ impl Images {
         let text = match &rewritten {
             Some(Ok(rewritten)) => {
                 changes.add(rewritten);
+                // It is this text that is loaded, and references have other names in it.
+                names = names::variables(rewritten.text.as_bytes())?;
                 Some(rewritten.text.as_bytes())
             }
             _ => (classify(bytes) == Some(ImageKind::Ptx)).then_some(bytes),

@@ -377,6 +377,30 @@ fn managed_variables_are_in_memory_that_the_client_has() {
 }
 
 #[test]
+fn references_are_variables_that_the_client_finds() {
+    let fake = fake();
+    let engine = fake.open().unwrap();
+    let mut guest = Guest::new(&engine);
+    let ptx = ".version 7.8\n.target sm_75\n.address_size 64\n.global .texref picture;\n\
+        .visible .global .surfref target;\n.visible .global .b8 room[64];\n\
+        .visible .entry poke() { .reg .b32 %r1; txq.width.b32 %r1, [picture]; suq.width.b32 %r1, [target]; ret; }";
+    let (status, descriptor, log) = guest.image(100, ptx.as_bytes());
+    assert_eq!(status, CUresult::SUCCESS, "{log}");
+    let variables = descriptor.variables.iter();
+    let found: Vec<_> = variables.map(|it| (&it.name[..], it.bytes)).collect();
+    assert_eq!(
+        found,
+        [("picture$texture", 8), ("target$surface", 8), ("room", 64)]
+    );
+    // Each module has its own.
+    let (_, first) = guest.module_in(0, ptx);
+    let (_, second) = guest.module_in(0, ptx);
+    guest.upload(first[0], &7_u64.to_le_bytes());
+    assert_eq!(guest.download(first[0], 8), 7_u64.to_le_bytes());
+    assert_eq!(guest.download(second[0], 8), [0; 8]);
+}
+
+#[test]
 fn a_client_that_goes_waits_for_its_own_work() {
     let fake = fake();
     let engine = fake.open().unwrap();

@@ -491,11 +491,12 @@ R cuModuleGetFunctionCount(unsigned *n, struct module *m) { *n = 1; return OK; }
 R cuModuleEnumerateFunctions(void **f, unsigned n, struct module *m) { f[0] = m; return OK; }
 R cuModuleGetFunction(void **f, struct module *m, const char *name) { *f = m; return strcmp(name, m->name) ? NOT_FOUND : OK; }
 R cuModuleGetGlobal_v2(P *at, size_t *n, struct module *m, const char *name) {
-    /* Of what the engine adds to a text, each variable is the end of the room. */
-    int added = strstr(name, "openmps") && strstr(m->text, name);
-    if (!added && strcmp(name, "room")) return NOT_FOUND;
-    *at = (P)(m->variable + (added ? 6 : 0));
-    *n = added ? 16 : sizeof m->variable;
+    /* Of what the engine adds to a text, each variable is the end of the room, and references are before that. */
+    int there = strstr(m->text, name) != 0, added = there && strstr(name, "openmps");
+    int reference = there && (strstr(name, "$texture") || strstr(name, "$surface"));
+    if (!added && !reference && strcmp(name, "room")) return NOT_FOUND;
+    *at = (P)(m->variable + (added ? 6 : reference ? 5 : 0));
+    *n = added ? 16 : reference ? 8 : sizeof m->variable;
     return OK;
 }
 R cuFuncGetName(const char **name, struct module *f) { *name = f->name; return OK; }
