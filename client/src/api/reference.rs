@@ -24,7 +24,7 @@ use crate::params::{Bytes, In, Out, Text};
 use crate::references::{Place, References, Settings};
 use crate::session::{Session, session};
 
-/// CU_TRSA_OVERRIDE_FORMAT, without which an array cannot be set.
+/// CU_TRSA_OVERRIDE_FORMAT, without which an array of another format cannot be set.
 const OVERRIDE_FORMAT: u32 = 1;
 
 /// CU_TRSF_READ_AS_INTEGER, NORMALIZED_COORDINATES, SRGB, DISABLE_TRILINEAR_OPTIMIZATION and
@@ -205,13 +205,27 @@ pub(crate) fn cuSurfRefGetArray(array: Out<CUarray>, surf_ref: CUsurfref) -> Out
     }
 }
 
-pub(crate) fn cuTexRefSetArray(tex_ref: CUtexref, array: CUarray, flags: u32) -> Outcome {
-    change(tex_ref.bits(), TEXTURE, |settings| {
-        if flags != OVERRIDE_FORMAT {
+/// A reference takes the format of an array that it is set to, or has it already: none reads an array as another.
+fn set_format(settings: &mut Settings, array: (CUarray_format, u32), flags: u32) -> Outcome {
+    match flags {
+        OVERRIDE_FORMAT => (settings.format, settings.channels) = array,
+        0 if (settings.format, settings.channels) == array => {}
+        0 => {
+            log!(
+                "a texture reference is set to an array of another format than its own: \
+                 pass CU_TRSA_OVERRIDE_FORMAT"
+            );
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
+    }
+    Ok(())
+}
+
+pub(crate) fn cuTexRefSetArray(tex_ref: CUtexref, array: CUarray, flags: u32) -> Outcome {
+    change(tex_ref.bits(), TEXTURE, |settings| {
         let shape = session()?.arrays.get(array.bits(), Kind::Array)?.shape;
-        (settings.format, settings.channels) = (shape.format, shape.channels);
+        set_format(settings, (shape.format, shape.channels), flags)?;
         settings.bound = Some(Resource::Array(array.bits()));
         Ok(())
     })
@@ -223,12 +237,9 @@ pub(crate) fn cuTexRefSetMipmappedArray(
     flags: u32,
 ) -> Outcome {
     change(tex_ref.bits(), TEXTURE, |settings| {
-        if flags != OVERRIDE_FORMAT {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
         let handle = mipmapped_array.bits();
         let shape = session()?.arrays.get(handle, Kind::Mipmaps)?.shape;
-        (settings.format, settings.channels) = (shape.format, shape.channels);
+        set_format(settings, (shape.format, shape.channels), flags)?;
         settings.bound = Some(Resource::Mipmapped(handle));
         Ok(())
     })

@@ -144,7 +144,7 @@ fn what_is_refused_changes_nothing() {
     cuTexRefSetArray(picture, made, 1).unwrap();
     let before = object(module, "picture$texture\0");
     let invalid = Err(CUresult::ERROR_INVALID_VALUE);
-    assert_eq!(cuTexRefSetArray(picture, made, 0), invalid);
+    assert_eq!(cuTexRefSetArray(picture, made, 2), invalid);
     assert_eq!(
         cuTexRefSetAddressMode(picture, 3, CUaddress_mode::WRAP),
         invalid
@@ -189,6 +189,37 @@ fn what_is_refused_changes_nothing() {
     let elsewhere = Err(CUresult::ERROR_INVALID_CONTEXT);
     assert_eq!(cuTexRefSetFlags(picture, 0), elsewhere);
     cuCtxDestroy(other).unwrap();
+    cuCtxDestroy(mine).unwrap();
+}
+
+#[test]
+fn an_array_has_its_references_format_or_overrides_it() {
+    let mine = context(0);
+    let module = load(IMAGE);
+    let picture = texture(module, "picture\0").unwrap();
+    let made = array();
+    let invalid = Err(CUresult::ERROR_INVALID_VALUE);
+    assert_eq!(cuTexRefSetArray(picture, made, 0), invalid, "of floats");
+    assert_eq!(object(module, "picture$texture\0"), 0);
+    cuTexRefSetFormat(picture, CUarray_format::UNSIGNED_INT8, 4).unwrap();
+    cuTexRefSetArray(picture, made, 0).unwrap();
+    let first = object(module, "picture$texture\0");
+    assert_ne!(first, 0);
+    let shape = CUDA_ARRAY3D_DESCRIPTOR {
+        Width: 16,
+        Height: 8,
+        Depth: 0,
+        Format: CUarray_format::FLOAT,
+        NumChannels: 1,
+        Flags: 0,
+    };
+    let mut levels = CUmipmappedArray::NULL;
+    cuMipmappedArrayCreate(out(&mut levels), In::of(&shape), 2).unwrap();
+    assert_eq!(cuTexRefSetMipmappedArray(picture, levels, 0), invalid);
+    assert_eq!(object(module, "picture$texture\0"), first);
+    cuTexRefSetMipmappedArray(picture, levels, 1).unwrap();
+    cuTexRefSetMipmappedArray(picture, levels, 0).unwrap();
+    assert_eq!(cuTexRefSetArray(picture, made, 0), invalid);
     cuCtxDestroy(mine).unwrap();
 }
 
