@@ -172,6 +172,53 @@ fn what_is_not_aligned_or_out_of_reach_is_a_fault() {
     }
 }
 
+/// The descriptor of 64 × 4 floats and a box of 4 × 2 of them, as `exec::tensor_map` has it.
+fn descriptor(tensor: u64) -> [u8; 128] {
+    let mut map = [0; 128];
+    map[..8].copy_from_slice(&tensor.to_le_bytes());
+    map[8..12].copy_from_slice(b"oTM1");
+    map[13] = cuda_abi::types::CUtensorMapDataType::FLOAT32.0 as u8;
+    map[14] = 2;
+    (map[20], map[24]) = (63, 3);
+    // Rows are 16 times 16 bytes long.
+    map[40] = 16;
+    map[60..65].fill(1);
+    (map[65], map[66]) = (3, 1);
+    map
+}
+
+#[test]
+fn boxes_begin_where_a_gpu_can_reach_them() {
+    const LOAD: &str = "cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes [tile], [%in, {%r0, %r1}], [bar];";
+    const STORE: &str =
+        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%in, {%r0, %r1}], [tile];";
+    for (copy, x, y, runs) in [
+        (LOAD, 4, 1, true),
+        (LOAD, -4, -1, true),
+        (LOAD, 64, 4, true),
+        (LOAD, 2, 0, false),
+        (LOAD, -3, 0, false),
+        (STORE, 4, 1, true),
+        (STORE, 64, 3, true),
+        (STORE, 63, 0, false),
+        (STORE, -4, 0, false),
+        (STORE, 0, -1, false),
+    ] {
+        let mut gpu = kernel(
+            ".shared .align 128 .b8 tile[1024]; .shared .align 8 .b64 bar;",
+            &format!(
+                "mbarrier.init.shared::cta.b64 [bar], 1;\nmov.s32 %r0, {x}; mov.s32 %r1, {y};\n{copy}"
+            ),
+        );
+        let tensor = gpu.upload(&[1.0_f32; 64 * 4]);
+        let map = gpu.upload(&descriptor(tensor));
+        let ran = gpu.try_run("k", 1, 1, 0, &Args::new().ptr(map).ptr(tensor));
+        let expected = (!runs).then_some("IllegalInstruction".to_owned());
+        let fault = ran.err().map(|fault| format!("{:?}", fault.kind));
+        assert_eq!(fault, expected, "{copy} at {x}, {y}");
+    }
+}
+
 #[test]
 fn stores_and_sums_tell_their_barrier() {
     let mut gpu = kernel(

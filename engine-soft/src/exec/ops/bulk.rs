@@ -98,6 +98,13 @@ pub(crate) unsafe fn reduce<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     reduced.err().unwrap_or(Flow::Next)
 }
 
+/// Where a box comes from and goes to.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Way {
+    Load,
+    Store,
+}
+
 /// One lane's copy of a box.
 struct Copy {
     map: Tiled,
@@ -119,7 +126,7 @@ struct Row {
 impl Copy {
     /// Sources: the box and the barrier in shared memory, of 32 bits each in one of 64, the descriptor's
     /// generic address, and in three of 64 bits five coordinates and how many of them count.
-    fn of(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<Self, Flow> {
+    fn of(cx: &mut Machine<'_>, op: &Op, lane: usize, way: Way) -> Result<Self, Flow> {
         let map = cx.argument(op, 1, lane, 8);
         if !map.is_multiple_of(ALIGNMENT as u64) {
             return Err(cx.fault(FaultKind::MisalignedAddress, map, lane));
@@ -142,10 +149,17 @@ impl Copy {
         let pairs = [2, 3].map(|source| cx.argument(op, source, lane, 8));
         let coordinate = |value: u64| i64::from(value as u32 as i32);
         let [a, b] = pairs.map(|pair| [pair, pair >> 32].map(coordinate));
+        let start = [a[0], a[1], b[0], b[1], coordinate(last)];
+        // A GPU copies units, and what it loads may begin before the tensor, but not what it stores.
+        let crooked = start[0] * tiled.element as i64 % UNIT as i64 != 0;
+        let before = start[..tiled.rank].iter().any(|&at| at < 0);
+        if crooked || (before && way == Way::Store) {
+            return Err(cx.fault(FaultKind::IllegalInstruction, map, lane));
+        }
         Ok(Self {
             map: tiled,
             shared,
-            start: [a[0], a[1], b[0], b[1], coordinate(last)],
+            start,
         })
     }
 
@@ -201,7 +215,7 @@ impl Copy {
 }
 
 fn load_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
-    let copy = Copy::of(cx, op, lane)?;
+    let copy = Copy::of(cx, op, lane, Way::Load)?;
     let element = copy.map.element as usize;
     let fill = copy.map.fill.to_le_bytes();
     // It fits into a block's shared memory.
@@ -228,7 +242,7 @@ fn load_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
 }
 
 fn store_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
-    let copy = Copy::of(cx, op, lane)?;
+    let copy = Copy::of(cx, op, lane, Way::Store)?;
     let mut tile = vec![0; copy.map.bytes() as usize];
     copy.units(cx, lane, |part, host| {
         let part = &mut tile[part];
