@@ -519,9 +519,7 @@ impl Current {
     /// what became of the work.
     pub(crate) fn drain(&self) -> Result<(), CUresult> {
         self.session.graphs.captures.forbid_in(self.handle())?;
-        for (key, stream) in self.session.streams.of_context(self.handle()) {
-            self.session.wait(key.index(), stream.posted())?;
-        }
+        self.session.streams.drain(self.session, self.handle())?;
         self.session.pools.synchronized(self.session);
         self.session.outcome(self.slot())
     }

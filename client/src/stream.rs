@@ -195,7 +195,58 @@ impl Stream {
         send(sequence)?;
         // Release: whoever learns of this place finds the record in the ring before its own.
         self.posted.store(sequence, Ordering::Release);
+        session.streams.unfinished.add(slot);
         Ok(sequence)
+    }
+
+    /// Notes that the stream, which is in that slot, has nothing to do behind this place, if nothing was put
+    /// there since.
+    fn finished(&self, streams: &Streams, slot: u32, until: u64) {
+        if let Ok(_order) = self.order.try_lock()
+            && self.posted() == until
+        {
+            streams.unfinished.remove(slot);
+        }
+    }
+}
+
+/// The slots of streams that may have work: a wait for all of a context looks at no others. A slot comes and
+/// goes with its stream's order in hand.
+#[derive(Debug)]
+struct Unfinished([AtomicU64; (STREAM_SLOTS / u64::BITS) as usize]);
+
+impl Unfinished {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; (STREAM_SLOTS / u64::BITS) as usize])
+    }
+
+    fn place(&self, slot: u32) -> (&AtomicU64, u64) {
+        let word = &self.0[(slot / u64::BITS) as usize];
+        (word, 1 << (slot % u64::BITS))
+    }
+
+    #[inline]
+    fn add(&self, slot: u32) {
+        let (word, bit) = self.place(slot);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    fn remove(&self, slot: u32) {
+        let (word, bit) = self.place(slot);
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    fn slots(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.0).flat_map(|(number, word)| {
+            let mut bits = word.load(Ordering::Relaxed);
+            std::iter::from_fn(move || {
+                let bit = bits.trailing_zeros();
+                bits &= bits.wrapping_sub(1);
+                (bit < u64::BITS).then_some(number * u64::BITS + bit)
+            })
+        })
     }
 }
 
@@ -212,6 +263,7 @@ pub(crate) struct Target {
 #[derive(Debug)]
 pub(crate) struct Streams {
     table: Slots<Stream>,
+    unfinished: Unfinished,
     last_id: AtomicU64,
 }
 
@@ -251,6 +303,7 @@ impl Streams {
     pub(crate) fn new() -> Self {
         Self {
             table: Slots::new(CONTEXT_SLOTS, STREAM_SLOTS),
+            unfinished: Unfinished::new(),
             last_id: AtomicU64::new(0),
         }
     }
@@ -381,6 +434,23 @@ impl Streams {
             // One that another thread ended meanwhile is as good; the legacy one goes with the context.
             let _ = self.destroy(session, key);
         }
+    }
+
+    /// Waits for all that was put into streams of a context so far, also into those that were destroyed since.
+    ///
+    /// # Errors
+    /// The session's end.
+    pub(crate) fn drain(&self, session: &Session, context: u64) -> Result<(), CUresult> {
+        for slot in self.unfinished.slots() {
+            let stream = self.at(slot).filter(|stream| stream.context() == context);
+            if let Some(stream) = stream {
+                let until = stream.posted();
+                session.wait(slot, until)?;
+                stream.finished(self, slot, until);
+            }
+        }
+        session.show_output();
+        Ok(())
     }
 
     /// All streams of a context: its legacy stream, and those that were made.
