@@ -11,8 +11,11 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 
-SECONDS = 1.5
+SECONDS = 1
+# How often each side has its turn alone.
+TURNS = 5
 TOGETHER = (2, 4, 8)
 REPLICAS = 5
 # Tokens of a sequence.
@@ -164,7 +167,6 @@ class Worker:
         self.process = subprocess.Popen(
             [*prefix.split(), sys.executable, __file__, "worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.start = None
 
     def ask(self, work, seconds):
         self.process.stdin.write(json.dumps({"work": work, "seconds": seconds}) + "\n")
@@ -200,54 +202,85 @@ def memory_used():
     return float(text.split()[0])
 
 
-def measure(prefix, tell):
-    """Tells each figure's name and value as it is known."""
-    before = memory_used()
+def memory_at_rest():
+    """The same once nobody gives memory back any more, which takes a moment after processes' ends."""
+    used = memory_used()
+    while True:
+        time.sleep(1)
+        before, used = used, memory_used()
+        if used >= before:
+            return used
+
+
+def starts(prefix, tell):
+    """What it takes to begin, in time and in memory of the GPU."""
+    before = memory_at_rest()
     one = Worker(prefix)
     tell("exec to first result, CUDA part, ms", one.answer()["first"] * 1e3)
     # A PyTorch process that has made one small tensor: 2 MiB of it are tensors.
-    first = memory_used()
-    tell("GPU memory of the 1st process, MiB", first - before)
-    for work in WORK:
-        rate, (answer,) = together([one], work)
-        if work == "graph of 10":
-            tell("graph of 10 kernels: replay and wait, us", answer["median"] * 1e6)
-        else:
-            tell(f"{work}, steps/s", rate)
-    one.end()
+    tell("GPU memory of the 1st process, MiB", memory_used() - before)
     second = Worker(prefix)
     tell("the same, second process, ms", second.answer()["first"] * 1e3)
     second.end()
-    # Memory is given back a moment after a process' end.
-    time.sleep(1)
-    first = memory_used()
+    first = memory_at_rest()
     workers = [Worker(prefix) for _ in range(max(TOGETHER))]
-    starts = [worker.answer()["first"] for worker in workers]
-    tell(f"the same, {len(workers)} at once, median, ms", sorted(starts)[len(starts) // 2] * 1e3)
+    first_results = [worker.answer()["first"] for worker in workers]
+    tell(f"the same, {len(workers)} at once, median, ms", median(first_results) * 1e3)
     tell(f"GPU memory of each of {len(workers)} processes more, MiB", (memory_used() - first) / len(workers))
+    return one, workers
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def alone(workers, tell):
+    """What one process gets done on each side while the others' wait: all sides in turn, again and again, since a machine's
+    speed changes from one minute to the next. Medians of the turns."""
+    for work in WORK:
+        for worker in workers.values():
+            together([worker], work)
+        turns = {name: [] for name in workers}
+        for _ in range(TURNS):
+            for name, worker in workers.items():
+                turns[name].append(together([worker], work)[1][0])
+        for name, answers in turns.items():
+            if work == "graph of 10":
+                tell(name, "graph of 10 kernels: replay and wait, us", median([answer["median"] * 1e6 for answer in answers]))
+            else:
+                tell(name, f"{work}, steps/s", median([answer["rate"] for answer in answers]))
+
+
+def several(workers, tell):
+    """What many processes of one side get done together."""
     for count in TOGETHER:
         rate, answers = together(workers[:count], "decode")
         tell(f"{count} x decode, steps/s in all", rate)
         tell(f"{count} x decode, 99th percentile, ms", max(answer["p99"] for answer in answers) * 1e3)
     tell(f"{REPLICAS} x generate, steps/s in all", together(workers[:REPLICAS], "generate")[0])
-    for worker in workers:
-        worker.process.kill()
 
 
 def main():
-    sides = [side.partition("=")[::2] for side in sys.argv[1:]]
-    results = {}
-    for name, prefix in sides:
-        results[name] = {}
+    sides = dict(side.partition("=")[::2] for side in sys.argv[1:])
+    results = {name: {} for name in sides}
+    ones = {}
 
-        def tell(figure, value):
-            results[name][figure] = value
-            print(f"{name}: {figure}: {value:.4g}", file=sys.stderr, flush=True)
+    def tell(name, figure, value):
+        results[name][figure] = value
+        print(f"{name}: {figure}: {value:.4g}", file=sys.stderr, flush=True)
 
+    for name, prefix in sides.items():
         try:
-            measure(prefix, tell)
+            ones[name], workers = starts(prefix, partial(tell, name))
+            several(workers, partial(tell, name))
+            for worker in workers:
+                worker.end()
         except (RuntimeError, BrokenPipeError) as error:
             print(f"{name}: {error}", file=sys.stderr)
+    try:
+        alone(ones, tell)
+    except (RuntimeError, BrokenPipeError) as error:
+        print(error, file=sys.stderr)
     rows = max(results.values(), key=len)
     print("| | " + " | ".join(results) + " |")
     print("|---|" + "---:|" * len(results))
