@@ -321,8 +321,15 @@ impl Session {
 
     /// Sends a request that has no reply and no place in a stream.
     pub(crate) fn post<R: Request>(&self, request: &R) -> Result<(), CUresult> {
+        self.post_with(request, &[])
+    }
+
+    /// The same with data.
+    pub(crate) fn post_with<R: Request>(&self, request: &R, data: &[u8]) -> Result<(), CUresult> {
         self.check_open()?;
-        self.link.post(0, 0, request, &[]).map_err(|_| self.lost())
+        self.link
+            .post(0, 0, request, &[data])
+            .map_err(|_| self.lost())
     }
 
     /// Sends a request and waits for its reply. An error in the reply is an error here.
@@ -330,7 +337,7 @@ impl Session {
         self.call_with(request, &[])
     }
 
-    /// The same with data.
+    /// A call with data.
     pub(crate) fn call_with<R: Request>(
         &self,
         request: &R,

@@ -129,14 +129,18 @@ macro_rules! for_each_operation {
                 stream 44 1 fill(Fill { to: u64, pitch: u64, value: u32, element: u32, width: u64, height: u64 }) -> NoReply {} survives;
                 /// Notes in an event's slot when the stream has come this far, if it keeps time.
                 stream 45 1 event_record(EventRecord { event: u32, timing: u32 }) -> NoReply {} lost;
+                /// Launches all of a run, one after another, as one operation. A run whose module was unloaded is none.
+                stream 46 1 run_launch(RunLaunch { run: u32 }) -> NoReply {} lost;
                 /// Takes text that the client's kernels printed: the reply's data, at most [`OUTPUT_PIECE`](crate::operations::OUTPUT_PIECE) bytes, and where it belongs. To be asked until there is none.
                 call 64 1 output_take(OutputTake { reserved: u32 }) -> OutputTakeReply { sink: u32 } lost;
                 /// Sets a limit (a CUlimit) of a context.
                 post 65 1 limit_set(LimitSet { context: u32, limit: u32, value: u64 }) -> NoReply {} replayed;
                 /// Gives a context the device memory that its kernels' `malloc` takes from.
                 post 66 1 heap_set(HeapSet { context: u32, address: u64, bytes: u64 }) -> NoReply {} replayed;
-                /// Says that nothing but launches comes in a stream up to a place, and all at once, as from a graph: an engine may take them together. A hint: what comes after all is done all the same.
-                post 67 1 launches_come(LaunchesCome { stream: u32, until: u64 }) -> NoReply {} lost;
+                /// Adds a launch to a run, which is made with its first. A run that was launched takes no more. What is wrong with a launch is what comes of launching the run. Data: as that of [`Launch`].
+                post 68 1 run_add(RunAdd { run: u32, module: u64, kernel: u32, grid: [u32; 3], block: [u32; 3], shared: u32, flags: u32, attributes: u32 }) -> NoReply {} lost;
+                /// Forgets a run. What was launched of it goes on.
+                post 69 1 run_destroy(RunDestroy { run: u32 }) -> NoReply {} lost;
                 /// Makes an array of a context. The reply says how many bytes of device memory it takes.
                 call 100 1 array_create(ArrayCreate { array: u64, context: u32, width: u64, height: u64, depth: u64, format: u32, channels: u32, flags: u32, levels: u32 }) -> ArrayCreateReply { bytes: u64 } lost;
                 /// Ends an array once all work posted before has finished.
@@ -156,6 +160,62 @@ macro_rules! for_each_operation {
             }
         }
     };
+}
+
+impl RunAdd {
+    /// What adds a launch to a run.
+    #[must_use]
+    pub const fn new(run: u32, launch: &Launch) -> Self {
+        let Launch {
+            module,
+            kernel,
+            grid,
+            block,
+            shared,
+            flags,
+            attributes,
+        } = *launch;
+        Self {
+            run,
+            module,
+            kernel,
+            grid,
+            block,
+            shared,
+            flags,
+            attributes,
+        }
+    }
+
+    /// The launch.
+    #[must_use]
+    pub const fn launch(&self) -> Launch {
+        let Self {
+            run: _,
+            module,
+            kernel,
+            grid,
+            block,
+            shared,
+            flags,
+            attributes,
+        } = *self;
+        Launch {
+            module,
+            kernel,
+            grid,
+            block,
+            shared,
+            flags,
+            attributes,
+        }
+    }
+
+    /// What a launch counts for against [`RUN_BYTES`], with so many bytes of data.
+    #[must_use]
+    pub const fn bytes(data: usize) -> usize {
+        size_of::<Launch>() + 64 + data
+    }
 }
 
 /// What an [`Expose`] offers.
@@ -247,6 +307,15 @@ pub const FILE_READ_ONLY: u32 = 1;
 
 /// The packet with which a client sends the descriptor of a file that it is about to have mapped.
 pub const FILE_PACKET: &[u8] = b"file";
+
+/// Runs that one client may have; their numbers are below it.
+pub const RUNS: u32 = 256;
+
+/// Launches that one run may have.
+pub const RUN_LENGTH: usize = 128;
+
+/// Bytes that all launches of a client's runs may take, each as [`RunAdd::bytes`] says.
+pub const RUN_BYTES: usize = 4 << 20;
 
 /// Legacy streams, and so contexts, that one client may have.
 pub const CONTEXT_SLOTS: u32 = 32;

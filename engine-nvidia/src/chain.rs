@@ -5,11 +5,9 @@
 //! there are; a graph of up to 32 kernels holds it for 2.7 us in all, since changing a node's parameters
 //! does not take it (`benches/gpu/batches.cu`; docs/benchmarks.md has the figures).
 //!
-//! Owns a stream's graphs: one of each length, which are made once there is use for them, and those of runs
-//! that come again ([`repeated`]). Called by the stream, with its lock held. Must not know when launches are
-//! gathered, nor who waits for them.
-
-mod repeated;
+//! Owns a stream's graphs: one of each length, which are made once there is use for them; and how any chain is
+//! made, which [runs](crate::run) have of their own. Called by the stream, with its lock held, and by runs. Must
+//! not know when launches are gathered, nor who waits for them.
 
 use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Weak};
@@ -23,9 +21,6 @@ use crate::driver::Driver;
 use crate::launch::Launch;
 use crate::module::Module;
 use crate::sync::{Handle, Room};
-use repeated::Repeated;
-
-pub(crate) use repeated::MOST_REPEATED_NODES;
 
 /// What writes the word. Release at the scope of the system: whoever reads the ticket sees everything
 /// that the kernels before have written.
@@ -104,13 +99,13 @@ pub(crate) struct Chains {
     home: Option<Handle<CUcontext>>,
     /// As [`LENGTHS`].
     made: [Option<Chain>; LENGTHS.len()],
-    repeated: Repeated,
     /// Launches that go by themselves before any goes in a chain.
     alone: u32,
 }
 
+/// Launches, and a mark behind them, as one graph of the driver's.
 #[derive(Debug)]
-struct Chain {
+pub(crate) struct Chain {
     graph: Handle<CUgraph>,
     executable: Handle<CUgraphExec>,
     /// One after another; the last is the mark.
@@ -132,9 +127,13 @@ impl Chains {
             common: Arc::clone(common),
             home,
             made: [const { None }; LENGTHS.len()],
-            repeated: Repeated::default(),
             alone: BEFORE_CHAINS,
         }
+    }
+
+    /// The context in which chains are made, if there can be any.
+    pub(crate) fn home(&self) -> Option<Handle<CUcontext>> {
+        self.home
     }
 
     /// Whether a launch is to be gathered, and not to be issued by itself.
@@ -149,8 +148,8 @@ impl Chains {
     }
 
     /// Gives the driver as many of the first launches as there is a chain for, and then has the GPU give
-    /// the signal. The device's context is current, and no chain of the stream waits to be issued. `run` says
-    /// that the launches came together, and may come together again. Returns how many.
+    /// the signal. The device's context is current, and no chain of the stream waits to be issued. Returns how
+    /// many.
     ///
     /// # Errors
     /// The driver's status. It has taken nothing then, and each launch is to be issued by itself.
@@ -159,9 +158,8 @@ impl Chains {
         stream: CUstream,
         launches: &mut [Launch],
         signal: Signal,
-        run: bool,
     ) -> Result<usize, CUresult> {
-        let issued = self.issue_some(stream, launches, signal, run);
+        let issued = self.issue_some(stream, launches, signal);
         if issued.is_err() {
             self.alone = AFTER_REFUSAL;
         }
@@ -173,21 +171,11 @@ impl Chains {
         stream: CUstream,
         launches: &mut [Launch],
         signal: Signal,
-        run: bool,
     ) -> Result<usize, CUresult> {
         let none = CUresult::ERROR_NOT_SUPPORTED;
         let device = Arc::clone(&self.device);
         let mark = device.mark().ok_or(none)?;
         let home = self.home.ok_or(none)?;
-        if run {
-            let (repeated, common) = (&mut self.repeated, &self.common);
-            let issued = device.within(home, |driver| {
-                repeated.issue((&device, common), (driver, mark), stream, launches, signal)
-            })?;
-            if issued {
-                return Ok(launches.len());
-            }
-        }
         // The longest that is not too long, and that there is or can be.
         for (made, length) in self.made.iter_mut().zip(LENGTHS) {
             if length > launches.len() {
@@ -206,7 +194,7 @@ impl Chains {
             }
             if self.common.nodes.take(length + 1) {
                 let chain = device.within(home, |driver| {
-                    let chain = Chain::new(driver, mark, launches, signal)?;
+                    let chain = Chain::new(driver, mark, launches.iter_mut(), signal)?;
                     chain
                         .launch(driver, stream)
                         .inspect_err(|_| chain.destroy(driver))?;
@@ -228,16 +216,18 @@ impl Drop for Chains {
         for chain in self.made.iter().flatten() {
             chain.end(&self.device, &self.common.nodes);
         }
-        self.repeated.end(&self.device, &self.common);
     }
 }
 
 impl Chain {
-    /// Makes the graph of these launches.
-    fn new(
+    /// Makes the graph of these launches, in the current context.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn new<'a>(
         driver: &Driver,
         mark: &Mark,
-        launches: &mut [Launch],
+        launches: impl ExactSizeIterator<Item = &'a mut Launch>,
         signal: Signal,
     ) -> Result<Self, CUresult> {
         let mut graph = CUgraph::NULL;
@@ -255,11 +245,11 @@ impl Chain {
         Ok(chain)
     }
 
-    fn fill(
+    fn fill<'a>(
         &mut self,
         driver: &Driver,
         mark: &Mark,
-        launches: &mut [Launch],
+        launches: impl Iterator<Item = &'a mut Launch>,
         signal: Signal,
     ) -> Result<(), CUresult> {
         for launch in launches {
@@ -316,7 +306,15 @@ impl Chain {
     }
 
     /// Changes what its end tells.
-    fn set_signal(&self, driver: &Driver, mark: &Mark, signal: Signal) -> Result<(), CUresult> {
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn set_signal(
+        &self,
+        driver: &Driver,
+        mark: &Mark,
+        signal: Signal,
+    ) -> Result<(), CUresult> {
         let last = self.nodes.last().ok_or(CUresult::ERROR_UNKNOWN)?;
         signal.with(mark, |parameters| {
             set_node(driver, self.executable, *last, parameters)
@@ -329,20 +327,24 @@ impl Chain {
         modules.any(|module| module.strong_count() == 0)
     }
 
-    fn launch(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
+    /// Gives it to the driver.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn launch(&self, driver: &Driver, stream: CUstream) -> Result<(), CUresult> {
         // SAFETY: both are ours, and of one context.
         unsafe { driver.cuGraphLaunch(self.executable.0, stream) }
     }
 
     /// Destroys it, unless the device has died, and gives back the room for its nodes.
-    fn end(&self, device: &Device, room: &Room) {
+    pub(crate) fn end(&self, device: &Device, room: &Room) {
         room.give(self.nodes.len());
         if let Ok(driver) = device.enter() {
             self.destroy(driver);
         }
     }
 
-    fn destroy(&self, driver: &Driver) {
+    pub(crate) fn destroy(&self, driver: &Driver) {
         // SAFETY: ours, and destroyed once. What still runs of it, the driver keeps.
         unsafe {
             if !self.executable.0.is_null() {

@@ -13,7 +13,9 @@ use cuda_abi::operations::{
 use cuda_abi::tensor_maps;
 use cuda_abi::textures::Spec;
 use cuda_abi::types::{CUfunction_attribute, CUlimit};
-use engine::{Attachment, Bound, CUresult, Charge, Client, Held, Owner, Share, Sight, Window};
+use engine::{
+    Attachment, Bound, CUresult, Charge, Client, Held, Owner, Runs, Share, Sight, Window,
+};
 
 use crate::array::{self, Array, Texture};
 use crate::common::Common;
@@ -25,6 +27,7 @@ use crate::launch;
 use crate::link::check_part;
 use crate::memory::Memory;
 use crate::module::Module;
+use crate::run::Run;
 use crate::shares::Claim;
 use crate::stream::Stream;
 use crate::tensor_map;
@@ -50,6 +53,7 @@ pub(crate) struct NvidiaClient {
     /// Of the server's memory, what may be held for the client.
     held: Arc<Bound>,
     images: HashMap<u64, Arc<Image>>,
+    runs: Runs<Run>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
@@ -95,6 +99,7 @@ impl NvidiaClient {
             former: Vec::new(),
             modules: HashMap::new(),
             leaving: Vec::new(),
+            runs: Runs::new(&held),
             held,
             images: HashMap::new(),
             arrays: HashMap::new(),
@@ -277,6 +282,7 @@ impl Client for NvidiaClient {
         for (_, module) in gone {
             self.forget(module);
         }
+        self.runs.refuse(|run| run.modules().any(of_context));
         self.textures
             .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
         self.arrays
@@ -409,6 +415,14 @@ impl Client for NvidiaClient {
         _data: &[u8],
     ) -> Result<(), CUresult> {
         let module = self.modules.remove(&request.module);
+        self.runs.refuse(|run| {
+            let mut modules = run.modules();
+            modules.any(|of| {
+                module
+                    .as_ref()
+                    .is_some_and(|module| Arc::ptr_eq(of, module))
+            })
+        });
         self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
         Ok(())
     }
@@ -454,15 +468,41 @@ impl Client for NvidiaClient {
         Ok(())
     }
 
-    fn launches_come(
+    fn run_add(&mut self, request: &operations::RunAdd, data: &[u8]) -> Result<(), CUresult> {
+        let launch = self.plan_launch(&request.launch(), data);
+        self.runs.add(request.run, data.len(), |run| {
+            run.add(launch?);
+            Ok(())
+        })
+    }
+
+    fn run_destroy(
         &mut self,
-        request: &operations::LaunchesCome,
+        request: &operations::RunDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        if let Ok(stream) = self.stream(request.stream) {
-            stream.await_launches(request.until);
-        }
-        Ok(())
+        self.runs.remove(request.run)
+    }
+
+    fn run_launch(
+        &mut self,
+        at: At,
+        request: &operations::RunLaunch,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = self.stream(at.stream)?.context();
+        let run = self.runs.get(request.run).and_then(|run| {
+            let fits = run.is_for(context);
+            fits.then(|| Arc::clone(run))
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        });
+        self.post(
+            at,
+            run.map(|run| {
+                let all = 0..run.launches().len();
+                Work::Run(run, all)
+            }),
+        )
     }
 
     fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
@@ -475,7 +515,15 @@ impl Client for NvidiaClient {
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<(), CUresult> {
-        self.post(at, self.plan_launch(at, request, data))
+        let context = self.stream(at.stream)?.context();
+        let runs_here = self
+            .module(request.module)
+            .is_ok_and(|module| context.runs_kernels_of(module.context()));
+        let launch = match runs_here {
+            true => self.plan_launch(request, data),
+            false => Err(CUresult::ERROR_INVALID_HANDLE),
+        };
+        self.post(at, launch.map(Work::Launch))
     }
 
     fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {

@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use engine::Observer;
 
-use crate::chain::{MOST_NODES, MOST_REPEATED_NODES};
+use crate::chain::MOST_NODES;
 use crate::cleared::Cleared;
 use crate::code::Code;
 use crate::context::Context;
 use crate::module::Module;
 use crate::output::Output;
 use crate::poller::Waker;
+use crate::run::MOST_RUN_NODES;
 use crate::stream::Stream;
 use crate::sync::{Room, lock};
 
@@ -45,8 +46,8 @@ pub(crate) struct Common {
     pub(crate) waiting: Room,
     /// Nodes of all chains.
     pub(crate) nodes: Room,
-    /// Nodes of the chains of runs that come again.
-    pub(crate) repeated_nodes: Room,
+    /// Nodes of the chains of runs.
+    pub(crate) run_nodes: Room,
     /// Streams with operations that were not signed when they came here. Streams keep this.
     unsigned: Mutex<Vec<Weak<Stream>>>,
     /// Streams that have work, other than those that somebody is looking at.
@@ -76,7 +77,7 @@ impl Common {
             closed: AtomicBool::new(false),
             waiting: Room::of(WAITING_BYTES),
             nodes: Room::of(MOST_NODES),
-            repeated_nodes: Room::of(MOST_REPEATED_NODES),
+            run_nodes: Room::of(MOST_RUN_NODES),
             unsigned: Mutex::default(),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),
@@ -158,11 +159,9 @@ impl Common {
 
     /// Signs what is not signed: nothing more comes for now.
     pub(crate) fn sign(&self) {
-        let streams = std::mem::take(&mut *lock(&self.unsigned));
-        let mut awaiting = streams;
-        awaiting.retain(|stream| stream.upgrade().is_some_and(|stream| !stream.sign_now()));
-        if !awaiting.is_empty() {
-            lock(&self.unsigned).append(&mut awaiting);
+        let unsigned = std::mem::take(&mut *lock(&self.unsigned));
+        for stream in unsigned.iter().filter_map(Weak::upgrade) {
+            stream.sign_now();
         }
     }
 

@@ -33,7 +33,7 @@ const PLAIN: &[CUlaunchAttributeID] = &[
 const MOST_ATTRIBUTES: usize = 32;
 
 /// A launch that was found to be sound.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Launch {
     /// Keeps the function.
     module: Arc<Module>,
@@ -42,10 +42,9 @@ pub(crate) struct Launch {
     call: Call,
 }
 
-/// What a launch tells the driver, without its attributes. Two that are equal do the same as long as their
-/// module is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+/// What a launch tells the driver, without its attributes.
+#[derive(Clone, Debug)]
+struct Call {
     function: Handle<CUfunction>,
     grid: [u32; 3],
     block: [u32; 3],
@@ -204,9 +203,9 @@ impl Launch {
         })
     }
 
-    /// What it tells the driver.
-    pub(crate) fn call(&self) -> &Call {
-        &self.call
+    /// The kernel's name.
+    pub(crate) fn kernel_name(&self) -> Option<String> {
+        self.module.kernel_name(self.kernel).map(str::to_owned)
     }
 
     /// What has the kernel.

@@ -58,6 +58,7 @@ mod place;
 mod poller;
 mod rewrite;
 mod rhythm;
+mod run;
 mod shares;
 mod stream;
 mod sync;

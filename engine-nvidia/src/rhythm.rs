@@ -32,6 +32,11 @@ impl Kind {
         // The hash of Firefox: one rotation, one multiplication.
         Self((self.0.rotate_left(5) ^ more).wrapping_mul(0x517c_c1b7_2722_0a95))
     }
+
+    /// With more work behind it.
+    pub(crate) fn then(self, more: Self) -> Self {
+        self.and(more.0)
+    }
 }
 
 /// How long some work takes.

@@ -14,6 +14,7 @@
 //! complete. An operation of many commands is given to the driver in parts.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ use crate::driver::Driver;
 use crate::fetch::{Habit, Landing};
 use crate::launch::Launch;
 use crate::rhythm::{Due, LATE, Rhythm};
+use crate::run::Run;
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
 use crate::work::{After, Work};
@@ -49,10 +51,6 @@ const BATCH: u32 = 32;
 /// How long an operation stays unsigned at most, more or less. Many times what a launch takes when all
 /// clients launch at once, or batches would never fill.
 const STALE: Duration = Duration::from_micros(500);
-
-/// How long launches wait for those that were said to come with them. Many times what a client takes to post
-/// as many as go together; whoever is held up meanwhile has not posted what the others wait for.
-const PATIENCE: Duration = Duration::from_micros(50);
 
 /// One stream of a client.
 #[derive(Debug)]
@@ -91,8 +89,6 @@ struct State {
     /// Behind these, the sequence numbers and launches that go to the driver together. They have passed
     /// the gate.
     gathered: (Vec<u64>, Vec<Launch>),
-    /// The place up to which launches were said to come all at once.
-    awaited: u64,
     /// Commands of both.
     commands: usize,
     /// Not yet with the driver, in order.
@@ -141,12 +137,6 @@ impl State {
         last.is_some_and(|last| matches!(last.after, After::Deliver(_)))
     }
 
-    /// Whether what was gathered waits for the rest of its run.
-    fn awaits_launches(&self) -> bool {
-        let last = self.gathered.0.last();
-        last.is_some_and(|&last| last < self.awaited) && self.open_since.elapsed() < PATIENCE
-    }
-
     /// Whether there is work that has passed the gate.
     fn is_under_way(&self) -> bool {
         !self.issued.is_empty() || !self.gathered.0.is_empty()
@@ -156,8 +146,10 @@ impl State {
 impl Issued {
     /// Takes what its kernel has printed, if it is one.
     fn drain(&self, common: &Common) {
-        if let After::Keep { module, .. } = &self.after {
-            common.drain(module);
+        match &self.after {
+            After::Keep { module, .. } => common.drain(module),
+            After::KeepRun(run) => run.modules().for_each(|module| common.drain(module)),
+            _ => {}
         }
     }
 }
@@ -187,7 +179,6 @@ impl Stream {
             chains: Chains::new(device, &common, home),
             issued: VecDeque::new(),
             gathered: (Vec::new(), Vec::new()),
-            awaited: 0,
             commands: 0,
             pending: VecDeque::new(),
             ticket: word.load(),
@@ -236,6 +227,8 @@ impl Stream {
             .filter(|issued| !has_come_to(word, issued.ticket));
         unfinished.find_map(|issued| match &issued.after {
             After::Keep { module, kernel } => module.kernel_name(*kernel).map(str::to_owned),
+            // One of these, and which cannot be seen.
+            After::KeepRun(run) => run.launches().first().and_then(Launch::kernel_name),
             _ => None,
         })
     }
@@ -325,25 +318,13 @@ impl Stream {
             && self.context.pass_gate()
     }
 
-    /// Notes that launches come all at once up to a place. What was gathered before is none of them.
-    pub(crate) fn await_launches(&self, until: u64) {
+    /// Signs what is not signed yet.
+    pub(crate) fn sign_now(&self) {
         let mut state = lock(&self.state);
-        self.issue_gathered(&mut state, false);
-        state.awaited = until;
-        self.note(&state);
-    }
-
-    /// Signs what is not signed yet, unless more is about to come with it. Says whether it did.
-    pub(crate) fn sign_now(&self) -> bool {
-        let mut state = lock(&self.state);
-        if state.awaits_launches() {
-            return false;
-        }
         if !state.is_fetching() {
             self.sign_rest(&mut state);
         }
         self.note(&state);
-        true
     }
 
     fn sign_rest(&self, state: &mut State) {
@@ -410,12 +391,13 @@ impl Stream {
                 launches.push(launch);
                 state.commands += 1;
                 // What is not issued makes no room.
-                if launches.len() >= MOST_GATHERED
-                    || state.commands >= self.depth()
-                    || sequence == state.awaited
-                {
+                if launches.len() >= MOST_GATHERED || state.commands >= self.depth() {
                     self.issue_gathered(state, false);
                 }
+            }
+            Work::Run(run, part) => {
+                self.issue_gathered(state, false);
+                self.issue_run(state, sequence, run, part);
             }
             work => {
                 let tells = !matches!(work, Work::Event { timing: false, .. });
@@ -432,7 +414,6 @@ impl Stream {
             return;
         }
         let (mut sequences, mut launches) = std::mem::take(&mut state.gathered);
-        let run = sequences.len() > 1 && sequences.last() <= Some(&state.awaited);
         state.commands -= launches.len();
         while !launches.is_empty() {
             let ticket = state.ticket.wrapping_add(1);
@@ -448,7 +429,7 @@ impl Stream {
                     .and_then(|()| self.device().enter())
                     .and_then(|driver| {
                         self.wait_until_cleared(driver, state)?;
-                        state.chains.issue(state.raw.0, &mut launches, signal, run)
+                        state.chains.issue(state.raw.0, &mut launches, signal)
                     })
                     .ok(),
             };
@@ -472,6 +453,67 @@ impl Stream {
         }
         // Empty, with room for the next.
         state.gathered = (sequences, launches);
+    }
+
+    /// Gives a part of a run that passed the gate to the driver: as the chain that the run has of its own, or
+    /// as much of it as goes into one of the stream's. The rest follows when that may.
+    fn issue_run(&self, state: &mut State, sequence: u64, run: Arc<Run>, part: Range<usize>) {
+        let ticket = state.ticket.wrapping_add(1);
+        let Some(count) = self.issue_chain_of(state, &run, &part, ticket) else {
+            return self.issue(state, sequence, Work::Run(run, part));
+        };
+        let rest = part.start + count..part.end;
+        state.ticket = ticket;
+        state.unsigned = 0;
+        state.commands += count;
+        state.issued.push_back(Issued {
+            sequence: rest.is_empty().then_some(sequence),
+            commands: count,
+            ticket,
+            result: Ok(()),
+            after: After::KeepRun(Arc::clone(&run)),
+        });
+        if !rest.is_empty() {
+            let rest = Work::Run(run, rest);
+            self.common.waiting.take_anyway(rest.kept());
+            state.pending.push_front((sequence, rest));
+        }
+    }
+
+    /// Gives the first launches of a part of a run to the driver as a chain, and says how many; `None` if they
+    /// are to be issued one by one.
+    fn issue_chain_of(
+        &self,
+        state: &mut State,
+        run: &Run,
+        part: &Range<usize>,
+        ticket: u32,
+    ) -> Option<usize> {
+        let signal = Signal {
+            word: self.word.address(),
+            ticket,
+        };
+        self.context.check().ok()?;
+        let driver = self.device().enter().ok()?;
+        self.wait_until_cleared(driver, state).ok()?;
+        let (all, depth) = (run.launches().len(), self.depth());
+        if let Some(home) = state.chains.home()
+            && *part == (0..all)
+            && all <= depth
+            && run
+                .issue((self.device(), &self.common), home, state.raw.0, signal)
+                .is_some()
+        {
+            return Some(all);
+        }
+        let room = depth.saturating_sub(state.commands).max(1);
+        let count = part.len().min(room).min(MOST_GATHERED);
+        let mut launches = run.launches().get(part.start..part.start + count)?.to_vec();
+        if !launches.iter().all(Launch::is_known_and_plain) {
+            return None;
+        }
+        let stream = state.raw.0;
+        state.chains.issue(stream, &mut launches, signal).ok()
     }
 
     /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
@@ -727,6 +769,7 @@ impl Stream {
                 self.common.drain(&module);
                 drop(module);
             }
+            After::KeepRun(run) => run.modules().for_each(|module| self.common.drain(module)),
             After::Time { event, raw } => {
                 let time = self
                     .device()

@@ -1,6 +1,7 @@
 //! One operation of a stream, checked and ready to be given to the driver.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
@@ -13,12 +14,15 @@ use crate::fetch::{Fetch, Landing, UnderWay};
 use crate::launch::Launch;
 use crate::module::Module;
 use crate::rhythm::Kind;
+use crate::run::Run;
 use crate::sync::Handle;
 
 /// What a stream is to do.
 #[derive(Debug)]
 pub(crate) enum Work {
     Launch(Launch),
+    /// These launches of a run.
+    Run(Arc<Run>, Range<usize>),
     /// A copy, a fill or a write.
     Steps(VecDeque<Step>),
     Fetch(Fetch),
@@ -41,6 +45,8 @@ pub(crate) enum After {
         module: Arc<Module>,
         kernel: u32,
     },
+    /// Kernels of a run do.
+    KeepRun(Arc<Run>),
     /// A timed event was passed.
     Time {
         event: u32,
@@ -55,7 +61,11 @@ pub(crate) enum After {
 impl After {
     /// Whether it is a kernel that may print while it runs.
     pub(crate) fn prints(&self) -> bool {
-        matches!(self, Self::Keep { module, .. } if module.ring().is_some())
+        match self {
+            Self::Keep { module, .. } => module.ring().is_some(),
+            Self::KeepRun(run) => run.prints(),
+            _ => false,
+        }
     }
 }
 
@@ -82,6 +92,7 @@ impl Work {
     pub(crate) fn commands(&self) -> usize {
         match self {
             Self::Steps(steps) => steps.len(),
+            Self::Run(_, part) => part.len(),
             _ => 1,
         }
     }
@@ -90,6 +101,7 @@ impl Work {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Launch(launch) => launch.kind(),
+            Self::Run(run, _) => run.kind(),
             Self::Steps(steps) => steps
                 .iter()
                 .fold(Kind::default(), |kind, step| step.kind(kind)),
@@ -104,6 +116,11 @@ impl Work {
             Self::Steps(steps) if steps.len() > most => {
                 let first = steps.drain(..most).collect();
                 Some(Self::Steps(std::mem::replace(steps, first)))
+            }
+            Self::Run(run, part) if part.len() > most => {
+                let rest = part.start + most..part.end;
+                part.end = rest.start;
+                Some(Self::Run(Arc::clone(run), rest))
             }
             _ => None,
         }
@@ -124,6 +141,12 @@ impl Work {
     ) -> Result<After, CUresult> {
         match self {
             Self::Launch(launch) => launch.issue(driver, stream),
+            Self::Run(run, part) => {
+                for launch in run.launches().get(part).unwrap_or_default() {
+                    launch.clone().issue(driver, stream)?;
+                }
+                Ok(After::KeepRun(run))
+            }
             Self::Steps(steps) => {
                 for step in steps {
                     step.issue(driver, stream)?;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{LaunchesCome, ModuleUnload};
+use cuda_abi::operations::ModuleUnload;
 use engine::Share;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, simple_launch};
@@ -195,59 +195,113 @@ fn a_gathered_launch_does_not_wait_for_others() {
     assert_eq!(guest.word(at), 77);
 }
 
-/// A burst that is announced, as that of a graph, into cleared memory.
-fn run(guest: &mut Guest, stream: u32, module: u64, at: u64, count: u32) {
-    let bytes = 4 * count as usize;
-    guest.write(stream, at, &vec![0; bytes]);
-    assert_eq!(guest.wait(stream), Ok(()));
-    let until = guest.at(stream).sequence + u64::from(count) - 1;
-    let come = LaunchesCome { stream, until };
-    assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
-    burst(guest, stream, module, at, 0..count);
+/// A run of launches that each write their number to a place of their own.
+fn add(guest: &mut Guest, run: u32, module: u64, at: u64, count: u32) {
+    let launch = simple_launch(module, 1, 1);
+    for number in 0..count {
+        let to = at + 4 * u64::from(number);
+        guest.run_add(run, &launch, &poke(to, number + 1));
+    }
+}
+
+/// Launches it into cleared memory.
+fn run(guest: &mut Guest, stream: u32, run: u32, at: u64, count: u32) {
+    guest.write(stream, at, &vec![0; 4 * count as usize]);
+    guest.run_launch(stream, run);
     assert_eq!(guest.wait(stream), Ok(()));
     is_done_up_to(guest, at, count);
 }
 
 #[test]
-fn a_run_that_comes_again_is_a_graph_of_which_only_the_signal_is_changed() {
+fn a_run_is_one_graph_of_which_only_the_signal_is_changed() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let (mut guest, at, module) = chaining(&engine);
-    const ROUNDS: usize = 40;
-    let (mut as_it_was, mut ten) = (0, 0);
-    for _ in 0..ROUNDS {
+    add(&mut guest, 0, module, at, 100);
+    guest.stream(40);
+    // In any stream.
+    for round in 0..10 {
         let before = (controls.changed_nodes(), controls.launches());
-        run(&mut guest, 0, module, at, 10);
+        run(&mut guest, [0, 40][round % 2], 0, at, 100);
         let (graphs, alone) = controls.launches();
-        assert_eq!(alone, before.1.1, "by themselves");
-        as_it_was += usize::from(controls.changed_nodes() - before.0 == 1);
-        ten += usize::from(graphs - before.1.0 == 1);
+        assert_eq!((graphs - before.1.0, alone - before.1.1), (1, 0));
+        let changed = i64::from(round > 0);
+        assert_eq!(controls.changed_nodes() - before.0, changed, "{round}");
     }
-    // The poller may come in between where a thread waits for a processor.
-    assert!(as_it_was > ROUNDS / 2, "{as_it_was} of {ROUNDS} rounds");
-    assert!(ten > ROUNDS / 2, "{ten} of {ROUNDS} rounds");
-    // Another run of as many is not taken for it, and does what it says.
-    for shift in [64, 128, 64] {
-        run(&mut guest, 0, module, at + shift, 10);
+    // A graph and its executable.
+    let made = controls.graphs();
+    guest.run_destroy(0);
+    assert_eq!(controls.graphs(), made - 2);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_stays_in_the_part_that_its_client_has_now() {
+    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::with_share(&engine, Share::of(50.0));
+    guest.context(0, 0);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    burst(&mut guest, 0, module, at, 0..1);
+    add(&mut guest, 0, module, at, 10);
+    for (percentage, multiprocessors) in [(50.0, 480), (25.0, 240), (100.0, 0)] {
+        guest.client.set_share(Share::of(percentage)).unwrap();
+        for _ in 0..2 {
+            let before = controls.launches();
+            run(&mut guest, 0, 0, at, 10);
+            assert_eq!(controls.part(), multiprocessors, "{percentage} %");
+            assert_eq!(controls.launches().0, before.0 + 1, "{percentage} %");
+        }
     }
     guest.end();
     assert_eq!(controls.graphs(), 0);
 }
 
 #[test]
-fn a_run_of_a_module_that_has_gone_is_made_anew() {
+fn a_run_of_kernels_that_were_never_launched_goes_one_by_one() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, at, module) = poking(&engine);
+    add(&mut guest, 0, module, at, 20);
+    run(&mut guest, 0, 0, at, 20);
+    assert_eq!(controls.launches(), (0, 20));
+    run(&mut guest, 0, 0, at, 20);
+    assert_eq!(controls.launches(), (1, 20));
+    // What the driver refuses is refused each time, and the stream goes on.
+    guest.run_add(1, &simple_launch(module, 1, 1), &poke(at, 7));
+    guest.run_add(1, &simple_launch(module, 1, 2000), &poke(at, 8));
+    for _ in 0..3 {
+        guest.run_launch(0, 1);
+        assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    run(&mut guest, 0, 0, at, 20);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_holds_no_module_that_was_unloaded() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let (mut guest, at, _) = chaining(&engine);
     for round in 0..6 {
         let module = guest.module(PTX);
-        for _ in 0..4 {
-            run(&mut guest, 0, module, at, 10);
+        burst(&mut guest, 0, module, at, 0..1);
+        add(&mut guest, 0, module, at, 10);
+        for _ in 0..3 {
+            run(&mut guest, 0, 0, at, 10);
         }
+        let made = controls.graphs();
         let unload = ModuleUnload { module };
         assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()), "{round}");
+        assert_eq!(controls.graphs(), made - 2, "{round}");
+        guest.run_destroy(0);
     }
     assert_eq!(controls.stale_nodes(), 0);
     guest.end();
@@ -255,54 +309,30 @@ fn a_run_of_a_module_that_has_gone_is_made_anew() {
 }
 
 #[test]
-fn runs_beyond_a_clients_room_go_as_others_do() {
+fn runs_beyond_a_clients_room_go_in_the_streams_chains() {
     let fake = Fake::new(&["VERSION=12040"]);
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let (mut guest, at, module) = chaining(&engine);
-    // Thirty runs of thirty, at places of their own, round after round.
-    for _ in 0..4 {
-        for place in 0..30 {
-            run(&mut guest, 0, module, at + 128 * place, 30);
+    // Twenty of a hundred and twenty, at places of their own, round after round.
+    for number in 0..20 {
+        let at = at + 512 * u64::from(number);
+        add(&mut guest, number, module, at, 120);
+    }
+    for _ in 0..3 {
+        for number in 0..20 {
+            let before = controls.launches();
+            run(&mut guest, 0, number, at + 512 * u64::from(number), 120);
+            let (graphs, alone) = controls.launches();
+            let graphs = graphs - before.0;
+            // Three of 32, then 16 and 8.
+            let expected = if number < 1024 / 121 { 1 } else { 5 };
+            assert_eq!((graphs, alone - before.1), (expected, 0), "{number}");
         }
     }
-    // One graph and its executable for each of as many as fit, and of each length.
-    let most = 2 * (512 / 31 + 6);
+    // A graph and its executable for each of as many as fit, and of each length.
+    let most = 2 * (1024 / 121 + 6);
     assert!(controls.graphs() <= most, "{} graphs", controls.graphs());
     guest.end();
     assert_eq!(controls.graphs(), 0);
-}
-
-#[test]
-fn what_was_announced_and_does_not_come_holds_up_nothing() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let (mut guest, at, module) = poking(&engine);
-    burst(&mut guest, 0, module, at, 0..BEFORE);
-    let until = guest.at(0).sequence + 9;
-    let come = LaunchesCome { stream: 0, until };
-    assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
-    burst(&mut guest, 0, module, at, BEFORE..BEFORE + 3);
-    assert_eq!(guest.wait(0), Ok(()));
-    is_done_up_to(&mut guest, at, BEFORE + 3);
-    // Something else, where launches were said to come.
-    guest.write(0, at, &7_u32.to_le_bytes());
-    assert_eq!(guest.wait(0), Ok(()));
-    assert_eq!(guest.word(at), 7);
-    for come in [
-        LaunchesCome {
-            stream: 0,
-            until: u64::MAX,
-        },
-        LaunchesCome {
-            stream: 99,
-            until: 1,
-        },
-    ] {
-        assert_eq!(guest.client.launches_come(&come, &[]), Ok(()));
-    }
-    burst(&mut guest, 0, module, at, 0..300);
-    assert_eq!(guest.wait(0), Ok(()));
-    is_done_up_to(&mut guest, at, 300);
-    guest.end();
 }

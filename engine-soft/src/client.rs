@@ -1,7 +1,7 @@
 //! One client: what each operation does to its objects, which are in `objects` by its own handles.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
 use cuda_abi::tensor_maps;
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Charge, Client, Held, Owner, Share, Window};
+use engine::{Attachment, CUresult, Charge, Client, Held, Owner, Runs, Share, Window};
 
 use self::objects::{Objects, granted};
 use crate::backing::{Physical, SharedBlock};
@@ -78,6 +78,7 @@ impl SoftClient {
                 }),
                 sms,
                 memory,
+                runs: Runs::new(&held),
                 held,
                 contexts: HashMap::new(),
                 streams: HashMap::new(),
@@ -257,6 +258,7 @@ impl Client for SoftClient {
         objects
             .modules
             .retain(|_, module| !Arc::ptr_eq(&module.context, &context));
+        objects.forget_runs();
         objects
             .arrays
             .retain(|_, array| !Arc::ptr_eq(&array.context, &context));
@@ -329,11 +331,10 @@ impl Client for SoftClient {
         _data: &[u8],
     ) -> Result<(), CUresult> {
         // Grids that were posted before keep it.
-        let modules = &mut self.objects().modules;
-        modules
-            .remove(&request.module)
-            .map(drop)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        let objects = self.objects();
+        let module = objects.modules.remove(&request.module);
+        objects.forget_runs();
+        module.map(drop).ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
 
     fn function_set(
@@ -363,13 +364,43 @@ impl Client for SoftClient {
         Ok(())
     }
 
-    fn launches_come(
+    fn run_add(&mut self, request: &operations::RunAdd, data: &[u8]) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let module = objects.modules.contains_key(&request.module);
+        objects.runs.add(request.run, data.len(), |launches| {
+            if !module {
+                return Err(CUresult::ERROR_INVALID_HANDLE);
+            }
+            launches.push((request.launch(), data.into()));
+            Ok(())
+        })
+    }
+
+    fn run_destroy(
         &mut self,
-        _request: &operations::LaunchesCome,
+        request: &operations::RunDestroy,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        // To take launches together saves nothing here.
-        Ok(())
+        self.objects().runs.remove(request.run)
+    }
+
+    fn run_launch(
+        &mut self,
+        at: At,
+        request: &operations::RunLaunch,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let objects = self.objects();
+        let stream = objects.stream(at.stream)?;
+        let grids = objects.runs.get(request.run).and_then(|launches| {
+            let mut grids = launches.iter();
+            grids.try_fold(VecDeque::new(), |mut grids, (launch, data)| {
+                grids.push_back(objects.grid(stream, launch, data)?);
+                Ok(grids)
+            })
+        });
+        let operation = grids.map_or_else(Operation::Refused, Operation::Run);
+        stream.post(at.sequence, operation)
     }
 
     fn heap_set(&mut self, request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {

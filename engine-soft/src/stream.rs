@@ -67,6 +67,8 @@ impl Common {
 #[derive(Debug)]
 pub(crate) enum Operation<'a> {
     Launch(Grid),
+    /// One after another.
+    Run(VecDeque<Grid>),
     Copy(Copy),
     ArrayCopy(Box<ArrayTransfer>),
     Fill(Fill),
@@ -114,6 +116,8 @@ struct Waiting {
 /// How far an operation came that was started.
 enum Started {
     Done(Result<(), CUresult>),
+    /// Its first part is over, and the rest comes next in the queue, or was told of there.
+    Begun,
     /// A job was made of it, and whoever finishes that goes on.
     Running,
 }
@@ -218,14 +222,23 @@ impl Stream {
                 self.report(sequence, result);
                 self.drive();
             }
+            Started::Begun => self.drive(),
             Started::Running => {}
         }
         Ok(())
     }
 
-    /// Reports the job of the stream's head, and goes on. Called by who finished it.
-    pub(crate) fn finish(self: &Arc<Self>, sequence: u64, result: Result<(), CUresult>) {
-        self.report(sequence, result);
+    /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on. Called
+    /// by who finished it.
+    pub(crate) fn finish(self: &Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>) {
+        match sequence {
+            Some(sequence) => self.report(sequence, result),
+            None => {
+                if let Err(code) = result {
+                    self.end_run(code);
+                }
+            }
+        }
         self.drive();
     }
 
@@ -257,6 +270,7 @@ impl Stream {
             let here = now < *until.get_or_insert(now + SPREE);
             match self.start(sequence, &context, priority, operation, here) {
                 Started::Done(result) => self.report(sequence, result),
+                Started::Begun => {}
                 Started::Running => return,
             }
         }
@@ -294,7 +308,12 @@ impl Stream {
         }
         let space = &memory::read(spaces);
         let transfer = match operation {
-            Operation::Launch(grid) => return self.start_grid(sequence, context, grid, here),
+            Operation::Launch(grid) => {
+                return self.start_grid(Some(sequence), context, grid, here);
+            }
+            Operation::Run(grids) => {
+                return self.start_run(sequence, context, priority, grids, here);
+            }
             Operation::Copy(request) => Transfer::copy(space, &request),
             Operation::ArrayCopy(copy) => Transfer::array(space, *copy),
             Operation::Fill(request) => Transfer::fill(space, &request),
@@ -317,16 +336,75 @@ impl Stream {
                 let units = transfer.units();
                 let left = Piece::whole(units);
                 let context = Arc::clone(context);
-                let job = Job::new(self, sequence, context, priority, Box::new(transfer), left);
+                let job = Job::new(
+                    self,
+                    Some(sequence),
+                    context,
+                    priority,
+                    Box::new(transfer),
+                    left,
+                );
                 self.submit(job, units as usize)
             }
             Err(code) => Started::Done(Err(code)),
         }
     }
 
-    fn start_grid(
+    /// Starts the first of these; the others come next.
+    fn start_run(
         self: &Arc<Self>,
         sequence: u64,
+        context: &Arc<Context>,
+        priority: i32,
+        mut grids: VecDeque<Grid>,
+        here: bool,
+    ) -> Started {
+        let Some(grid) = grids.pop_front() else {
+            return Started::Done(Ok(()));
+        };
+        if grids.is_empty() {
+            return self.start_grid(Some(sequence), context, grid, here);
+        }
+        let rest = Operation::Run(grids);
+        let bytes = rest.bytes();
+        self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
+        // Before the first starts, since whoever ends that goes on with what is next.
+        lock(&self.state).queue.push_front(Waiting {
+            sequence,
+            context: Arc::clone(context),
+            priority,
+            operation: rest,
+        });
+        match self.start_grid(None, context, grid, here) {
+            Started::Done(Err(code)) => {
+                self.end_run(code);
+                Started::Begun
+            }
+            Started::Done(Ok(())) => Started::Begun,
+            started => started,
+        }
+    }
+
+    /// Drops what is left of a run, which comes next, since a part of it failed; that is its result.
+    fn end_run(&self, code: CUresult) {
+        let rest = lock(&self.state).queue.pop_front();
+        if let Some(Waiting {
+            sequence,
+            operation,
+            ..
+        }) = rest
+        {
+            self.common
+                .waiting
+                .fetch_sub(operation.bytes(), Ordering::Relaxed);
+            self.report(sequence, Err(code));
+        }
+    }
+
+    /// Starts a kernel. With no sequence number it is a part of an operation of which more comes.
+    fn start_grid(
+        self: &Arc<Self>,
+        sequence: Option<u64>,
         context: &Arc<Context>,
         grid: Grid,
         here: bool,
@@ -369,6 +447,10 @@ impl Operation<'_> {
     fn bytes(&self) -> u64 {
         let data = match self {
             Self::Launch(grid) => grid.param_bytes(),
+            Self::Run(grids) => grids
+                .iter()
+                .map(|grid| size_of::<Grid>() + grid.param_bytes())
+                .sum(),
             Self::Write { data, .. } => data.len(),
             Self::ArrayCopy(_) => size_of::<ArrayTransfer>(),
             _ => 0,
@@ -380,6 +462,7 @@ impl Operation<'_> {
     fn into_owned(self) -> Operation<'static> {
         match self {
             Self::Launch(grid) => Operation::Launch(grid),
+            Self::Run(grids) => Operation::Run(grids),
             Self::Copy(request) => Operation::Copy(request),
             Self::ArrayCopy(copy) => Operation::ArrayCopy(copy),
             Self::Fill(request) => Operation::Fill(request),

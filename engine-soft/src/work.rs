@@ -91,8 +91,8 @@ pub(crate) trait Task: Send + Sync + Debug {
 pub(crate) struct Job {
     /// The stream whose turn it is to.
     stream: Arc<Stream>,
-    /// Its position in the stream's order.
-    sequence: u64,
+    /// Its operation's position in the stream's order, unless more of that comes.
+    sequence: Option<u64>,
     context: Arc<Context>,
     /// Its place among its client's jobs; lower goes first.
     pub(crate) priority: i32,
@@ -147,7 +147,7 @@ impl Job {
     /// A job of what is left of a task, not in a queue.
     pub(crate) fn new(
         stream: &Arc<Stream>,
-        sequence: u64,
+        sequence: Option<u64>,
         context: Arc<Context>,
         priority: i32,
         task: Box<dyn Task>,

@@ -17,6 +17,7 @@ pub use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::At;
 
 pub use bound::{Bound, Charge};
+pub use runs::Runs;
 
 pub mod arena;
 pub mod bound;
@@ -24,6 +25,7 @@ pub mod bound;
 pub mod conformance;
 pub mod format;
 pub mod machine;
+pub mod runs;
 
 /// A set of devices of one kind, with what it takes to run work on them.
 pub trait Engine: Send + Sync + Debug {

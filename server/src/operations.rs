@@ -12,15 +12,15 @@ use cuda_abi::operations::{
     EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
     ExposeReply, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply,
     HostFree, HostGate, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad, ImageLoadReply,
-    ImagePut, ImageUnload, Launch, LaunchesCome, LimitSet, ManagedAlloc, ManagedAllocReply,
-    MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply,
-    ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake,
-    OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
-    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
-    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, STREAM_SLOTS,
-    StreamConnect, StreamCreate, StreamDestroy, StreamWait, TensorMapEncode, TensorMapEncodeReply,
-    TensorMapReplace, TensorMapReplaceReply, TextureCreate, TextureCreateReply, TextureDestroy,
-    ValueWait, WindowOf, WindowOfReply, Write,
+    ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply, MemAlloc,
+    MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply, ModuleLoad,
+    ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake, OutputTakeReply,
+    PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply, PhysicalCreate,
+    PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap, PhysicalMapReply,
+    PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy, RunLaunch,
+    STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait, TensorMapEncode,
+    TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
+    TextureCreateReply, TextureDestroy, ValueWait, WindowOf, WindowOfReply, Write,
 };
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -555,8 +555,16 @@ impl Operations for Session {
         self.client.limit_set(request, data)
     }
 
-    fn launches_come(&mut self, request: &LaunchesCome, data: &[u8]) -> Result<(), CUresult> {
-        self.client.launches_come(request, data)
+    fn run_add(&mut self, request: &RunAdd, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_add(request, data)
+    }
+
+    fn run_destroy(&mut self, request: &RunDestroy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_destroy(request, data)
+    }
+
+    fn run_launch(&mut self, at: At, request: &RunLaunch, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_launch(at, request, data)
     }
 
     fn heap_set(&mut self, request: &HeapSet, data: &[u8]) -> Result<(), CUresult> {

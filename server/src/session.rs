@@ -394,7 +394,7 @@ impl Session {
                 value_wait = Some(ValueWait::read(record.slots()).map_err(End::violation)?);
                 Step::Gate
             }
-            Opcode::Launch => Step::Kernel,
+            Opcode::Launch | Opcode::RunLaunch => Step::Kernel,
             Opcode::StreamDestroy => Step::Last,
             _ => Step::Work,
         };
@@ -457,6 +457,7 @@ impl Session {
     fn is_too_late(&self, at: At, record: &Record) -> bool {
         let touches = [
             Opcode::Launch,
+            Opcode::RunLaunch,
             Opcode::Copy,
             Opcode::Write,
             Opcode::Fill,

@@ -154,7 +154,11 @@ impl Exec {
     /// Enables or disables a node.
     pub(crate) fn enable(&self, node: u64, enabled: bool) -> Result<(), CUresult> {
         self.with(|state| {
-            state.node_that_can_be_disabled(node)?.enabled = enabled;
+            let was =
+                std::mem::replace(&mut state.node_that_can_be_disabled(node)?.enabled, enabled);
+            if was != enabled {
+                state.schedule.changed();
+            }
             Ok(())
         })
     }
@@ -224,6 +228,7 @@ impl Exec {
                 own.listed.payload = other.payload;
                 own.steps = steps;
             }
+            state.schedule.changed();
             Ok(())
         })
     }
@@ -254,6 +259,7 @@ impl Exec {
                 lowered.push(steps.map_err(|_| refuse(changed))?);
             }
             own.handles = session.graphs.handles_of(graph)?;
+            own.changed();
             for ((own, other), steps) in own.nodes.iter_mut().zip(list).zip(lowered) {
                 own.listed.payload = other.payload;
                 own.steps = steps;

@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EventRecord, LaunchesCome, StreamWait};
+use cuda_abi::operations::{EventRecord, RunLaunch, StreamWait};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent};
 
 use super::conditional::Handle;
 use super::lower::Step;
+use super::run::Run;
 use super::schedule::Node;
 use crate::event::Place;
 use crate::host;
@@ -86,36 +87,34 @@ impl<'a> Launch<'a> {
         appender.post(&StreamWait { on, until }, &[]).map(drop)
     }
 
-    /// Where kernels come next that follow each other in one lane, tells the server how many, so that an engine
-    /// may take them together. Gives their number.
-    pub(super) fn say_what_comes(
-        &self,
-        nodes: &[Node],
-        order: &[usize],
-    ) -> Result<usize, CUresult> {
-        let next = order.iter().map(|&at| &nodes[at]);
-        let Some(first) = next.clone().next() else {
-            return Ok(0);
-        };
-        if !self.begun[first.lane as usize] {
-            return Ok(0);
-        }
-        let follows = |node: &&Node| node.lane == first.lane && node.is_one_launch();
-        let count = next.take_while(follows).count();
-        if count > 1 {
-            let lane = &self.lanes[first.lane as usize];
-            lane.session().post(&LaunchesCome {
-                stream: lane.slot(),
-                until: lane.stream().posted() + count as u64,
-            })?;
-        }
-        Ok(count)
-    }
-
     /// Puts what a node does into its lane. `again` is whether memory that is not freed yet counts as
     /// freed.
     pub(super) fn node(&mut self, nodes: &[Node], at: usize, again: bool) -> Result<(), CUresult> {
         let node = &nodes[at];
+        let lane = self.ready(node)?;
+        if node.enabled {
+            for step in &node.steps {
+                self.step(lane, step, again)?;
+            }
+        }
+        self.done(lane, &[at]);
+        Ok(())
+    }
+
+    /// Has the server launch a run.
+    pub(super) fn run(&mut self, nodes: &[Node], run: &Run) -> Result<(), CUresult> {
+        let Some(&first) = run.nodes().first() else {
+            return Ok(());
+        };
+        let lane = self.ready(&nodes[first])?;
+        let request = RunLaunch { run: run.number() };
+        self.lanes[lane].post(&request, &[])?;
+        self.done(lane, run.nodes());
+        Ok(())
+    }
+
+    /// Has a node's lane wait for what the node comes behind. Gives the lane.
+    fn ready(&mut self, node: &Node) -> Result<usize, CUresult> {
         let lane = node.lane as usize;
         if !std::mem::replace(&mut self.begun[lane], true) {
             self.wait(lane, self.lanes[0].slot(), self.start)?;
@@ -125,15 +124,17 @@ impl<'a> Launch<'a> {
                 self.wait(lane, on, until)?;
             }
         }
-        if node.enabled {
-            for step in &node.steps {
-                self.step(lane, step, again)?;
-            }
+        Ok(lane)
+    }
+
+    /// Notes where nodes are done: here in their lane.
+    fn done(&mut self, lane: usize, nodes: &[usize]) {
+        // Nobody else waits for them where there is no other lane.
+        if self.lanes.len() > 1 {
+            let appender = &self.lanes[lane];
+            let place = (appender.slot(), appender.stream().posted());
+            self.places.extend(nodes.iter().map(|&at| (at, place)));
         }
-        let appender = &self.lanes[lane];
-        let place = (appender.slot(), appender.stream().posted());
-        self.places.insert(at, place);
-        Ok(())
     }
 
     fn step(&mut self, lane: usize, step: &Step, again: bool) -> Result<(), CUresult> {

@@ -2,8 +2,8 @@
 //!
 //! All of it lives in the client. A graph ([`body`], [`node`]) is built node by node or by capturing
 //! streams ([`capture`]); an executable graph ([`exec`]) is a schedule of requests that are written
-//! down already ([`lower`]), and a launch posts them. So the server knows nothing of graphs, and one
-//! client's captures cannot disturb another's.
+//! down already ([`lower`]), and a launch posts them, or has the server post those that it keeps
+//! ([`run`]). So the server knows nothing of graphs, and one client's captures cannot disturb another's.
 //!
 //! Here are the tables of handles, and what concerns whole graphs.
 
@@ -18,6 +18,7 @@ mod lower;
 pub(crate) mod memory;
 pub(crate) mod node;
 mod object;
+mod run;
 mod schedule;
 
 use std::collections::HashMap;
@@ -59,6 +60,7 @@ pub(crate) struct Graphs {
     nodes: Slots<Place>,
     execs: Slots<Exec>,
     objects: Slots<Object>,
+    runs: run::Register,
     pub memories: memory::Memories,
     pub captures: capture::Captures,
 }
@@ -80,6 +82,7 @@ impl Graphs {
             nodes: Slots::new(0, u32::MAX),
             execs: Slots::new(0, u32::MAX),
             objects: Slots::new(0, u32::MAX),
+            runs: run::Register::default(),
             memories: memory::Memories::default(),
             captures: capture::Captures::default(),
         }

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::Opcode;
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent, CUgraphExecUpdateResult};
 
 use super::Graphs;
@@ -17,6 +16,7 @@ use super::conditional::{Body, Handle};
 use super::launch::Launch;
 use super::lower::{Step, lower};
 use super::node::Payload;
+use super::run::{Unit, Units};
 use crate::context;
 use crate::handle::Key;
 use crate::host;
@@ -61,6 +61,7 @@ pub(super) struct Schedule {
     order: Vec<usize>,
     /// The streams of lanes 1 and up.
     lanes: Vec<Key>,
+    units: Units,
     /// Where the last launch ends.
     pub end: Option<(u32, u64)>,
     /// The conditional handles of the graph.
@@ -153,6 +154,7 @@ impl Schedule {
             nodes,
             order,
             lanes: Vec::new(),
+            units: Units::default(),
             end: None,
             // All of a launch begin with it, those of graphs inside too.
             handles: match depth {
@@ -217,13 +219,20 @@ impl Schedule {
             node.listed.payload = payload.clone();
             Ok(())
         };
-        self.find(node, set, |body| body.set(node, payload))
+        let set = self.find(node, set, |body| body.set(node, payload));
+        self.changed();
+        set
     }
 
     /// What a node does; `None` if it is not among these, nor inside of them.
     pub(super) fn payload(&mut self, node: u64) -> Option<Payload> {
         let told = |_, node: &mut Node| node.listed.payload.clone();
         self.find(node, told, |body| body.payload(node))
+    }
+
+    /// Nodes have changed.
+    pub(super) fn changed(&mut self) {
+        self.units.forget(self.session, self.end);
     }
 
     /// Whether it can take the parameters of the nodes of a list.
@@ -251,7 +260,13 @@ impl Schedule {
     /// counts as freed. Gives where it ends.
     pub(super) fn launch(&mut self, target: &Target, again: bool) -> Result<(u32, u64), CUresult> {
         let session = self.session;
-        let steps = || self.nodes.iter().flat_map(|node| &node.steps);
+        let units = self.units.take(session, &self.nodes, &self.order)?;
+        // Those of runs are launches.
+        let alone = units.iter().filter_map(|unit| match unit {
+            Unit::Node(at) => Some(&self.nodes[*at]),
+            Unit::Run(_) => None,
+        });
+        let steps = || alone.clone().flat_map(|node| &node.steps);
         if steps().any(|step| matches!(step, Step::Call(_) | Step::Branch(_))) {
             host::ready(session)?;
         }
@@ -285,13 +300,11 @@ impl Schedule {
             launch.begin_with(handle)?;
         }
         launch.started();
-        let mut said = 0_usize;
-        for (place, &at) in self.order.iter().enumerate() {
-            if said == 0 {
-                said = launch.say_what_comes(&self.nodes, &self.order[place..])?;
+        for unit in units {
+            match unit {
+                Unit::Node(at) => launch.node(&self.nodes, *at, again)?,
+                Unit::Run(run) => launch.run(&self.nodes, run)?,
             }
-            said = said.saturating_sub(1);
-            launch.node(&self.nodes, at, again)?;
         }
         let end = launch.finish()?;
         self.end = Some(end);
@@ -300,8 +313,9 @@ impl Schedule {
 }
 
 impl Drop for Schedule {
-    /// Ends its streams. What was launched goes on.
+    /// Ends its streams and runs. What was launched goes on.
     fn drop(&mut self) {
+        self.changed();
         for key in &self.lanes {
             // Their context may have ended before.
             let _ = self.session.streams.destroy(self.session, *key);
@@ -310,14 +324,6 @@ impl Drop for Schedule {
 }
 
 impl Node {
-    /// Whether a launch is all that it puts into its lane.
-    pub(super) fn is_one_launch(&self) -> bool {
-        let [Step::Post(written)] = &self.steps[..] else {
-            return false;
-        };
-        self.enabled && self.waits.is_empty() && written.opcode() == Opcode::Launch as u16
-    }
-
     /// Whether it can take another's parameters.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 mod server;
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +26,8 @@ pub(crate) use server::Launched;
 pub(crate) struct Shared {
     /// Every launch so far.
     pub launches: Mutex<Vec<Launched>>,
-    /// Streams, and the places up to which launches were said to come in them.
-    pub announced: Mutex<Vec<(u32, u64)>>,
+    /// The runs that there are, by number, and the data of their launches.
+    pub runs: Mutex<BTreeMap<u32, Vec<Vec<u8>>>>,
     /// Numbers of the functions that were called and are not built.
     pub not_supported: Mutex<Vec<u32>>,
     /// The contexts that were made.

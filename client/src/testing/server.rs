@@ -48,6 +48,7 @@ struct Server<'a> {
     images: HashMap<u64, Vec<u8>>,
     descriptors: HashMap<u64, Descriptor>,
     modules: HashMap<u64, (u64, u32)>,
+    runs: HashMap<u32, Vec<(Launch, Vec<u8>)>>,
     arrays: HashMap<u64, (Shape, Vec<u8>)>,
     streams: HashMap<u32, u32>,
     completed: HashMap<u32, u64>,
@@ -78,6 +79,7 @@ pub(super) fn run(
         images: HashMap::new(),
         descriptors: HashMap::new(),
         modules: HashMap::new(),
+        runs: HashMap::new(),
         arrays: HashMap::new(),
         streams: HashMap::new(),
         completed: HashMap::new(),
@@ -184,6 +186,12 @@ impl Server<'_> {
             Some(Opcode::Launch) => {
                 let launch = Launch::read(record.slots()).expect("fields");
                 self.name(&launch) == "gate" && !self.shared.gate_is_open()
+            }
+            Some(Opcode::RunLaunch) => {
+                let run = RunLaunch::read(record.slots()).expect("fields").run;
+                let mut launches = self.runs[&run].iter();
+                let waits = launches.any(|(launch, _)| self.name(launch) == "gate");
+                waits && !self.shared.gate_is_open()
             }
             _ => false,
         }
@@ -541,9 +549,24 @@ impl Operations for Server<'_> {
         Ok(())
     }
 
-    fn launches_come(&mut self, request: &LaunchesCome, _: &[u8]) -> Posted {
-        let mut announced = self.shared.announced.lock().unwrap();
-        announced.push((request.stream, request.until));
+    fn run_add(&mut self, request: &RunAdd, data: &[u8]) -> Posted {
+        let run = self.runs.entry(request.run).or_default();
+        run.push((request.launch(), data.to_vec()));
+        let mut runs = self.shared.runs.lock().unwrap();
+        runs.entry(request.run).or_default().push(data.to_vec());
+        Ok(())
+    }
+
+    fn run_destroy(&mut self, request: &RunDestroy, _: &[u8]) -> Posted {
+        self.runs.remove(&request.run).expect("a run");
+        self.shared.runs.lock().unwrap().remove(&request.run);
+        Ok(())
+    }
+
+    fn run_launch(&mut self, at: At, request: &RunLaunch, _: &[u8]) -> Posted {
+        for (launch, data) in self.runs[&request.run].clone() {
+            self.launch(at, &launch, &data)?;
+        }
         Ok(())
     }
 

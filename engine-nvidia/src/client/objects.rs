@@ -70,19 +70,16 @@ impl NvidiaClient {
             .post(at.sequence, planned.unwrap_or_else(Work::Refused))
     }
 
+    /// Checks a launch, and has its device ready for it.
     pub(super) fn plan_launch(
         &self,
-        at: At,
         request: &operations::Launch,
         data: &[u8],
-    ) -> Result<Work, CUresult> {
-        let stream = self.stream(at.stream)?;
+    ) -> Result<Launch, CUresult> {
         let module = self.module(request.module)?;
-        if !stream.context().runs_kernels_of(module.context()) {
-            return Err(CUresult::ERROR_INVALID_HANDLE);
-        }
         let mut launch = Launch::new(module, request, data)?;
-        let (device, local) = (stream.device(), module.local_bytes(request.kernel));
+        let device = module.context().device();
+        let local = module.local_bytes(request.kernel);
         if !device.local().has(local) {
             // It may take as long as kernels run.
             self.common.leave();
@@ -91,7 +88,7 @@ impl NvidiaClient {
         if self.nice != 0 {
             launch.keep_priority();
         }
-        Ok(Work::Launch(launch))
+        Ok(launch)
     }
 
     /// Ends a module, which launches that were posted before keep.

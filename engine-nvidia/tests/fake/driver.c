@@ -554,7 +554,8 @@ R cuLaunchKernel(void *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, un
 }
 
 /* Graphs are chains of kernels, and run in the context that was current when they were made. */
-struct graph { int count; long part; struct op kernels[64]; struct module *first[64], *now[64]; };
+enum { MOST = 160 };
+struct graph { int count; long part; struct op kernels[MOST]; struct module *first[MOST], *now[MOST]; };
 struct node_params { void *f; unsigned gx, gy, gz, bx, by, bz, shared; void **params, **extra, *kern, *context; };
 R cuGraphCreate(struct graph **g, unsigned f) {
     if (scarce()) return OUT_OF_MEMORY;
@@ -564,7 +565,7 @@ R cuGraphCreate(struct graph **g, unsigned f) {
 }
 R cuGraphAddKernelNode_v2(P *node, struct graph *g, P *before, size_t n, struct node_params *p) {
     if (scarce()) return OUT_OF_MEMORY;
-    if (n != (g->count ? 1 : 0) || (n && *before != (P)g->count)) return INVALID_VALUE;
+    if (g->count == MOST || n != (g->count ? 1 : 0) || (n && *before != (P)g->count)) return INVALID_VALUE;
     g->part = current_part;
     R r = kernel(&g->kernels[g->count], p->gx, p->bx, p->params, p->extra);
     g->first[g->count] = g->now[g->count] = p->f;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use cuda_abi::operations::{self, At};
-use engine::{Bound, CUresult, Granularity};
+use engine::{Bound, CUresult, Granularity, Runs};
 
 use crate::array::Array;
 use crate::context::Context;
@@ -30,6 +30,8 @@ pub(super) struct Objects {
     pub(super) held: Arc<Bound>,
     pub(super) images: HashMap<u64, Arc<Image>>,
     pub(super) modules: HashMap<u64, Arc<Module>>,
+    /// Launches as they were asked for: what they may reach is found anew each time.
+    pub(super) runs: Runs<Vec<(operations::Launch, Box<[u8]>)>>,
     pub(super) arrays: HashMap<u64, Arc<Array>>,
     /// What kernels read of them, and whose those numbers are; `true` for surfaces.
     pub(super) textures: Arc<exec::Textures>,
@@ -82,6 +84,15 @@ impl Objects {
         let stream = Stream::new(slot, priority, context, common);
         self.streams.insert(slot, stream);
         Ok(())
+    }
+
+    /// Lets go of the runs that have a module which is gone.
+    pub(super) fn forget_runs(&mut self) {
+        let Self { modules, runs, .. } = self;
+        runs.refuse(|launches| {
+            let mut launches = launches.iter();
+            launches.any(|(launch, _)| !modules.contains_key(&launch.module))
+        });
     }
 
     pub(super) fn post(&self, at: At, operation: Operation<'_>) -> Result<(), CUresult> {

@@ -117,7 +117,14 @@ impl Member {
             units,
             given: Arc::clone(&given),
         });
-        let job = Job::new(&stream, 1, context, priority, task, Piece::whole(units));
+        let job = Job::new(
+            &stream,
+            Some(1),
+            context,
+            priority,
+            task,
+            Piece::whole(units),
+        );
         let Common {
             scheduler, account, ..
         } = &*self.common;

@@ -39,6 +39,27 @@ pub fn an_illegal_address_ends_its_context_only(engine: &dyn Engine) {
     assert_eq!(guest.told.faults().len(), 1);
 }
 
+/// The first of a run that faults is the last that runs, and its fault the result of all.
+pub fn a_fault_within_a_run_is_what_comes_of_it(engine: &dyn Engine) {
+    let mut guest = Guest::new(engine);
+    let device = guest.commit(0, GRANULE);
+    guest.context(1, 0);
+    let (poke, _) = guest.module_in(1, kernels::POKE);
+    let (trap, _) = guest.module_in(1, kernels::TRAP);
+    let poke = simple_launch(poke, 1, 1);
+    guest.run_add(0, &poke, &params(&[device, 1]));
+    guest.run_add(0, &simple_launch(trap, 1, 1), &[]);
+    guest.run_add(0, &poke, &params(&[device, 2]));
+    guest.run_launch(1, 0);
+    guest.run_launch(1, 0);
+    let code = CUresult::ERROR_LAUNCH_FAILED;
+    assert_eq!(guest.wait(1), Err(code));
+    let completed = guest.told.completed(1);
+    assert_eq!(completed[..], [(1, Err(code)), (2, Err(code))]);
+    assert_eq!(guest.told.faults().len(), 1);
+    assert_eq!(guest.word(device), 1);
+}
+
 /// Kernels reach neither another client's memory nor anything else of the process, by writing or by
 /// reading; and the neighbour works on.
 pub fn a_neighbour_is_out_of_reach(engine: &dyn Engine) {

@@ -20,6 +20,7 @@ pub mod launches;
 pub mod memory;
 pub mod progress;
 pub mod rig;
+pub mod runs;
 pub mod shares;
 pub mod streams;
 
@@ -52,6 +53,8 @@ macro_rules! for_each_case {
                 attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids
                 shared_memory_beyond_the_default_must_be_asked_for
                 a_cooperative_grid_meets_at_a_barrier what_kernels_print_comes_to_their_client;
+            runs: a_run_does_what_its_launches_do_in_their_order a_run_with_something_wrong_does_nothing
+                a_run_whose_module_is_unloaded_is_none;
             progress: a_kernel_waits_for_a_copy a_kernel_waits_for_another_stream
                 a_block_waits_for_a_later_block forty_kernels_wait_in_a_ring
                 clients_share_what_endless_kernels_leave dropping_a_client_ends_its_kernels
@@ -62,7 +65,7 @@ macro_rules! for_each_case {
                 a_storm_of_shares_leaves_nothing;
             faults: an_illegal_address_ends_its_context_only a_neighbour_is_out_of_reach
                 a_trap_is_a_launch_failure a_misaligned_access_is_named
-                queued_work_fails_in_order faults_come_to_every_thread_that_makes_them;
+                queued_work_fails_in_order a_fault_within_a_run_is_what_comes_of_it faults_come_to_every_thread_that_makes_them;
         }
     };
 }

@@ -15,8 +15,8 @@ use crate::arena::GRANULE;
 use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
 use cuda_abi::descriptor::Descriptor;
 use cuda_abi::operations::{
-    At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, Space, StreamCreate,
-    StreamDestroy, Write,
+    At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, RunAdd, RunDestroy,
+    RunLaunch, Space, StreamCreate, StreamDestroy, Write,
 };
 
 /// How long a case waits for what must happen.
@@ -274,6 +274,25 @@ impl Guest {
         let at = self.at(stream);
         let result = self.client.launch(at, &request, params);
         self.taken(at, result).expect("a launch that is taken");
+    }
+
+    /// Adds a launch to a run.
+    pub fn run_add(&mut self, run: u32, launch: &Launch, data: &[u8]) {
+        let added = self.client.run_add(&RunAdd::new(run, launch), data);
+        added.expect("a run's number");
+    }
+
+    /// Forgets a run.
+    pub fn run_destroy(&mut self, run: u32) {
+        let forgotten = self.client.run_destroy(&RunDestroy { run }, &[]);
+        forgotten.expect("a run");
+    }
+
+    /// Puts a run into a stream.
+    pub fn run_launch(&mut self, stream: u32, run: u32) {
+        let at = self.at(stream);
+        let result = self.client.run_launch(at, &RunLaunch { run }, &[]);
+        self.taken(at, result).expect("a run that is taken");
     }
 
     /// Puts a launch into a stream, waits, and gives its result, whichever way it comes.

@@ -537,8 +537,16 @@ impl Client for FakeClient {
         Ok(())
     }
 
-    fn launches_come(&mut self, _: &LaunchesCome, _: &[u8]) -> Result<(), CUresult> {
+    fn run_add(&mut self, _: &RunAdd, _: &[u8]) -> Result<(), CUresult> {
         Ok(())
+    }
+
+    fn run_destroy(&mut self, _: &RunDestroy, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
+    fn run_launch(&mut self, at: At, _: &RunLaunch, _: &[u8]) -> Result<(), CUresult> {
+        self.enqueue(at, None, Ok(()))
     }
 
     fn heap_set(&mut self, _: &HeapSet, _: &[u8]) -> Result<(), CUresult> {

@@ -68,10 +68,17 @@ impl Written {
         }
     }
 
-    /// The number of its operation.
+    /// The request, if it is one of these.
     #[must_use]
-    pub const fn opcode(&self) -> u16 {
-        self.header.opcode
+    pub fn request<R: Request>(&self) -> Option<R> {
+        let is = self.header.opcode == R::OPCODE as u16;
+        is.then(|| R::read(&self.slots[..R::SLOTS]).ok()).flatten()
+    }
+
+    /// Its data.
+    #[must_use]
+    pub fn data(&self) -> &[u8] {
+        &self.data
     }
 }
 

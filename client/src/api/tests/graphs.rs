@@ -130,8 +130,28 @@ fn host_functions_are_called_in_the_order_of_their_stream_and_may_call_nothing()
     cuCtxDestroy_v2(mine).unwrap();
 }
 
+/// How many launches the runs have that store to an address, the shortest first.
+fn runs(to: u64) -> Vec<usize> {
+    // What was posted before has come when a later call has its reply.
+    cuMemFree_v2(allocate(8)).unwrap();
+    let runs = start().runs.lock().unwrap();
+    let here = runs.values();
+    let here = here.filter(|launches| launches[0].starts_with(&to.to_le_bytes()));
+    let mut lengths: Vec<_> = here.map(Vec::len).collect();
+    lengths.sort_unstable();
+    lengths
+}
+
+/// The places of the launches so far that store to an address.
+fn launched(to: u64) -> Vec<u64> {
+    let launches = start().launches.lock().unwrap();
+    let here = launches.iter();
+    let here = here.filter(|launch| launch.data.starts_with(&to.to_le_bytes()));
+    here.map(|launch| launch.sequence).collect()
+}
+
 #[test]
-fn a_graph_says_which_of_its_launches_come_together() {
+fn a_graph_that_is_launched_again_is_launched_in_runs() {
     let mine = context(0);
     let store_it = function(load(STORE), "store\0");
     let (captured, to) = (stream(CU_STREAM_NON_BLOCKING), allocate(8));
@@ -143,29 +163,87 @@ fn a_graph_says_which_of_its_launches_come_together() {
     for value in [4, 5] {
         store(store_it, captured, to, value).unwrap();
     }
-    // One alone has none to wait for.
+    // One alone is no run.
     cuMemsetD8Async(to, 0, 8, captured).unwrap();
     store(store_it, captured, to, 6).unwrap();
-    let exec = instantiate(ended(captured).unwrap());
-    for _ in 0..2 {
+    let graph = ended(captured).unwrap();
+    let exec = instantiate(graph);
+    let launch = |number: usize| {
         cuGraphLaunch(exec, captured).unwrap();
+        cuStreamSynchronize(captured).unwrap();
+        assert_eq!(self::number(to), 6);
+        assert_eq!(launched(to).len(), 6 * number);
+    };
+    launch(1);
+    assert_eq!(runs(to), [], "launched once");
+    launch(2);
+    assert_eq!(runs(to), [2, 3]);
+    launch(3);
+    let places = launched(to);
+    let [first, .., last] = places[12..] else {
+        panic!("{places:?}");
+    };
+    // Three, a fill, two, a fill, one.
+    assert_eq!((places[12..15].to_vec(), last - first), (vec![first; 3], 4));
+    // One that changes is launched node by node, and then again in runs.
+    let nodes = nodes(graph);
+    cuGraphNodeSetEnabled(exec, nodes[0], 0).unwrap();
+    assert_eq!(runs(to), [], "they are forgotten");
+    cuGraphLaunch(exec, captured).unwrap();
+    cuStreamSynchronize(captured).unwrap();
+    assert_eq!((runs(to), launched(to).len()), (vec![], 18 + 5));
+    cuGraphLaunch(exec, captured).unwrap();
+    assert_eq!(runs(to), [2, 2]);
+    cuGraphExecDestroy(exec).unwrap();
+    cuStreamSynchronize(captured).unwrap();
+    assert_eq!(launched(to).len(), 18 + 10);
+    // Whoever ends one next has those forgotten of which something was under way.
+    cuGraphExecDestroy(instantiate(graph)).unwrap();
+    let again = instantiate(graph);
+    for _ in 0..2 {
+        cuGraphLaunch(again, captured).unwrap();
     }
     cuStreamSynchronize(captured).unwrap();
-    assert_eq!(number(to), 6);
-    let shared = start();
-    let launches = shared.launches.lock().unwrap();
-    let here = launches
-        .iter()
-        .filter(|launch| launch.data.starts_with(&to.to_le_bytes()));
-    let here: Vec<_> = here
-        .map(|launch| (launch.stream, launch.sequence))
-        .collect();
-    assert_eq!(here.len(), 12);
-    let announced = shared.announced.lock().unwrap();
-    let announced = announced.iter().filter(|(stream, _)| *stream == here[0].0);
-    // The last of three and the last of two, in both launches.
-    let last: Vec<_> = announced.copied().collect();
-    assert_eq!(last, [here[2], here[4], here[8], here[10]]);
+    assert_eq!(runs(to), [2, 3], "the former ones are gone");
+    cuGraphExecDestroy(again).unwrap();
+    assert_eq!(runs(to), []);
+    cuCtxDestroy_v2(mine).unwrap();
+}
+
+#[test]
+fn a_run_ends_where_other_lanes_wait_and_begins_where_its_own_waits() {
+    let mine = context(0);
+    let store_it = function(load(STORE), "store\0");
+    let (main, side) = (
+        stream(CU_STREAM_NON_BLOCKING),
+        stream(CU_STREAM_NON_BLOCKING),
+    );
+    let (fork, join) = (event(), event());
+    let (a, b) = (allocate(8), allocate(8));
+    cuStreamBeginCapture_v2(main, THREAD).unwrap();
+    store(store_it, main, a, 1).unwrap();
+    store(store_it, main, a, 2).unwrap();
+    cuEventRecord(fork, main).unwrap();
+    cuStreamWaitEvent(side, fork, 0).unwrap();
+    for value in [3, 4, 5] {
+        store(store_it, main, a, value).unwrap();
+        store(store_it, side, b, value).unwrap();
+    }
+    cuEventRecord(join, side).unwrap();
+    cuStreamWaitEvent(main, join, 0).unwrap();
+    store(store_it, main, a, 6).unwrap();
+    store(store_it, main, a, 7).unwrap();
+    let exec = instantiate(ended(main).unwrap());
+    for _ in 0..3 {
+        cuGraphLaunch(exec, main).unwrap();
+    }
+    cuStreamSynchronize(main).unwrap();
+    assert_eq!((number(a), number(b)), (7, 5));
+    assert_eq!((launched(a).len(), launched(b).len()), (3 * 7, 3 * 3));
+    // Two before the fork and two behind the join; three on each side.
+    assert_eq!((runs(a), runs(b)), (vec![2, 2, 3], vec![3]));
+    cuGraphExecDestroy(exec).unwrap();
+    assert_eq!((runs(a), runs(b)), (vec![], vec![]));
     cuCtxDestroy_v2(mine).unwrap();
 }
 

@@ -1,0 +1,237 @@
+//! Runs: kernels of a graph that follow each other in one lane. The server keeps their launches, and launches
+//! all of a run as one operation.
+//!
+//! Owns which nodes of a schedule go together, and what the server has of them. Called by the schedule, with the
+//! executable graph's lock held. Must not know what a launch does beside.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use cuda_abi::CUresult;
+use cuda_abi::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
+use transport::session::Written;
+
+use super::lower::Step;
+use super::schedule::Node;
+use crate::session::Session;
+
+/// The runs of all of the process' graphs.
+#[derive(Debug, Default)]
+pub(crate) struct Register(Mutex<Registered>);
+
+#[derive(Debug, Default)]
+struct Registered {
+    /// Numbers from here on were never taken.
+    next: u32,
+    /// Numbers below that are free.
+    free: Vec<u32>,
+    /// Bytes that all runs take, as [`RunAdd::bytes`] says.
+    bytes: usize,
+    /// Runs that are not launched any more, each with the place where its last launch ends.
+    leaving: Vec<(Kept, (u32, u64))>,
+}
+
+/// A run that the server has.
+#[derive(Debug)]
+struct Kept {
+    number: u32,
+    bytes: usize,
+}
+
+impl Register {
+    /// Takes a number and so many bytes; `None` if there is no room for them.
+    fn take(&self, session: &Session, bytes: usize) -> Option<Kept> {
+        self.sweep(session);
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.bytes + bytes > RUN_BYTES {
+            return None;
+        }
+        let number = match state.free.pop() {
+            Some(number) => number,
+            None if state.next < RUNS => {
+                state.next += 1;
+                state.next - 1
+            }
+            None => return None,
+        };
+        state.bytes += bytes;
+        Some(Kept { number, bytes })
+    }
+
+    /// Has the server forget runs, once it has come past the end of their last launch.
+    fn leave(&self, session: &Session, runs: impl Iterator<Item = Kept>, end: (u32, u64)) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.leaving.extend(runs.map(|run| (run, end)));
+        drop(state);
+        self.sweep(session);
+    }
+
+    /// Has the server forget those of which no launch is under way.
+    fn sweep(&self, session: &Session) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_over =
+            |(_, (slot, sequence)): &mut (Kept, (u32, u64))| session.reached(*slot, *sequence);
+        let over: Vec<_> = state.leaving.extract_if(.., is_over).collect();
+        for (Kept { number, bytes }, _) in over {
+            // A session that is over has no runs.
+            let _ = session.post(&RunDestroy { run: number });
+            state.bytes -= bytes;
+            state.free.push(number);
+        }
+    }
+}
+
+/// Nodes that are launched together.
+#[derive(Debug)]
+pub(super) struct Run {
+    kept: Kept,
+    /// Where they stand in the schedule, in their order.
+    nodes: Vec<usize>,
+}
+
+impl Run {
+    /// By which the server knows it.
+    pub(super) fn number(&self) -> u32 {
+        self.kept.number
+    }
+
+    /// Where its nodes stand in the schedule, in their order.
+    pub(super) fn nodes(&self) -> &[usize] {
+        &self.nodes
+    }
+}
+
+/// What is launched at once.
+#[derive(Debug)]
+pub(super) enum Unit {
+    /// The node at this place of the schedule.
+    Node(usize),
+    Run(Run),
+}
+
+/// What a schedule launches, in its order.
+#[derive(Debug, Default)]
+pub(super) struct Units {
+    list: Vec<Unit>,
+    age: Age,
+}
+
+/// How often nodes were launched as they are: runs are made for the second launch, since whoever launches once, or
+/// changes nodes before each launch, is not to pay for them.
+#[derive(Clone, Copy, Debug, Default)]
+enum Age {
+    #[default]
+    New,
+    Launched,
+    InRuns,
+}
+
+impl Units {
+    /// All that is to be launched now.
+    ///
+    /// # Errors
+    /// The session's end.
+    pub(super) fn take(
+        &mut self,
+        session: &'static Session,
+        nodes: &[Node],
+        order: &[usize],
+    ) -> Result<&[Unit], CUresult> {
+        match self.age {
+            Age::New => {
+                self.list = order.iter().map(|&at| Unit::Node(at)).collect();
+                self.age = Age::Launched;
+            }
+            Age::Launched => {
+                let mut runs = HashMap::new();
+                let mut inside: HashSet<usize> = HashSet::new();
+                for of_run in together(nodes, order) {
+                    if let Some(run) = make(session, nodes, of_run)? {
+                        inside.extend(run.nodes.iter().skip(1));
+                        runs.insert(run.nodes[0], run);
+                    }
+                }
+                self.list
+                    .retain(|unit| !matches!(unit, Unit::Node(at) if inside.contains(at)));
+                for unit in &mut self.list {
+                    if let Unit::Node(at) = unit
+                        && let Some(run) = runs.remove(at)
+                    {
+                        *unit = Unit::Run(run);
+                    }
+                }
+                self.age = Age::InRuns;
+            }
+            Age::InRuns => {}
+        }
+        Ok(&self.list)
+    }
+
+    /// Forgets them: nodes have changed, or the schedule ends. `end` is where the last launch ends.
+    pub(super) fn forget(&mut self, session: &Session, end: Option<(u32, u64)>) {
+        let Self { list, .. } = std::mem::take(self);
+        let runs = list.into_iter().filter_map(|unit| match unit {
+            Unit::Run(run) => Some(run.kept),
+            Unit::Node(_) => None,
+        });
+        let end = end.unwrap_or((0, 0));
+        session.graphs.runs.leave(session, runs, end);
+    }
+}
+
+/// What a node launches, if a launch is all that it puts into its lane.
+fn launch_of(node: &Node) -> Option<&Written> {
+    match &node.steps[..] {
+        [Step::Post(written)] if node.enabled => {
+            written.request::<Launch>().is_some().then_some(&**written)
+        }
+        _ => None,
+    }
+}
+
+/// The nodes that can be launched together: two or more that follow each other in a lane. Only the first may wait
+/// for nodes of other lanes, and only for the last may others wait.
+fn together(nodes: &[Node], order: &[usize]) -> Vec<Vec<usize>> {
+    let awaited: HashSet<usize> = nodes.iter().flat_map(|node| &node.waits).copied().collect();
+    let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
+    let mut closed = Vec::new();
+    for &at in order {
+        let node = &nodes[at];
+        let run = open.entry(node.lane).or_default();
+        let is_launch = launch_of(node).is_some();
+        if !is_launch || !node.waits.is_empty() || run.len() == RUN_LENGTH {
+            closed.push(std::mem::take(run));
+        }
+        if is_launch {
+            run.push(at);
+        }
+        if awaited.contains(&at) {
+            closed.push(std::mem::take(run));
+        }
+    }
+    closed.extend(open.into_values());
+    closed.retain(|run| run.len() > 1);
+    closed
+}
+
+/// Gives the server a run; `None` if there is no room for it.
+fn make(
+    session: &'static Session,
+    nodes: &[Node],
+    of_run: Vec<usize>,
+) -> Result<Option<Run>, CUresult> {
+    let launches = || of_run.iter().filter_map(|&at| launch_of(&nodes[at]));
+    let bytes = launches().map(|written| RunAdd::bytes(written.data().len()));
+    let Some(kept) = session.graphs.runs.take(session, bytes.sum()) else {
+        return Ok(None);
+    };
+    for written in launches() {
+        if let Some(launch) = written.request() {
+            session.post_with(&RunAdd::new(kept.number, &launch), written.data())?;
+        }
+    }
+    Ok(Some(Run {
+        kept,
+        nodes: of_run,
+    }))
+}
