@@ -153,7 +153,7 @@ impl Client for NvidiaClient {
     }
 
     fn assist(&mut self) -> bool {
-        self.common.sign();
+        self.common.pause();
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();

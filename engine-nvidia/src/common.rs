@@ -141,7 +141,7 @@ impl Common {
 
     /// The client's own thread looks no more for now, and gives the driver no more work.
     pub(crate) fn leave(&self) {
-        self.sign();
+        self.sign(Stream::sign_now);
         if self.attended.swap(false, Ordering::AcqRel) && self.is_busy() {
             self.waker.wake();
         }
@@ -157,11 +157,17 @@ impl Common {
         lock(&self.unsigned).push(Arc::downgrade(stream));
     }
 
-    /// Signs what is not signed: nothing more comes for now.
-    pub(crate) fn sign(&self) {
-        let unsigned = std::mem::take(&mut *lock(&self.unsigned));
-        for stream in unsigned.iter().filter_map(Weak::upgrade) {
-            stream.sign_now();
+    /// Nothing more comes for now, but may in a moment: signs what is to be signed then.
+    pub(crate) fn pause(&self) {
+        self.sign(Stream::pause);
+    }
+
+    /// Has `sign` sign each stream that is not signed, or say that it does not.
+    fn sign(&self, sign: impl Fn(&Stream) -> bool) {
+        let mut unsigned = std::mem::take(&mut *lock(&self.unsigned));
+        unsigned.retain(|stream| stream.upgrade().is_some_and(|stream| !sign(&stream)));
+        if !unsigned.is_empty() {
+            lock(&self.unsigned).append(&mut unsigned);
         }
     }
 

@@ -195,6 +195,33 @@ fn a_gathered_launch_does_not_wait_for_others() {
     assert_eq!(guest.word(at), 77);
 }
 
+#[test]
+fn launches_behind_what_is_signed_are_signed_together() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, at, module) = poking(&engine);
+    // By themselves, and once there are chains.
+    for first in [0, BEFORE] {
+        burst(&mut guest, 0, module, at, 0..first);
+        assert_eq!(guest.wait(0), Ok(()));
+        controls.hold(true);
+        let before = (controls.signatures(), controls.launches().0);
+        for number in 0..40 {
+            burst(&mut guest, 0, module, at, number..number + 1);
+            guest.client.assist();
+        }
+        // The first, and what waits for as long as it may where a thread waits for a processor.
+        let signed = controls.signatures() - before.0 + controls.launches().0 - before.1;
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert!((1..20).contains(&signed), "{signed} of 40");
+        is_done_up_to(&mut guest, at, 40);
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
 /// A run of launches that each write their number to a place of their own.
 fn add(guest: &mut Guest, run: u32, module: u64, at: u64, count: u32) {
     let launch = simple_launch(module, 1, 1);
