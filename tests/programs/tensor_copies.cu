@@ -3,9 +3,10 @@
 // Boxes of tensors between global and shared memory: one to five dimensions, corners beyond every edge, steps,
 // swizzled rows, elements of one to eight bytes, NaNs for what is not there, and stores that leave what is beyond.
 //
-// A GPU copies units of 16 bytes. A corner whose innermost coordinate is at no multiple of them is an illegal instruction
-// (on an H200 a store at the 997th float of a line was), and so may be a store before the first element, which CUDA's guide
-// forbids. Behind rows that end within a unit a store may write the rest of it, so none here reaches the end of such a row.
+// A GPU copies units of 16 bytes. What was seen on an H200: a corner whose innermost coordinate is at no multiple of them is
+// an illegal instruction, for loads and stores, and so is a store that begins before the first element in any dimension; boxes
+// that are wholly beyond work. Behind rows that end within a unit a store writes the rest of it, so none here reaches the end of
+// such a row.
 #include "driver.h"
 
 #include <cuda/barrier>
