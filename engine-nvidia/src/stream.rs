@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use cuda_abi::CUresult;
 use cuda_abi::operations::{At, STREAM_DEPTH};
 use cuda_abi::types::CUstream;
+use engine::Counted;
 
 use crate::chain::{Chains, MOST_GATHERED, Signal};
 use crate::common::{Common, Polled};
@@ -478,7 +479,13 @@ impl Stream {
 
     /// Gives a part of a run that passed the gate to the driver: as the chain that the run has of its own, or
     /// as much of it as goes into one of the stream's. The rest follows when that may.
-    fn issue_run(&self, state: &mut State, sequence: u64, run: Arc<Run>, part: Range<usize>) {
+    fn issue_run(
+        &self,
+        state: &mut State,
+        sequence: u64,
+        run: Arc<Counted<Run>>,
+        part: Range<usize>,
+    ) {
         let ticket = state.ticket.wrapping_add(1);
         let Some(count) = self.issue_chain_of(state, &run, &part, ticket) else {
             return self.issue(state, sequence, Work::Run(run, part));

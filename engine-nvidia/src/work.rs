@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUevent, CUstream};
+use engine::Counted;
 
 use crate::copy::Step;
 use crate::device::Device;
@@ -22,7 +23,7 @@ use crate::sync::Handle;
 pub(crate) enum Work {
     Launch(Launch),
     /// These launches of a run.
-    Run(Arc<Run>, Range<usize>),
+    Run(Arc<Counted<Run>>, Range<usize>),
     /// A copy, a fill or a write.
     Steps(VecDeque<Step>),
     Fetch(Fetch),
@@ -46,7 +47,7 @@ pub(crate) enum After {
         kernel: u32,
     },
     /// Kernels of a run do.
-    KeepRun(Arc<Run>),
+    KeepRun(Arc<Counted<Run>>),
     /// A timed event was passed.
     Time {
         event: u32,

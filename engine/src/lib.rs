@@ -17,7 +17,7 @@ pub use cuda_abi::facts::DeviceFacts;
 use cuda_abi::operations::At;
 
 pub use bound::{Bound, Charge};
-pub use runs::Runs;
+pub use runs::{Counted, Runs};
 
 pub mod arena;
 pub mod bound;

@@ -4,6 +4,7 @@
 //! what an engine keeps of a launch, which is its own `R`.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
@@ -14,16 +15,25 @@ use crate::bound::{Bound, Charge};
 /// What one client has of runs. A run of which something was wrong is there too, as what that was.
 #[derive(Debug)]
 pub struct Runs<R> {
-    runs: BTreeMap<u32, Run<R>>,
+    runs: BTreeMap<u32, Result<Arc<Counted<R>>, CUresult>>,
     /// Within what may be held for the client.
     bound: Arc<Bound>,
 }
 
+/// A run, which counts for its client for as long as anybody has it: one that is forgotten may wait in a stream.
 #[derive(Debug)]
-struct Run<R> {
-    state: Result<Arc<R>, CUresult>,
+pub struct Counted<R> {
+    run: R,
     length: usize,
     charge: Charge,
+}
+
+impl<R> Deref for Counted<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.run
+    }
 }
 
 impl<R: Default> Runs<R> {
@@ -51,26 +61,28 @@ impl<R: Default> Runs<R> {
         if number >= RUNS {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        let run = self.runs.entry(number).or_insert_with(|| Run {
-            state: Ok(Arc::default()),
-            length: 0,
-            charge: Charge::new(Arc::clone(&self.bound)),
+        let state = self.runs.entry(number).or_insert_with(|| {
+            Ok(Arc::new(Counted {
+                run: R::default(),
+                length: 0,
+                charge: Charge::new(Arc::clone(&self.bound)),
+            }))
         });
-        let Ok(state) = &mut run.state else {
+        let Ok(counted) = state else {
             return Ok(());
         };
-        let added = match Arc::get_mut(state) {
-            None => Err(CUresult::ERROR_INVALID_VALUE),
-            Some(_) if run.length == RUN_LENGTH => Err(CUresult::ERROR_INVALID_VALUE),
-            Some(_) if !run.charge.grow(RunAdd::bytes(data) as u64) => {
-                Err(CUresult::ERROR_OUT_OF_MEMORY)
-            }
-            Some(state) => add(state),
-        };
-        run.length += 1;
+        let added = Arc::get_mut(counted)
+            .filter(|counted| counted.length < RUN_LENGTH)
+            .ok_or(CUresult::ERROR_INVALID_VALUE)
+            .and_then(|counted| {
+                counted.length += 1;
+                match counted.charge.grow(RunAdd::bytes(data) as u64) {
+                    true => add(&mut counted.run),
+                    false => Err(CUresult::ERROR_OUT_OF_MEMORY),
+                }
+            });
         if let Err(code) = added {
-            run.state = Err(code);
-            run.charge.shrink_to(0);
+            *state = Err(code);
         }
         Ok(())
     }
@@ -79,9 +91,9 @@ impl<R: Default> Runs<R> {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE if there is none, and what was wrong with a launch of it.
-    pub fn get(&self, number: u32) -> Result<&Arc<R>, CUresult> {
-        let run = self.runs.get(&number);
-        let state = &run.ok_or(CUresult::ERROR_INVALID_HANDLE)?.state;
+    pub fn get(&self, number: u32) -> Result<&Arc<Counted<R>>, CUresult> {
+        let state = self.runs.get(&number);
+        let state = state.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         state.as_ref().map_err(|code| *code)
     }
 
@@ -97,10 +109,9 @@ impl<R: Default> Runs<R> {
     /// Lets go of the runs that have something which is gone, as of a module. To launch them is
     /// CUDA_ERROR_INVALID_HANDLE.
     pub fn refuse(&mut self, is_gone: impl Fn(&R) -> bool) {
-        for run in self.runs.values_mut() {
-            if run.state.as_ref().is_ok_and(|state| is_gone(state)) {
-                run.state = Err(CUresult::ERROR_INVALID_HANDLE);
-                run.charge.shrink_to(0);
+        for state in self.runs.values_mut() {
+            if state.as_ref().is_ok_and(|counted| is_gone(counted)) {
+                *state = Err(CUresult::ERROR_INVALID_HANDLE);
             }
         }
     }
@@ -121,18 +132,25 @@ mod tests {
         }
     }
 
+    fn wrong_with(runs: &Runs<Vec<u32>>, number: u32) -> CUresult {
+        runs.get(number).expect_err("something wrong")
+    }
+
     #[test]
     fn a_run_has_what_was_added_until_it_is_forgotten() {
         let mut runs = runs(1 << 20);
         for value in [1, 2, 3] {
             runs.add(7, 8, push(value)).unwrap();
         }
-        assert_eq!(**runs.get(7).unwrap(), [1, 2, 3]);
+        assert_eq!(***runs.get(7).unwrap(), [1, 2, 3]);
         let invalid = CUresult::ERROR_INVALID_HANDLE;
-        assert_eq!(runs.get(8), Err(invalid));
+        assert_eq!(wrong_with(&runs, 8), invalid);
         assert_eq!(runs.add(RUNS, 8, push(1)), Err(invalid));
         assert_eq!(runs.remove(7), Ok(()));
-        assert_eq!((runs.remove(7), runs.get(7)), (Err(invalid), Err(invalid)));
+        assert_eq!(
+            (runs.remove(7), wrong_with(&runs, 7)),
+            (Err(invalid), invalid)
+        );
         assert_eq!(runs.bound.taken(), 0);
     }
 
@@ -143,17 +161,24 @@ mod tests {
         let wrong = CUresult::ERROR_INVALID_IMAGE;
         runs.add(0, 8, |_| Err(wrong)).unwrap();
         runs.add(0, 8, push(2)).unwrap();
-        assert_eq!(runs.get(0), Err(wrong));
+        assert_eq!(wrong_with(&runs, 0), wrong);
         for value in 0..=RUN_LENGTH as u32 {
             runs.add(1, 8, push(value)).unwrap();
         }
-        assert_eq!(runs.get(1), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(wrong_with(&runs, 1), CUresult::ERROR_INVALID_VALUE);
         // One that is being launched.
         runs.add(2, 8, push(1)).unwrap();
         let launched = Arc::clone(runs.get(2).unwrap());
         runs.add(2, 8, push(2)).unwrap();
-        assert_eq!(runs.get(2), Err(CUresult::ERROR_INVALID_VALUE));
-        assert_eq!((&launched[..], runs.bound.taken()), (&[1][..], 0));
+        assert_eq!(wrong_with(&runs, 2), CUresult::ERROR_INVALID_VALUE);
+        // It counts until that is over.
+        assert_eq!(runs.remove(2), Ok(()));
+        assert_eq!(
+            (&launched[..], runs.bound.taken()),
+            (&[1][..], RunAdd::bytes(8) as u64)
+        );
+        drop(launched);
+        assert_eq!(runs.bound.taken(), 0);
     }
 
     #[test]
@@ -163,10 +188,10 @@ mod tests {
         for number in 0..3 {
             tight.add(number, 4096, push(1)).unwrap();
         }
-        let full = Err(CUresult::ERROR_OUT_OF_MEMORY);
-        assert_eq!(tight.get(2).map(drop), full);
+        let full = CUresult::ERROR_OUT_OF_MEMORY;
+        assert_eq!(wrong_with(&tight, 2), full);
         tight.refuse(|launches| launches == &[1]);
-        assert_eq!(tight.get(0), Err(CUresult::ERROR_INVALID_HANDLE));
+        assert_eq!(wrong_with(&tight, 0), CUresult::ERROR_INVALID_HANDLE);
         assert_eq!(tight.bound.taken(), 0);
         // And no client has more than this.
         let mut wide = runs(u64::MAX);
@@ -175,6 +200,6 @@ mod tests {
             wide.add((number / RUN_LENGTH) as u32, 4096, push(1))
                 .unwrap();
         }
-        assert_eq!(wide.get((fit / RUN_LENGTH) as u32).map(drop), full);
+        assert_eq!(wrong_with(&wide, (fit / RUN_LENGTH) as u32), full);
     }
 }
