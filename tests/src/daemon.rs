@@ -1,6 +1,7 @@
 //! A daemon for one test, in a folder of its own, and programs run under it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -261,10 +262,19 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
 
 /// Runs a command to its end and returns its output; its failure is the test's.
 pub fn succeed(command: &mut Command) -> String {
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .expect("the program starts");
+    let deadline = Instant::now() + PATIENCE;
+    let output = loop {
+        match command.stdin(Stdio::null()).output() {
+            // A program that this test has just written, while another test's thread was between fork and exec and so
+            // has it open for writing too.
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            output => break output.expect("the program starts"),
+        }
+    };
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
