@@ -13,6 +13,14 @@ use engine_nvidia::NvidiaEngine;
 /// Launches after which a stream has chains.
 const BEFORE: u32 = 64;
 
+/// A fake driver with these settings, an engine over it, and what is seen of both.
+fn driver(settings: &[&str]) -> (Fake, NvidiaEngine, Controls) {
+    let fake = Fake::new(settings);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    (fake, engine, controls)
+}
+
 /// A client, its memory and its module.
 fn poking(engine: &NvidiaEngine) -> (Guest, u64, u64) {
     let mut guest = Guest::new(engine);
@@ -46,9 +54,7 @@ fn is_done_up_to(guest: &mut Guest, at: u64, count: u32) {
 
 #[test]
 fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = chaining(&engine);
     assert_eq!(controls.launches(), (0, i64::from(BEFORE)));
     // All of these are with the driver, or here, before any runs.
@@ -103,9 +109,7 @@ fn what_the_driver_refuses_in_a_graph_is_refused_by_itself() {
 
 #[test]
 fn a_chain_stays_in_the_part_that_its_client_has_now() {
-    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040", "GREEN"]);
     let mut guest = Guest::with_share(&engine, Share::of(50.0));
     guest.context(0, 0);
     let at = guest.commit(0, GRANULE);
@@ -130,9 +134,7 @@ fn a_chain_stays_in_the_part_that_its_client_has_now() {
 
 #[test]
 fn a_chain_of_a_module_that_has_gone_is_made_anew() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, first) = poking(&engine);
     let second = guest.module(PTX);
     // The first module's chains, then the second's in the same ones, and the other way round.
@@ -162,9 +164,7 @@ fn a_chain_of_a_module_that_has_gone_is_made_anew() {
 
 #[test]
 fn streams_beyond_a_clients_room_do_without_chains() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = poking(&engine);
     for stream in 40..60 {
         guest.stream(stream);
@@ -197,9 +197,7 @@ fn a_gathered_launch_does_not_wait_for_others() {
 
 #[test]
 fn launches_behind_what_is_signed_are_signed_together() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = poking(&engine);
     // By themselves, and once there are chains.
     for first in [0, BEFORE] {
@@ -241,9 +239,7 @@ fn run(guest: &mut Guest, stream: u32, run: u32, at: u64, count: u32) {
 
 #[test]
 fn a_run_is_one_graph_of_which_only_the_signal_is_changed() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = chaining(&engine);
     add(&mut guest, 0, module, at, 100);
     guest.stream(40);
@@ -266,9 +262,7 @@ fn a_run_is_one_graph_of_which_only_the_signal_is_changed() {
 
 #[test]
 fn a_run_stays_in_the_part_that_its_client_has_now() {
-    let fake = Fake::new(&["VERSION=12040", "GREEN"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040", "GREEN"]);
     let mut guest = Guest::with_share(&engine, Share::of(50.0));
     guest.context(0, 0);
     let at = guest.commit(0, GRANULE);
@@ -290,9 +284,7 @@ fn a_run_stays_in_the_part_that_its_client_has_now() {
 
 #[test]
 fn a_run_of_kernels_that_were_never_launched_goes_one_by_one() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = poking(&engine);
     add(&mut guest, 0, module, at, 20);
     run(&mut guest, 0, 0, at, 20);
@@ -313,9 +305,7 @@ fn a_run_of_kernels_that_were_never_launched_goes_one_by_one() {
 
 #[test]
 fn a_run_holds_no_module_that_was_unloaded() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, _) = chaining(&engine);
     for round in 0..6 {
         let module = guest.module(PTX);
@@ -337,9 +327,7 @@ fn a_run_holds_no_module_that_was_unloaded() {
 
 #[test]
 fn runs_beyond_a_clients_room_go_in_the_streams_chains() {
-    let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
-    let controls = Controls::of(&fake);
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
     let (mut guest, at, module) = chaining(&engine);
     // Twenty of a hundred and twenty, at places of their own, round after round.
     for number in 0..20 {
