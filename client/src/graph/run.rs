@@ -9,7 +9,6 @@ use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
-use transport::session::Written;
 
 use super::lower::Step;
 use super::schedule::Node;
@@ -179,12 +178,10 @@ impl Units {
     }
 }
 
-/// What a node launches, if a launch is all that it puts into its lane.
-fn launch_of(node: &Node) -> Option<&Written> {
+/// What a node launches, and with what data, if a launch is all that it puts into its lane.
+fn launch_of(node: &Node) -> Option<(Launch, &[u8])> {
     match &node.steps[..] {
-        [Step::Post(written)] if node.enabled => {
-            written.request::<Launch>().is_some().then_some(&**written)
-        }
+        [Step::Post(written)] if node.enabled => Some((written.request()?, written.data())),
         _ => None,
     }
 }
@@ -221,14 +218,12 @@ fn make(
     of_run: Vec<usize>,
 ) -> Result<Option<Run>, CUresult> {
     let launches = || of_run.iter().filter_map(|&at| launch_of(&nodes[at]));
-    let bytes = launches().map(|written| RunAdd::bytes(written.data().len()));
+    let bytes = launches().map(|(_, data)| RunAdd::bytes(data.len()));
     let Some(kept) = session.graphs.runs.take(session, bytes.sum()) else {
         return Ok(None);
     };
-    for written in launches() {
-        if let Some(launch) = written.request() {
-            session.post_with(&RunAdd::new(kept.number, &launch), written.data())?;
-        }
+    for (launch, data) in launches() {
+        session.post_with(&RunAdd::new(kept.number, &launch), data)?;
     }
     Ok(Some(Run {
         kept,
