@@ -192,17 +192,8 @@ impl Chains {
                 })?;
                 return Ok(length);
             }
-            if self.common.nodes.take(length + 1) {
-                let chain = device.within(home, |driver| {
-                    let chain = Chain::new(driver, mark, launches.iter_mut(), signal)?;
-                    chain
-                        .launch(driver, stream)
-                        .inspect_err(|_| chain.destroy(driver))?;
-                    Ok(chain)
-                });
-                if chain.is_err() {
-                    self.common.nodes.give(length + 1);
-                }
+            let room = &self.common.nodes;
+            if let Some(chain) = Chain::first((&device, home), room, stream, launches, signal) {
                 *made = Some(chain?);
                 return Ok(length);
             }
@@ -220,14 +211,34 @@ impl Drop for Chains {
 }
 
 impl Chain {
+    /// Makes a chain of these launches in the context `home`, and gives it to the driver. `None` if there is no
+    /// room for its nodes, or can be no chains; what was made is to [end](Self::end) in the same room.
+    pub(crate) fn first(
+        (device, home): (&Device, Handle<CUcontext>),
+        room: &Room,
+        stream: CUstream,
+        launches: &mut [Launch],
+        signal: Signal,
+    ) -> Option<Result<Self, CUresult>> {
+        let mark = device.mark()?;
+        let nodes = launches.len() + 1;
+        if !room.take(nodes) {
+            return None;
+        }
+        let chain = device.within(home, |driver| {
+            let chain = Self::new(driver, mark, launches, signal)?;
+            let launched = chain.launch(driver, stream);
+            launched.inspect_err(|_| chain.destroy(driver))?;
+            Ok(chain)
+        });
+        Some(chain.inspect_err(|_| room.give(nodes)))
+    }
+
     /// Makes the graph of these launches, in the current context.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub(crate) fn new<'a>(
+    fn new(
         driver: &Driver,
         mark: &Mark,
-        launches: impl ExactSizeIterator<Item = &'a mut Launch>,
+        launches: &mut [Launch],
         signal: Signal,
     ) -> Result<Self, CUresult> {
         let mut graph = CUgraph::NULL;
@@ -245,11 +256,11 @@ impl Chain {
         Ok(chain)
     }
 
-    fn fill<'a>(
+    fn fill(
         &mut self,
         driver: &Driver,
         mark: &Mark,
-        launches: impl Iterator<Item = &'a mut Launch>,
+        launches: &mut [Launch],
         signal: Signal,
     ) -> Result<(), CUresult> {
         for launch in launches {
@@ -344,7 +355,7 @@ impl Chain {
         }
     }
 
-    pub(crate) fn destroy(&self, driver: &Driver) {
+    fn destroy(&self, driver: &Driver) {
         // SAFETY: ours, and destroyed once. What still runs of it, the driver keeps.
         unsafe {
             if !self.executable.0.is_null() {

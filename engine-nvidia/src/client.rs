@@ -153,7 +153,7 @@ impl Client for NvidiaClient {
     }
 
     fn assist(&mut self) -> bool {
-        self.common.pause();
+        self.common.pause(false);
         self.memory.tidy();
         if !self.leaving.is_empty() && self.memory.looks_are_over() {
             self.leaving.clear();
@@ -282,7 +282,7 @@ impl Client for NvidiaClient {
         for (_, module) in gone {
             self.forget(module);
         }
-        self.runs.refuse(|run| run.modules().any(of_context));
+        self.runs.refuse(|run| run.modules().iter().any(of_context));
         self.textures
             .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
         self.arrays
@@ -416,7 +416,7 @@ impl Client for NvidiaClient {
     ) -> Result<(), CUresult> {
         let module = self.modules.remove(&request.module);
         self.runs.refuse(|run| {
-            let mut modules = run.modules();
+            let mut modules = run.modules().iter();
             modules.any(|of| {
                 module
                     .as_ref()
@@ -469,7 +469,8 @@ impl Client for NvidiaClient {
     }
 
     fn run_add(&mut self, request: &operations::RunAdd, data: &[u8]) -> Result<(), CUresult> {
-        let launch = self.plan_launch(&request.launch(), data);
+        let module = self.module(request.module);
+        let launch = module.and_then(|module| self.plan_launch(module, &request.launch(), data));
         self.runs.add(request.run, data.len(), |run| {
             run.add(launch?);
             Ok(())
@@ -516,13 +517,12 @@ impl Client for NvidiaClient {
         data: &[u8],
     ) -> Result<(), CUresult> {
         let context = self.stream(at.stream)?.context();
-        let runs_here = self
-            .module(request.module)
-            .is_ok_and(|module| context.runs_kernels_of(module.context()));
-        let launch = match runs_here {
-            true => self.plan_launch(request, data),
-            false => Err(CUresult::ERROR_INVALID_HANDLE),
-        };
+        let module = self.module(request.module);
+        let module = module.and_then(|module| {
+            let fits = context.runs_kernels_of(module.context());
+            fits.then_some(module).ok_or(CUresult::ERROR_INVALID_HANDLE)
+        });
+        let launch = module.and_then(|module| self.plan_launch(module, request, data));
         self.post(at, launch.map(Work::Launch))
     }
 

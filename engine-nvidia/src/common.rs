@@ -141,7 +141,7 @@ impl Common {
 
     /// The client's own thread looks no more for now, and gives the driver no more work.
     pub(crate) fn leave(&self) {
-        self.sign(Stream::sign_now);
+        self.pause(true);
         if self.attended.swap(false, Ordering::AcqRel) && self.is_busy() {
             self.waker.wake();
         }
@@ -157,15 +157,13 @@ impl Common {
         lock(&self.unsigned).push(Arc::downgrade(stream));
     }
 
-    /// Nothing more comes for now, but may in a moment: signs what is to be signed then.
-    pub(crate) fn pause(&self) {
-        self.sign(Stream::pause);
-    }
-
-    /// Has `sign` sign each stream that is not signed, or say that it does not.
-    fn sign(&self, sign: impl Fn(&Stream) -> bool) {
+    /// Nothing more comes for now, or `for_long`: see [`Stream::pause`].
+    pub(crate) fn pause(&self, for_long: bool) {
         let mut unsigned = std::mem::take(&mut *lock(&self.unsigned));
-        unsigned.retain(|stream| stream.upgrade().is_some_and(|stream| !sign(&stream)));
+        unsigned.retain(|stream| {
+            let stream = stream.upgrade();
+            stream.is_some_and(|stream| !stream.pause(for_long))
+        });
         if !unsigned.is_empty() {
             lock(&self.unsigned).append(&mut unsigned);
         }

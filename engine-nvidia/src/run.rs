@@ -27,6 +27,8 @@ pub(crate) struct Run {
     /// Goes before the launches, which keep the modules of its nodes.
     kept: Mutex<Kept>,
     launches: Vec<Launch>,
+    /// Those that have its kernels, each once: they are looked at whenever it is launched and has ended.
+    modules: Vec<Arc<Module>>,
     kind: Kind,
 }
 
@@ -37,7 +39,7 @@ enum Kept {
     #[default]
     Nothing,
     Chain(RunChain),
-    /// Nothing: it was refused, or there is no room.
+    /// Nothing: it was refused.
     Refused,
 }
 
@@ -62,6 +64,10 @@ impl Run {
     /// Adds a launch behind the others.
     pub(crate) fn add(&mut self, launch: Launch) {
         self.kind = self.kind.then(launch.kind());
+        let has = |module: &Arc<Module>| Arc::ptr_eq(module, launch.module());
+        if !self.modules.iter().any(has) {
+            self.modules.push(Arc::clone(launch.module()));
+        }
         self.launches.push(launch);
     }
 
@@ -75,20 +81,20 @@ impl Run {
         self.kind
     }
 
-    /// The modules that have its kernels, some more than once.
-    pub(crate) fn modules(&self) -> impl Iterator<Item = &Arc<Module>> {
-        self.launches.iter().map(Launch::module)
+    /// The modules that have its kernels.
+    pub(crate) fn modules(&self) -> &[Arc<Module>] {
+        &self.modules
     }
 
     /// Whether kernels of it may print.
     pub(crate) fn prints(&self) -> bool {
-        self.modules().any(|module| module.ring().is_some())
+        self.modules.iter().any(|module| module.ring().is_some())
     }
 
     /// Whether its kernels can run in streams of a context.
     pub(crate) fn is_for(&self, context: &Context) -> bool {
-        self.modules()
-            .all(|module| context.runs_kernels_of(module.context()))
+        let mut modules = self.modules.iter();
+        modules.all(|module| context.runs_kernels_of(module.context()))
     }
 
     /// Gives all of it to the driver as one chain, and has the GPU give the signal. The device's context is
@@ -118,21 +124,8 @@ impl Run {
                 if !self.launches.iter().all(Launch::is_known_and_plain) {
                     return None;
                 }
-                let nodes = self.launches.len() + 1;
-                if !common.run_nodes.take(nodes) {
-                    return None;
-                }
-                let mut launches = self.launches.clone();
-                let made = device.within(home, |driver| {
-                    let chain = Chain::new(driver, mark, launches.iter_mut(), signal)?;
-                    chain
-                        .launch(driver, stream)
-                        .inspect_err(|_| chain.destroy(driver))?;
-                    Ok(chain)
-                });
-                if made.is_err() {
-                    common.run_nodes.give(nodes);
-                }
+                let (room, mut launches) = (&common.run_nodes, self.launches.clone());
+                let made = Chain::first((device, home), room, stream, &mut launches, signal)?;
                 made.map(|chain| {
                     *kept = Kept::Chain(RunChain {
                         chain,

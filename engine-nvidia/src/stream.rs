@@ -152,7 +152,7 @@ impl Issued {
     fn drain(&self, common: &Common) {
         match &self.after {
             After::Keep { module, .. } => common.drain(module),
-            After::KeepRun(run) => run.modules().for_each(|module| common.drain(module)),
+            After::KeepRun(run) => run.modules().iter().for_each(|module| common.drain(module)),
             _ => {}
         }
     }
@@ -322,31 +322,21 @@ impl Stream {
             && self.context.pass_gate()
     }
 
-    /// Signs what is not signed yet. Says so.
-    pub(crate) fn sign_now(&self) -> bool {
+    /// Nothing more comes for now, or `for_long`: signs what is to be signed then, and says whether that is all.
+    /// As long as the GPU has not come as far as what is signed, and somebody looks, the rest need not be: the GPU is
+    /// done with all that is before a signature before it begins with what is behind it, which costs each kernel
+    /// about 2 us that would follow at once.
+    pub(crate) fn pause(&self, for_long: bool) -> bool {
         let mut state = lock(&self.state);
         if !state.is_fetching() {
-            self.sign_rest(&mut state);
+            if for_long || has_come_to(self.word.load(), state.ticket) {
+                self.sign_rest(&mut state);
+            } else {
+                self.issue_gathered(&mut state, true);
+            }
         }
         self.note(&state);
-        true
-    }
-
-    /// Nothing more comes for now. As long as the GPU has not come as far as what is signed, the rest need not
-    /// be: the GPU is done with all that is before a signature before it begins with what is behind it, which
-    /// costs each kernel about 2 us that would follow at once. Says whether all is signed.
-    pub(crate) fn pause(&self) -> bool {
-        let mut state = lock(&self.state);
-        if state.is_fetching() {
-            return true;
-        }
-        if has_come_to(self.word.load(), state.ticket) {
-            self.sign_rest(&mut state);
-        } else {
-            self.issue_gathered(&mut state, true);
-        }
-        self.note(&state);
-        state.unsigned == 0
+        for_long || state.is_fetching() || state.unsigned == 0
     }
 
     fn sign_rest(&self, state: &mut State) {
@@ -443,17 +433,17 @@ impl Stream {
                 word: self.word.address(),
                 ticket,
             };
-            let issued = match launches[..] {
-                [..] if followed && launches.len() < FEW => None,
-                _ => self
-                    .context
+            let issued = if followed && launches.len() < FEW {
+                None
+            } else {
+                self.context
                     .check()
                     .and_then(|()| self.device().enter())
                     .and_then(|driver| {
                         self.wait_until_cleared(driver, state)?;
                         state.chains.issue(state.raw.0, &mut launches, signal)
                     })
-                    .ok(),
+                    .ok()
             };
             let Some(count) = issued else {
                 for (sequence, launch) in sequences.drain(..).zip(launches.drain(..)) {
@@ -536,12 +526,12 @@ impl Stream {
         }
         let room = depth.saturating_sub(state.commands).max(1);
         let count = part.len().min(room).min(MOST_GATHERED);
-        let mut launches = run.launches().get(part.start..part.start + count)?.to_vec();
+        let launches = run.launches().get(part.start..part.start + count)?;
         if !launches.iter().all(Launch::is_known_and_plain) {
             return None;
         }
-        let stream = state.raw.0;
-        state.chains.issue(stream, &mut launches, signal).ok()
+        let (stream, launches) = (state.raw.0, &mut launches.to_vec());
+        state.chains.issue(stream, launches, signal).ok()
     }
 
     /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
@@ -797,7 +787,10 @@ impl Stream {
                 self.common.drain(&module);
                 drop(module);
             }
-            After::KeepRun(run) => run.modules().for_each(|module| self.common.drain(module)),
+            After::KeepRun(run) => run
+                .modules()
+                .iter()
+                .for_each(|module| self.common.drain(module)),
             After::Time { event, raw } => {
                 let time = self
                     .device()

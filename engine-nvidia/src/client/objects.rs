@@ -70,13 +70,13 @@ impl NvidiaClient {
             .post(at.sequence, planned.unwrap_or_else(Work::Refused))
     }
 
-    /// Checks a launch, and has its device ready for it.
+    /// Checks a launch of a module's kernel, and has its device ready for it.
     pub(super) fn plan_launch(
         &self,
+        module: &Arc<Module>,
         request: &operations::Launch,
         data: &[u8],
     ) -> Result<Launch, CUresult> {
-        let module = self.module(request.module)?;
         let mut launch = Launch::new(module, request, data)?;
         let device = module.context().device();
         let local = module.local_bytes(request.kernel);
