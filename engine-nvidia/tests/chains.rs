@@ -16,7 +16,7 @@ const BEFORE: u32 = 64;
 /// A fake driver with these settings, an engine over it, and what is seen of both.
 fn driver(settings: &[&str]) -> (Fake, NvidiaEngine, Controls) {
     let fake = Fake::new(settings);
-    let engine = fake.open().unwrap();
+    let engine = fake.open().expect("an engine over the fake driver");
     let controls = Controls::of(&fake);
     (fake, engine, controls)
 }
