@@ -278,16 +278,42 @@ impl SoftwareModes {
         self.directory.join("compute-modes.json")
     }
 
-    fn all(&self) -> BTreeMap<String, u32> {
-        let text = std::fs::read(self.file()).unwrap_or_default();
-        serde_json::from_slice(&text).unwrap_or_default()
+    /// The modes that were set; none where there is no file.
+    fn all(&self) -> Result<BTreeMap<String, u32>, String> {
+        let path = self.file();
+        let Some(text) = own_files::read(&path)? else {
+            return Ok(BTreeMap::new());
+        };
+        let not_modes = |why: &dyn std::fmt::Display| {
+            format!(
+                "{} holds no compute modes: {why}; remove it, and all devices are in DEFAULT mode",
+                path.display()
+            )
+        };
+        let all: BTreeMap<String, u32> =
+            serde_json::from_str(&text).map_err(|error| not_modes(&error))?;
+        let known = |mode: u32| NAMES.iter().any(|(_, number)| *number == mode);
+        match all.iter().find(|(_, mode)| !known(**mode)) {
+            Some((device, mode)) => Err(not_modes(&format_args!(
+                "device {device} cannot be in mode {mode}"
+            ))),
+            None => Ok(all),
+        }
     }
 
     /// A device's mode; DEFAULT where nobody has set one.
+    ///
+    /// # Errors
+    /// In words, when the modes cannot be read: then nobody knows whether the device is for everybody.
+    pub fn get(&self, device: u32) -> Result<u32, String> {
+        let all = self.all()?;
+        Ok(all.get(&device.to_string()).copied().unwrap_or(DEFAULT))
+    }
+
+    /// The mode that holds for a device: while none can be read, nobody gets a context.
     #[must_use]
-    pub fn get(&self, device: u32) -> u32 {
-        let all = self.all();
-        all.get(&device.to_string()).copied().unwrap_or(DEFAULT)
+    pub fn in_force(&self, device: u32) -> u32 {
+        self.get(device).unwrap_or(PROHIBITED)
     }
 
     fn lock_file(&self, device: &str) -> PathBuf {
@@ -314,7 +340,7 @@ impl SoftwareModes {
 
 impl DeviceModes for SoftwareModes {
     fn modes(&self) -> Result<Vec<(String, u32)>, String> {
-        let all = self.all();
+        let all = self.all()?;
         let mode = |device: &str| all.get(device).copied().unwrap_or(DEFAULT);
         let each = self.devices.iter().map(u32::to_string);
         Ok(each
@@ -335,7 +361,7 @@ impl DeviceModes for SoftwareModes {
         let lock = self.lock_file(device);
         // Whoever can read it can take the device, as with a card.
         own_files::append(&lock).map_err(|error| failed(&lock, error))?;
-        let mut all = self.all();
+        let mut all = self.all()?;
         match mode {
             DEFAULT => all.remove(device),
             _ => all.insert(device.to_owned(), mode),
@@ -459,7 +485,7 @@ mod tests {
         };
         assert_eq!(modes.modes(), Ok(vec![("0".to_owned(), DEFAULT)]));
         modes.set("0", EXCLUSIVE_PROCESS).unwrap();
-        assert_eq!(modes.get(0), EXCLUSIVE_PROCESS);
+        assert_eq!(modes.get(0), Ok(EXCLUSIVE_PROCESS));
         let taken = modes.take(0).unwrap();
         assert!(taken.is_some() && modes.take(0).unwrap().is_none());
         drop(taken);
@@ -470,7 +496,36 @@ mod tests {
             "a card is no such device"
         );
         modes.set("0", DEFAULT).unwrap();
-        assert_eq!(modes.get(0), DEFAULT);
+        assert_eq!(modes.get(0), Ok(DEFAULT));
+    }
+
+    #[test]
+    fn modes_that_cannot_be_read_are_not_taken_for_the_default() {
+        let root = tempfile::tempdir().unwrap();
+        let modes = SoftwareModes {
+            directory: root.path().to_owned(),
+            devices: vec![0, 1],
+        };
+        modes.set("0", EXCLUSIVE_PROCESS).unwrap();
+        let unreadable = |what: &str| {
+            let error = modes.get(1).unwrap_err();
+            assert!(error.contains("compute-modes.json"), "{what}: {error}");
+            assert_eq!(modes.in_force(1), PROHIBITED, "{what}");
+            assert_eq!(modes.modes(), Err(error.clone()), "{what}");
+            // What others have set is not lost to who sets another's.
+            assert_eq!(modes.set("1", DEFAULT), Err(error), "{what}");
+        };
+        for text in ["", "{", "[]", r#"{"0": 7}"#, r#"{"0": -1}"#, "\u{fffd}"] {
+            std::fs::write(modes.file(), text).unwrap();
+            unreadable(text);
+        }
+        std::fs::write(modes.file(), [0xff]).unwrap();
+        unreadable("no text");
+        std::fs::remove_file(modes.file()).unwrap();
+        std::fs::create_dir(modes.file()).unwrap();
+        unreadable("a directory");
+        std::fs::remove_dir(modes.file()).unwrap();
+        assert_eq!(modes.in_force(1), DEFAULT);
     }
 
     #[test]

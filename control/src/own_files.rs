@@ -311,6 +311,21 @@ pub(crate) fn read_own(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
+/// What is in a file that [`write`] wrote for others to read, if it is there.
+///
+/// # Errors
+/// In words, with the path.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
+    let mut text = String::new();
+    let read = open_in_place(path, File::options().read(true))
+        .and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("cannot read {}: {error}", path.display())),
+    }
+}
+
 /// That a file is not what a daemon of this user's wrote.
 pub(crate) fn unbelievable(path: &Path) -> String {
     format!(

@@ -312,7 +312,7 @@ impl Daemon {
             view.devices.push(ViewedDevice {
                 device: device.clone(),
                 software: is_software,
-                mode: is_software.then(|| SoftwareModes::new(Vec::new()).get(device.pci[2])),
+                mode: is_software.then(|| SoftwareModes::new(Vec::new()).in_force(device.pci[2])),
                 total,
                 used,
                 free,

@@ -10,11 +10,11 @@ use anyhow::{Context, Result, bail};
 use control::compute_mode::{self, DeviceModes, SoftwareModes};
 use control::log::{About, Role};
 use control::size_in_bytes;
-use engine::{CUresult, DeviceFacts, Engine};
+use engine::{DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
 use engine_soft::{Config, SoftEngine};
 use sandbox::Profile;
-use server::Gate;
+use server::{Closed, Gate};
 
 use crate::confinement::Confinement;
 
@@ -282,23 +282,20 @@ impl SoftwareGate {
 
 impl Gate for SoftwareGate {
     fn mode(&self, device: u32) -> u32 {
-        self.modes.get(self.number(device))
+        self.modes.in_force(self.number(device))
     }
 
-    fn open(&self, device: u32) -> Result<(), CUresult> {
+    fn open(&self, device: u32) -> Result<(), Closed> {
         let device = self.number(device);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.modes.get(device) {
-            compute_mode::PROHIBITED => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
+        match self.modes.get(device).map_err(Closed::Unknown)? {
+            compute_mode::PROHIBITED => Err(Closed::ByMode),
             compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(&device) => {
-                match self.modes.take(device) {
-                    Ok(Some(lock)) => {
-                        taken.insert(device, lock);
-                        Ok(())
-                    }
-                    // Another process has it, or it cannot be had by anybody.
-                    Ok(None) | Err(_) => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
-                }
+                // Nobody has it whose lock cannot be opened.
+                let lock = self.modes.take(device).map_err(Closed::Unknown)?;
+                // Another process has it.
+                taken.insert(device, lock.ok_or(Closed::ByMode)?);
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -2,8 +2,6 @@
 
 use std::fmt::Debug;
 
-use cuda_abi::CUresult;
-
 /// Says who may have contexts on devices, by their ordinals.
 pub trait Gate: Send + Sync + Debug {
     /// A device's CUcomputemode, as its clients are told.
@@ -12,8 +10,17 @@ pub trait Gate: Send + Sync + Debug {
     /// Asks before a context is made, each time.
     ///
     /// # Errors
-    /// CUDA_ERROR_DEVICE_UNAVAILABLE when the mode forbids it.
-    fn open(&self, device: u32) -> Result<(), CUresult>;
+    /// When the mode forbids it, or nobody knows what the mode is.
+    fn open(&self, device: u32) -> Result<(), Closed>;
+}
+
+/// Why no context may be made on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Its mode forbids it.
+    ByMode,
+    /// Its mode cannot be found out, in words.
+    Unknown(String),
 }
 
 /// For devices that keep to their modes themselves.
@@ -25,7 +32,7 @@ impl Gate for Open {
         0
     }
 
-    fn open(&self, _: u32) -> Result<(), CUresult> {
+    fn open(&self, _: u32) -> Result<(), Closed> {
         Ok(())
     }
 }

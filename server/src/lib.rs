@@ -45,7 +45,7 @@ mod session;
 mod sharing;
 mod values;
 
-pub use gate::{Gate, Open};
+pub use gate::{Closed, Gate, Open};
 pub use listed::{listed, uuid};
 pub use log::{Log, NoLog};
 pub use run::{RunError, run, run_gated};

@@ -13,6 +13,7 @@ use transport::session::Publisher;
 
 use crate::admission::Host;
 use crate::files::Watched;
+use crate::gate::Closed;
 use crate::heap::ALIGNMENT;
 use crate::log::Named;
 use crate::news::News;
@@ -158,12 +159,18 @@ impl Shared {
         self.session
     }
 
-    /// Whether a context may be made on a device.
+    /// Whether a context may be made on a device. The log says why not, unless that is as somebody has set it.
     ///
     /// # Errors
-    /// CUDA_ERROR_DEVICE_UNAVAILABLE when its compute mode forbids it.
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE when its compute mode forbids it, or cannot be found out.
     pub fn may_have_context(&self, device: u32) -> Result<(), CUresult> {
-        self.host.gate.open(device)
+        self.host.gate.open(device).map_err(|closed| {
+            if let Closed::Unknown(why) = closed {
+                self.name
+                    .line(format_args!("gets no context on device {device}: {why}"));
+            }
+            CUresult::ERROR_DEVICE_UNAVAILABLE
+        })
     }
 
     /// See [`engine::Engine::keeps_variables`].

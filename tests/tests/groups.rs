@@ -170,4 +170,16 @@ fn compute_modes_are_kept_to() {
     let third = Daemon::start_as(&["--compute-mode=PROHIBITED"], &environment);
     let (served, text) = free(&third);
     assert!(!served && text.contains("46"), "{text}");
+    drop(third);
+    // What cannot be read might forbid it.
+    let file = state.path().join("compute-modes.json");
+    std::fs::write(&file, "{").unwrap();
+    let fourth = Daemon::start_with(&environment);
+    let (served, text) = free(&fourth);
+    assert!(!served && text.contains("46"), "{text}");
+    let why = format!("gets no context on device 0: {} holds no", file.display());
+    assert!(fourth.server_log().contains(&why));
+    std::fs::remove_file(&file).unwrap();
+    let (served, text) = free(&fourth);
+    assert!(served, "{text}");
 }

@@ -12,10 +12,10 @@ pub fn is_software(gpu: &Gpu) -> bool {
     compute_mode::is_software_name(&gpu.name)
 }
 
-/// The mode of a device; the default one where it cannot be found out.
+/// The mode of a device; of a card, the default one where it cannot be found out.
 pub fn get(gpu: &Gpu) -> ComputeMode {
     if is_software(gpu) {
-        let mode = SoftwareModes::new(Vec::new()).get(number(gpu));
+        let mode = SoftwareModes::new(Vec::new()).in_force(number(gpu));
         return ComputeMode::numbered(mode).unwrap_or_default();
     }
     of_nvidia(gpu).unwrap_or_default()
