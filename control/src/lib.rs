@@ -3,7 +3,7 @@
 //! It holds no CUDA, so that no fault of a device or an engine can reach it, and is the one place
 //! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
 //!
-//! * `start`: becoming the daemon; `confinement`: what the kernel refuses to it from then on; `instance`: its lock and files; `directories`: their names; `own_files`: how
+//! * `start`: becoming the daemon; `resources`: how much the kernel lets it have; `confinement`: what the kernel refuses to it from then on; `instance`: its lock and files; `directories`: their names; `own_files`: how
 //!   they are written where other users can write too;
 //! * `daemon`: the event loop, `source`: what it waits for; `connections`: those who have not said what they want;
 //!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
@@ -39,6 +39,7 @@ mod partitions;
 pub mod placement;
 mod prompt;
 mod registry;
+mod resources;
 pub mod server_process;
 mod servers;
 mod settings;

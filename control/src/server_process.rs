@@ -136,6 +136,7 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
             std::io::Error::other(format!("cannot become user {uid} of group {gid}: {error}"))
         })?;
     }
+    crate::resources::survive_full_files()?;
     let log = Log::from_file(File::from(std::io::stdout().as_fd().try_clone_to_owned()?))?;
     // What tools look for; the name of the file that runs would be "exe".
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");

@@ -53,7 +53,7 @@ fn fail(line: &str) -> ExitCode {
 fn set_up(options: Options, machine: Machine) -> Result<Daemon, String> {
     let directories = Directories::from_environment()?;
     let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
-    transport::socket::raise_descriptor_limit();
+    crate::resources::provide()?;
     let instance = Instance::claim(directories, options.foreground)?;
     crate::confinement::confine(&instance.control_log, machine)?;
     Daemon::new(instance, options, machine)

@@ -396,7 +396,7 @@ pub const ALLOWED: &[Allowed] = allowed! {
     call SYS_set_robust_list         Always,                     Always,                     "threads, by the C library";
     call SYS_rseq                    Always,                     Always,                     "the same";
     call SYS_sigaltstack             Always,                     Always,                     "std's handler of stack overflows";
-    call SYS_rt_sigaction            Always,                     Always,                     "handlers: SIGBUS of files cut short, SIGURG of late closes";
+    call SYS_rt_sigaction            Always,                     Always,                     "handlers: SIGBUS of files cut short, SIGURG of late closes, SIGXFSZ of full files";
     call SYS_rt_sigprocmask          Always,                     Always,                     "threads that begin and end";
     call SYS_tgkill                  Only(&OWN_PROCESS),         Always,                     "the end of a close that waits; abort";
     call SYS_kill                    Only(&OWN_PROCESS),         Always,                     "a server that ends with work that does not; servers that do not end";

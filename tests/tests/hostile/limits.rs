@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
-use tests::daemon::{Daemon, eventually};
+use tests::daemon::{Daemon, eventually, openmps, succeed};
 use tests::hostile::client::connect;
 
 use crate::scene::Scene;
@@ -88,6 +88,64 @@ fn strangers_that_take_all_of_a_daemons_files_are_waited_out() {
     scene.nobody_noticed();
 }
 
+/// What the first client would need, a daemon that can never have it says when it is started.
+#[test]
+fn a_daemon_that_cannot_serve_says_so_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for (resource, most, lifts) in [
+        (Resource::Fsize, 0, "LimitFSIZE=infinity"),
+        (Resource::Fsize, 1 << 30, "LimitFSIZE=infinity"),
+        (Resource::As, 1 << 30, "LimitAS=infinity"),
+    ] {
+        for mode in ["-f", "-d"] {
+            let mut command = Command::new(openmps());
+            command
+                .args(["control", mode])
+                .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+                .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"));
+            // SAFETY: a system call, which a child may make before it runs its program.
+            unsafe {
+                command.pre_exec(move || Ok(setrlimit(resource, limit(most))?));
+            }
+            let output = command.stdin(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let what = format!(
+                "{mode} with {most} of {resource:?}: {}: {said}",
+                output.status
+            );
+            assert_eq!(output.status.code(), Some(1), "{what}");
+            assert!(said.contains(lifts), "{what}");
+        }
+    }
+}
+
+/// Files that may not become longer, from some moment on: log lines are lost, and clients are told that there is
+/// no memory. When that is over, all is well again.
+#[test]
+fn a_daemon_and_its_server_outlive_files_that_cannot_grow() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    let processes = [daemon.pid(), daemon.server()];
+    let have = |current| {
+        for pid in processes {
+            let pid = Pid::from_raw(pid.cast_signed());
+            let maximum = None;
+            prlimit(pid, Resource::Fsize, Rlimit { current, maximum }).unwrap();
+        }
+    };
+    for most in [0, 1 << 20] {
+        have(Some(most));
+        let program = daemon.probe(&["init"]).stdin(Stdio::null()).output();
+        let program = program.unwrap();
+        let text = String::from_utf8_lossy(&program.stdout);
+        assert_eq!(text, "error 808\n", "{most} bytes: {program:?}");
+        daemon.told(&["get_server_list"]);
+    }
+    have(None);
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    assert_eq!([daemon.pid(), daemon.server()], processes);
+}
+
 /// A server that may open few files or map little: it serves, or clients are told that there is none.
 #[test]
 fn servers_with_little_serve_or_clients_are_told_that_there_is_none() {
@@ -95,6 +153,7 @@ fn servers_with_little_serve_or_clients_are_told_that_there_is_none() {
         (Resource::Nofile, 32),
         (Resource::Nofile, 48),
         (Resource::As, 1 << 30),
+        (Resource::Fsize, 0),
         (Resource::Stack, 256 << 10),
     ] {
         let daemon = Daemon::start();

@@ -1,0 +1,95 @@
+//! What the kernel lets this process, and so the servers that it starts, have. Limits are raised as far as that is
+//! allowed. Too little is said when the daemon starts, and not left for each client to find out.
+
+use std::sync::Arc;
+
+use engine::arena::{EXTENT, HOST_BYTES};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// SIGXFSZ: a file would become longer than this process may make any.
+const SIGXFSZ: i32 = 25;
+
+/// A resource of which every client takes some at once.
+struct Needed {
+    resource: Resource,
+    /// What the first client takes.
+    bytes: u64,
+    /// What is limited, and what of a client's that is.
+    what: &'static str,
+    /// Who limits it: a shell, a service manager.
+    limits: [&'static str; 2],
+}
+
+const NEEDED: [Needed; 2] = [
+    Needed {
+        resource: Resource::Fsize,
+        bytes: HOST_BYTES,
+        what: "the length of files, of which a client's host memory is one",
+        limits: ["ulimit -f", "LimitFSIZE"],
+    },
+    Needed {
+        resource: Resource::As,
+        bytes: HOST_BYTES + EXTENT,
+        what: "addresses, of which a server has some for each client",
+        limits: ["ulimit -v", "LimitAS"],
+    },
+];
+
+/// Has this process get as much as it may, and looks whether that is enough for a client.
+///
+/// # Errors
+/// In words, with what to do.
+pub(crate) fn provide() -> Result<(), String> {
+    transport::socket::raise_descriptor_limit();
+    for needed in &NEEDED {
+        let maximum = getrlimit(needed.resource).maximum;
+        let all = Rlimit {
+            current: maximum,
+            maximum,
+        };
+        // What cannot be raised is looked at next.
+        let _ = setrlimit(needed.resource, all);
+        is_enough(needed, getrlimit(needed.resource).current)?;
+    }
+    let ignored = survive_full_files();
+    ignored.map_err(|error| format!("cannot handle signal {SIGXFSZ}: {error}"))
+}
+
+/// Looks at a limit; none is enough.
+fn is_enough(needed: &Needed, most: Option<u64>) -> Result<(), String> {
+    let Needed { bytes, what, .. } = needed;
+    let [shell, service] = needed.limits;
+    match most {
+        Some(most) if most < *bytes => Err(format!(
+            "no client can be served: the system limits {what}, to {most} bytes, and a client needs {bytes}; \
+             `{shell} unlimited` in a shell or `{service}=infinity` in a service lifts that"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Has a file that may not become longer be an error of what writes to it, such as a log line that is lost, and not
+/// the end of this process.
+pub(crate) fn survive_full_files() -> std::io::Result<()> {
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_leaves_room_for_no_client_is_named_with_what_lifts_it() {
+        for needed in &NEEDED {
+            for most in [None, Some(u64::MAX), Some(needed.bytes)] {
+                assert_eq!(is_enough(needed, most), Ok(()));
+            }
+            for most in [0, 1 << 20, needed.bytes - 1] {
+                let said = is_enough(needed, Some(most)).unwrap_err();
+                for word in [&most.to_string(), needed.limits[0], needed.limits[1]] {
+                    assert!(said.contains(word), "{said}");
+                }
+            }
+        }
+    }
+}
