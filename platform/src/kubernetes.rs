@@ -5,17 +5,18 @@
 //! * `sharing`: the device plugin's file of NVIDIA's form;
 //! * `allocations`: which container allocation has which group of the daemon's, across restarts;
 //! * `pods`: pods and nodes as the API writes them; `inspect`: who has how much, as a table;
-//! * with the feature `kubernetes`, `plugin`: the conversation with the kubelet, `proto`: its messages,
-//!   `authority`: what kubelets before 1.26 need, `extender`: gpushare's, as the API server knows it.
+//! * `authority`: what kubelets before 1.26 need; `extender`: gpushare's, as the API server knows it;
+//! * with the feature `kubernetes`, `plugin`: the conversation with the kubelet, `proto`: its messages, `kubelet`:
+//!   its connections.
 //!
 //! The daemon is asked through [`allocations::Groups`] alone.
 
 pub mod allocations;
-#[cfg(feature = "kubernetes")]
-mod authority;
-#[cfg(feature = "kubernetes")]
+pub mod authority;
 pub mod extender;
 pub mod inspect;
+#[cfg(feature = "kubernetes")]
+mod kubelet;
 #[cfg(feature = "kubernetes")]
 pub mod plugin;
 pub mod pods;

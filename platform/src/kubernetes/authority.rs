@@ -9,14 +9,6 @@
 //! never longer than the same number of compressed ones stands for, so our side's table never drops an
 //! entry that the kubelet's still has.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
-use tonic::transport::server::Connected;
-
 /// Bytes that begin every connection.
 const PREFACE: usize = 24;
 
@@ -33,73 +25,6 @@ const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// A connection from a kubelet.
-#[derive(Debug)]
-pub struct Mended {
-    stream: UnixStream,
-    mender: Mender,
-    ended: bool,
-}
-
-impl Mended {
-    /// Mends what comes from here.
-    pub fn new(stream: UnixStream) -> Self {
-        Self {
-            stream,
-            mender: Mender::default(),
-            ended: false,
-        }
-    }
-}
-
-impl Connected for Mended {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
-}
-
-impl AsyncRead for Mended {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        out: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        loop {
-            if this.mender.give(out) || this.ended || out.remaining() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            let mut bytes = [0; 8 << 10];
-            let mut buffer = ReadBuf::new(&mut bytes);
-            ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
-            if buffer.filled().is_empty() {
-                this.ended = true;
-                this.mender.end();
-            } else {
-                this.mender.take(buffer.filled());
-            }
-        }
-    }
-}
-
-impl AsyncWrite for Mended {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-}
-
 /// What the next bytes are.
 #[derive(Debug)]
 enum Next {
@@ -111,8 +36,9 @@ enum Next {
     Headers(usize),
 }
 
+/// What a kubelet sends, on its way to the HTTP/2 library.
 #[derive(Debug)]
-struct Mender {
+pub struct Mender {
     next: Next,
     /// Of a frame that is not whole yet.
     partial: Vec<u8>,
@@ -134,7 +60,7 @@ impl Default for Mender {
 
 impl Mender {
     /// Takes bytes as they came.
-    fn take(&mut self, mut bytes: &[u8]) {
+    pub fn take(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let wanted = match self.next {
                 Next::Foreign(left) => {
@@ -182,21 +108,21 @@ impl Mender {
     }
 
     /// No more comes.
-    fn end(&mut self) {
+    pub fn end(&mut self) {
         self.ready.append(&mut self.partial);
     }
 
-    /// Gives what there is; whether there was any.
-    fn give(&mut self, out: &mut ReadBuf<'_>) -> bool {
+    /// Gives what is mended, as far as there is room; how many bytes that are.
+    pub fn give(&mut self, out: &mut [u8]) -> usize {
         let rest = &self.ready[self.given..];
-        let now = rest.len().min(out.remaining());
-        out.put_slice(&rest[..now]);
+        let now = rest.len().min(out.len());
+        out[..now].copy_from_slice(&rest[..now]);
         self.given += now;
         if self.given == self.ready.len() {
             self.ready.clear();
             self.given = 0;
         }
-        now > 0
+        now
     }
 }
 
@@ -319,10 +245,12 @@ mod tests {
         for piece in bytes.chunks(piece) {
             mender.take(piece);
             let mut space = [0; 7];
-            let mut out = ReadBuf::new(&mut space);
-            while mender.give(&mut out) {
-                all.extend_from_slice(out.filled());
-                out.clear();
+            loop {
+                let given = mender.give(&mut space);
+                if given == 0 {
+                    break;
+                }
+                all.extend_from_slice(&space[..given]);
             }
         }
         mender.end();

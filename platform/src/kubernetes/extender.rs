@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::pods::{ALLOCATION, INDEX, OfContainers, quantity};
+use super::pods::{ALLOCATION, INDEX, OfContainers, quantity, sum};
 use super::resources::ALIYUN_MEMORY;
 
 /// How many GPUs the node has.
@@ -68,7 +68,7 @@ impl Scheduler {
                 let share = |gpus: BTreeMap<String, u64>| {
                     let mut numbers = gpus.keys().map(|gpu| gpu.parse().ok());
                     let gpu = numbers.next().flatten().filter(|_| gpus.len() == 1);
-                    let units = gpus.values().sum();
+                    let units = sum(gpus.values().copied());
                     Share { gpu, units }
                 };
                 Some(containers.into_values().map(share).collect())
@@ -114,7 +114,7 @@ impl Assumed {
     /// Units of all its containers.
     #[must_use]
     pub fn units(&self) -> u64 {
-        self.containers.iter().map(|share| share.units).sum()
+        sum(self.containers.iter().map(|share| share.units))
     }
 }
 
@@ -211,23 +211,33 @@ impl Api {
             .read_to_end(&mut answer)
             .map_err(failed)?;
         let answer = String::from_utf8_lossy(&answer);
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split_whitespace().nth(1).unwrap_or("nothing");
-        if status.starts_with('2') {
-            return Ok(body.to_owned());
-        }
-        let said: Value = serde_json::from_str(body).unwrap_or_default();
-        let why = said["message"].as_str().unwrap_or("it does not say why");
-        let mend = match status {
-            "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
-            _ => "",
-        };
-        Err(format!("the API server, at {place}: {status}, {why}{mend}"))
+        let body = body_of(&answer).map_err(|why| format!("the API server, at {place}: {why}"))?;
+        Ok(body.to_owned())
     }
 }
 
+/// The body of an answer of HTTP's that says that all is well.
+///
+/// # Errors
+/// What else it says.
+pub fn body_of(answer: &str) -> Result<&str, String> {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((answer, ""));
+    let status = head.split_whitespace().nth(1).unwrap_or("nothing");
+    if status.starts_with('2') {
+        return Ok(body);
+    }
+    let said: Value = serde_json::from_str(body).unwrap_or_default();
+    let why = said["message"].as_str().unwrap_or("it does not say why");
+    let mend = match status {
+        "401" | "403" => ": the service account needs what extender/rbac.yaml gives",
+        _ => "",
+    };
+    Err(format!("{status}, {why}{mend}"))
+}
+
 /// The pods of a list for which GPUs were chosen and that nobody has assigned, the oldest first.
-fn assumed(list: &Value) -> Vec<Assumed> {
+#[must_use]
+pub fn assumed(list: &Value) -> Vec<Assumed> {
     let items = list["items"].as_array().into_iter().flatten();
     let mut pods: Vec<(u128, Assumed)> = items
         .filter_map(|item| {

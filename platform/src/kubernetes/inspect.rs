@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::pods::Node;
+use super::pods::{self, Node};
 use super::resources::MemoryUnit;
 
 /// More units than any GPU has GiB: then they are MiB.
@@ -35,7 +35,7 @@ pub fn summary(nodes: &[Node], unit: MemoryUnit) -> String {
     }
     head.push(format!("GPU Memory({unit})"));
     let mut rows = vec![head];
-    let (mut all_used, mut all) = (0, 0);
+    let (mut all_used, mut all) = (0_u64, 0_u64);
     for node in nodes {
         let mut row = vec![node.name.clone(), node.address.clone()];
         for gpu in 0..gpus {
@@ -50,9 +50,17 @@ pub fn summary(nodes: &[Node], unit: MemoryUnit) -> String {
                 String::new()
             });
         }
-        let used = waiting + (0..node.gpus).map(|gpu| node.used(Some(gpu))).sum::<u64>();
+        let used = pods::sum(
+            (0..node.gpus)
+                .map(Some)
+                .chain([None])
+                .map(|gpu| node.used(gpu)),
+        );
         row.push(format!("{used}/{}", node.total));
-        (all_used, all) = (all_used + used, all + node.total);
+        (all_used, all) = (
+            all_used.saturating_add(used),
+            all.saturating_add(node.total),
+        );
         rows.push(row);
     }
     let mut text = columns(&rows);
@@ -69,7 +77,7 @@ pub fn summary(nodes: &[Node], unit: MemoryUnit) -> String {
 #[must_use]
 pub fn details(nodes: &[Node], unit: MemoryUnit) -> String {
     let mut text = String::new();
-    let (mut all_used, mut all) = (0, 0);
+    let (mut all_used, mut all) = (0_u64, 0_u64);
     for node in nodes {
         let _ = writeln!(
             text,
@@ -94,8 +102,16 @@ pub fn details(nodes: &[Node], unit: MemoryUnit) -> String {
             rows.push(row);
         }
         text.push_str(&columns(&rows));
-        let used = waiting + (0..node.gpus).map(|gpu| node.used(Some(gpu))).sum::<u64>();
-        (all_used, all) = (all_used + used, all + node.total);
+        let used = pods::sum(
+            (0..node.gpus)
+                .map(Some)
+                .chain([None])
+                .map(|gpu| node.used(gpu)),
+        );
+        (all_used, all) = (
+            all_used.saturating_add(used),
+            all.saturating_add(node.total),
+        );
         let part = percent(used, node.total);
         let _ = writeln!(text, "Allocated :  {used} ({part}%)");
         let _ = writeln!(text, "Total :      {}", node.total);
@@ -111,7 +127,8 @@ pub fn details(nodes: &[Node], unit: MemoryUnit) -> String {
 
 /// Whole percent, downwards.
 fn percent(part: u64, whole: u64) -> u64 {
-    (part * 100).checked_div(whole).unwrap_or(0)
+    let percent = (u128::from(part) * 100).checked_div(whole.into());
+    percent.map_or(0, |percent| u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
 /// Columns two blanks apart; each cell but a row's last is filled up.
@@ -167,6 +184,26 @@ mod tests {
 
     fn list(items: Vec<Value>) -> Vec<Node> {
         nodes(&json!({"kind": "List", "items": items}).to_string()).unwrap()
+    }
+
+    #[test]
+    fn what_a_pods_author_writes_stays_more_than_there_can_be() {
+        let most = u64::MAX.to_string();
+        let wish = json!({"scheduler.framework.gpushare.allocation": format!(r#"{{"0": {{"0": {most}}}, "1": {{"0": {most}}}}}"#)});
+        let mut greedy = pod("greedy", "n", &most, "Running", json!({}));
+        let twice = greedy["spec"]["containers"][0].clone();
+        greedy["spec"]["containers"][1] = twice;
+        let nodes = list(vec![
+            node("n", &most, "1"),
+            node("m", &most, "1"),
+            greedy,
+            pod("wishes", "n", &most, "Running", wish),
+        ]);
+        assert_eq!(nodes[0].used(Some(0)), u64::MAX);
+        let unit = unit_of(&nodes);
+        for text in [summary(&nodes, unit), details(&nodes, unit)] {
+            assert!(text.contains(&format!("{most}/{most}")), "{text}");
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
 use super::allocations::{Allocations, FORGET_AFTER, Groups};
-use super::authority::Mended;
 use super::extender::{Api, Given};
+use super::kubelet::Mended;
 use super::proto;
 use super::resources::{Mode, Placement, Resource, ResourceError};
 use crate::gpus::Gpu;

@@ -86,7 +86,7 @@ impl Node {
     #[must_use]
     pub fn used(&self, gpu: Option<u32>) -> u64 {
         let pods = self.pods.iter();
-        pods.filter_map(|pod| pod.units.get(&gpu)).sum()
+        sum(pods.filter_map(|pod| pod.units.get(&gpu).copied()))
     }
 }
 
@@ -141,7 +141,7 @@ fn pod(item: &Item, gpus: u32) -> Option<Pod> {
     }
     let containers = item.spec["containers"].as_array()?.iter();
     let asked = |container: &Value| quantity(&container["resources"]["limits"][ALIYUN_MEMORY]);
-    let asked: u64 = containers.filter_map(asked).sum();
+    let asked = sum(containers.filter_map(asked));
     if asked == 0 {
         return None;
     }
@@ -151,7 +151,8 @@ fn pod(item: &Item, gpus: u32) -> Option<Pod> {
         let mut units = BTreeMap::new();
         for (gpu, count) in containers.into_values().flatten() {
             let gpu = gpu.parse().ok().filter(|&gpu: &u32| gpu < gpus);
-            *units.entry(gpu).or_default() += count;
+            let sum: &mut u64 = units.entry(gpu).or_default();
+            *sum = sum.saturating_add(count);
         }
         Some(units)
     });
@@ -168,6 +169,11 @@ fn pod(item: &Item, gpus: u32) -> Option<Pod> {
         namespace: item.metadata.namespace.clone(),
         units,
     })
+}
+
+/// All of them together. Whoever makes a pod writes what it likes into it: more than there can be stays more.
+pub(super) fn sum(units: impl Iterator<Item = u64>) -> u64 {
+    units.fold(0, u64::saturating_add)
 }
 
 /// A whole number as the API writes it: with k, M or G behind it, if it is round.

@@ -1,0 +1,80 @@
+//! Connections from kubelets, whose requests are mended on their way ([`super::authority`]).
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tonic::transport::server::Connected;
+
+use super::authority::Mender;
+
+/// A connection from a kubelet.
+#[derive(Debug)]
+pub struct Mended {
+    stream: UnixStream,
+    mender: Mender,
+    ended: bool,
+}
+
+impl Mended {
+    /// Mends what comes from here.
+    pub fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            mender: Mender::default(),
+            ended: false,
+        }
+    }
+}
+
+impl Connected for Mended {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Mended {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            let given = this.mender.give(out.initialize_unfilled());
+            out.advance(given);
+            if given > 0 || this.ended || out.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let mut bytes = [0; 8 << 10];
+            let mut buffer = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut this.stream).poll_read(context, &mut buffer))?;
+            if buffer.filled().is_empty() {
+                this.ended = true;
+                this.mender.end();
+            } else {
+                this.mender.take(buffer.filled());
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Mended {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
