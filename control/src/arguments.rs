@@ -2,6 +2,7 @@
 
 use crate::compute_mode;
 use crate::placement::Isolation;
+use crate::underlay::Mode;
 
 /// What the program is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Options {
     pub isolation: Option<Isolation>,
     /// `--compute-mode`: what devices are set to while the daemon runs.
     pub compute_mode: Option<u32>,
+    /// `--underlay`: what runs beneath servers.
+    pub underlay: Option<Mode>,
     /// `-S`: clients have contexts in static partitions only.
     pub static_partitions: bool,
 }
@@ -48,6 +51,7 @@ const OPTIONS: &[&str] = &[
     "--isolation",
     "--static-partitioning",
     "--compute-mode",
+    "--underlay",
 ];
 
 /// How many letters have to be changed, put in or left out to make one word of the other.
@@ -91,6 +95,18 @@ pub fn parse(arguments: &[String]) -> Action {
                         return Action::Refused(format!(
                             "{argument}: it is one of {}",
                             Isolation::NAMES
+                        ));
+                    }
+                }
+            }
+            _ if argument.starts_with("--underlay=") => {
+                let name = argument.trim_start_matches("--underlay=");
+                match Mode::named(name) {
+                    Some(mode) => options.underlay = Some(mode),
+                    None => {
+                        return Action::Refused(format!(
+                            "{argument}: it is one of {}",
+                            Mode::NAMES
                         ));
                     }
                 }
@@ -160,6 +176,13 @@ mod tests {
             assert_eq!(parse_words(&format!("-f {multiuser}")), daemon(true, true));
             assert_eq!(parse_words(&format!("{multiuser} -d")), daemon(false, true));
         }
+        assert_eq!(
+            parse_words("-d --underlay=nvidia-mps"),
+            Action::Daemon(Options {
+                underlay: Some(Mode::NvidiaMps),
+                ..Options::default()
+            })
+        );
         for partitioning in ["-S", "--static-partitioning"] {
             assert_eq!(
                 parse_words(&format!("-d {partitioning}")),
@@ -198,9 +221,8 @@ mod tests {
                 "Unrecognized option --multi-user-server; did you mean --multiuser-server?".into()
             )
         );
-        assert!(matches!(
-            parse_words("-d --isolation=x"),
-            Action::Refused(_)
-        ));
+        for wrong in ["-d --isolation=x", "-d --underlay=mps", "-d --underlay"] {
+            assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
+        }
     }
 }

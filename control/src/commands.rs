@@ -387,6 +387,12 @@ pub const COMMANDS: &[Command] = &[
         ..PLAIN
     },
     Command {
+        name: "underlay",
+        what: "say what runs beneath the servers, and why if nothing does",
+        run: servers::underlay, // which says less to others than root and the owner
+        ..PLAIN
+    },
+    Command {
         name: "ping",
         what: "say that the daemon runs, without a line in its logs",
         quiet: true,

@@ -26,6 +26,7 @@ use crate::placement::{Isolation, Key};
 use crate::registry::{Registry, ServerId};
 use crate::settings::Settings;
 use crate::source::Source;
+use crate::underlay::Underlay;
 use crate::users::Queued;
 use crate::view::Views;
 use crate::{BINARY_VERSION, Machine};
@@ -104,6 +105,8 @@ pub struct Daemon {
     /// What the last server that became ready has.
     pub(crate) devices: Vec<ListedDevice>,
     pub(crate) machine: Machine,
+    /// What runs beneath servers.
+    pub(crate) underlay: Underlay,
     /// Modes of devices that are to be given back, and with what.
     pub(crate) modes: Option<(Changed, Box<dyn DeviceModes>)>,
     /// Starts of an executor's server in a row that came to nothing.
@@ -149,7 +152,7 @@ impl Daemon {
             })?,
             (None, None) => Isolation::default(),
         };
-
+        let (underlay, of_underlay) = Underlay::new(options.underlay, machine)?;
         let daemon = Self {
             instance,
             registry: Registry::default(),
@@ -165,6 +168,7 @@ impl Daemon {
             queued: VecDeque::new(),
             devices: Vec::new(),
             machine,
+            underlay,
             modes: None,
             attempts: HashMap::new(),
             half_open: BTreeMap::new(),
@@ -199,6 +203,9 @@ impl Daemon {
             "CUDA MPS Control binary version: {BINARY_VERSION}"
         ));
         daemon.say_how_it_serves(options);
+        if let Some(line) = of_underlay {
+            daemon.log(&line);
+        }
         let mut daemon = daemon;
         daemon.load_groups()?;
         daemon.set_modes(options.compute_mode)?;
@@ -245,6 +252,7 @@ impl Daemon {
                 "multiuser": self.multiuser,
                 "isolation": self.isolation.name(),
                 "static_partitions": self.static_partitions,
+                "underlay": self.describe_underlay().1["mode"],
                 "foreground": options.foreground,
                 "descriptors": descriptors,
             }),
@@ -255,7 +263,7 @@ impl Daemon {
     #[must_use]
     pub fn run(mut self) -> ExitCode {
         let mut events = Vec::with_capacity(64);
-        while !(self.quitting && self.registry.servers.is_empty()) {
+        while !self.is_done() {
             events.clear();
             let timeout = self.next_deadline().map(|deadline| {
                 // Rounded up, so that the deadline has passed when the wait is over.
@@ -291,6 +299,7 @@ impl Daemon {
                     Source::Server(id) => self.server_spoke(id),
                     Source::Process(id) => self.server_ended(id, None),
                     Source::Look => self.look_spoke(),
+                    Source::Underlay(number) => self.underlay_spoke(number),
                 }
             }
             self.pass_deadlines();
@@ -309,6 +318,11 @@ impl Daemon {
             send_answer(&waiting.connection, &waiting.answer);
         }
         ExitCode::SUCCESS
+    }
+
+    /// Whether it was told to quit, and nothing is left that it started.
+    fn is_done(&mut self) -> bool {
+        self.quitting && self.registry.servers.is_empty() && self.underlay.is_over()
     }
 
     /// Writes a line of control.log.
@@ -477,6 +491,15 @@ impl Daemon {
         }
     }
 
+    /// What waits for one thing waits for another.
+    pub(crate) fn wait_for_another(&mut self, one: Until, other: Until) {
+        for pending in &mut self.pending {
+            if pending.until == one {
+                pending.until = other;
+            }
+        }
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         let half_open = self.half_open.values().next().map(|first| first.deadline);
         let servers = self
@@ -492,6 +515,7 @@ impl Daemon {
             .chain(logs)
             .chain(self.listen_again)
             .chain(self.views.next_deadline())
+            .chain(self.underlay.next_deadline())
             .chain(answers)
             .min()
     }
@@ -500,6 +524,7 @@ impl Daemon {
         let now = Instant::now();
         self.drop_silent_connections(now);
         self.pass_deadlines_of_views(now);
+        self.underlay.pass_deadlines(now);
         if self.listen_again.is_some_and(|time| time <= now) {
             self.listen_again = None;
             let _ = self.listen();

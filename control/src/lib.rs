@@ -10,6 +10,7 @@
 //!   `registry`: what is known of both;
 //! * `groups`: clients that share limits, `group_files`: what is kept of them, `former`: what a killed
 //!   daemon left; `partitions`: static ones; `changes`: of limits, while clients run;
+//! * `underlay`: NVIDIA's own MPS beneath servers, its supervisor and directories;
 //! * `view`: what programs are shown of devices and clients, as NVIDIA's management library shows it;
 //! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
 //! * `log`: control.log and server.log; `events`: the structured log; `notify`: service managers;
@@ -45,10 +46,12 @@ mod servers;
 mod settings;
 mod source;
 mod start;
+pub mod underlay;
 mod users;
 mod view;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 pub use ask::{AskError, NO_DAEMON, ask};
@@ -71,8 +74,13 @@ pub const BINARY_VERSION: u32 = 13000;
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Gives the command that runs this program as a server, without arguments of its own: its name
-    /// will be [`server_process::SERVER_NAME`], and it is to call [`server_process::adopt`].
-    pub start_server: fn() -> Command,
+    /// will be [`server_process::SERVER_NAME`], and it is to call [`server_process::adopt`]. On the underlay its
+    /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`server_process::borrow_underlay`].
+    pub start_server: fn(Option<&str>) -> Command,
+    /// Gives the command that runs this program as [`underlay::supervise`].
+    pub supervise_underlay: fn() -> Command,
+    /// The driver library that a server opens, if there is one.
+    pub driver: fn() -> Option<PathBuf>,
     /// Opens the devices' compute modes.
     pub open_modes: compute_mode::OpenModes,
     /// Whether a server may drive hardware, whose driver makes system calls that nobody here knows.
@@ -145,6 +153,8 @@ fn usage() -> String {
          \x20 --compute-mode=<mode>      what devices are set to while the daemon runs, EXCLUSIVE_PROCESS\n\
          \x20                            for example; they get back what they had\n\
          \x20 --isolation=<how>          a server for each user, group or client, or none: one for all\n\
+         \x20 --underlay=<what>          NVIDIA's own MPS beneath the servers, so that they overlap on a GPU:\n\
+         \x20                            nvidia-mps, auto (where it can be had) or none, the default\n\
          \n\
          Commands (each takes --json too):\n{}",
         commands::list()

@@ -60,6 +60,54 @@ pub(crate) fn own_directory(path: &Path, mode: u32) -> Result<(), String> {
     Ok(())
 }
 
+/// As [`own_directory`], where nobody but root and this user can put another in its place: those above it are looked at,
+/// and made where they are missing.
+///
+/// # Errors
+/// In words, with the directory or link that somebody else could change.
+pub(crate) fn own_directory_in_safe_place(path: &Path, mode: u32) -> Result<PathBuf, String> {
+    let name = path.file_name();
+    let (Some(above), Some(name)) = (path.parent(), name) else {
+        return Err(format!("{} is no directory of its own", path.display()));
+    };
+    let may_own = |owner| is_trusted(owner) || is_from_outside(owner);
+    let own = safe_directory(above, may_own)?.join(name);
+    own_directory(&own, mode)?;
+    Ok(own)
+}
+
+/// A program to be run with this process's rights: its path without links, if nobody but root and this user can put
+/// another in its place or change it.
+///
+/// # Errors
+/// In words, with what somebody else could change; nothing is made.
+pub(crate) fn trusted_program(path: &Path) -> Result<PathBuf, String> {
+    let failed = |at: &Path, why: &dyn std::fmt::Display| format!("{}: {why}", at.display());
+    if !path.is_absolute() {
+        return Err(failed(path, &"it is no absolute path"));
+    }
+    let found = path.canonicalize().map_err(|error| failed(path, &error))?;
+    for at in found.ancestors() {
+        let metadata = std::fs::symlink_metadata(at).map_err(|error| failed(at, &error))?;
+        let owner = metadata.uid();
+        if !is_trusted(owner) && !is_from_outside(owner) {
+            let why = format!("it belongs to user {owner}, who could put another program there");
+            return Err(failed(at, &why));
+        }
+        match at == found {
+            true if !metadata.is_file() => return Err(failed(at, &"it is no program")),
+            true if metadata.mode() & 0o002 != 0 => {
+                return Err(failed(at, &"every user may write to it"));
+            }
+            true => {}
+            false => can_hold_ours(at, &metadata)?,
+        }
+    }
+    rustix::fs::access(&found, rustix::fs::Access::EXEC_OK)
+        .map_err(|error| failed(&found, &format!("this user cannot run it: {error}")))?;
+    Ok(found)
+}
+
 /// Makes a directory, and those above it that are missing, which every user can reach and nobody but root
 /// and this user can put anything in the place of. One that is there and closed is opened to all.
 ///
@@ -465,6 +513,66 @@ mod tests {
             let told = directory_of_root(&path).unwrap_err();
             assert!(told.contains("pipe belongs to user 1000"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_program_that_another_user_could_replace_is_not_run() {
+        let root = folder();
+        let program = root.path().join("bin/program");
+        make(root.path().join("bin"));
+        std::fs::write(&program, "").unwrap();
+        let told = |path: &Path| trusted_program(path).unwrap_err();
+        set_mode(&program, 0o644);
+        assert!(
+            told(&program).contains("cannot run it"),
+            "{}",
+            told(&program)
+        );
+        set_mode(&program, 0o757);
+        assert!(told(&program).contains("every user may write to it"));
+        set_mode(&program, 0o755);
+        assert_eq!(
+            trusted_program(&program),
+            Ok(program.canonicalize().unwrap())
+        );
+        symlink(&program, root.path().join("link")).unwrap();
+        trusted_program(&root.path().join("link")).expect("our own link");
+        set_mode(&root.path().join("bin"), 0o777);
+        assert!(told(&program).contains("every user may write to"));
+        set_mode(&root.path().join("bin"), 0o755);
+        assert!(told(&root.path().join("bin")).contains("no program"));
+        assert!(told(Path::new("program")).contains("no absolute path"));
+        assert!(told(&root.path().join("none")).contains("none"));
+        if user() != 0 {
+            eprintln!("skipped: only root can make another user's files");
+            return;
+        }
+        chown(&program, Some(1000), None).unwrap();
+        assert!(told(&program).contains("belongs to user 1000"));
+    }
+
+    #[test]
+    fn a_directory_of_ones_own_is_made_in_a_safe_place_only() {
+        let root = folder();
+        let own = root.path().join("above/own");
+        assert_eq!(
+            own_directory_in_safe_place(&own, 0o700),
+            Ok(own.canonicalize().unwrap_or(own.clone()))
+        );
+        assert_eq!(
+            (mode_of(&own), mode_of(own.parent().unwrap())),
+            (0o700, 0o755)
+        );
+        set_mode(&own, 0o755);
+        assert!(
+            own_directory_in_safe_place(&own, 0o700).is_err(),
+            "open to all"
+        );
+        set_mode(&own, 0o700);
+        own_directory_in_safe_place(&own, 0o700).expect("as it was");
+        set_mode(&root.path().join("above"), 0o777);
+        let told = own_directory_in_safe_place(&own, 0o700).unwrap_err();
+        assert!(told.contains("every user may write to"), "{told}");
     }
 
     #[test]

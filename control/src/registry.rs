@@ -117,6 +117,8 @@ pub struct Server {
     pub last_serial: u64,
     /// Its slot in the ledgers of groups, if one was left.
     pub slot: Option<u32>,
+    /// The run of the underlay that it is on.
+    pub underlay: Option<u64>,
 }
 
 impl Server {

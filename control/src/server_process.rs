@@ -10,14 +10,15 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::net::SocketType;
 use rustix::process::{DumpableBehavior, Gid, Uid};
-use transport::socket::Connection;
+use transport::handshake::Packet;
+use transport::socket::{Connection, SocketError};
 
 use crate::log::Log;
 
@@ -26,6 +27,16 @@ pub const SERVER_NAME: &str = "nvidia-cuda-mps-server";
 
 /// Names the user and group, by numbers, that a server is to be.
 const USER_VARIABLE: &str = "OPENMPS_SERVER_USER";
+
+/// Set in a server that waits for the daemon's word on the underlay before it opens the driver.
+const UNDERLAY_VARIABLE: &str = "OPENMPS_SERVER_UNDERLAY";
+
+/// The descriptor that a server has of the underlay's pipe directory: above those that it opens until then.
+const UNDERLAY_DESCRIPTOR: RawFd = 100;
+
+/// The pipe directory of NVIDIA's MPS for the driver in a server. Only who was handed the descriptor comes to it: its
+/// true path leads through a directory of the daemon's user alone.
+pub const UNDERLAY_PIPE: &str = "/proc/self/fd/100";
 
 /// Variables of the daemon's that a server gets. Those that begin so are ours, CUDA's and the driver's.
 const BEGINNINGS: [&str; 4] = ["OPENMPS_", "CUDA_", "NVIDIA_", "LC_"];
@@ -43,14 +54,20 @@ const NAMES: [&str; 7] = [
 const OF_THE_SAME_USER: [&str; 2] = ["HOME", "XDG_CACHE_HOME"];
 
 fn is_for_servers(name: &str) -> bool {
-    let is_the_daemons = [crate::start::READY_VARIABLE, USER_VARIABLE].contains(&name);
+    let of_the_daemon = [
+        crate::start::READY_VARIABLE,
+        USER_VARIABLE,
+        UNDERLAY_VARIABLE,
+    ];
+    let is_the_daemons = of_the_daemon.contains(&name);
     let begins = BEGINNINGS
         .iter()
         .any(|beginning| name.starts_with(beginning));
     (begins || NAMES.contains(&name)) && !is_the_daemons
 }
 
-/// Starts a server for a user. `command` is how this program is run as a server.
+/// Starts a server for a user. `command` is how this program is run as a server. One that is to be on the underlay waits
+/// for [`lend`].
 ///
 /// # Errors
 /// What the system says.
@@ -59,6 +76,7 @@ pub fn start(
     uid: u32,
     gid: Option<u32>,
     log: &Log,
+    is_on_underlay: bool,
 ) -> std::io::Result<(Child, Connection)> {
     let (ours, theirs) = Connection::pair().map_err(std::io::Error::other)?;
     let own: Vec<(OsString, Option<OsString>)> = command
@@ -77,6 +95,9 @@ pub fn start(
         }))
         // A Ctrl-C meant for a foreground daemon is not for its servers: the daemon ends them.
         .process_group(0);
+    if is_on_underlay {
+        command.env(UNDERLAY_VARIABLE, "1");
+    }
     for (name, value) in own {
         match value {
             Some(value) => command.env(name, value),
@@ -143,6 +164,56 @@ pub fn adopt() -> std::io::Result<(Connection, Log)> {
     Ok((connection, log))
 }
 
+/// Tells a server that waits for it where the underlay is, or why there is none; then it ends.
+///
+/// # Errors
+/// When it does not listen.
+pub fn lend(server: &Connection, underlay: Result<&Underlay, &str>) -> Result<(), SocketError> {
+    let text = underlay.err().unwrap_or_default().to_owned();
+    let fds = underlay.ok();
+    let fds = fds.map(|lent| [lent.directory.as_fd(), lent.lease.as_fd()]);
+    let fds = fds.as_ref().map_or(&[][..], |fds| fds);
+    server.try_send(&Packet::Underlay { text }.encode(), fds)
+}
+
+/// What a server has of the underlay.
+#[derive(Debug)]
+pub struct Underlay {
+    /// The pipe directory of NVIDIA's MPS.
+    pub directory: OwnedFd,
+    /// As long as somebody has it open, that MPS runs.
+    pub lease: OwnedFd,
+}
+
+/// Waits for [`lend`], in a server that is to be on the underlay. What it gives is to be kept as long as the server
+/// uses the driver.
+///
+/// # Errors
+/// Why there is no underlay, in words.
+pub fn borrow_underlay(daemon: &Connection) -> Result<Option<Underlay>, String> {
+    if std::env::var_os(UNDERLAY_VARIABLE).is_none() {
+        return Ok(None);
+    }
+    let (bytes, fds) = daemon
+        .receive()
+        .map_err(|error| format!("the daemon has not said where the underlay is: {error}"))?;
+    let text = match Packet::decode(&bytes) {
+        Ok(Packet::Underlay { text }) => text,
+        Ok(Packet::Shutdown { .. }) => "the server is to end".to_owned(),
+        _ => "the daemon said something out of place".to_owned(),
+    };
+    let (true, Ok([directory, lease])) = (text.is_empty(), <[OwnedFd; 2]>::try_from(fds)) else {
+        return Err(format!("there is no underlay: {text}"));
+    };
+    // The driver finds it by its number, which the environment has had from the start.
+    let directory = rustix::io::fcntl_dupfd_cloexec(&directory, UNDERLAY_DESCRIPTOR)
+        .map_err(|error| format!("no descriptor for the underlay: {error}"))?;
+    match directory.as_raw_fd() {
+        UNDERLAY_DESCRIPTOR => Ok(Some(Underlay { directory, lease })),
+        _ => Err(format!("descriptor {UNDERLAY_DESCRIPTOR} is taken")),
+    }
+}
+
 /// A user and a group, neither of them root's or the number that stands for none.
 fn parse_user(text: &str) -> Option<(u32, u32)> {
     let (uid, gid) = text.split_once(':')?;
@@ -189,10 +260,19 @@ mod tests {
             "NOTIFY_SOCKET",
             "LISTEN_FDS",
             USER_VARIABLE,
+            UNDERLAY_VARIABLE,
             crate::start::READY_VARIABLE,
         ] {
             assert!(!is_for_servers(name), "{name}");
         }
+    }
+
+    #[test]
+    fn the_path_of_the_underlay_is_that_of_its_descriptor() {
+        assert_eq!(
+            UNDERLAY_PIPE,
+            format!("/proc/self/fd/{UNDERLAY_DESCRIPTOR}")
+        );
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::registry::{Server, ServerId, State, Waiting};
 use crate::server_process;
 use crate::settings::{Settings, as_given, device_named};
 use crate::source::Source;
+use crate::underlay;
 
 /// Starts of a server in a row that may fail before its clients are refused.
 const MAX_ATTEMPTS: u32 = 6;
@@ -60,6 +61,21 @@ impl Daemon {
         uid: u32,
         gid: Option<u32>,
     ) -> Result<ServerId, String> {
+        let underlay = self.underlay_for_server()?;
+        self.start_server_on(key, uid, gid, underlay)
+    }
+
+    /// As [`Daemon::start_server_for`], on a run of the underlay or on none.
+    ///
+    /// # Errors
+    /// When the system refuses, in words.
+    pub(crate) fn start_server_on(
+        &mut self,
+        key: Key,
+        uid: u32,
+        gid: Option<u32>,
+        underlay: Option<u64>,
+    ) -> Result<ServerId, String> {
         // The one for everybody is the daemon's own; else the first to come would lend it their rights.
         let (uid, gid) = match key {
             Key::Shared => (rustix::process::geteuid().as_raw(), None),
@@ -68,8 +84,10 @@ impl Daemon {
         let id = self.number();
         let log = &self.instance.server_log;
         let failed = |error: &dyn std::fmt::Display| format!("cannot start a server: {error}");
+        let pipe = underlay.map(|_| server_process::UNDERLAY_PIPE);
+        let command = (self.machine.start_server)(pipe);
         let (mut child, connection) =
-            server_process::start((self.machine.start_server)(), uid, gid, log)
+            server_process::start(command, uid, gid, log, underlay.is_some())
                 .map_err(|error| failed(&error))?;
         let pid = child.id();
         let pidfd = Pid::from_raw(pid.cast_signed())
@@ -108,15 +126,23 @@ impl Daemon {
                 pidfd,
                 connection,
                 state: State::Initializing,
-                deadline: Some(Instant::now() + READY_WITHIN),
+                deadline: Some(
+                    Instant::now()
+                        + match underlay {
+                            Some(_) => underlay::READY_WITHIN,
+                            None => READY_WITHIN,
+                        },
+                ),
                 devices: Vec::new(),
                 settings: self.defaults.clone(),
                 waiting: VecDeque::new(),
                 clients: std::collections::BTreeMap::new(),
                 last_serial: 0,
                 slot,
+                underlay,
             },
         );
+        self.lend_underlay(id);
         Ok(id)
     }
 
@@ -207,6 +233,7 @@ impl Daemon {
                 let key = server.key.clone();
                 self.attempts.remove(&key);
                 self.log(&format!("NEW SERVER {pid}: Ready"));
+                self.underlay_serves(id);
                 self.say_what_holds(id);
                 self.tell_reserved(id);
                 self.came_to_pass(|until| until == Until::Ready(id), None);
@@ -302,6 +329,7 @@ impl Daemon {
                 "percentage": as_given(settings.percentage),
                 "memory": settings.memory,
                 "priority": self.default_priority,
+                "underlay": server.underlay.is_some(),
             }),
         );
     }
@@ -356,7 +384,7 @@ impl Daemon {
         let Some(ended) = status.or_else(|| server.child.try_wait().ok().flatten()) else {
             return;
         };
-        let Some(server) = self.registry.servers.remove(&id) else {
+        let Some(mut server) = self.registry.servers.remove(&id) else {
             return;
         };
         self.forget(&server.connection);
@@ -391,7 +419,15 @@ impl Daemon {
         }
 
         let mut failed = None;
-        if server.state == State::Initializing {
+        if server.state == State::Initializing && server.underlay.is_some() && !self.is_quitting() {
+            if let Err(error) = self.start_without_underlay(id, &mut server, ended) {
+                for client in std::mem::take(&mut server.waiting) {
+                    let pid = Some(client.peer.pid);
+                    self.refuse(&client.connection, pid, client.group, &error);
+                }
+                failed = Some(error);
+            }
+        } else if server.state == State::Initializing {
             let attempts = self.attempts.entry(server.key.clone()).or_default();
             *attempts += 1;
             failed = Some(format!(

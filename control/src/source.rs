@@ -27,6 +27,8 @@ pub enum Source {
     Orphan(u32),
     /// A process that looks at the devices prints what it has found, or has ended.
     Look,
+    /// The underlay's supervisor says something, or has ended.
+    Underlay(u64),
 }
 
 const KIND_BITS: u32 = 4;
@@ -46,6 +48,7 @@ impl Source {
             Self::Group(number) => (8, number as u64),
             Self::Orphan(slot) => (9, slot as u64),
             Self::Look => (10, 0),
+            Self::Underlay(number) => (11, number),
             Self::Children => (7, 0),
         };
         id << KIND_BITS | kind
@@ -66,6 +69,7 @@ impl Source {
             8 => Self::Group(id as u32),
             9 => Self::Orphan(id as u32),
             10 => Self::Look,
+            11 => Self::Underlay(id),
             _ => Self::Children,
         }
     }
@@ -89,6 +93,7 @@ mod tests {
             Source::Group(u32::MAX),
             Source::Orphan(255),
             Source::Look,
+            Source::Underlay(1 << 40),
         ] {
             assert_eq!(Source::decode(source.encode()), source);
         }

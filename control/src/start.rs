@@ -89,6 +89,9 @@ fn start_background(options: Options) -> Result<(), String> {
     if let Some(isolation) = options.isolation {
         command.arg(format!("--isolation={}", isolation.name()));
     }
+    if let Some(mode) = options.underlay {
+        command.arg(format!("--underlay={}", mode.name()));
+    }
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     // The command holds the other end too; the child's death must end the connection.
     drop(command);

@@ -478,7 +478,7 @@ impl Daemon {
         }
         let failed = |error: &dyn std::fmt::Display| format!("cannot look at the devices: {error}");
         let log = self.instance.server_log.try_clone_file();
-        let mut child = (self.machine.start_server)()
+        let mut child = (self.machine.start_server)(None)
             .arg("devices")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

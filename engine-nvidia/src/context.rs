@@ -202,6 +202,13 @@ fn advice(code: CUresult) -> &'static str {
         CUresult::ERROR_NVLINK_UNCORRECTABLE => {
             "a link between GPUs has failed: see `nvidia-smi nvlink -e`, then restart the machine"
         }
+        CUresult::ERROR_MPS_CONNECTION_FAILED
+        | CUresult::ERROR_MPS_RPC_FAILURE
+        | CUresult::ERROR_MPS_SERVER_NOT_READY
+        | CUresult::ERROR_MPS_CLIENT_TERMINATED => {
+            "NVIDIA's MPS beneath this server has ended or been ended, and the contexts of all servers on it with \
+             it; `openmps control underlay` says what holds now"
+        }
         CUresult::ERROR_ASSERT
         | CUresult::ERROR_HARDWARE_STACK_ERROR
         | CUresult::ERROR_ILLEGAL_ADDRESS

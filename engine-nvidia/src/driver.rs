@@ -62,6 +62,9 @@ pub enum OpenError {
     /// The environment lacks a setting.
     #[error(transparent)]
     Environment(#[from] Unprepared),
+    /// NVIDIA's MPS was to be beneath, and the driver has not found it.
+    #[error("NVIDIA's MPS is to run beneath this server, and the driver has not become its client")]
+    NoMps,
 }
 
 impl OpenError {
@@ -266,6 +269,15 @@ impl Driver {
             return Err(OpenError::of(call)(CUresult::ERROR_NO_DEVICE));
         }
         Ok(count)
+    }
+
+    /// Whether the driver is a client of NVIDIA's own MPS; `None` from one that does not say.
+    pub(crate) fn is_under_mps(&self) -> Option<bool> {
+        let mut value = 0;
+        let asked = CUdevice_attribute::MPS_ENABLED;
+        // SAFETY: the pointer is to a local.
+        let told = unsafe { self.cuDeviceGetAttribute(&raw mut value, asked, 0) };
+        told.ok().map(|()| value != 0)
     }
 
     /// The CUDA version that the driver is for, as cuDriverGetVersion gives it.

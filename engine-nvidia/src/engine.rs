@@ -63,7 +63,12 @@ fn open_driver() -> Result<Driver, OpenError> {
         return Err(OpenError::NoDriver { tried });
     }
     environment::check()?;
-    Driver::open(tried)
+    let driver = Driver::open(tried)?;
+    // A driver that finds no MPS says nothing and goes on without, on devices that others chose.
+    if environment::is_under_mps() && driver.is_under_mps() == Some(false) {
+        return Err(OpenError::NoMps);
+    }
+    Ok(driver)
 }
 
 impl NvidiaEngine {

@@ -69,6 +69,8 @@ mod work;
 
 pub use driver::OpenError;
 pub use engine::NvidiaEngine;
-pub use environment::{ENVIRONMENT, Unprepared, prepare_environment};
-pub use locate::{CLIENT_MARK, is_installed};
+pub use environment::{
+    ENVIRONMENT, Unprepared, is_under_mps, mps_environment, prepare_environment,
+};
+pub use locate::{CLIENT_MARK, installed};
 pub use nvml::{DeviceMode, Nvml};

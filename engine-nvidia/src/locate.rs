@@ -24,11 +24,11 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     }
 }
 
-/// Whether there is a driver library that a server would try, whether it works or not.
+/// The driver library that a server would try first, whether it works or not.
 #[must_use]
-pub fn is_installed() -> bool {
-    let is_driver = |path: PathBuf| path.exists() && !is_ours(&path).unwrap_or(false);
-    candidates().into_iter().any(is_driver)
+pub fn installed() -> Option<PathBuf> {
+    let is_driver = |path: &PathBuf| path.exists() && !is_ours(path).unwrap_or(false);
+    candidates().into_iter().find(is_driver)
 }
 
 /// The library that a variable names. A program that has more rights than whoever started it (set-uid,

@@ -5,6 +5,7 @@
 
 mod checks;
 mod confinement;
+mod underlay;
 
 use std::process::ExitCode;
 

@@ -48,7 +48,23 @@ pub fn serve() -> ExitCode {
         }
     };
     let log = Arc::new(ServerLog(log));
+    let underlay = match control::server_process::borrow_underlay(&daemon) {
+        Ok(underlay) => underlay,
+        Err(error) => {
+            log.0.line(
+                Role::Server,
+                &format!("MPS server failed to start: {error}"),
+            );
+            return ExitCode::FAILURE;
+        }
+    };
     let result = open_confined(&log).and_then(|(engine, gate)| {
+        if underlay.is_some() {
+            log.0.line(
+                Role::Server,
+                "NVIDIA's MPS runs beneath this server, which is its client",
+            );
+        }
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
         server::run_gated(
@@ -135,10 +151,28 @@ fn make_device_files() {
     }
 }
 
-/// How a daemon starts a server: this program again, with what the driver reads when it starts.
-pub fn server_program() -> Command {
+/// How a daemon starts a server: this program again, with what the driver reads when it starts. `mps` is the pipe
+/// directory of NVIDIA's MPS, if its driver is to be a client of that.
+pub fn server_program(mps: Option<&str>) -> Command {
     let mut command = control::this_program();
-    command.envs(engine_nvidia::ENVIRONMENT.iter().copied());
+    let Some(pipe) = mps else {
+        command.envs(engine_nvidia::ENVIRONMENT.iter().copied());
+        return command;
+    };
+    let connections = variable("OPENMPS_UNDERLAY_CONNECTIONS");
+    for (name, value) in engine_nvidia::mps_environment(pipe, connections.as_deref()) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+/// How a daemon starts the supervisor of the underlay: this program again.
+pub fn underlay_program() -> Command {
+    let mut command = control::this_program();
+    command.arg("underlay-supervisor");
     command
 }
 
@@ -360,7 +394,7 @@ pub fn is_soft() -> bool {
 pub fn may_drive_hardware() -> bool {
     match variable("OPENMPS_ENGINE").as_deref() {
         Some(name) => name != "soft",
-        None => has_device_files() || engine_nvidia::is_installed(),
+        None => has_device_files() || engine_nvidia::installed().is_some(),
     }
 }
 

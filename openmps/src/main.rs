@@ -87,6 +87,12 @@ enum Command {
     /// The server that owns the devices; started by the daemon
     #[command(hide = true)]
     Server,
+    /// The process above NVIDIA's MPS; started by the daemon
+    #[command(hide = true)]
+    UnderlaySupervisor {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Prints the devices that a server would have, for this program itself
     #[command(hide = true)]
     Devices,
@@ -177,6 +183,9 @@ fn main() -> ExitCode {
         Command::Kubernetes(arguments) => kubernetes::run(&arguments),
         Command::Compose(arguments) => compose::run(&arguments),
         Command::Server => return engines::serve(),
+        Command::UnderlaySupervisor { arguments } => {
+            return control::underlay::supervise(&arguments);
+        }
         Command::Devices => machine::print_devices(),
         Command::Completion { shell } => {
             let mut out = std::io::stdout();
@@ -208,6 +217,8 @@ fn command(name: &str, words: Vec<String>) -> ExitCode {
 fn control(arguments: Vec<OsString>) -> ExitCode {
     let machine = control::Machine {
         start_server: engines::server_program,
+        supervise_underlay: engines::underlay_program,
+        driver: engine_nvidia::installed,
         open_modes: engines::open_modes,
         drives_hardware: engines::may_drive_hardware,
     };

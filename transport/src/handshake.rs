@@ -484,6 +484,12 @@ pub enum Packet {
         /// nothing.
         used: Vec<u64>,
     },
+    /// Daemon to server, before anything else if the server waits for it: the pipe directory of NVIDIA's MPS
+    /// beneath, and what keeps that MPS running, as descriptors.
+    Underlay {
+        /// Why there is none, in words; nothing if there is one.
+        text: String,
+    },
     /// Daemon to who asked for a view; processes may come in several, see [`view_packets`].
     View {
         /// Whether nothing follows.

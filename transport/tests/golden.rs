@@ -300,6 +300,12 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 view: view(),
             },
         ),
+        (
+            "underlay",
+            Packet::Underlay {
+                text: "it does not run".into(),
+            },
+        ),
     ]
 }
 

@@ -78,6 +78,7 @@ pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments
             "uid": server.uid,
             "status": status(server.state),
             "clients": server.clients.len(),
+            "underlay": server.underlay.is_some(),
         }));
     }
     Answer::text(text).with_value(Value::from(list))
@@ -99,6 +100,19 @@ pub(super) fn get_server_status(
 ) -> Answer {
     with_server(daemon, caller, arguments.word(0), |server| {
         let status = status(server.state);
-        Answer::line(status).with_value(json!({ "pid": server.pid(), "status": status }))
+        let underlay = server.underlay.is_some();
+        let value = json!({ "pid": server.pid(), "status": status, "underlay": underlay });
+        Answer::line(status).with_value(value)
     })
+}
+
+pub(super) fn underlay(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {
+    let (text, value) = daemon.describe_underlay();
+    if !daemon.may_change(caller) {
+        // The numbers of others' servers are not for everybody, nor are the machine's paths.
+        let (mode, state) = (&value["mode"], &value["state"]);
+        let words = [mode, state].map(|word| word.as_str().unwrap_or_default());
+        return Answer::line(words.join(": ")).with_value(json!({ "mode": mode, "state": state }));
+    }
+    Answer::line(text).with_value(value)
 }

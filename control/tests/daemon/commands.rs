@@ -36,7 +36,7 @@ fn every_command_answers_in_json_too() {
     let uuid = "GPU-30313233-3435-3637-3839-616263646566";
     assert_eq!(
         json(&rig, "get_server_list"),
-        json!([{ "pid": server, "uid": us, "status": "ACTIVE", "clients": 1 }])
+        json!([{ "pid": server, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false }])
     );
     let listed = json(&rig, &format!("get_client_list {server}"));
     assert_eq!(listed[0]["pid"], client.pid());
@@ -166,11 +166,11 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     }
     try_it(
         "get_server_list",
-        json!([{ "pid": s, "uid": us, "status": "ACTIVE", "clients": 1 }]),
+        json!([{ "pid": s, "uid": us, "status": "ACTIVE", "clients": 1, "underlay": false }]),
     );
     try_it(
         &format!("get_server_status {s}"),
-        json!({ "pid": s, "status": "ACTIVE" }),
+        json!({ "pid": s, "status": "ACTIVE", "underlay": false }),
     );
     let listed = json!({ "pid": c, "id": 1, "uid": us, "command": "lim" });
     try_it(&format!("get_client_list {s}"), json!([listed]));
@@ -244,6 +244,14 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     );
     try_it(&format!("shutdown_server {s} -f"), json!({}));
     try_it(&format!("start_server -uid {us}"), json!({}));
+    let text = "servers share GPUs by time-slicing";
+    try_it(
+        "underlay",
+        json!({
+            "mode": "none", "state": "off", "text": text, "process": null, "version": null,
+            "program": null, "why": null, "servers": [],
+        }),
+    );
     try_it("ping", json!({ "message": "The daemon runs" }));
     try_it("help x", error("Unknown command \"x\""));
     assert_eq!(json(&rig, "help quit")["name"], "quit");

@@ -42,7 +42,7 @@ impl server::Log for ServerLog {
 }
 
 /// How a daemon starts a server: this program again, with what tests tell it.
-fn server_program() -> std::process::Command {
+fn server_program(_: Option<&str>) -> std::process::Command {
     let mut command = control::this_program();
     for name in ["TEST_SERVER_FAILS", "TEST_SERVER_WAITS"] {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
@@ -73,6 +73,8 @@ fn main() -> ExitCode {
             let arguments: Vec<String> = arguments.collect();
             let machine = control::Machine {
                 start_server: server_program,
+                supervise_underlay: control::this_program,
+                driver: || None,
                 open_modes: modes::open,
                 drives_hardware: || false,
             };

@@ -8,17 +8,22 @@
  *   LOCAL        bytes of a thread's local memory of a kernel that is called deep;
  *   SPINNING     1 if kernels spin from the beginning;
  *   TOTAL        bytes of memory that there are said to be;
+ *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
+ *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
  *   LOCK         a file that it writes to whose pthread_mutex_lock it has;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #ifndef DEVICES
@@ -45,6 +50,32 @@ __attribute__((constructor)) static void whose_lock(void) {
     if (file) fclose(file);
 }
 #endif
+
+static int mps = -1; /* the connection to NVIDIA's MPS */
+static R ask_mps(const char *what) {
+#ifdef MPS
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    const char *pipe = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    int code = 805, fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(at.sun_path, sizeof at.sun_path, "%s/control", pipe ? pipe : "");
+    if (connect(fd, (struct sockaddr *)&at, sizeof at)) {
+        close(fd);
+        return OK; /* nobody is there: it goes on without, as NVIDIA's */
+    }
+    if (mps < 0) mps = fd;
+    if (send(fd, what, strlen(what), MSG_NOSIGNAL) < 0 || recv(fd, &code, sizeof code, 0) <= 0) return 805;
+    if (mps != fd) close(fd);
+    return code;
+#else
+    (void)what;
+    return OK;
+#endif
+}
+/* A context ends with the MPS that it is on. */
+static int mps_is_lost(void) {
+    struct pollfd at = {.fd = mps};
+    return mps >= 0 && poll(&at, 1, 0) == 1;
+}
 
 static pthread_mutex_t big = PTHREAD_MUTEX_INITIALIZER;
 static int sticky;     /* what the context died of */
@@ -188,7 +219,7 @@ long fake_count(int what) {
     return -1;
 }
 
-R cuInit(unsigned flags) { return OK; }
+R cuInit(unsigned flags) { return ask_mps("client init"); }
 R cuDriverGetVersion(int *v) { *v = VERSION; return OK; }
 R cuDeviceGetCount(int *n) { *n = DEVICES; return OK; }
 R cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return OK; }
@@ -197,13 +228,19 @@ R cuDeviceGetUuid_v2(unsigned char *u, int d) { for (int i = 0; i < 16; i++) u[i
 R cuDeviceTotalMem_v2(size_t *n, int d) { *n = total; return OK; }
 R cuDeviceGetAttribute(int *v, unsigned a, int d) {
     attributes = 119; /* as a driver older than the table */
+#ifdef MPS
+    if (a == 133) return *v = MPS && mps >= 0, OK;
+#endif
     if (a > attributes) return INVALID_VALUE;
     *v = 1000 + a;
     return OK;
 }
 static __thread int current;       /* device of the thread's context */
 static __thread long current_part; /* its groups of multiprocessors, if it is a green one; 0 for all */
-R cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)(0x1000 + (P)d); return OK; }
+R cuDevicePrimaryCtxRetain(void **c, int d) {
+    *c = (void *)(0x1000 + (P)d);
+    return mps >= 0 ? ask_mps("client context") : OK;
+}
 R cuDevicePrimaryCtxRelease_v2(int d) { return OK; }
 R cuCtxSetCurrent(void *c) {
     int primary = (P)c >= 0x1000 && (P)c < 0x1000 + DEVICES;
@@ -263,7 +300,10 @@ R cuStreamDestroy_v2(struct stream *s) {
     free(s);
     return OK;
 }
-R cuStreamQuery(struct stream *s) { return sticky ? sticky : s->first ? NOT_READY : OK; }
+R cuStreamQuery(struct stream *s) {
+    if (!sticky && mps_is_lost()) sticky = 806;
+    return sticky ? sticky : s->first ? NOT_READY : OK;
+}
 R cuStreamSynchronize(struct stream *s) { return sticky; }
 R cuStreamWaitEvent(struct stream *s, void *e, unsigned f) { return sticky; }
 R cuStreamWriteValue32_v2(struct stream *s, P to, uint32_t v, unsigned f) {

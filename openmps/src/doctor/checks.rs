@@ -9,7 +9,7 @@ use control::{AskError, CLOSED_FILES, Directories};
 use sandbox::Kernel;
 use transport::socket::{PATH_MAX, SocketError};
 
-use super::{Finding, confinement};
+use super::{Finding, confinement, underlay};
 use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
@@ -24,6 +24,7 @@ pub(super) fn all() -> Vec<Finding> {
             findings.extend(open_files(&directories));
             findings.extend(confinement::running(&directories));
             findings.extend(modes_left(&directories));
+            findings.push(underlay::running(&directories));
             findings.push(log_directory(&directories.log));
         }
         Err(text) => findings.push(Finding::problem(

@@ -26,6 +26,7 @@ fn main() {
     let task = arguments.first().map_or("", String::as_str);
     let result = match task {
         "init" => Driver::open().enter(),
+        "stay" => stay(),
         "work" => work(number(1, 10), None),
         "busy" => busy(),
         "hold" => hold(number(1, 1 << 20)),
@@ -222,6 +223,15 @@ fn busy() -> Result<(), Code> {
         let extra = driver.alloc(1 << 20)?;
         // SAFETY: an address of this program's own.
         unsafe { driver.mem_free(extra)? };
+    }
+}
+
+/// A client that has a context and does nothing in it.
+fn stay() -> Result<(), Code> {
+    Driver::open().enter()?;
+    say("staying");
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
     }
 }
 

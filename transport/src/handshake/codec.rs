@@ -34,6 +34,7 @@ impl Packet {
             Self::Changed { .. } => 17,
             Self::Remark { .. } => 18,
             Self::View { .. } => 19,
+            Self::Underlay { .. } => 20,
         }
     }
 
@@ -149,7 +150,9 @@ impl Packet {
             }
             Self::Lost { code } => out.u32(*code),
             Self::Terminate { session } => out.u64(*session),
-            Self::Queued { text } | Self::Remark { text } => out.text(text),
+            Self::Queued { text } | Self::Remark { text } | Self::Underlay { text } => {
+                out.text(text);
+            }
             Self::Group(group) => {
                 out.u32(group.group);
                 out.u32(group.slot);
@@ -341,6 +344,7 @@ impl Packet {
                 last: from.bool()?,
                 view: from.view()?,
             },
+            20 => Self::Underlay { text: from.text()? },
             other => return Err(Unreadable::Kind(other)),
         })
     }
