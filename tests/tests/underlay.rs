@@ -367,11 +367,15 @@ fn user() -> String {
 fn a_daemon_that_must_have_it_does_not_start_without_the_program() {
     let machine = Machine::new(BENEATH);
     let daemon = machine.daemon(&[], &[]);
+    // Where nobody else can have put it, wherever it was built.
+    let copy = machine.path("openmps");
+    let copied = Command::new("cp").arg(openmps()).arg(&copy).status();
+    assert!(copied.unwrap().success());
     let refused = |more: &[(&str, &str)], arguments: &[&str]| {
         let mut environment = machine.environment(&[]);
         environment.extend(more);
         let other = tempfile::tempdir().unwrap();
-        let output = Command::new(openmps())
+        let output = Command::new(&copy)
             .args(["control", "-f"])
             .args(arguments)
             .envs(environment)
@@ -387,7 +391,7 @@ fn a_daemon_that_must_have_it_does_not_start_without_the_program() {
     for (program, why) in [
         (&*absent, "No such file"),
         ("nvidia-cuda-mps-control", "no absolute path"),
-        (openmps().to_str().unwrap(), "is OpenMPS' own"),
+        (copy.to_str().unwrap(), "is OpenMPS' own"),
     ] {
         let said = refused(&[("OPENMPS_NVIDIA_MPS", program)], &strict);
         assert!(said.contains(why), "{program}: {said}");
@@ -480,6 +484,43 @@ fn a_server_that_hangs_beneath_is_ended_and_programs_go_on_without() {
     );
 }
 
+/// One server too many for it costs the others nothing.
+#[test]
+fn who_finds_no_room_beneath_goes_without_and_the_others_stay() {
+    let machine = Machine::new(BENEATH);
+    let daemon = machine.daemon(&["--underlay=auto", "--isolation=client"], &[]);
+    let (mut first, started) = (staying(&daemon), daemon.server());
+    machine.behave("context=808");
+    succeed(&mut daemon.probe(&["init"]));
+    let told = underlay(&daemon);
+    assert_eq!(
+        (&told["state"], &told["servers"]),
+        (&"up".into(), &vec![started].into())
+    );
+    let log = daemon.control_log();
+    assert!(
+        log.contains("is started again without the underlay"),
+        "{log}"
+    );
+    assert!(first.try_wait().unwrap().is_none());
+    machine.behave("");
+    succeed(&mut daemon.probe(&["init"]));
+    assert_eq!(machine.daemons().len(), 1);
+    first.kill().unwrap();
+    first.wait().unwrap();
+}
+
+/// A program that has a context and does nothing in it.
+fn staying(daemon: &Daemon) -> std::process::Child {
+    let mut program = daemon.probe(&["stay"]);
+    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut said = BufReader::new(program.stdout.as_mut().unwrap());
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "staying\n", "{}", daemon.server_log());
+    program
+}
+
 /// What fails again and again is not tried with each server.
 #[test]
 fn what_keeps_failing_is_left_alone() {
@@ -500,12 +541,7 @@ fn what_keeps_failing_is_left_alone() {
 fn a_killed_daemon_leaves_nothing_when_its_clients_have_left() {
     let machine = Machine::new(BENEATH);
     let mut daemon = machine.daemon(&["--underlay=auto"], &[]);
-    let mut program = daemon.probe(&["stay"]);
-    let mut program = program.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    let mut said = BufReader::new(program.stdout.as_mut().unwrap());
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line, "staying\n");
+    let mut program = staying(&daemon);
     let started = machine.record();
     assert_eq!(started.len(), 2, "a daemon and its server: {started:?}");
     daemon.kill();

@@ -3,6 +3,7 @@
 //! It runs with the daemon's rights, so it is looked for where only root installs, or is what the operator named;
 //! never on a PATH. Ours has the same name and may lie in the same places.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::own_files;
@@ -59,9 +60,14 @@ fn first_in<'a>(folders: impl Iterator<Item = &'a Path> + Clone) -> Result<PathB
     }))
 }
 
+/// Whether a path leads to the file that this process runs, by whatever name.
 fn is_this_program(path: &Path) -> bool {
-    let own = Path::new("/proc/self/exe").canonicalize();
-    own.is_ok_and(|own| path.canonicalize().is_ok_and(|path| path == own))
+    let file = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    let own = file(Path::new("/proc/self/exe"));
+    own.is_some() && file(path) == own
 }
 
 #[cfg(test)]
