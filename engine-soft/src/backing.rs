@@ -201,6 +201,19 @@ impl Backing {
         })
     }
 
+    /// Bytes that the window's own memory takes of the machine.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> u64 {
+        const BLOCK: u64 = 512;
+        let stat = rustix::fs::fstat(&self.file).expect("an open file");
+        stat.st_blocks.unsigned_abs() * BLOCK
+    }
+
+    /// Whether others use blocks of the window.
+    pub(crate) fn is_shared(&self) -> bool {
+        !lock(&self.kept).granules.is_empty()
+    }
+
     /// The client is gone, which had `committed` bytes: all that nobody shares is free now.
     pub(crate) fn leave(&self, committed: u64) {
         let mut kept = lock(&self.kept);

@@ -2,7 +2,8 @@
 //!
 //! A transfer is checked as a whole before its first byte moves: its arithmetic cannot overflow and
 //! all that lies between its first and last byte is committed memory of the client. It is then a run
-//! of units that any thread may carry out. The only raw accesses of the layer above the executor are
+//! of units that any thread may carry out, and looks before each whether the memory is the client's still: what
+//! is written into memory that was taken back would count for nobody. The only raw accesses of the layer above the executor are
 //! here. Memory of a client is never seen as a Rust reference, for the client may write it meanwhile.
 
 use std::ops::Range;
@@ -32,6 +33,8 @@ struct Rows {
     base: u64,
     pitch: u64,
     slice: u64,
+    /// Whether they are unified addresses, whose memory may be taken back.
+    unified: bool,
 }
 
 /// How much is moved: `depth` planes of `height` rows of `width` bytes.
@@ -61,8 +64,8 @@ pub(crate) struct Transfer {
     to: Rows,
     source: Source,
     extent: Extent,
-    /// Keeps the memory mapped.
-    _space: Arc<CopySpace>,
+    /// Keeps the memory mapped, and says what of it is committed.
+    space: Arc<CopySpace>,
     /// Keep the arrays' memory mapped.
     _arrays: [Option<Arc<Array>>; 2],
 }
@@ -80,6 +83,15 @@ pub(crate) struct ArrayTransfer {
 enum Source {
     Memory(Rows),
     Pattern { value: u32, element: u32 },
+}
+
+impl Source {
+    fn rows(self) -> Option<Rows> {
+        match self {
+            Self::Memory(rows) => Some(rows),
+            Self::Pattern { .. } => None,
+        }
+    }
 }
 
 impl Transfer {
@@ -170,7 +182,7 @@ impl Transfer {
             to,
             source: Source::Memory(from),
             extent,
-            _space: Arc::clone(space),
+            space: Arc::clone(space),
             _arrays: arrays,
         }
     }
@@ -209,7 +221,7 @@ impl Transfer {
                 element: request.element,
             },
             extent,
-            _space: Arc::clone(space),
+            space: Arc::clone(space),
             _arrays: [None, None],
         })
     }
@@ -220,9 +232,35 @@ impl Transfer {
         self.extent.width * self.extent.height * self.extent.depth
     }
 
-    /// Carries out all of it.
+    /// Carries out all of it. The space is said to be moving since before the check.
     pub(crate) fn run_all(&self) {
         self.move_range(0..self.bytes());
+    }
+
+    /// Moves a unit's bytes.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE if memory was taken back that they lie in.
+    fn move_unit(&self, unit: u64) -> Result<(), CUresult> {
+        let first = unit * UNIT;
+        let range = first..(first + UNIT).min(self.bytes());
+        let _moving = self.space.moving();
+        let rows = [Some(self.to), self.source.rows()];
+        let is_there = |rows: &Rows| {
+            let (from, to) = (self.at(rows, range.start), self.at(rows, range.end - 1) + 1);
+            !rows.unified || self.space.unified.allows(from, to - from)
+        };
+        if !rows.iter().flatten().all(is_there) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.move_range(range);
+        Ok(())
+    }
+
+    /// Where a byte of the transfer is on one side. Later ones are at higher addresses.
+    fn at(&self, rows: &Rows, byte: u64) -> u64 {
+        let (row, column) = (byte / self.extent.width, byte % self.extent.width);
+        rows.at(row / self.extent.height, row % self.extent.height) + column
     }
 
     /// Moves a range of the transfer's bytes, counted row after row.
@@ -269,8 +307,9 @@ impl Task for Transfer {
     fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
         // At least one unit a turn.
         for unit in piece.fresh.by_ref() {
-            let first = unit * UNIT;
-            self.move_range(first..(first + UNIT).min(self.bytes()));
+            if let Err(code) = self.move_unit(unit) {
+                return Progress::Failed(code);
+            }
             if Instant::now() >= until {
                 break;
             }
@@ -307,6 +346,7 @@ fn side(
             base: 0,
             pitch: 0,
             slice: 0,
+            unified: false,
         });
     }
     // One row needs no pitch and one plane no slice; what was given for them has no meaning.
@@ -340,6 +380,7 @@ fn side(
         base: base.ok_or(CUresult::ERROR_INVALID_VALUE)?,
         pitch,
         slice,
+        unified: Space::from_number(number) == Some(Space::Unified),
     })
 }
 
@@ -366,6 +407,7 @@ fn side_of_array(
             base: 0,
             pitch: 0,
             slice: 0,
+            unified: false,
         });
     }
     let offset = level.offset + z * slice + y * row + x;
@@ -375,6 +417,7 @@ fn side_of_array(
         base,
         pitch: row,
         slice,
+        unified: false,
     })
 }
 
@@ -387,6 +430,7 @@ pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUres
     if bytes == 0 {
         return Ok(());
     }
+    let _moving = space.moving();
     if !space.unified.allows(to, bytes) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -400,6 +444,7 @@ pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUres
 /// CUDA_ERROR_INVALID_VALUE if they are not all in committed memory, or not as many.
 pub(crate) fn peek(space: &CopySpace, from: u64, bytes: u32) -> Result<u64, CUresult> {
     let count = u64::from(bytes);
+    let _moving = space.moving();
     if !matches!(bytes, 4 | 8) || !space.unified.allows(from, count) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -413,6 +458,7 @@ pub(crate) fn peek(space: &CopySpace, from: u64, bytes: u32) -> Result<u64, CUre
 /// # Errors
 /// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
 pub(crate) fn zero(space: &CopySpace, range: Window) -> Result<(), CUresult> {
+    let _moving = space.moving();
     if range.bytes != 0 && !space.unified.allows(range.base, range.bytes) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

@@ -3,8 +3,10 @@
 //! A client has one window on each device at first, and gets more as its memory there grows. Each
 //! (`backing`) is mapped whole and for as long as any work runs that was held to it, so an access
 //! inside it is always memory-safe; the validity table beside it (`exec::Window`) says which
-//! granules the client has. Taking memory back clears the marks and punches a hole: work that still
-//! runs reads zeroes. The host window was mapped by somebody else and has only a table.
+//! granules the client has. Taking memory back clears the marks, waits until no bytes are being moved that were
+//! allowed before ([`CopySpace::moving`]), and punches a hole, so that nothing is written into what counts
+//! for nobody any more. A kernel's accesses find the marks each by itself. The host window was mapped by
+//! somebody else and has only a table.
 //!
 //! What a kernel or a copy may touch is a list of such windows, made anew when it changes: work is
 //! held to the list as it was when the work was posted.
@@ -14,7 +16,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex, RwLock, RwLockReadGuard};
 
 use engine::{Bound, CUresult, Owner, Region, Window, arena};
 use rustix::mm::Advice;
@@ -22,7 +24,7 @@ use rustix::mm::Advice;
 use crate::backing::{Backing, Counted, Mappings, Physical, SharedBlock};
 use crate::copy;
 use crate::exec;
-use crate::sync::lock;
+use crate::sync::{lock, read_lock, write_lock};
 
 /// Counts what of a client is still mapped, so that its end can wait for the last piece of work.
 #[derive(Debug, Default)]
@@ -140,6 +142,16 @@ pub(crate) struct CopySpace {
     /// Staging, as mapped here.
     pub(crate) staging: Window,
     _staging: Arc<Borrowed>,
+    moving: Arc<RwLock<()>>,
+}
+
+impl CopySpace {
+    /// While this is held, no memory is taken back that was found to be committed in the meantime. To be held
+    /// for the moment in which bytes move: the client's session waits for it, and this thread may not ask
+    /// twice.
+    pub(crate) fn moving(&self) -> RwLockReadGuard<'_, ()> {
+        read_lock(&self.moving)
+    }
 }
 
 /// A client's memory.
@@ -152,6 +164,8 @@ pub(crate) struct ClientMemory {
     host: Window,
     host_table: Arc<exec::Window>,
     copies: Arc<RwLock<Arc<CopySpace>>>,
+    /// See [`CopySpace::moving`].
+    moving: Arc<RwLock<()>>,
     mapped: Arc<Mapped>,
     extras: Vec<Extra>,
     /// What others mapped over the host window, by first address.
@@ -201,10 +215,12 @@ impl ClientMemory {
                 budget: Arc::clone(budget),
             });
         }
+        let moving = Arc::default();
         let copies = Arc::new(CopySpace {
             unified: exec::AddressSpace::default(),
             staging: staging.window,
             _staging: Arc::new(borrow(staging)),
+            moving: Arc::clone(&moving),
         });
         let mut memory = Self {
             devices,
@@ -213,6 +229,7 @@ impl ClientMemory {
             host: host.window,
             host_table,
             copies: Arc::new(RwLock::new(copies)),
+            moving,
             mapped,
             extras: Vec::new(),
             lent: HashMap::new(),
@@ -270,6 +287,10 @@ impl ClientMemory {
         for at in span.backing.unmap_all() {
             span.table.set_valid(at.base, at.bytes, false);
         }
+        if span.backing.is_shared() {
+            // It stays, and all but what is shared goes.
+            self.withdraw(&span.table, span.window);
+        }
         span.backing.leave(span.committed.load(Ordering::Relaxed));
     }
 
@@ -318,15 +339,19 @@ impl ClientMemory {
         all.push(Arc::clone(&self.host_table));
         let outside = self.extras.iter().filter(|extra| extra.device.is_none());
         all.extend(outside.map(|extra| Arc::clone(&extra.window)));
-        let mut copies = self
-            .copies
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut copies = write_lock(&self.copies);
         *copies = Arc::new(CopySpace {
             unified: exec::AddressSpace::new(all),
             staging: copies.staging,
             _staging: Arc::clone(&copies._staging),
+            moving: Arc::clone(&self.moving),
         });
+    }
+
+    /// Lets nothing reach a range from now on, and waits until no bytes are being moved there.
+    fn withdraw(&self, table: &exec::Window, range: Window) {
+        table.set_valid(range.base, range.bytes, false);
+        drop(write_lock(&self.moving));
     }
 
     /// Lets contexts with these peers be launched in.
@@ -526,12 +551,12 @@ impl ClientMemory {
         }
         if let Some(span) = self.span_of(range) {
             let given = span.table.valid_bytes(range.base, range.bytes);
-            span.table.set_valid(range.base, range.bytes, false);
+            self.withdraw(&span.table, range);
             span.backing.punch(range);
             span.committed.fetch_sub(given, Ordering::Relaxed);
             self.devices[span.device].budget.give(given);
         } else if self.host.contains(range.base, range.bytes) {
-            self.host_table.set_valid(range.base, range.bytes, false);
+            self.withdraw(&self.host_table, range);
             // The file is not ours, so the pages go by way of the mapping. Should the owner have
             // mapped something that cannot lose pages, they stay, and only this client sees them.
             // SAFETY: the owner keeps the region mapped, and only clients' raw accesses reach it.
@@ -633,11 +658,7 @@ fn overlap(one: Window, other: Window) -> bool {
 
 /// The copy space as it is now.
 pub(crate) fn read(copies: &RwLock<Arc<CopySpace>>) -> Arc<CopySpace> {
-    Arc::clone(
-        &copies
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner),
-    )
+    Arc::clone(&read_lock(copies))
 }
 
 fn is_granular(range: Window) -> bool {
@@ -666,6 +687,126 @@ impl CopySpace {
                 _owner: Arc::new(Nobody),
                 _ticket: Arc::new(Mapped::default()).ticket(),
             }),
+            moving: Arc::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use cuda_abi::operations::{Copy, Fill, Space};
+
+    use super::*;
+    use crate::copy::Transfer;
+    use crate::work::{Piece, Progress, Task};
+
+    #[derive(Debug)]
+    struct Nobody;
+    impl Owner for Nobody {}
+
+    const BYTES: u64 = 64 << 20;
+
+    /// A client's memory with a window of its own among those of all tests, which are numbered.
+    fn client(number: u64) -> (ClientMemory, Window, Arc<Bound>) {
+        let at = |extent: u64, bytes| Window {
+            base: arena::BASE + (7000 + 10 * number + extent) * arena::EXTENT,
+            bytes,
+        };
+        let window = at(0, BYTES);
+        let region = |window| Region {
+            window,
+            owner: Arc::new(Nobody),
+        };
+        let (host, staging) = (region(at(1, BYTES)), region(at(2, BYTES)));
+        let budget = Arc::new(Bound::new(BYTES));
+        let owner: Arc<dyn Owner> = Arc::new(Nobody);
+        let budgets = [Arc::clone(&budget)];
+        let memory = ClientMemory::new(&[window], &budgets, &owner, &host, &staging);
+        (memory.expect("addresses and memory"), window, budget)
+    }
+
+    fn fill(memory: &ClientMemory, window: Window) -> Transfer {
+        let request = Fill {
+            to: window.base,
+            pitch: 0,
+            value: 7,
+            element: 1,
+            width: window.bytes,
+            height: 1,
+        };
+        let space = memory.copy_space();
+        let _moving = space.moving();
+        Transfer::fill(&space, &request).expect("committed memory")
+    }
+
+    #[test]
+    fn what_runs_on_writes_nothing_into_memory_that_was_taken_back() {
+        let (memory, window, budget) = client(0);
+        memory.commit(window).unwrap();
+        let fill = fill(&memory, window);
+        let mut piece = Piece::whole(fill.units());
+        assert_eq!(fill.run(&mut piece, Instant::now(), 0), Progress::Yielded);
+        assert!(memory.spans[0].backing.held() > 0);
+        memory.decommit(window);
+        assert_eq!(memory.spans[0].backing.held(), 0);
+        assert_eq!(budget.left(), BYTES);
+        let later = Instant::now() + Duration::from_secs(60);
+        let failed = Progress::Failed(CUresult::ERROR_INVALID_VALUE);
+        assert_eq!(fill.run(&mut piece, later, 0), failed);
+        assert_eq!(memory.spans[0].backing.held(), 0);
+        // Nor does it read there, which would take pages as well.
+        memory.commit(window).unwrap();
+        let half = window.bytes / 2;
+        let copy = Copy {
+            to_space: Space::Unified as u32,
+            to: window.base + half,
+            to_pitch: 0,
+            to_slice: 0,
+            from_space: Space::Unified as u32,
+            from: window.base,
+            from_pitch: 0,
+            from_slice: 0,
+            width: half,
+            height: 1,
+            depth: 1,
+        };
+        let copy = Transfer::copy(&memory.copy_space(), &copy).unwrap();
+        let mut piece = Piece::whole(copy.units());
+        assert_eq!(copy.run(&mut piece, Instant::now(), 0), Progress::Yielded);
+        memory.decommit(Window {
+            bytes: half,
+            ..window
+        });
+        let held = memory.spans[0].backing.held();
+        assert_eq!(copy.run(&mut piece, later, 0), failed);
+        assert_eq!(memory.spans[0].backing.held(), held);
+    }
+
+    #[test]
+    fn whoever_moves_bytes_meanwhile_has_done_when_memory_is_taken_back() {
+        let (memory, window, budget) = client(1);
+        for round in 0..60 {
+            memory.commit(window).unwrap();
+            let fill = fill(&memory, window);
+            let half = fill.units() / 2;
+            std::thread::scope(|scope| {
+                for part in [0..half, half..fill.units()] {
+                    let fill = &fill;
+                    scope.spawn(move || {
+                        let mut piece = Piece {
+                            fresh: part,
+                            block: None,
+                        };
+                        while fill.run(&mut piece, Instant::now(), 0) == Progress::Yielded {}
+                    });
+                }
+                std::thread::sleep(Duration::from_micros(20 * round));
+                memory.decommit(window);
+            });
+            assert_eq!(memory.spans[0].backing.held(), 0, "round {round}");
+            assert_eq!(budget.left(), BYTES);
         }
     }
 }

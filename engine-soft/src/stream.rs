@@ -307,16 +307,17 @@ impl Stream {
             return Started::Done(Err(code));
         }
         let space = &memory::read(spaces);
-        let transfer = match operation {
+        let moving = || space.moving();
+        let (moving, transfer) = match operation {
             Operation::Launch(grid) => {
                 return self.start_grid(Some(sequence), context, grid, here);
             }
             Operation::Run(grids) => {
                 return self.start_run(sequence, context, priority, grids, here);
             }
-            Operation::Copy(request) => Transfer::copy(space, &request),
-            Operation::ArrayCopy(copy) => Transfer::array(space, *copy),
-            Operation::Fill(request) => Transfer::fill(space, &request),
+            Operation::Copy(request) => (moving(), Transfer::copy(space, &request)),
+            Operation::ArrayCopy(copy) => (moving(), Transfer::array(space, *copy)),
+            Operation::Fill(request) => (moving(), Transfer::fill(space, &request)),
             Operation::Write { to, data } => return Started::Done(copy::write(space, to, &data)),
             Operation::Event { event, timing } => {
                 if timing {
@@ -333,6 +334,7 @@ impl Stream {
                 Started::Done(Ok(()))
             }
             Ok(transfer) => {
+                drop(moving);
                 let units = transfer.units();
                 let left = Piece::whole(units);
                 let context = Arc::clone(context);
