@@ -537,12 +537,7 @@ impl Daemon {
             }
             send_answer(&pending.connection, &pending.answer);
         }
-        for server in self.registry.servers.values_mut() {
-            if server.deadline.is_some_and(|deadline| deadline <= now) {
-                server.deadline = None;
-                let _ = server.child.kill();
-            }
-        }
+        self.end_late_servers(now);
     }
 
     fn listen(&self) -> Result<(), Errno> {

@@ -105,6 +105,8 @@ pub struct Server {
     pub state: State,
     /// When it must be gone, after which it is killed.
     pub deadline: Option<Instant>,
+    /// When it was killed, for good.
+    pub killed: Option<Instant>,
     /// Its devices.
     pub devices: Vec<ListedDevice>,
     /// Its clients' limits.

@@ -27,8 +27,20 @@ const MAX_ATTEMPTS: u32 = 6;
 /// How long a server may take until it is ready, before it is killed.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
+/// How long a server may take that has nothing more to say, before it is killed.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// How long the kernel may take to end a server that was killed. It takes longer only if a thread waits in the
+/// kernel for what no signal ends.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
 /// What the kernel ends a process with for a call that its filter does not let it survive.
 const SIGSYS: i32 = 31;
+
+/// What is said of a server that was killed and does not end.
+const STUCK: &str = "it was killed, and the kernel has not ended it: a thread of it waits for what no signal ends, a file \
+                     of a FUSE file system that a client has sent for example. The daemon goes on without it; \
+                     what it has is free when whoever serves that file answers or ends";
 
 /// Packets of one server that are read before everybody else has a turn.
 const PACKETS_A_TURN: usize = 64;
@@ -133,6 +145,7 @@ impl Daemon {
                             None => READY_WITHIN,
                         },
                 ),
+                killed: None,
                 devices: Vec::new(),
                 settings: self.defaults.clone(),
                 waiting: VecDeque::new(),
@@ -210,6 +223,7 @@ impl Daemon {
                         self.log(&format!("Server {} is not heard: {error}", server.pid()));
                     }
                     self.forget(&server.connection);
+                    self.must_end(id);
                     break;
                 }
             }
@@ -373,6 +387,35 @@ impl Daemon {
         }
     }
 
+    /// A server has no more to say: its process is about to end, or cannot.
+    fn must_end(&mut self, id: ServerId) {
+        if let Some(server) = self.registry.servers.get_mut(&id) {
+            let soon = Instant::now() + SILENT;
+            server.deadline = Some(server.deadline.map_or(soon, |one| one.min(soon)));
+        }
+    }
+
+    /// Kills a server whose time is up, and goes on without one that was killed and has not ended.
+    pub(crate) fn end_late_servers(&mut self, now: Instant) {
+        let mut stuck = Vec::new();
+        for (&id, server) in &mut self.registry.servers {
+            if server.deadline.is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            if server.killed.is_none() {
+                let _ = server.child.kill();
+            }
+            let gone = *server.killed.get_or_insert(now) + GONE_WITHIN;
+            server.deadline = Some(gone);
+            if gone <= now {
+                stuck.push(id);
+            }
+        }
+        for id in stuck {
+            self.server_is_over(id, None);
+        }
+    }
+
     /// A server's process has ended. Its clients see their sockets close, and get error 806. `status`
     /// is how, if somebody has asked already.
     pub(crate) fn server_ended(&mut self, id: ServerId, status: Option<ExitStatus>) {
@@ -381,9 +424,13 @@ impl Daemon {
         let Some(server) = self.registry.servers.get_mut(&id) else {
             return;
         };
-        let Some(ended) = status.or_else(|| server.child.try_wait().ok().flatten()) else {
-            return;
-        };
+        if let Some(ended) = status.or_else(|| server.child.try_wait().ok().flatten()) {
+            self.server_is_over(id, Some(ended));
+        }
+    }
+
+    /// Nothing more is to be had of a server: its process has ended as it says, or was killed and does not end.
+    fn server_is_over(&mut self, id: ServerId, ended: Option<ExitStatus>) {
         let Some(mut server) = self.registry.servers.remove(&id) else {
             return;
         };
@@ -392,12 +439,13 @@ impl Daemon {
         self.server_left_groups(id, server.slot);
         self.changes_end(id, None);
         let pid = server.pid();
-        if !ended.success() {
+        let how = ended.map_or_else(|| STUCK.to_owned(), |ended| ended.to_string());
+        if ended.is_none_or(|ended| !ended.success()) {
             if server.state != State::Stopping {
                 self.log("Server encountered a fatal exception. Shutting down");
             }
-            self.log(&format!("Server {pid} did not end by itself: {ended}"));
-            if ended.signal() == Some(SIGSYS) {
+            self.log(&format!("Server {pid} did not end by itself: {how}"));
+            if ended.and_then(|ended| ended.signal()) == Some(SIGSYS) {
                 self.log(&format!(
                     "Server {pid} was ended by the kernel for a system call that no server makes: it may \
                      not have been its own master. The kernel's log says which one (audit, type=1326)"
@@ -406,10 +454,10 @@ impl Daemon {
         }
         self.log(&format!(
             "Server {pid} exited with status {}",
-            ended.code().unwrap_or(1)
+            ended.and_then(|ended| ended.code()).unwrap_or(1)
         ));
         let about = of_server(&server);
-        self.event("server.exited", about, json!({ "why": ended.to_string() }));
+        self.event("server.exited", about, json!({ "why": how }));
         for client in server.clients.values() {
             // With 806: the server could not say how they went.
             let about = of_client(&server, client);

@@ -461,16 +461,16 @@ impl Daemon {
     }
 
     /// A server has ended on the underlay before it was ready. Gives the one that was started in its place, without
-    /// it, or why there is none.
+    /// it, or why there is none. `ended` is how, unless it was killed and does not end.
     pub(crate) fn start_without_underlay(
         &mut self,
         id: ServerId,
         server: &mut Server,
-        ended: ExitStatus,
+        ended: Option<ExitStatus>,
     ) -> Result<(), String> {
         const SIGKILL: i32 = 9;
         let pid = server.pid();
-        let hung = ended.signal() == Some(SIGKILL);
+        let hung = ended.is_none_or(|ended| ended.signal() == Some(SIGKILL));
         let why = match hung {
             true => format!("server {pid} was killed before it was ready on it"),
             false => format!("server {pid} ended before it was ready on it; see server.log"),

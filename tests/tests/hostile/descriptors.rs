@@ -1,8 +1,9 @@
 //! Descriptors of every kind, sent to every socket, and files that answer nobody.
 
+use tests::daemon::{Daemon, eventually, succeed};
 use tests::skipped::skipped;
 
-use crate::scene::{Scene, Talker};
+use crate::scene::{Scene, Talker, attacker};
 
 /// Hears an attacker until it has done its worst. `false` if this machine does not allow it.
 #[track_caller]
@@ -63,4 +64,35 @@ fn files_that_never_answer_left_in_queues_and_registered() {
     }
     drop(attacker);
     scene.nobody_noticed();
+}
+
+/// The kernel does not end a server in which such a file is looked at. The daemon goes on without it.
+#[test]
+fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mut attacker = attacker("fuse", &daemon.pipe(), path);
+    if !is_done(&mut attacker) {
+        return;
+    }
+    let server = daemon.server().to_string();
+    daemon.told(&["shutdown_server", &server, "-f"]);
+    eventually("the daemon has given the server up", || {
+        !daemon.told(&["get_server_list"]).contains(&server)
+    });
+    let log = daemon.control_log();
+    let line = format!("Server {server} did not end by itself: it was killed, and the kernel has");
+    assert!(log.contains(&line), "{log}");
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    assert_ne!(daemon.server().to_string(), server);
+    // Ends, or this panics.
+    drop(daemon);
+    // From here on nothing is to be waited for.
+    drop(attacker);
+    eventually("the server is gone", || {
+        !std::path::Path::new(&format!("/proc/{server}/task")).exists()
+            || std::fs::read_to_string(format!("/proc/{server}/stat"))
+                .is_ok_and(|stat| stat.contains(") Z "))
+    });
 }

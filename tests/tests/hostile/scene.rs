@@ -45,6 +45,12 @@ impl Drop for Talker {
     }
 }
 
+/// A program that means harm, in front of a daemon's own directory or a group's.
+pub fn attacker(what: &str, directory: &Path, more: &str) -> Talker {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_attacker"));
+    Talker::new(command.arg(what).arg(directory).arg(more))
+}
+
 pub struct Scene {
     pub daemon: Daemon,
     bystander: Talker,
@@ -70,8 +76,7 @@ impl Scene {
 
     /// An attacker, in front of the daemon's own directory or a group's.
     pub fn attacker(&self, what: &str, directory: &Path, more: &str) -> Talker {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_attacker"));
-        Talker::new(command.arg(what).arg(directory).arg(more))
+        attacker(what, directory, more)
     }
 
     /// Whoever comes while an attack is on is served, and so is who gives a command.
