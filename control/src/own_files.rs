@@ -359,7 +359,7 @@ pub(crate) fn read_own(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-/// What is in a file that [`write`] wrote for others to read, if it is there.
+/// What is in a file that [`write()`] wrote for others to read, if it is there.
 ///
 /// # Errors
 /// In words, with the path.

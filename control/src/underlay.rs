@@ -9,6 +9,7 @@
 //! What holds for one server holds for others in the same way: which of them is on it is asked for each start, so that
 //! one server may have several contexts on it.
 
+mod mode;
 mod place;
 mod program;
 mod supervisor;
@@ -32,6 +33,7 @@ use crate::source::Source;
 use place::Place;
 use supervisor::Word;
 
+pub use mode::Mode;
 pub use supervisor::main as supervise;
 
 /// How long a server may take until it is ready on the underlay: NVIDIA's is known to hang in its clients' cuInit.
@@ -49,53 +51,6 @@ const MOST_CONNECTIONS: u32 = 32;
 
 /// Names how many of them each server on the underlay has.
 const CONNECTIONS_VARIABLE: &str = "OPENMPS_UNDERLAY_CONNECTIONS";
-
-/// What runs beneath servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// Nothing.
-    #[default]
-    None,
-    /// NVIDIA's MPS where it can be had.
-    Auto,
-    /// NVIDIA's MPS, and no server without it.
-    NvidiaMps,
-}
-
-impl Mode {
-    /// The names, for messages.
-    pub const NAMES: &'static str = "auto, nvidia-mps and none";
-
-    /// The mode with a name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        let mut all = [Self::None, Self::Auto, Self::NvidiaMps].into_iter();
-        all.find(|mode| mode.name() == name)
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Auto => "auto",
-            Self::NvidiaMps => "nvidia-mps",
-        }
-    }
-
-    /// What an option or else the environment asks for.
-    ///
-    /// # Errors
-    /// Which modes there are.
-    pub fn asked(option: Option<Self>) -> Result<Self, String> {
-        match (option, text_variable("OPENMPS_UNDERLAY")?) {
-            (Some(mode), _) => Ok(mode),
-            (None, Some(text)) => Self::named(&text)
-                .ok_or_else(|| format!("OPENMPS_UNDERLAY={text} is none of {}", Self::NAMES)),
-            (None, None) => Ok(Self::default()),
-        }
-    }
-}
 
 /// NVIDIA's program that an underlay would be, on this machine and for this user.
 ///
@@ -567,16 +522,6 @@ fn environment(program: &Path, driver: Option<&Path>) -> Vec<(&'static str, std:
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modes_have_names() {
-        for mode in [Mode::None, Mode::Auto, Mode::NvidiaMps] {
-            assert_eq!(Mode::named(mode.name()), Some(mode));
-            assert!(Mode::NAMES.contains(mode.name()));
-        }
-        assert_eq!(Mode::named("mps"), None);
-        assert_eq!(Mode::default(), Mode::None);
-    }
 
     #[test]
     fn what_fails_often_is_left_alone_for_a_while() {
