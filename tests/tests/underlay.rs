@@ -136,6 +136,13 @@ fn is_alive(pid: u32) -> bool {
     state == Some(false)
 }
 
+fn parent_of(pid: u32) -> u32 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = status.lines();
+    let parent = lines.find_map(|line| line.strip_prefix("PPid:"));
+    parent.unwrap().trim().parse().unwrap()
+}
+
 fn kill(pid: u32) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
 }
@@ -564,17 +571,34 @@ fn a_signal_to_all_leaves_nothing() {
         let mut daemon = machine.daemon(&["--underlay=auto"], &[]);
         succeed(&mut daemon.probe(&["init"]));
         // As a service manager that tells each process: the supervisor leaves that to the daemon.
-        let status = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let of_control = status(machine.daemons()[0].pid);
-        let parent = of_control
-            .lines()
-            .find_map(|line| line.strip_prefix("PPid:"));
-        let supervisor: i32 = parent.unwrap().trim().parse().unwrap();
-        kill_process(Pid::from_raw(supervisor).unwrap(), signal).unwrap();
+        let supervisor = parent_of(machine.daemons()[0].pid);
+        let supervisor = Pid::from_raw(supervisor.cast_signed()).unwrap();
+        kill_process(supervisor, signal).unwrap();
         assert_eq!(underlay(&daemon)["state"], "up");
         daemon.signal(signal);
         assert!(machine.is_clean());
         daemon.restart();
+    }
+}
+
+/// Nobody is left to end what it had started, but the daemon goes on.
+#[test]
+fn a_killed_supervisor_is_noticed_and_replaced() {
+    let machine = Machine::new(BENEATH);
+    let daemon = machine.daemon(&["--underlay=auto"], &[]);
+    succeed(&mut daemon.probe(&["init"]));
+    let first = machine.record();
+    kill(parent_of(machine.daemons()[0].pid));
+    eventually("the daemon says it", || {
+        daemon.control_log().contains("its supervisor has ended")
+    });
+    assert_eq!(underlay(&daemon)["state"], "absent");
+    daemon.told(&["shutdown_server", &daemon.server().to_string(), "-f"]);
+    succeed(&mut daemon.probe(&["init"]));
+    assert_eq!(machine.daemons().len(), 2);
+    assert_eq!(underlay(&daemon)["state"], "up");
+    for process in first {
+        kill(process.pid);
     }
 }
 
