@@ -24,19 +24,24 @@ pub fn probe() -> &'static Path {
     PROGRAM.get_or_init(|| build("tests", "probe"))
 }
 
-/// Builds a program of the workspace, for development: the software GPU is optimised there too, and it is
-/// what tests wait for.
+/// Builds a program of the workspace as the tests were built. For development the software GPU is optimised too, as
+/// it is what tests wait for.
 fn build(package: &str, program: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("in the workspace");
+    let (profile, folder) = match cfg!(debug_assertions) {
+        true => ("dev", "target/debug"),
+        false => ("release", "target/release"),
+    };
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", package, "--bin", program])
+        .args(["--profile", profile])
         .current_dir(root)
         .status()
         .expect("cargo runs");
     assert!(status.success(), "{program} does not build");
-    root.join("target/debug").join(program)
+    root.join(folder).join(program)
 }
 
 /// Gives the daemon of a pipe directory a command and returns what it said.
