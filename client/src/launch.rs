@@ -65,12 +65,15 @@ pub(crate) unsafe fn launch(
         layout,
         shape,
     };
-    if let Some(from) = unsafe_source(&params, layout)? {
-        // SAFETY: the program's buffer is readable for the kernel's block.
-        let block = unsafe { std::slice::from_raw_parts(from, layout.bytes as usize) };
+    let bytes = layout.bytes as usize;
+    let given = unsafe_source(&params, layout)?;
+    if let Some((from, size)) = given
+        && size >= bytes
+    {
+        // SAFETY: the program's buffer is readable for the size that it gave, which covers the block.
+        let block = unsafe { std::slice::from_raw_parts(from, bytes) };
         return begun.post(attributes, block);
     }
-    let bytes = layout.bytes as usize;
     let mut short = [0; SHORT];
     let mut long = Vec::new();
     let block = if bytes <= SHORT {
@@ -80,14 +83,15 @@ pub(crate) unsafe fn launch(
         &mut long[..]
     };
     // SAFETY: as this function's.
-    unsafe { gather(params.each, layout, block)? };
+    unsafe { fill(given, params.each, layout, block)? };
     begun.post(attributes, block)
 }
 
-/// The parameter block that `extra` names, if the parameters are given that way.
+/// The parameter block that `extra` names, and its bytes, if the parameters are given that way. It may be shorter
+/// than the kernel's (NCCL's kernels declare 4 KiB and are given what they need of it): the rest is zero.
 ///
 /// Reads the list of the program, which [`launch`]'s caller vouches for.
-fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, CUresult> {
+fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<(*const u8, usize)>, CUresult> {
     if params.extra.is_null() {
         return Ok(None);
     }
@@ -115,11 +119,30 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<*const u8>, 
         // Both ways at once is an error, but for a list that names nothing.
         (None, None) if !params.each.is_null() => Ok(None),
         _ if !params.each.is_null() => Err(CUresult::ERROR_INVALID_VALUE),
-        (Some(buffer), Some(size)) if !buffer.is_null() && size >= layout.bytes as usize => {
-            Ok(Some(buffer))
-        }
+        (Some(buffer), Some(size)) if !buffer.is_null() => Ok(Some((buffer, size))),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
+}
+
+/// Writes a parameter block, which is zero: from a buffer and its bytes, or each by itself.
+///
+/// # Safety
+/// As [`gather`]'s; the buffer is readable for so many bytes.
+#[inline]
+unsafe fn fill(
+    given: Option<(*const u8, usize)>,
+    each: *mut *mut c_void,
+    layout: &Layout,
+    block: &mut [u8],
+) -> Result<(), CUresult> {
+    let Some((from, size)) = given else {
+        // SAFETY: as this function's.
+        return unsafe { gather(each, layout, block) };
+    };
+    let size = size.min(block.len());
+    // SAFETY: the caller vouches for the buffer; the block has as many bytes and is ours.
+    unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), size) };
+    Ok(())
 }
 
 /// Puts a parameter block together.
@@ -309,15 +332,9 @@ pub(crate) unsafe fn node(
     check(current, function, &shape)?;
     asked(current, function, shape, &attributes)?;
     let mut block = vec![0; layout.bytes as usize].into_boxed_slice();
-    match unsafe_source(&params, layout)? {
-        Some(from) => {
-            // SAFETY: the program's buffer is readable for the kernel's block, which has as many
-            // bytes and is ours.
-            unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), block.len()) };
-        }
-        // SAFETY: as this function's.
-        None => unsafe { gather(params.each, layout, &mut block)? },
-    }
+    let given = unsafe_source(&params, layout)?;
+    // SAFETY: as this function's.
+    unsafe { fill(given, params.each, layout, &mut block)? };
     let context = current.handle();
     Ok(Kernel::new(
         handle, context, shape, attributes, block, layout,
@@ -350,10 +367,11 @@ mod tests {
     }
 
     #[test]
-    fn extra_names_a_block_that_is_large_enough() {
+    fn extra_names_a_block_of_any_size() {
         let buffer = [0_u8; 16];
         let key = |number| std::ptr::without_provenance_mut::<c_void>(number);
-        for (mut size, fits) in [(16_usize, true), (17, true), (15, false)] {
+        for mut size in [16_usize, 17, 15] {
+            let given = size;
             let mut extra = [
                 key(CU_LAUNCH_PARAM_BUFFER_POINTER),
                 buffer.as_ptr().cast_mut().cast(),
@@ -366,10 +384,7 @@ mod tests {
                 extra: extra.as_mut_ptr(),
             };
             let found = unsafe_source(&params, &layout());
-            assert_eq!(found.is_ok(), fits);
-            if fits {
-                assert_eq!(found, Ok(Some(buffer.as_ptr())));
-            }
+            assert_eq!(found, Ok(Some((buffer.as_ptr(), given))));
         }
     }
 }
