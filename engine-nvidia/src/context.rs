@@ -11,6 +11,7 @@ use engine::Observer;
 
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::durations::Durations;
 use crate::gate::Running;
 use crate::parts::Part;
 use crate::sync::{Handle, lock};
@@ -23,6 +24,7 @@ pub(crate) struct Context {
     observer: Arc<dyn Observer>,
     /// What its streams have with the driver.
     running: Arc<Running>,
+    durations: Durations,
     /// The part of the device that it asked for itself, in millionths; 0 if it did not.
     share: u32,
     /// Its kernels are those of the device's primary context.
@@ -62,6 +64,7 @@ impl Context {
             part: Mutex::new(device.parts().whole()),
             epoch: AtomicU64::new(0),
             running: device.gate().join(),
+            durations: Durations::default(),
             device,
             observer,
             destroyed: AtomicBool::new(false),
@@ -122,6 +125,11 @@ impl Context {
             epoch,
             home: part.home(),
         })
+    }
+
+    /// How long its operations take.
+    pub(crate) fn durations(&self) -> &Durations {
+        &self.durations
     }
 
     /// Counts one more operation that goes to the driver, unless the device's gate is closed.

@@ -6,8 +6,17 @@
 //! only while the gate is closed and nothing runs. What is to be loaded waits for that; what is to be
 //! given back is [retired](Gate::retire) until the device has nothing to do.
 //!
-//! A closed gate keeps others' operations in their streams. It is closed for a short time at first, and
-//! then open for nine times as long: a kernel that runs long holds up who loads, and nobody else.
+//! A closed gate keeps others' operations in their streams, and streams give the driver only as much at a time as
+//! takes some [milliseconds](PATIENCE), so that usually nothing runs soon. Contexts whose work takes longer are *held*:
+//! they begin nothing new, and the gate is open for all others until what these have running is over, when it is
+//! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. It may wait for something
+//! that its own context is to do: who is held for long is let go for as long, and so on, up to some seconds.
+//!
+//! Nobody loads all the time beside others' work: what runs gives way to so much [closed time](MOST_SPENT), and to a
+//! [part](OPEN) of the time then.
+//!
+//! Who comes to a closed gate with something to do alone does it in the same turn, as long as a turn does not take
+//! [too long](MOST_CLOSED).
 //!
 //! A kernel of a client that has gone may never end, and the driver cannot end it. After a [grace](GRACE)
 //! the device counts as [stuck](Gate::is_stuck): what would wait for it fails at once, until it ends.
@@ -16,7 +25,7 @@
 
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
@@ -24,11 +33,17 @@ use cuda_abi::CUresult;
 use crate::poller::Waker;
 use crate::sync::lock;
 
-/// How long the gate is closed at first for what runs to finish, and at most.
-const FIRST_PATIENCE: Duration = Duration::from_millis(5);
-const MOST_PATIENCE: Duration = Duration::from_secs(1);
-/// How much longer it is open than it was closed, before it is closed again.
-const OPEN: u32 = 9;
+/// How long the gate is closed for all while something runs.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long contexts are held at first before they are let go, and at most.
+const FIRST_HOLD: Duration = Duration::from_secs(1);
+const MOST_HOLD: Duration = Duration::from_secs(4);
+/// How long the gate stays closed for one who is alone after another, at most.
+const MOST_CLOSED: Duration = Duration::from_millis(50);
+/// Time for which the gate was closed, of that in which it could have been open, before who would close it to what
+/// runs waits; and how much longer it is open than closed then.
+const MOST_SPENT: Duration = Duration::from_millis(500);
+const OPEN: u32 = 4;
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
 /// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
@@ -39,12 +54,14 @@ const MOST_RETIRED_BYTES: u64 = 256 << 20;
 /// How long what a client that has gone had running may take to its end, unless something else is set.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Operations of one client that the driver has and that are not known to be done. Apart from others' in
+/// Operations of one context that the driver has and that are not known to be done. Apart from others' in
 /// memory, since every launch counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Running {
     operations: AtomicUsize,
+    /// The gate is closed for it.
+    held: AtomicBool,
     /// Since when the client is gone.
     gone: OnceLock<Instant>,
 }
@@ -57,12 +74,66 @@ struct Retired {
     bytes: u64,
 }
 
+/// A time in which nothing runs.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    since: Instant,
+    /// Something gave way to it.
+    disturbs: bool,
+}
+
+/// What who closes the gate has of those before.
+#[derive(Debug, Default)]
+struct Turn {
+    /// The gate is still closed, and nothing runs.
+    closed: Option<Pause>,
+    /// Those that are held.
+    held: Vec<Arc<Running>>,
+    /// For how long the gate was closed, less what was made good since then.
+    spent: Duration,
+    opened: Option<Instant>,
+}
+
+impl Turn {
+    /// The gate, which was closed for so long, is open again.
+    fn spend(&mut self, closed: Duration) {
+        self.spent = self.still_spent() + closed;
+        self.opened = Some(Instant::now());
+    }
+
+    fn still_spent(&self) -> Duration {
+        let open = self
+            .opened
+            .map_or(Duration::ZERO, |opened| opened.elapsed());
+        self.spent.saturating_sub(open / OPEN)
+    }
+
+    fn hold(&mut self, more: Vec<Arc<Running>>) {
+        for running in &more {
+            running.held.store(true, Ordering::SeqCst);
+        }
+        self.held.extend(more);
+    }
+
+    fn let_go(&mut self) {
+        for running in self.held.drain(..) {
+            running.held.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn held_run(&self) -> bool {
+        self.held.iter().any(|running| running.runs())
+    }
+}
+
 /// A device's gate.
 pub(crate) struct Gate {
     closed: AtomicBool,
     clients: Mutex<Vec<Weak<Running>>>,
     /// Held by who closes the gate.
-    turn: Mutex<()>,
+    turn: Mutex<Turn>,
+    /// How many wait for that.
+    waiting: AtomicUsize,
     retired: Mutex<Retired>,
     /// Is told that the gate is open again.
     waker: OnceLock<Arc<Waker>>,
@@ -76,6 +147,7 @@ impl Default for Gate {
             closed: AtomicBool::default(),
             clients: Mutex::default(),
             turn: Mutex::default(),
+            waiting: AtomicUsize::default(),
             retired: Mutex::default(),
             waker: OnceLock::new(),
             grace: AtomicU64::default(),
@@ -115,7 +187,7 @@ impl Gate {
     pub(crate) fn pass(&self, running: &Running) -> bool {
         // Pairs with `close`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
-        if self.closed.load(Ordering::SeqCst) {
+        if self.closed.load(Ordering::SeqCst) || running.held.load(Ordering::SeqCst) {
             running.leave();
             return false;
         }
@@ -150,38 +222,95 @@ impl Gate {
         dead: impl Fn() -> bool,
         call: impl FnOnce() -> T,
     ) -> Result<T, CUresult> {
-        let turn = lock(&self.turn);
-        let mut patience = FIRST_PATIENCE;
-        let closed = loop {
-            if self.is_stuck() && !dead() {
-                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
-            }
-            let closed = self.close();
-            let until = Instant::now() + patience;
-            while self.runs() && Instant::now() < until && !dead() {
-                // Of a client whose own thread looks for completions, and is held up, the poller hears.
-                self.wake();
-                std::thread::sleep(LOOK);
-            }
-            if !self.runs() || dead() {
-                break closed;
-            }
-            drop(closed);
-            let until = Instant::now() + patience * OPEN;
-            while let Some(left) = until.checked_duration_since(Instant::now())
-                && !self.is_stuck()
-                && !dead()
-            {
-                std::thread::sleep(left.min(MOST_PATIENCE));
-            }
-            patience = (patience * 2).min(MOST_PATIENCE);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut turn = lock(&self.turn);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let disturbs = match turn.closed {
+            Some(pause) => Ok(pause.disturbs),
+            None => self.drain(&mut turn, &dead),
         };
+        let pause = turn.closed.take().unwrap_or(Pause {
+            since: Instant::now(),
+            disturbs: disturbs == Ok(true),
+        });
+        let closed = Closed {
+            gate: self,
+            turn,
+            pause,
+        };
+        disturbs?;
         // First, because the call may need the memory.
         self.give_back();
         let result = call();
         drop(closed);
-        drop(turn);
         Ok(result)
+    }
+
+    /// Closes the gate and waits until nothing runs, as the module says. Whether anything ran.
+    ///
+    /// # Errors
+    /// As [`Gate::alone`].
+    fn drain(&self, turn: &mut Turn, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
+        loop {
+            self.closed.store(true, Ordering::SeqCst);
+            if !self.runs() || dead() {
+                return Ok(false);
+            }
+            if turn.still_spent() < MOST_SPENT {
+                break;
+            }
+            self.open();
+            self.wait(PATIENCE, dead, || false)?;
+        }
+        let mut hold = FIRST_HOLD;
+        let mut until = Instant::now() + hold;
+        loop {
+            self.closed.store(true, Ordering::SeqCst);
+            if self.wait(PATIENCE, dead, || !self.runs())? {
+                return Ok(true);
+            }
+            // Those that are held already are among them.
+            let mut running = self.running();
+            running.retain(|running| !running.held.load(Ordering::SeqCst));
+            turn.hold(running);
+            self.open();
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.wait(left, dead, || !turn.held_run())? {
+                turn.let_go();
+                self.wake();
+                self.wait(hold, dead, || false)?;
+                hold = (hold * 2).min(MOST_HOLD);
+                until = Instant::now() + hold;
+            }
+        }
+    }
+
+    /// Waits until something is so, or the device is dead, and for so long at most. Whether it is.
+    ///
+    /// # Errors
+    /// As [`Gate::alone`].
+    fn wait(
+        &self,
+        most: Duration,
+        dead: &impl Fn() -> bool,
+        is_so: impl Fn() -> bool,
+    ) -> Result<bool, CUresult> {
+        let until = Instant::now() + most;
+        loop {
+            if dead() || is_so() {
+                return Ok(true);
+            }
+            if self.is_stuck() {
+                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            // Of a client whose own thread looks for completions, and is held up, the poller hears.
+            self.wake();
+            std::thread::sleep(left.min(LOOK));
+        }
     }
 
     /// Has so many bytes of memory given back when no operation of any client runs. Does not wait: who
@@ -221,14 +350,27 @@ impl Gate {
         if lock(&self.retired).calls.is_empty() {
             return true;
         }
-        let Ok(_turn) = self.turn.try_lock() else {
+        let Ok(turn) = self.turn.try_lock() else {
             return false;
         };
-        let _closed = self.close();
+        if turn.closed.is_some() {
+            return false;
+        }
+        self.closed.store(true, Ordering::SeqCst);
+        let pause = Pause {
+            since: Instant::now(),
+            disturbs: false,
+        };
+        let closed = Closed {
+            gate: self,
+            turn,
+            pause,
+        };
         let idle = !self.runs();
         if idle {
             self.give_back();
         }
+        drop(closed);
         idle
     }
 
@@ -239,25 +381,44 @@ impl Gate {
         }
     }
 
+    fn running(&self) -> Vec<Arc<Running>> {
+        let clients = lock(&self.clients);
+        let running = clients.iter().filter_map(Weak::upgrade);
+        running.filter(|client| client.runs()).collect()
+    }
+
     fn runs(&self) -> bool {
         let clients = lock(&self.clients);
         let mut running = clients.iter().filter_map(Weak::upgrade);
         running.any(|client| client.runs())
     }
 
-    fn close(&self) -> Closed<'_> {
-        self.closed.store(true, Ordering::SeqCst);
-        Closed(self)
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+        self.wake();
     }
 }
 
-/// Opens the gate when dropped.
-struct Closed<'a>(&'a Gate);
+/// The gate while it is closed and nothing runs. Opens it when dropped, or leaves it closed to who waits for that.
+struct Closed<'a> {
+    gate: &'a Gate,
+    turn: MutexGuard<'a, Turn>,
+    pause: Pause,
+}
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
-        self.0.closed.store(false, Ordering::SeqCst);
-        self.0.wake();
+        let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;
+        let closed = self.pause.since.elapsed();
+        if waits && closed < MOST_CLOSED && !self.gate.runs() {
+            self.turn.closed = Some(self.pause);
+            return;
+        }
+        if self.pause.disturbs {
+            self.turn.spend(closed);
+        }
+        self.turn.let_go();
+        self.gate.open();
     }
 }
 
@@ -316,6 +477,138 @@ mod tests {
         alone.join().unwrap();
         told.try_recv().unwrap();
         assert!(gate.pass(&running), "the gate stayed closed");
+    }
+
+    /// Starts something that is to be done alone and waits for `go`.
+    fn start(
+        gate: &Arc<Gate>,
+        tell: mpsc::Sender<()>,
+        go: mpsc::Receiver<()>,
+    ) -> std::thread::JoinHandle<()> {
+        let gate = Arc::clone(gate);
+        std::thread::spawn(move || {
+            gate.alone(NEVER, || {
+                tell.send(()).unwrap();
+                go.recv().unwrap();
+            })
+            .unwrap();
+        })
+    }
+
+    #[test]
+    fn what_runs_long_holds_up_its_own_context_and_no_other() {
+        let gate = Arc::new(Gate::default());
+        let (long, other) = (gate.join(), gate.join());
+        assert!(gate.pass(&long));
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let alone = start(&gate, tell, gone);
+        while !long.held.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // For as long as it takes the other begins and ends what it likes.
+        for _ in 0..100 {
+            while !gate.pass(&other) {
+                std::thread::yield_now();
+            }
+            assert!(!gate.pass(&long), "a held context began something");
+            other.leave();
+        }
+        assert!(told.try_recv().is_err(), "alone beside what runs");
+        long.leave();
+        told.recv().unwrap();
+        assert!(!gate.pass(&other) && !gate.pass(&long));
+        go.send(()).unwrap();
+        alone.join().unwrap();
+        assert!(gate.pass(&long) && gate.pass(&other), "still held");
+    }
+
+    #[test]
+    fn what_waits_for_its_own_context_is_let_go_after_a_while() {
+        let gate = Arc::new(Gate::default());
+        let running = gate.join();
+        assert!(gate.pass(&running));
+        let (tell, _told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        go.send(()).unwrap();
+        let alone = start(&gate, tell, gone);
+        while !running.held.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // What runs ends when this has begun.
+        while !gate.pass(&running) {
+            std::thread::yield_now();
+        }
+        running.leave();
+        running.leave();
+        alone.join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_for_the_gate_has_the_same_turn() {
+        let gate = Arc::new(Gate::default());
+        let running = gate.join();
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        let first = start(&gate, tell.clone(), gone);
+        told.recv().unwrap();
+        let (go_on, gone_on) = mpsc::channel();
+        let second = start(&gate, tell, gone_on);
+        while gate.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+        // Somebody would begin something as soon as that can be.
+        let stop = Arc::new(AtomicBool::new(false));
+        let beginning = std::thread::spawn({
+            let (gate, stop) = (Arc::clone(&gate), Arc::clone(&stop));
+            move || {
+                while !gate.pass(&running) {
+                    std::thread::yield_now();
+                }
+                assert!(stop.load(Ordering::SeqCst), "the gate was opened between");
+                running.leave();
+            }
+        });
+        go.send(()).unwrap();
+        told.recv().unwrap();
+        stop.store(true, Ordering::SeqCst);
+        go_on.send(()).unwrap();
+        for thread in [first, second, beginning] {
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_is_alone_beside_work_all_the_time_waits_for_it() {
+        let mut turn = Turn::default();
+        turn.spend(MOST_SPENT * 2);
+        assert!(turn.still_spent() > MOST_SPENT);
+        turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
+        assert!(turn.still_spent() <= MOST_SPENT);
+        turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
+        assert_eq!(turn.still_spent(), Duration::ZERO);
+
+        let gate = Arc::new(Gate::default());
+        let running = gate.join();
+        lock(&gate.turn).spend(MOST_SPENT * 2);
+        let (tell, told) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        go.send(()).unwrap();
+        // While nothing runs nobody is disturbed.
+        gate.alone(NEVER, || ()).unwrap();
+        assert!(gate.pass(&running));
+        let alone = start(&gate, tell, gone);
+        // As much has been spent that it is not held for what runs.
+        for _ in 0..3 {
+            while !gate.pass(&running) {
+                std::thread::yield_now();
+            }
+            running.leave();
+            assert!(!running.held.load(Ordering::SeqCst));
+        }
+        running.leave();
+        alone.join().unwrap();
+        told.recv().unwrap();
     }
 
     #[test]

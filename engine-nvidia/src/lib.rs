@@ -30,6 +30,7 @@ mod context;
 mod copy;
 mod device;
 mod driver;
+mod durations;
 mod engine;
 mod environment;
 mod facts;

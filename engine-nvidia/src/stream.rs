@@ -11,7 +11,8 @@
 //!
 //! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
-//! complete. An operation of many commands is given to the driver in parts.
+//! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while what is there is expected to
+//! take more than [`MOST_AHEAD`]: who must wait until nothing runs, to load code, waits for as long and the longest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -31,7 +32,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::fetch::{Habit, Landing};
 use crate::launch::Launch;
-use crate::rhythm::{Due, LATE, Rhythm};
+use crate::rhythm::{Due, Kind, LATE, Rhythm};
 use crate::run::Run;
 use crate::sync::{Handle, lock};
 use crate::words::{Word, has_come_to};
@@ -42,6 +43,9 @@ use crate::work::{After, Work};
 const PLACES: usize = 640;
 const LEAST_DEPTH: usize = 4;
 const MOST_DEPTH: usize = 256;
+
+/// Microseconds that what the driver has of a stream may take for more to go there.
+const MOST_AHEAD: u64 = 16_000;
 
 /// Hardware queues of a context, to which the driver deals out streams in turn.
 const QUEUES: usize = 32;
@@ -90,11 +94,17 @@ struct State {
     chains: Chains,
     /// With the driver, in order.
     issued: VecDeque<Issued>,
-    /// Behind these, the sequence numbers and launches that go to the driver together. They have passed
-    /// the gate.
-    gathered: (Vec<u64>, Vec<Launch>),
+    /// Behind these, the launches that go to the driver together, with their sequence numbers and lengths. They
+    /// have passed the gate.
+    gathered: (Vec<(u64, Length)>, Vec<Launch>),
     /// Commands of both.
     commands: usize,
+    /// Microseconds that both are expected to take.
+    expected: u64,
+    /// When the last end was seen, or the first of them began.
+    looked_at: Instant,
+    /// What is found to have ended in one look: empty.
+    ended_now: Vec<Length>,
     /// Not yet with the driver, in order.
     pending: VecDeque<(u64, Work)>,
     /// The last ticket that was signed for.
@@ -119,11 +129,15 @@ struct State {
     before: Option<Arc<Stream>>,
 }
 
+/// What an operation is, and the microseconds that it is expected to take.
+type Length = (Kind, u32);
+
 #[derive(Debug)]
 struct Issued {
     /// Which operation it is, or is the last part of.
     sequence: Option<u64>,
     commands: usize,
+    length: Length,
     ticket: u32,
     result: Result<(), CUresult>,
     after: After,
@@ -139,6 +153,13 @@ impl State {
     fn is_fetching(&self) -> bool {
         let last = self.issued.back();
         last.is_some_and(|last| matches!(last.after, After::Deliver(_)))
+    }
+
+    /// The driver has something more.
+    fn push(&mut self, issued: Issued) {
+        self.commands += issued.commands;
+        self.expected += u64::from(issued.length.1);
+        self.issued.push_back(issued);
     }
 
     /// Whether there is work that has passed the gate.
@@ -184,6 +205,9 @@ impl Stream {
             issued: VecDeque::new(),
             gathered: (Vec::new(), Vec::new()),
             commands: 0,
+            expected: 0,
+            looked_at: Instant::now(),
+            ended_now: Vec::new(),
             pending: VecDeque::new(),
             ticket: word.load(),
             unsigned: 0,
@@ -314,12 +338,27 @@ impl Stream {
 
     /// Whether more may go to the driver now. If so, it has passed the gate.
     fn may_issue(&self, state: &mut State) -> bool {
-        state.commands < self.depth()
+        self.has_room(state)
             && state.before.is_none()
             // What comes after a fetch may read what it has not delivered yet.
             && !state.is_fetching()
             && self.is_current(state)
             && self.context.pass_gate()
+    }
+
+    /// Whether what is with the driver leaves room for more.
+    fn has_room(&self, state: &mut State) -> bool {
+        if state.commands >= self.depth() {
+            return false;
+        }
+        if state.expected <= MOST_AHEAD {
+            return true;
+        }
+        // What is not signed makes no room.
+        if state.is_open() && !state.is_fetching() {
+            self.sign_rest(state);
+        }
+        false
     }
 
     /// Nothing more comes for now, or `for_long`: signs what is to be signed then, and says whether that is all.
@@ -383,9 +422,11 @@ impl Stream {
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
     fn take(&self, state: &mut State, sequence: u64, work: Work) {
         if !state.is_under_way() {
-            state.rhythm.begin(Instant::now());
+            state.looked_at = Instant::now();
+            state.rhythm.begin(state.looked_at);
         }
-        state.rhythm.add(work.kind());
+        let kind = work.kind();
+        state.rhythm.add(kind);
         state.habit.learn(false);
         let work = match work {
             Work::Fetch(fetch) if !fetch.is_awaited() && !state.habit.ask() => {
@@ -398,10 +439,12 @@ impl Stream {
                 if !state.is_open() {
                     state.open_since = Instant::now();
                 }
+                let length = (kind, self.context.durations().expected(kind));
                 let (sequences, launches) = &mut state.gathered;
-                sequences.push(sequence);
+                sequences.push((sequence, length));
                 launches.push(launch);
                 state.commands += 1;
+                state.expected += u64::from(length.1);
                 // What is not issued makes no room.
                 if launches.len() >= MOST_GATHERED || state.commands >= self.depth() {
                     self.issue_gathered(state, false);
@@ -419,6 +462,12 @@ impl Stream {
         }
     }
 
+    /// What an operation is, and how long it is expected to take.
+    fn length(&self, work: &Work) -> Length {
+        let kind = work.kind();
+        (kind, self.context.durations().expected(kind))
+    }
+
     /// Gives what was gathered to the driver. If something follows that tells of what was before it, few
     /// launches need not.
     fn issue_gathered(&self, state: &mut State, followed: bool) {
@@ -427,6 +476,10 @@ impl Stream {
         }
         let (mut sequences, mut launches) = std::mem::take(&mut state.gathered);
         state.commands -= launches.len();
+        state.expected -= sequences
+            .iter()
+            .map(|&(_, (_, each))| u64::from(each))
+            .sum::<u64>();
         while !launches.is_empty() {
             let ticket = state.ticket.wrapping_add(1);
             let signal = Signal {
@@ -446,22 +499,25 @@ impl Stream {
                     .ok()
             };
             let Some(count) = issued else {
-                for (sequence, launch) in sequences.drain(..).zip(launches.drain(..)) {
+                for ((sequence, _), launch) in sequences.drain(..).zip(launches.drain(..)) {
                     self.issue(state, sequence, Work::Launch(launch));
                 }
                 break;
             };
             state.ticket = ticket;
             state.unsigned = 0;
-            state.commands += count;
-            let done = sequences.drain(..count).zip(launches.drain(..count));
-            state.issued.extend(done.map(|(sequence, launch)| Issued {
-                sequence: Some(sequence),
-                commands: 1,
-                ticket,
-                result: Ok(()),
-                after: launch.after(),
-            }));
+            for ((sequence, length), launch) in
+                sequences.drain(..count).zip(launches.drain(..count))
+            {
+                state.push(Issued {
+                    sequence: Some(sequence),
+                    commands: 1,
+                    length,
+                    ticket,
+                    result: Ok(()),
+                    after: launch.after(),
+                });
+            }
         }
         // Empty, with room for the next.
         state.gathered = (sequences, launches);
@@ -483,10 +539,11 @@ impl Stream {
         let rest = part.start + count..part.end;
         state.ticket = ticket;
         state.unsigned = 0;
-        state.commands += count;
-        state.issued.push_back(Issued {
+        let done = Work::Run(Arc::clone(&run), part.start..rest.start);
+        state.push(Issued {
             sequence: rest.is_empty().then_some(sequence),
             commands: count,
+            length: self.length(&done),
             ticket,
             result: Ok(()),
             after: After::KeepRun(Arc::clone(&run)),
@@ -543,6 +600,7 @@ impl Stream {
         let room = self.depth().saturating_sub(state.commands).max(1);
         let rest = work.split(room);
         let commands = work.commands();
+        let length = self.length(&work);
         let issued = self
             .context
             .check()
@@ -574,10 +632,10 @@ impl Stream {
         };
         // What failed in part is over.
         let rest = rest.filter(|_| result.is_ok());
-        state.commands += commands;
-        state.issued.push_back(Issued {
+        state.push(Issued {
             sequence: rest.is_none().then_some(sequence),
             commands,
+            length,
             ticket: state.ticket.wrapping_add(u32::from(state.unsigned > 0)),
             result,
             after,
@@ -641,6 +699,11 @@ impl Stream {
         };
         let (near, due) = match state.rhythm.due() {
             Some(Due { near, at }) => (after(near), after(at)),
+            // What waits for room is to follow at once; nobody sleeps for it.
+            None if !state.pending.is_empty() && state.expected > MOST_AHEAD => (
+                0,
+                after(state.looked_at + Duration::from_micros(state.expected)),
+            ),
             None => (0, 0),
         };
         if self.last.due.swap(due, Ordering::Relaxed) != due {
@@ -746,6 +809,10 @@ impl Stream {
                     issued.after = After::Nothing;
                 }
                 state.commands -= issued.commands;
+                state.expected -= u64::from(issued.length.1);
+                if come {
+                    state.ended_now.push(issued.length);
+                }
                 self.context.leave();
                 progress = true;
                 if matches!(issued.after, After::Destroy) {
@@ -753,6 +820,13 @@ impl Stream {
                     state.ended = true;
                 }
                 self.finish(issued.sequence, result, issued.after);
+            }
+            if !state.ended_now.is_empty() {
+                let now = Instant::now();
+                let took = now.saturating_duration_since(state.looked_at);
+                self.context.durations().learn(&state.ended_now, took);
+                state.ended_now.clear();
+                state.looked_at = now;
             }
             if progress && !state.is_under_way() {
                 state.rhythm.end(Instant::now());

@@ -102,7 +102,9 @@ impl Work {
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Launch(launch) => launch.kind(),
-            Self::Run(run, _) => run.kind(),
+            Self::Run(run, part) => run
+                .kind()
+                .and((part.start as u64) << 32 | part.len() as u64),
             Self::Steps(steps) => steps
                 .iter()
                 .fold(Kind::default(), |kind, step| step.kind(kind)),
