@@ -3,8 +3,12 @@
 //!
 //! `gpu_client MODE [MICROSECONDS] [--at MILLISECONDS] [--for SECONDS]`: `--at` is when to begin, in
 //! milliseconds since 1970, so that several begin together. The modes:
+//! * `first`: from the process' start to the first result of code that no one has loaded before, or that was loaded with
+//!   the same `--seed`: a module with a variable and three kernels; microseconds.
+//! * `full`: a stream that is kept full of kernels that take so long; how many ended, and the longest time between two
+//!   ends; the first line comes when the first has ended.
 //! * `rate`: kernels that take so long, launched back to back; kernels a second.
-//! * `latency`: one kernel and a wait for it, again and again; median and 99th percentile.
+//! * `latency`: one kernel and a wait for it, again and again; median, 99th percentile, most, and how many a second.
 //! * `fetch`: one kernel and a synchronous copy of four bytes back to pageable memory, likewise.
 //! * `read`: one kernel, an asynchronous copy of four bytes back to page-locked memory, and a wait, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
@@ -28,6 +32,35 @@ const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
     mov.u64 %rd3, %globaltimer;\nsub.u64 %rd4, %rd3, %rd2;\n\
     setp.lt.u64 %p2, %rd4, %rd1;\n@%p2 bra again;\n\
     done:\nret;\n}\n";
+
+/// As [`KERNEL`]; then stores a number where the program sees it.
+const TELLING: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
+    .visible .entry stay(.param .u64 nanoseconds, .param .u64 to, .param .u64 number)\n{\n\
+    .reg .b64 %rd<7>;\n.reg .pred %p<3>;\n\
+    ld.param.u64 %rd1, [nanoseconds];\n\
+    ld.param.u64 %rd5, [to];\nld.param.u64 %rd6, [number];\n\
+    mov.u64 %rd2, %globaltimer;\n\
+    again:\n\
+    mov.u64 %rd3, %globaltimer;\nsub.u64 %rd4, %rd3, %rd2;\n\
+    setp.lt.u64 %p2, %rd4, %rd1;\n@%p2 bra again;\n\
+    st.volatile.global.u64 [%rd5], %rd6;\nmembar.sys;\nret;\n}\n";
+
+/// A module with a variable and three kernels, which make 6 times its first value of it. Its code differs by the seed.
+fn first_code(seed: u64) -> String {
+    let kernel = |name: &str, work: &str| {
+        format!(
+            ".visible .entry {name}()\n{{\n.reg .b64 %rd<3>;\n\
+             ld.global.u64 %rd1, [value];\n{work}\nst.global.u64 [value], %rd1;\n\
+             mov.u64 %rd2, {seed};\nret;\n}}\n"
+        )
+    };
+    format!(
+        ".version 7.0\n.target sm_52\n.address_size 64\n.visible .global .align 8 .u64 value = {seed};\n{}{}{}",
+        kernel("double", "add.u64 %rd1, %rd1, %rd1;"),
+        kernel("triple", "mul.lo.u64 %rd1, %rd1, 3;"),
+        kernel("keep", "")
+    )
+}
 
 /// Sets the word of each multiprocessor that a block runs on.
 const WHERE: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
@@ -70,6 +103,7 @@ fn main() {
     let mut words = std::env::args().skip(1);
     let mode = words.next().unwrap_or_default();
     let (mut microseconds, mut at, mut length) = (0, None, Duration::from_secs(1));
+    let mut seed = 0;
     while let Some(word) = words.next() {
         let mut number = || -> u64 {
             let next = words.next().expect("a number follows");
@@ -77,6 +111,7 @@ fn main() {
         };
         match word.as_str() {
             "--at" => at = Some(UNIX_EPOCH + Duration::from_millis(number())),
+            "--seed" => seed = number(),
             "--for" => length = Duration::from_secs(number()),
             _ => microseconds = word.parse().expect("a whole number of microseconds"),
         }
@@ -84,6 +119,12 @@ fn main() {
     let begin = Instant::now();
     let driver = Driver::ready();
     let attach = begin.elapsed();
+    if mode == "first" {
+        first(&driver, seed);
+        let microseconds = begin.elapsed().as_secs_f64() * 1e6;
+        println!("{{\"first\":{microseconds:.1}}}");
+        return;
+    }
     let kernel = driver
         .module(KERNEL)
         .and_then(|module| driver.function(module, "stay"))
@@ -115,6 +156,7 @@ fn main() {
             let rate = launched as f64 / begin.elapsed().as_secs_f64();
             println!("{{\"rate\":{rate:.1}}}");
         }
+        "full" => full(&driver, stream, microseconds, length),
         "latency" => again_and_again(length, || {
             launch();
             wait();
@@ -195,8 +237,73 @@ fn main() {
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("rate, latency, fetch, read, multiprocessors, soak or hold"),
+        _ => panic!("first, full, rate, latency, fetch, read, multiprocessors, soak or hold"),
     }
+}
+
+/// Loads code, runs it and looks at what it made.
+fn first(driver: &Driver, seed: u64) {
+    let module = driver.module(&first_code(seed)).expect("the code loads");
+    for kernel in ["double", "triple", "keep"] {
+        let kernel = driver.function(module, kernel).expect("a kernel");
+        driver.launch(kernel, 1, 1, 0, &[]).expect("it launches");
+    }
+    let (mut address, mut bytes) = (0, 0);
+    // SAFETY: the out pointers are locals', and the name is a string of C.
+    unsafe {
+        driver.module_get_global(&raw mut address, &raw mut bytes, module, c"value".as_ptr())
+    }
+    .expect("the variable");
+    let mut value = [0_u64];
+    driver.download(&mut value, address).expect("it is read");
+    assert_eq!(value[0], seed.wrapping_mul(6), "a wrong result");
+}
+
+/// Keeps a stream full for so long.
+fn full(driver: &Driver, stream: tests::cuda::Handle, microseconds: u64, length: Duration) {
+    /// What is posted before the first of it has ended, in microseconds and in kernels.
+    const AHEAD: u64 = 2_000_000;
+    const MOST: u64 = 900;
+    let ahead = (AHEAD / microseconds.max(1)).clamp(2, MOST);
+    let kernel = driver
+        .module(TELLING)
+        .and_then(|module| driver.function(module, "stay"))
+        .expect("the kernel loads");
+    let mut to = null_mut();
+    // SAFETY: the out pointer is a local's.
+    unsafe { driver.mem_host_alloc(&raw mut to, 8, 0) }.expect("page-locked memory");
+    let word = to.cast::<u64>();
+    // SAFETY: eight bytes of ours, which kernels write whole.
+    let ended = || unsafe { word.read_volatile() };
+    // SAFETY: as above; nothing runs yet.
+    unsafe { word.write_volatile(0) };
+    let (mut posted, mut seen) = (0, 0);
+    let (mut first, mut last, mut longest) = (None, Instant::now(), Duration::ZERO);
+    while first.is_none_or(|first: Instant| first.elapsed() < length) || seen < posted {
+        let now = ended();
+        if now != seen {
+            let at = Instant::now();
+            match first {
+                None => {
+                    println!("{{\"running\":1}}");
+                    first = Some(at);
+                }
+                Some(_) => longest = longest.max(at - last),
+            }
+            (seen, last) = (now, at);
+        }
+        if posted < seen + ahead && first.is_none_or(|first| first.elapsed() < length) {
+            posted += 1;
+            let parameters = [microseconds * 1000, to as u64, posted];
+            driver
+                .launch(kernel, 1, 1, stream, &parameters)
+                .expect("it launches");
+        } else {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    let longest = longest.as_secs_f64() * 1e3;
+    println!("{{\"kernels\":{seen},\"longest\":{longest:.3}}}");
 }
 
 /// Does something for so long, and prints the median and the 99th percentile of how long it takes.
@@ -210,5 +317,11 @@ fn again_and_again(length: Duration, mut step: impl FnMut()) {
     }
     times.sort_by(f64::total_cmp);
     let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
-    println!("{{\"median\":{:.3},\"p99\":{:.3}}}", part(0.5), part(0.99));
+    println!(
+        "{{\"median\":{:.3},\"p99\":{:.3},\"most\":{:.3},\"rate\":{:.1}}}",
+        part(0.5),
+        part(0.99),
+        part(1.0),
+        times.len() as f64 / length.as_secs_f64()
+    );
 }

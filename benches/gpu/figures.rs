@@ -127,7 +127,7 @@ fn each(counts: &[usize], take: impl Fn(usize) -> Vec<(String, f64)>) -> Vec<(St
 }
 
 /// Clients of `gpu_client` that begin together and work for a second; their lines.
-fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value> {
+pub(crate) fn together(peer: &Peer, count: usize, words: &[&str]) -> Vec<serde_json::Value> {
     together_for(peer, count, 1, words)
 }
 
@@ -156,7 +156,7 @@ fn output(child: Child) -> Option<serde_json::Value> {
     serde_json::from_slice(&output.stdout).ok()
 }
 
-fn value(line: &serde_json::Value, name: &str) -> Option<f64> {
+pub(crate) fn value(line: &serde_json::Value, name: &str) -> Option<f64> {
     line.get(name)?.as_f64()
 }
 
@@ -293,13 +293,15 @@ fn idle(peer: &Peer) -> Vec<(String, f64)> {
     rows
 }
 
-fn first_line(child: &mut Child) -> Option<serde_json::Value> {
-    use std::io::BufRead;
-    let mut line = String::new();
-    std::io::BufReader::new(child.stdout.as_mut()?)
-        .read_line(&mut line)
-        .ok()?;
-    serde_json::from_str(&line).ok()
+pub(crate) fn first_line(child: &mut Child) -> Option<serde_json::Value> {
+    use std::io::Read;
+    let (mut line, out) = (Vec::new(), child.stdout.as_mut()?);
+    let mut byte = [0];
+    // Nothing behind it is read.
+    while out.read(&mut byte).ok()? == 1 && byte != *b"\n" {
+        line.push(byte[0]);
+    }
+    serde_json::from_slice(&line).ok()
 }
 
 /// MiB of the first GPU's memory that is in use.

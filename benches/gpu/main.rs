@@ -1,25 +1,30 @@
 //! OpenMPS beside NVIDIA's MPS beside the driver alone (which shares by time slices), on one GPU.
 //!
-//! `gpu_bench FOLDER [--rounds N] [--json FILE] [--only TEXT]`: FOLDER has the programs (`openmps`, `gpu_client`,
+//! `gpu_bench FOLDER [--neighbours] [--rounds N] [--json FILE] [--only TEXT]`: FOLDER has the programs (`openmps`, `gpu_client`,
 //! `launch_cost`, `copies`, `nbody`); NVIDIA's daemon is the machine's own. Every figure is taken in rounds, the
-//! peers in turn, so that drift favours nobody; the table has medians, with the least and the most.
+//! peers in turn, so that drift favours nobody; the table has medians, with the least and the most. With
+//! `--neighbours` they are of clients that disturb each other.
 
 mod figures;
+mod neighbours;
 mod peers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use figures::FIGURES;
+use neighbours::NEIGHBOURS;
 use peers::Peer;
 
 fn main() {
     let mut folder = PathBuf::from(".");
     let (mut rounds, mut json, mut only) = (3, None, String::new());
+    let mut figures = FIGURES;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().expect("a value follows");
         match word.as_str() {
+            "--neighbours" => figures = NEIGHBOURS,
             "--rounds" => rounds = next().parse().expect("a number of rounds"),
             "--json" => json = Some(PathBuf::from(next())),
             "--only" => only = next(),
@@ -29,7 +34,7 @@ fn main() {
     let peers = Peer::all(&folder.canonicalize().expect("the folder of the programs"));
     // By row, and by peer, one value a round.
     let mut table: Vec<(String, BTreeMap<&'static str, Vec<f64>>)> = Vec::new();
-    for figure in FIGURES.iter().filter(|figure| figure.name.contains(&only)) {
+    for figure in figures.iter().filter(|figure| figure.name.contains(&only)) {
         for _ in 0..figure.rounds.min(rounds) {
             for peer in &peers {
                 for (row, value) in (figure.take)(peer) {

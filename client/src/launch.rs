@@ -68,7 +68,7 @@ pub(crate) unsafe fn launch(
     let bytes = layout.bytes as usize;
     let given = unsafe_source(&params, layout)?;
     if let Some((from, size)) = given
-        && size >= bytes
+        && size == bytes
     {
         // SAFETY: the program's buffer is readable for the size that it gave, which covers the block.
         let block = unsafe { std::slice::from_raw_parts(from, bytes) };
@@ -119,12 +119,15 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<(*const u8, 
         // Both ways at once is an error, but for a list that names nothing.
         (None, None) if !params.each.is_null() => Ok(None),
         _ if !params.each.is_null() => Err(CUresult::ERROR_INVALID_VALUE),
+        (Some(_), Some(size)) if size > layout.bytes as usize => {
+            Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES)
+        }
         (Some(buffer), Some(size)) if !buffer.is_null() => Ok(Some((buffer, size))),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
 
-/// Writes a parameter block, which is zero: from a buffer and its bytes, or each by itself.
+/// Writes a parameter block, which is zero: from a buffer of so many bytes, no more than it has, or each by itself.
 ///
 /// # Safety
 /// As [`gather`]'s; the buffer is readable for so many bytes.
@@ -139,9 +142,8 @@ unsafe fn fill(
         // SAFETY: as this function's.
         return unsafe { gather(each, layout, block) };
     };
-    let size = size.min(block.len());
     // SAFETY: the caller vouches for the buffer; the block has as many bytes and is ours.
-    unsafe { std::ptr::copy_nonoverlapping(from, block.as_mut_ptr(), size) };
+    unsafe { std::ptr::copy_nonoverlapping(from, block[..size].as_mut_ptr(), size) };
     Ok(())
 }
 
@@ -367,11 +369,15 @@ mod tests {
     }
 
     #[test]
-    fn extra_names_a_block_of_any_size() {
+    fn extra_names_a_block_that_may_be_shorter() {
         let buffer = [0_u8; 16];
         let key = |number| std::ptr::without_provenance_mut::<c_void>(number);
-        for mut size in [16_usize, 17, 15] {
-            let given = size;
+        let too_many = Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES);
+        for (mut size, found) in [
+            (16_usize, Ok(Some((buffer.as_ptr(), 16)))),
+            (15, Ok(Some((buffer.as_ptr(), 15)))),
+            (17, too_many),
+        ] {
             let mut extra = [
                 key(CU_LAUNCH_PARAM_BUFFER_POINTER),
                 buffer.as_ptr().cast_mut().cast(),
@@ -383,8 +389,7 @@ mod tests {
                 each: std::ptr::null_mut(),
                 extra: extra.as_mut_ptr(),
             };
-            let found = unsafe_source(&params, &layout());
-            assert_eq!(found, Ok(Some((buffer.as_ptr(), given))));
+            assert_eq!(unsafe_source(&params, &layout()), found);
         }
     }
 }

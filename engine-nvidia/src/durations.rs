@@ -1,5 +1,5 @@
-//! How long a context's operations take, learnt by what they are, so that only as much of them is with the driver as
-//! takes a bounded time.
+//! How long a context's operations take, learnt by what they are, so that a stream gives the driver only what takes a
+//! bounded time.
 //!
 //! Called by streams, with the times at which they saw operations end. Must not know what the operations are.
 
@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use crate::rhythm::Kind;
 
-/// Operations that are known at a time; two that fall on one place take turns.
-const KNOWN: usize = 512;
+/// Operations that are known at a time; of two that fall on one place the last is.
+const KNOWN: usize = 2048;
 
-/// What an operation is expected to take of which nothing is known: so that some tens go to the driver at once before
-/// the first has ended.
-const UNKNOWN: u32 = 500;
+/// What an operation is expected to take whose place another has.
+const FORGOTTEN: u32 = 500;
 
 /// What part of the difference an operation that took longer than expected adds.
 const SLOWER: u32 = 4;
@@ -33,17 +32,16 @@ impl Durations {
         let hash = kind.number();
         // The upper bits are the best mixed.
         let name = (hash >> 32) as u32 | 1;
-        (&self.0[(hash >> 23) as usize % KNOWN], name)
+        (&self.0[(hash >> 21) as usize % KNOWN], name)
     }
 
-    /// Microseconds that an operation is expected to take.
-    pub(crate) fn expected(&self, kind: Kind) -> u32 {
+    /// Microseconds that an operation is expected to take; so many if nothing is known of it.
+    pub(crate) fn expected(&self, kind: Kind, unknown: u32) -> u32 {
         let (place, name) = self.place(kind);
-        let known = place.load(Ordering::Relaxed);
-        if (known >> 32) as u32 == name {
-            known as u32
-        } else {
-            UNKNOWN
+        match place.load(Ordering::Relaxed) {
+            0 => unknown,
+            known if (known >> 32) as u32 == name => known as u32,
+            _ => FORGOTTEN.min(unknown),
         }
     }
 
@@ -71,6 +69,8 @@ impl Durations {
 mod tests {
     use super::*;
 
+    const UNKNOWN: u32 = 500;
+
     fn kind(number: u64) -> Kind {
         Kind::default().and(number)
     }
@@ -82,16 +82,23 @@ mod tests {
     #[test]
     fn what_took_less_is_believed_at_once_and_what_took_more_by_and_by() {
         let durations = Durations::default();
-        assert_eq!(durations.expected(kind(1)), UNKNOWN);
+        assert_eq!(durations.expected(kind(1), UNKNOWN), UNKNOWN);
         durations.learn(&[(kind(1), UNKNOWN)], micros(10));
-        assert_eq!(durations.expected(kind(1)), 10);
+        assert_eq!(durations.expected(kind(1), UNKNOWN), 10);
         durations.learn(&[(kind(1), 10)], micros(50));
-        assert_eq!(durations.expected(kind(1)), 20);
+        assert_eq!(durations.expected(kind(1), UNKNOWN), 20);
         for _ in 0..40 {
-            durations.learn(&[(kind(1), durations.expected(kind(1)))], micros(300_000));
+            durations.learn(
+                &[(kind(1), durations.expected(kind(1), UNKNOWN))],
+                micros(300_000),
+            );
         }
-        assert!((299_000..=300_000).contains(&durations.expected(kind(1))));
-        assert_eq!(durations.expected(kind(2)), UNKNOWN, "another operation");
+        assert!((299_000..=300_000).contains(&durations.expected(kind(1), UNKNOWN)));
+        assert_eq!(
+            durations.expected(kind(2), UNKNOWN),
+            UNKNOWN,
+            "another operation"
+        );
     }
 
     #[test]
@@ -101,11 +108,14 @@ mod tests {
         durations.learn(&[(short, UNKNOWN)], micros(20));
         // Which of them takes how long does not show, but how long they take together.
         for _ in 0..60 {
-            let mut ended = vec![(short, durations.expected(short)); 9];
-            ended.push((long, durations.expected(long)));
+            let mut ended = vec![(short, durations.expected(short, UNKNOWN)); 9];
+            ended.push((long, durations.expected(long, UNKNOWN)));
             durations.learn(&ended, micros(9 * 20 + 10_000));
         }
-        let (short, long) = (durations.expected(short), durations.expected(long));
+        let (short, long) = (
+            durations.expected(short, UNKNOWN),
+            durations.expected(long, UNKNOWN),
+        );
         assert!(
             short < long && (10_000..=10_180).contains(&(9 * short + long)),
             "{short}, {long}"
@@ -116,8 +126,8 @@ mod tests {
     fn what_takes_no_time_can_take_some_later() {
         let durations = Durations::default();
         durations.learn(&[(kind(1), UNKNOWN)], micros(0));
-        assert_eq!(durations.expected(kind(1)), 0);
+        assert_eq!(durations.expected(kind(1), UNKNOWN), 0);
         durations.learn(&[(kind(1), 0), (kind(1), 0)], micros(8_000));
-        assert_eq!(durations.expected(kind(1)), 1000);
+        assert_eq!(durations.expected(kind(1), UNKNOWN), 1000);
     }
 }

@@ -185,13 +185,21 @@ impl Gate {
 
     /// Lets one operation through, which [`Running::leave`] ends, unless the gate is closed.
     pub(crate) fn pass(&self, running: &Running) -> bool {
-        // Pairs with `close`: either it sees the operation, or we see that the gate is closed.
+        // Who asks again and again would seem to have something running.
+        if self.is_closed_to(running) {
+            return false;
+        }
+        // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
         running.operations.fetch_add(1, Ordering::SeqCst);
-        if self.closed.load(Ordering::SeqCst) || running.held.load(Ordering::SeqCst) {
+        if self.is_closed_to(running) {
             running.leave();
             return false;
         }
         true
+    }
+
+    fn is_closed_to(&self, running: &Running) -> bool {
+        self.closed.load(Ordering::SeqCst) || running.held.load(Ordering::SeqCst)
     }
 
     /// Sets how long what a client that has gone had running may take to its end.

@@ -113,6 +113,14 @@ impl Launch {
         kind.and(x).and(y << 32 | z).and(block)
     }
 
+    /// See [`Work::sort`](crate::work::Work::sort): grids of sizes up to twice as large are alike.
+    pub(crate) fn sort(&self) -> Kind {
+        let sides = self.call.grid.iter().map(|side| side.max(&1).ilog2());
+        let size = sides.sum::<u32>();
+        let function = self.call.function.0.0.addr() as u64;
+        Kind::default().and(function).and(size.into())
+    }
+
     /// Bytes that it keeps while it waits.
     pub(crate) fn kept(&self) -> usize {
         self.call.parameters.len() + self.attributes.len() * size_of::<CUlaunchAttribute>()

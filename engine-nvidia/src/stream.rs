@@ -129,7 +129,7 @@ struct State {
     before: Option<Arc<Stream>>,
 }
 
-/// What an operation is, and the microseconds that it is expected to take.
+/// Of what sort an operation is, and the microseconds that it is expected to take.
 type Length = (Kind, u32);
 
 #[derive(Debug)]
@@ -425,8 +425,7 @@ impl Stream {
             state.looked_at = Instant::now();
             state.rhythm.begin(state.looked_at);
         }
-        let kind = work.kind();
-        state.rhythm.add(kind);
+        state.rhythm.add(work.kind());
         state.habit.learn(false);
         let work = match work {
             Work::Fetch(fetch) if !fetch.is_awaited() && !state.habit.ask() => {
@@ -434,12 +433,12 @@ impl Stream {
             }
             work => work,
         };
+        let length = self.length(&work);
         match work {
             Work::Launch(launch) if state.chains.take(&launch) => {
                 if !state.is_open() {
                     state.open_since = Instant::now();
                 }
-                let length = (kind, self.context.durations().expected(kind));
                 let (sequences, launches) = &mut state.gathered;
                 sequences.push((sequence, length));
                 launches.push(launch);
@@ -462,10 +461,10 @@ impl Stream {
         }
     }
 
-    /// What an operation is, and how long it is expected to take.
+    /// Of what sort an operation is, and how long it is expected to take.
     fn length(&self, work: &Work) -> Length {
-        let kind = work.kind();
-        (kind, self.context.durations().expected(kind))
+        let (sort, unknown) = work.sort();
+        (sort, self.context.durations().expected(sort, unknown))
     }
 
     /// Gives what was gathered to the driver. If something follows that tells of what was before it, few

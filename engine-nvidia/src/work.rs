@@ -18,6 +18,10 @@ use crate::rhythm::Kind;
 use crate::run::Run;
 use crate::sync::Handle;
 
+/// How long work may take of which nothing is known, in microseconds.
+const UNKNOWN_KERNEL: u32 = 8_000;
+const UNKNOWN_COPY: u32 = 500;
+
 /// What a stream is to do.
 #[derive(Debug)]
 pub(crate) enum Work {
@@ -110,6 +114,20 @@ impl Work {
                 .fold(Kind::default(), |kind, step| step.kind(kind)),
             Self::Fetch(fetch) => fetch.step().kind(Kind::default()),
             _ => Kind::default(),
+        }
+    }
+
+    /// What sort of work it is, of which the last lengths tell the next; and how long it may take, in microseconds,
+    /// while nothing is known of it: of kernels so long that two or three go to the driver at first.
+    pub(crate) fn sort(&self) -> (Kind, u32) {
+        match self {
+            Self::Launch(launch) => (launch.sort(), UNKNOWN_KERNEL),
+            Self::Run(run, part) => {
+                let part = (part.start as u64) << 32 | part.len() as u64;
+                (run.kind().and(part), UNKNOWN_KERNEL)
+            }
+            Self::Steps(_) | Self::Fetch(_) => (self.kind(), UNKNOWN_COPY),
+            Self::Event { .. } | Self::Destroy | Self::Refused(_) => (Kind::default(), 0),
         }
     }
 

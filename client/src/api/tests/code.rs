@@ -22,7 +22,7 @@ fn launches_carry_their_parameters_either_way() {
     .unwrap();
     assert_eq!(read(to, 8), value.to_le_bytes());
     let mut block = [to, 42];
-    let (mut size, mut less) = (16_usize, 8_usize);
+    let (mut size, mut less, mut more) = (16_usize, 8_usize, 17_usize);
     let mut extra: [*mut c_void; 5] = [
         std::ptr::without_provenance_mut(CU_LAUNCH_PARAM_BUFFER_POINTER),
         block.as_mut_ptr().cast(),
@@ -47,10 +47,14 @@ fn launches_carry_their_parameters_either_way() {
     };
     by_extra(store, extra.as_mut_ptr()).unwrap();
     assert_eq!(read(to, 8), 42_u64.to_le_bytes());
+    // What a shorter block leaves out is zero.
     extra[3] = (&raw mut less).cast();
+    by_extra(store, extra.as_mut_ptr()).unwrap();
+    assert_eq!(read(to, 8), [0; 8]);
+    extra[3] = (&raw mut more).cast();
     assert_eq!(
         by_extra(store, extra.as_mut_ptr()),
-        Err(CUresult::ERROR_INVALID_VALUE)
+        Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES)
     );
     assert_eq!(
         by_extra(store, std::ptr::null_mut()),

@@ -1,0 +1,115 @@
+//! What clients lose by their neighbours.
+
+use std::process::{Child, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::figures::{Figure, first_line, together, value};
+use crate::peers::Peer;
+
+/// All of them, in the table's order.
+pub const NEIGHBOURS: &[Figure] = &[
+    Figure {
+        name: "a new program beside ",
+        rounds: 3,
+        take: |peer| {
+            let rows = [0, 1_000, 20_000, 300_000, 3_000_000];
+            rows.iter()
+                .flat_map(|&length| start(peer, length))
+                .collect()
+        },
+    },
+    Figure {
+        name: "launch + synchronise, ",
+        rounds: 3,
+        take: |peer| {
+            let counts = [1, 4, 8, 16, 24, 64];
+            counts
+                .iter()
+                .flat_map(|&count| awake(peer, count))
+                .collect()
+        },
+    },
+];
+
+/// Milliseconds to the first result of a program whose code nobody has seen, and of one with the same code after it,
+/// beside kernels of so many microseconds, which another client has queued without end; and how much longer than its
+/// kernel that client's longest time between two ends was.
+fn start(peer: &Peer, length: u64) -> Vec<(String, f64)> {
+    let name = match length {
+        0 => "nothing".to_owned(),
+        1..1_000_000 => format!("kernels of {} ms", length / 1000),
+        _ => format!("kernels of {} s", length / 1_000_000),
+    };
+    let neighbour = (length > 0).then(|| {
+        // Enough for both programs, and for what is queued at first.
+        let seconds = 4 + 4 * length / 1_000_000;
+        let mut child = peer
+            .client("gpu_client")
+            .args(["full", &length.to_string(), "--for", &seconds.to_string()])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("the neighbour starts");
+        first_line(&mut child);
+        // So that its queue is full, and what is learnt of it is learnt.
+        std::thread::sleep(Duration::from_micros(500_000 + length));
+        child
+    });
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = now.expect("a clock after 1970").as_nanos() as u64 >> 10;
+    let mut rows = Vec::new();
+    for code in ["new code", "code seen before"] {
+        let first = first(peer, seed);
+        rows.push((
+            format!("{name}, {code}: first result, ms"),
+            first.unwrap_or(f64::NAN),
+        ));
+    }
+    if let Some(child) = neighbour {
+        let longest = rest(child).and_then(|line| value(&line, "longest"));
+        let lost = longest.unwrap_or(f64::NAN) - length as f64 / 1e3;
+        rows.push((format!("{name}: the neighbour's longest pause, ms"), lost));
+    }
+    rows
+}
+
+fn first(peer: &Peer, seed: u64) -> Option<f64> {
+    let output = peer
+        .client("gpu_client")
+        .args(["first", "--seed", &seed.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .ok()?;
+    let line = serde_json::from_slice(&output.stdout).ok()?;
+    Some(value(&line, "first")? / 1e3)
+}
+
+/// The line that follows the first.
+fn rest(child: Child) -> Option<serde_json::Value> {
+    let output = child.wait_with_output().ok()?;
+    serde_json::from_slice(&output.stdout).ok()
+}
+
+/// So many clients that launch and wait at once.
+fn awake(peer: &Peer, count: usize) -> Vec<(String, f64)> {
+    let name = if count == 1 {
+        "1 client".into()
+    } else {
+        format!("{count} clients")
+    };
+    let lines = together(peer, count, &["latency", "0"]);
+    if lines.len() < count {
+        let refused = (count - lines.len()) as f64;
+        return vec![(format!("{name}: got no answer"), refused)];
+    }
+    let all = |what| lines.iter().filter_map(move |line| value(line, what));
+    let worst = |what| all(what).fold(0.0, f64::max);
+    vec![
+        (format!("{name}: a second in all"), all("rate").sum()),
+        (
+            format!("{name}: median, us"),
+            all("median").sum::<f64>() / count as f64,
+        ),
+        (format!("{name}: 99th percentile, us"), worst("p99")),
+        (format!("{name}: most, us"), worst("most")),
+    ]
+}
