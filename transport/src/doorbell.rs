@@ -34,6 +34,10 @@ pub(crate) const LEAST_WATCH: u32 = 10_000;
 /// For how long somebody stays awake who was told that it is a matter of moments.
 const MOMENTS: Duration = Duration::from_micros(400);
 
+/// For how long the processor is not offered to others meanwhile: as long as an awake peer takes to answer. With more
+/// awake clients than processors, two who wait for each other would else have one in turns, for milliseconds each.
+const ALONE: Duration = Duration::from_micros(5);
+
 /// An alarm that was taken down because it is a matter of moments.
 const NEAR: u64 = 2;
 
@@ -198,8 +202,13 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
             }
             sync::spin_hint();
         }
-        if began.elapsed() >= most {
+        let spun = began.elapsed();
+        if spun >= most {
             break Spun::InVain;
+        }
+        // Whoever is waited for may want this processor.
+        if spun >= ALONE {
+            std::thread::yield_now();
         }
     };
     SPINNING.fetch_sub(1, Ordering::Relaxed);
