@@ -12,6 +12,9 @@
 //! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. It may wait for something
 //! that its own context is to do: who is held for long is let go for as long, and so on, up to some seconds.
 //!
+//! To the contexts of who loads the gate is not closed meanwhile: a kernel of theirs may wait for another process', which
+//! waits for what was given to their streams before, as collective operations do.
+//!
 //! Nobody loads all the time beside others' work: what runs gives way to so much [closed time](MOST_SPENT), and to a
 //! [part](OPEN) of the time then.
 //!
@@ -26,6 +29,7 @@
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
@@ -62,6 +66,10 @@ pub(crate) struct Running {
     operations: AtomicUsize,
     /// The gate is closed for it.
     held: AtomicBool,
+    /// The gate is open for it, though it may be closed for others.
+    exempt: AtomicBool,
+    /// The thread that does what its client asks for.
+    thread: Option<ThreadId>,
     /// Since when the client is gone.
     gone: OnceLock<Instant>,
 }
@@ -174,9 +182,12 @@ impl Gate {
         let _ = self.waker.set(Arc::clone(waker));
     }
 
-    /// The counter of one more client.
+    /// The counter of one more context, whose client's thread this is.
     pub(crate) fn join(&self) -> Arc<Running> {
-        let running = Arc::new(Running::default());
+        let running = Arc::new(Running {
+            thread: Some(std::thread::current().id()),
+            ..Running::default()
+        });
         let mut clients = lock(&self.clients);
         clients.retain(|client| client.strong_count() > 0);
         clients.push(Arc::downgrade(&running));
@@ -199,7 +210,8 @@ impl Gate {
     }
 
     fn is_closed_to(&self, running: &Running) -> bool {
-        self.closed.load(Ordering::SeqCst) || running.held.load(Ordering::SeqCst)
+        (self.closed.load(Ordering::SeqCst) && !running.exempt.load(Ordering::SeqCst))
+            || running.held.load(Ordering::SeqCst)
     }
 
     /// Sets how long what a client that has gone had running may take to its end.
@@ -259,9 +271,10 @@ impl Gate {
     /// # Errors
     /// As [`Gate::alone`].
     fn drain(&self, turn: &mut Turn, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
+        let own = self.exempt();
         loop {
             self.closed.store(true, Ordering::SeqCst);
-            if !self.runs() || dead() {
+            if self.is_drained(&own) || dead() {
                 return Ok(false);
             }
             if turn.still_spent() < MOST_SPENT {
@@ -274,16 +287,16 @@ impl Gate {
         let mut until = Instant::now() + hold;
         loop {
             self.closed.store(true, Ordering::SeqCst);
-            if self.wait(PATIENCE, dead, || !self.runs())? {
+            if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
                 return Ok(true);
             }
             // Those that are held already are among them.
             let mut running = self.running();
-            running.retain(|running| !running.held.load(Ordering::SeqCst));
+            running.retain(|running| !running.held.load(Ordering::SeqCst) && !own.has(running));
             turn.hold(running);
             self.open();
             let left = until.saturating_duration_since(Instant::now());
-            if !self.wait(left, dead, || !turn.held_run())? {
+            if !self.wait(left, dead, || !turn.held_run() && !own.run())? {
                 turn.let_go();
                 self.wake();
                 self.wait(hold, dead, || false)?;
@@ -389,6 +402,28 @@ impl Gate {
         }
     }
 
+    /// The contexts of this thread's client, to which the gate is open from now on.
+    fn exempt(&self) -> Exempt {
+        let this = Some(std::thread::current().id());
+        let clients = lock(&self.clients);
+        let own = clients.iter().filter_map(Weak::upgrade);
+        let own = Exempt(own.filter(|client| client.thread == this).collect());
+        own.set(true);
+        own
+    }
+
+    /// Whether nothing runs; then the gate is closed to all.
+    fn is_drained(&self, own: &Exempt) -> bool {
+        if self.runs() {
+            return false;
+        }
+        own.set(false);
+        // One of these may have begun something just before.
+        let drained = !self.runs();
+        own.set(!drained);
+        drained
+    }
+
     fn running(&self) -> Vec<Arc<Running>> {
         let clients = lock(&self.clients);
         let running = clients.iter().filter_map(Weak::upgrade);
@@ -404,6 +439,31 @@ impl Gate {
     fn open(&self) {
         self.closed.store(false, Ordering::SeqCst);
         self.wake();
+    }
+}
+
+/// Contexts to which the gate is open until this is dropped.
+struct Exempt(Vec<Arc<Running>>);
+
+impl Exempt {
+    fn set(&self, exempt: bool) {
+        for running in &self.0 {
+            running.exempt.store(exempt, Ordering::SeqCst);
+        }
+    }
+
+    fn has(&self, other: &Arc<Running>) -> bool {
+        self.0.iter().any(|running| Arc::ptr_eq(running, other))
+    }
+
+    fn run(&self) -> bool {
+        self.0.iter().any(|running| running.runs())
+    }
+}
+
+impl Drop for Exempt {
+    fn drop(&mut self) {
+        self.set(false);
     }
 }
 
@@ -550,6 +610,45 @@ mod tests {
         running.leave();
         running.leave();
         alone.join().unwrap();
+    }
+
+    #[test]
+    fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
+        let gate = Arc::new(Gate::default());
+        let (tell, told) = mpsc::channel();
+        let loading = std::thread::spawn({
+            let gate = Arc::clone(&gate);
+            move || {
+                let own = gate.join();
+                assert!(gate.pass(&own));
+                tell.send(Arc::clone(&own)).unwrap();
+                gate.alone(NEVER, || {
+                    assert!(!gate.pass(&own), "let through a closed gate")
+                })
+                .unwrap();
+            }
+        });
+        let own = told.recv().unwrap();
+        let other = gate.join();
+        // Long after others would be held for what runs, what was given to its streams before goes on.
+        while !own.exempt.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        let until = Instant::now() + 3 * PATIENCE;
+        let mut others = 0;
+        while Instant::now() < until || others == 0 {
+            assert!(gate.pass(&own), "kept from its own work");
+            own.leave();
+            assert!(!own.held.load(Ordering::SeqCst));
+            // And so do others while it takes long.
+            if gate.pass(&other) {
+                other.leave();
+                others += 1;
+            }
+        }
+        own.leave();
+        loading.join().unwrap();
+        assert!(gate.pass(&other) && !own.exempt.load(Ordering::SeqCst));
     }
 
     #[test]
