@@ -122,7 +122,7 @@ fn unsafe_source(params: &Params, layout: &Layout) -> Result<Option<(*const u8, 
         (Some(_), Some(size)) if size > layout.bytes as usize => {
             Err(CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES)
         }
-        (Some(buffer), Some(size)) if !buffer.is_null() => Ok(Some((buffer, size))),
+        (Some(buffer), Some(size)) if !buffer.is_null() && size > 0 => Ok(Some((buffer, size))),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -377,6 +377,7 @@ mod tests {
             (16_usize, Ok(Some((buffer.as_ptr(), 16)))),
             (15, Ok(Some((buffer.as_ptr(), 15)))),
             (17, too_many),
+            (0, Err(CUresult::ERROR_INVALID_VALUE)),
         ] {
             let mut extra = [
                 key(CU_LAUNCH_PARAM_BUFFER_POINTER),
