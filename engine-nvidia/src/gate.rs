@@ -623,7 +623,7 @@ mod tests {
                 assert!(gate.pass(&own));
                 tell.send(Arc::clone(&own)).unwrap();
                 gate.alone(NEVER, || {
-                    assert!(!gate.pass(&own), "let through a closed gate")
+                    assert!(!gate.pass(&own), "let through a closed gate");
                 })
                 .unwrap();
             }
