@@ -11,8 +11,9 @@
 //!
 //! Only so many commands of a stream are with the driver at a time, because a launch into a full
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
-//! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while what is there is expected to
-//! take more than [`MOST_AHEAD`]: who must wait until nothing runs, to load code, waits for as long and the longest.
+//! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while
+//! what is there is expected to take more than [`MOST_AHEAD`]: who must wait until nothing runs, to load code,
+//! waits for as long and the longest.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -451,12 +452,12 @@ impl Stream {
             }
             Work::Run(run, part) => {
                 self.issue_gathered(state, false);
-                self.issue_run(state, sequence, run, part);
+                self.issue_run(state, sequence, (run, part), length);
             }
             work => {
                 let tells = !matches!(work, Work::Event { timing: false, .. });
                 self.issue_gathered(state, tells);
-                self.issue(state, sequence, work);
+                self.issue(state, sequence, work, length);
             }
         }
     }
@@ -498,8 +499,8 @@ impl Stream {
                     .ok()
             };
             let Some(count) = issued else {
-                for ((sequence, _), launch) in sequences.drain(..).zip(launches.drain(..)) {
-                    self.issue(state, sequence, Work::Launch(launch));
+                for ((sequence, length), launch) in sequences.drain(..).zip(launches.drain(..)) {
+                    self.issue(state, sequence, Work::Launch(launch), length);
                 }
                 break;
             };
@@ -528,21 +529,24 @@ impl Stream {
         &self,
         state: &mut State,
         sequence: u64,
-        run: Arc<Counted<Run>>,
-        part: Range<usize>,
+        (run, part): (Arc<Counted<Run>>, Range<usize>),
+        mut length: Length,
     ) {
         let ticket = state.ticket.wrapping_add(1);
         let Some(count) = self.issue_chain_of(state, &run, &part, ticket) else {
-            return self.issue(state, sequence, Work::Run(run, part));
+            return self.issue(state, sequence, Work::Run(run, part), length);
         };
         let rest = part.start + count..part.end;
         state.ticket = ticket;
         state.unsigned = 0;
-        let done = Work::Run(Arc::clone(&run), part.start..rest.start);
+        if !rest.is_empty() {
+            let done = Work::Run(Arc::clone(&run), part.start..rest.start);
+            length = self.length(&done);
+        }
         state.push(Issued {
             sequence: rest.is_empty().then_some(sequence),
             commands: count,
-            length: self.length(&done),
+            length,
             ticket,
             result: Ok(()),
             after: After::KeepRun(Arc::clone(&run)),
@@ -592,14 +596,16 @@ impl Stream {
 
     /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
     /// comes of it is told in its turn.
-    fn issue(&self, state: &mut State, sequence: u64, mut work: Work) {
+    fn issue(&self, state: &mut State, sequence: u64, mut work: Work, mut length: Length) {
         let last = matches!(work, Work::Destroy);
         // The driver has nothing to do for it, and all before it is signed.
         let signed = state.unsigned == 0 && matches!(work, Work::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
         let rest = work.split(room);
         let commands = work.commands();
-        let length = self.length(&work);
+        if rest.is_some() {
+            length = self.length(&work);
+        }
         let issued = self
             .context
             .check()

@@ -122,10 +122,7 @@ impl Work {
     pub(crate) fn sort(&self) -> (Kind, u32) {
         match self {
             Self::Launch(launch) => (launch.sort(), UNKNOWN_KERNEL),
-            Self::Run(run, part) => {
-                let part = (part.start as u64) << 32 | part.len() as u64;
-                (run.kind().and(part), UNKNOWN_KERNEL)
-            }
+            Self::Run(..) => (self.kind(), UNKNOWN_KERNEL),
             Self::Steps(_) | Self::Fetch(_) => (self.kind(), UNKNOWN_COPY),
             Self::Event { .. } | Self::Destroy | Self::Refused(_) => (Kind::default(), 0),
         }
