@@ -71,6 +71,15 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
+/// What an option of the form `--option=NAME` names, which is one of a few.
+///
+/// # Errors
+/// Which there are.
+fn one_of<T>(argument: &str, named: fn(&str) -> Option<T>, names: &str) -> Result<T, String> {
+    let (_, name) = argument.split_once('=').unwrap_or_default();
+    named(name).ok_or_else(|| format!("{argument}: it is one of {names}"))
+}
+
 /// Reads the arguments that follow the program's name.
 #[must_use]
 pub fn parse(arguments: &[String]) -> Action {
@@ -88,27 +97,15 @@ pub fn parse(arguments: &[String]) -> Action {
             "-M" | "--multiuser-server" | "-multiuser-server" => options.multiuser = true,
             "-q" | "--ready-devices" => options.ready_devices = true,
             _ if argument.starts_with("--isolation=") => {
-                let name = argument.trim_start_matches("--isolation=");
-                match Isolation::named(name) {
-                    Some(isolation) => options.isolation = Some(isolation),
-                    None => {
-                        return Action::Refused(format!(
-                            "{argument}: it is one of {}",
-                            Isolation::NAMES
-                        ));
-                    }
+                match one_of(argument, Isolation::named, Isolation::NAMES) {
+                    Ok(it) => options.isolation = Some(it),
+                    Err(why) => return Action::Refused(why),
                 }
             }
             _ if argument.starts_with("--underlay=") => {
-                let name = argument.trim_start_matches("--underlay=");
-                match Mode::named(name) {
-                    Some(mode) => options.underlay = Some(mode),
-                    None => {
-                        return Action::Refused(format!(
-                            "{argument}: it is one of {}",
-                            Mode::NAMES
-                        ));
-                    }
+                match one_of(argument, Mode::named, Mode::NAMES) {
+                    Ok(it) => options.underlay = Some(it),
+                    Err(why) => return Action::Refused(why),
                 }
             }
             _ if argument.starts_with("--compute-mode=") => {
