@@ -3,6 +3,7 @@
 
 pub mod cuda;
 pub mod daemon;
+pub mod fake_driver;
 pub mod hostile;
 pub mod program;
 pub mod script;

@@ -8,26 +8,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tests::daemon::{Daemon, PATIENCE, eventually, openmps};
+use tests::fake_driver;
 use tests::skipped::skipped;
 
 /// A driver of our own making, with the definitions that its text tells of.
 fn fake(folder: &tempfile::TempDir, definitions: &[&str]) -> PathBuf {
-    let path = folder.path().join("libcuda.so.1");
-    let source = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../engine-nvidia/tests/fake/driver.c"
-    );
-    let definitions = definitions.iter().map(|name| format!("-D{name}"));
-    let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-pthread"])
-        .args(definitions)
-        .arg(source)
-        .arg("-o")
-        .arg(&path)
-        .status()
-        .unwrap();
-    assert!(compiled.success());
-    path
+    fake_driver::compile(folder.path(), definitions)
 }
 
 fn daemon_over(driver: &str) -> Daemon {

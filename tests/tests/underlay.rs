@@ -11,6 +11,7 @@ use std::process::{Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tests::daemon::{Daemon, eventually, openmps, probe, succeed};
+use tests::fake_driver;
 use tests::skipped::skipped;
 
 const MPS: &str = env!("CARGO_BIN_EXE_nvidia_mps");
@@ -27,20 +28,7 @@ impl Machine {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(folder.path(), mode).unwrap();
         let machine = Self { folder };
-        let source = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../engine-nvidia/tests/fake/driver.c"
-        );
-        let definitions = definitions.iter().map(|name| format!("-D{name}"));
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-pthread"])
-            .args(definitions)
-            .arg(source)
-            .arg("-o")
-            .arg(machine.path("libcuda.so.1"))
-            .status()
-            .unwrap();
-        assert!(compiled.success());
+        fake_driver::compile(machine.folder.path(), definitions);
         // By another process: what this one has written, a fork of another test's may have open.
         let copied = Command::new("cp").arg(MPS).arg(machine.program()).status();
         assert!(copied.unwrap().success());
