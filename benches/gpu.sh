@@ -15,7 +15,8 @@
 #   FOLDER/gpu.sh soak [CLIENTS [SECONDS]]
 #                                  random words copied back and compared, by 16 clients for 60 seconds
 #
-# Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT).
+# Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT),
+# --against OPENMPS (that program of another build instead of NVIDIA's MPS and the driver alone).
 # It starts and ends the daemons itself, NVIDIA's as this user, and changes no setting of the card.
 # FOLDER/completion, fetches and driver_calls are for the driver alone; their sources say how to run them.
 set -eu
@@ -134,7 +135,7 @@ soak)
     cat "$directory"/[0-9]* | awk -F '[:,}]' '{ copies += $2; words += $4 } END { printf "%.0f copies, %.0f words, all right\n", copies, words }'
     ;;
 *)
-    sed -n '2,23s/^# \{0,1\}//p' "$0"
+    sed -n '2,24s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

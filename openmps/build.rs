@@ -18,7 +18,9 @@ fn main() {
         "client",
         "nvml",
         "cuda-abi",
+        "protocol",
         "transport",
+        "daemon-interface",
         "examples/nbody",
         "Cargo.lock",
     ] {

@@ -10,6 +10,8 @@ pub struct Peer {
     kind: Kind,
     /// Where the programs are.
     folder: PathBuf,
+    /// The `openmps` of this peer, if it is one of ours.
+    openmps: PathBuf,
     /// The pipe directory and, beside it, the log directory.
     directory: PathBuf,
 }
@@ -17,6 +19,7 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     OpenMps,
+    OtherBuild,
     NvidiaMps,
     Driver,
 }
@@ -24,11 +27,33 @@ enum Kind {
 impl Peer {
     /// All that this machine has, their daemons started.
     pub fn all(folder: &Path) -> Vec<Self> {
-        [Kind::OpenMps, Kind::NvidiaMps, Kind::Driver]
-            .into_iter()
-            .map(|kind| Self {
+        let openmps = folder.join("openmps");
+        Self::started(
+            folder,
+            &[
+                (Kind::OpenMps, &openmps),
+                (Kind::NvidiaMps, &openmps),
+                (Kind::Driver, &openmps),
+            ],
+        )
+    }
+
+    /// This build of OpenMPS and another one's program, their daemons started.
+    pub fn builds(folder: &Path, other: &Path) -> Vec<Self> {
+        let openmps = folder.join("openmps");
+        Self::started(
+            folder,
+            &[(Kind::OpenMps, &openmps), (Kind::OtherBuild, other)],
+        )
+    }
+
+    fn started(folder: &Path, peers: &[(Kind, &Path)]) -> Vec<Self> {
+        peers
+            .iter()
+            .map(|&(kind, openmps)| Self {
                 kind,
                 folder: folder.to_owned(),
+                openmps: openmps.to_owned(),
                 directory: std::env::temp_dir()
                     .join(format!("openmps-bench-{}-{kind:?}", std::process::id())),
             })
@@ -40,6 +65,7 @@ impl Peer {
     pub fn name(&self) -> &'static str {
         match self.kind {
             Kind::OpenMps => "OpenMPS",
+            Kind::OtherBuild => "OpenMPS, the other build",
             Kind::NvidiaMps => "NVIDIA MPS",
             Kind::Driver => "driver alone",
         }
@@ -60,8 +86,8 @@ impl Peer {
     pub fn client(&self, program: &str) -> Command {
         let program = self.folder.join(program);
         let mut command = match self.kind {
-            Kind::OpenMps => {
-                let mut command = Command::new(self.folder.join("openmps"));
+            Kind::OpenMps | Kind::OtherBuild => {
+                let mut command = Command::new(&self.openmps);
                 command.args(["run", "--"]).arg(program);
                 command
             }
@@ -74,7 +100,7 @@ impl Peer {
 
     /// Reserves a percentage of the GPU, if it can; the pipe directory of the clients that it is for.
     pub fn reserve(&self, percentage: u32) -> Option<PathBuf> {
-        if self.kind != Kind::OpenMps {
+        if !matches!(self.kind, Kind::OpenMps | Kind::OtherBuild) {
             return None;
         }
         let made = self.control(&format!(
@@ -103,8 +129,8 @@ impl Peer {
     /// Starts the daemon (`-d`), or gives it a command; what was said.
     fn control(&self, words: &str) -> Option<String> {
         let mut command = match self.kind {
-            Kind::OpenMps => {
-                let mut command = Command::new(self.folder.join("openmps"));
+            Kind::OpenMps | Kind::OtherBuild => {
+                let mut command = Command::new(&self.openmps);
                 command.arg("control");
                 command
             }

@@ -2,8 +2,8 @@
 //! from whichever ring has the next number. Only as much of it as the measurement needs: no padding,
 //! no waiting for space, no sleeping; but with the fence and the look at the bell that a post needs.
 
-use cuda_abi::operations::{Launch, Request};
-use cuda_abi::wire::{Fields, HEADER_SLOTS, Header};
+use protocol::operations::{Launch, Request};
+use protocol::wire::{Fields, HEADER_SLOTS, Header};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Header, fields and 64 bytes.

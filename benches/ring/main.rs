@@ -12,7 +12,7 @@
 mod apart;
 
 use apart::Apart;
-use cuda_abi::operations::{Fill, Launch};
+use protocol::operations::{Fill, Launch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};

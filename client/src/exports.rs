@@ -1,12 +1,14 @@
 //! The C entry points: one shell for each function of the table and for each per-thread twin.
 //!
-//! A shell turns the program's pointers into what they are ([`params`](crate::params)), calls the
+//! A shell turns the program's pointers into what they are ([`pointers`]), calls the
 //! function of the same name in [`api`](crate::api), and turns what comes of it, a panic too, into a
 //! status. It knows nothing else.
 
 // The shells' safety contract is CUDA's documentation of each function.
 #![allow(clippy::missing_safety_doc, reason = "the contract of each is CUDA's")]
 #![allow(non_snake_case, reason = "the names are C's")]
+
+pub(crate) mod unsupported;
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +18,7 @@ use cuda_abi::functions::Function;
 use cuda_abi::proc_address::Entry;
 use cuda_abi::types::*;
 
-use crate::{absent, api, params, stream};
+use crate::{api, pointers, stream};
 
 /// Turns the outcome of a call into a status. Nothing unwinds into the program.
 #[inline]
@@ -47,7 +49,9 @@ fn refused(name: &str, status: CUresult) {
 
 #[cold]
 fn failed(name: &str) -> CUresult {
-    crate::log::log!("{name} failed inside of the library");
+    crate::log::log!(
+        "{name} failed inside of the library, a fault of OpenMPS; the line before says where"
+    );
     CUresult::ERROR_UNKNOWN
 }
 
@@ -74,61 +78,62 @@ macro_rules! carried {
         $value
     };
     (opaque($type:ty) $value:ident) => {
-        $value
+        // SAFETY: the C caller's promise for what the parameter's type in `api` says.
+        unsafe { pointers::FromOpaque::from_opaque($value) }
     };
     (cstr() $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::Text::new($value) }
+        unsafe { pointers::Text::new($value) }
     };
     (bytes($count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::Bytes::new($value) }
+        unsafe { pointers::Bytes::new($value) }
     };
     (bytes_out($count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::BytesOut::new($value) }
+        unsafe { pointers::BytesOut::new($value) }
     };
     (chars_out($count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::TextOut::new($value) }
+        unsafe { pointers::TextOut::new($value) }
     };
     (struct_in($type:ty) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::In::new($value) }
+        unsafe { pointers::In::new($value) }
     };
     (list($type:ty, $count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::List::new($value) }
+        unsafe { pointers::List::new($value) }
     };
     (list_out($type:ty, $count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::ListOut::new($value) }
+        unsafe { pointers::ListOut::new($value) }
     };
     ($out:ident($type:ty) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { params::Out::new($value) }
+        unsafe { pointers::Out::new($value) }
     };
 }
 
 /// What is asked before a call, by what the table says of it. Launches and the like are not asked
 /// anything here: what concerns them is known of their stream.
 macro_rules! admitted {
-    (absent $capture:ident $survives:ident) => {};
-    ($class:ident node $survives:ident) => {};
+    (absent $capture:ident) => {};
+    ($class:ident node) => {};
     (local allowed none) => {};
-    ($class:ident prohibited $survives:ident) => {
-        crate::host::permitted()?;
-        crate::graph::capture::may_be_unsafe()?;
+    ($class:ident prohibited) => {
+        crate::stream::host_function::permitted()?;
+        stream::may_be_unsafe()?;
     };
-    ($class:ident $capture:ident $survives:ident) => {
-        crate::host::permitted()?;
+    ($class:ident $capture:ident) => {
+        crate::stream::host_function::permitted()?;
     };
 }
 
 macro_rules! body {
     (absent $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {{
         $(let _ = $argument;)*
-        absent::absent(Function::$name)
+        unsupported::absent(Function::$name)
     }};
     ($class:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
         api::$name($(carried!($mode $tokens $argument)),*)
@@ -137,12 +142,12 @@ macro_rules! body {
 
 macro_rules! twin {
     ([] $($rest:tt)*) => {};
-    ([$suffix:literal] $class:ident $capture:ident $survives:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
+    ([$suffix:literal] $class:ident $capture:ident $name:ident($($argument:ident: $mode:ident $tokens:tt),*)) => {
         // SAFETY: no other symbol of this library has this name.
         #[unsafe(export_name = concat!(stringify!($name), $suffix))]
         pub(super) unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
             guarded(stringify!($name), || {
-                admitted!($class $capture $survives);
+                admitted!($class $capture);
                 stream::per_thread(|| body!($class $name($($argument: $mode $tokens),*)))
             })
         }
@@ -163,7 +168,7 @@ macro_rules! shells {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
+            capture $capture:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         $(
@@ -172,7 +177,7 @@ macro_rules! shells {
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: cuda_abi::c_type!($mode $tokens)),*) -> CUresult {
                 guarded(stringify!($name), || {
-                    admitted!($class $capture $survives);
+                    admitted!($class $capture);
                     body!($class $name($($argument: $mode $tokens),*))
                 })
             }
@@ -182,7 +187,7 @@ macro_rules! shells {
         mod per_thread {
             use super::*;
 
-            $(twin!([$($suffix)?] $class $capture $survives $name($($argument: $mode $tokens),*));)*
+            $(twin!([$($suffix)?] $class $capture $name($($argument: $mode $tokens),*));)*
         }
 
         /// Where an entry point of this library is.

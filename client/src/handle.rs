@@ -6,6 +6,8 @@
 //! every handle a non-canonical address, so that a program that follows one fails at once. Its top bit
 //! is clear: a pointer to a real object is positive, and bindings (cuda.core) read handles as signed.
 
+pub(crate) mod object_table;
+
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

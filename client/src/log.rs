@@ -12,12 +12,12 @@ static FILE: OnceLock<Option<File>> = OnceLock::new();
 /// Adds a line, in one write, so that lines of several processes do not mix.
 pub(crate) fn line(text: std::fmt::Arguments<'_>) {
     let file = FILE.get_or_init(|| {
-        let path = transport::program::variable("OPENMPS_CLIENT_LOG")?;
+        let path = daemon_interface::environment::variable("OPENMPS_CLIENT_LOG")?;
         // Rust opens files close-on-exec.
         OpenOptions::new().append(true).create(true).open(path).ok()
     });
     if let Some(mut file) = file.as_ref() {
-        let text = transport::program::one_line(&text.to_string());
+        let text = daemon_interface::log_text::one_line(&text.to_string());
         let line = format!("[{}] {text}\n", std::process::id());
         // Nobody is there to be told that the log cannot be written.
         let _ = file.write_all(line.as_bytes());

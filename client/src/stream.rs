@@ -1,35 +1,34 @@
 //! Streams: their order, and which one a handle means.
+//!
+//! Owns each stream's order: a place in it is taken and its record put into the ring under one lock. All that
+//! posts work comes through [`Target`]. What work does it does not know; that a stream is captured it learns
+//! by one relaxed load.
+
+pub(crate) mod attribute_values;
+mod attributes;
+pub(crate) mod capture;
+pub(crate) mod event;
+pub(crate) mod host_function;
+mod table;
+pub(crate) mod waits;
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
-    CONNECTIONS, CONTEXT_SLOTS, Launch, Request, STREAM_SLOTS, StreamConnect, StreamCreate,
-    StreamDestroy, StreamWait,
-};
-use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUstream};
-use transport::session::Written;
+use cuda_abi::types::{CUlaunchAttributeID, CUlaunchAttributeValue, CUstream};
+use protocol::operations::{Launch, Request, StreamWait};
+use transport::session::EncodedRequest;
 
 use crate::context::{self, Current};
-use crate::graph::capture::{self, CAPTURED, Capture, PATIENT};
-use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
-use crate::host::Calls;
-use crate::leave::LAST_WORD;
-use crate::session::Session;
-use crate::slots::Slots;
+use crate::session::connection::{Connection, Device};
+use capture::{BESIDE, CAPTURED, Capture, LAUNCH_BLOCKING, Operation};
+use host_function::Calls;
 
-mod attributes;
-
-pub(crate) use attributes::Attributes;
-
-/// The lowest priority that a stream can have.
-pub(crate) const LEAST_PRIORITY: i32 = 0;
-/// The highest one; smaller numbers are more urgent.
-pub(crate) const GREATEST_PRIORITY: i32 = -5;
+pub(crate) use attributes::{Attributes, GREATEST_PRIORITY, LEAST_PRIORITY};
+pub(crate) use table::{Streams, may_be_unsafe, streams};
 
 /// One stream. Its slot in the table is its number for the server.
 #[derive(Debug, Default)]
@@ -49,27 +48,32 @@ pub(crate) struct Stream {
     /// The host functions that stand in it.
     pub calls: Calls,
     /// Bits of [`capture`]: why something put into it is not just sent to the server.
-    special: AtomicU32,
+    mode_bits: AtomicU32,
     /// The capture that it is in.
-    capture: Mutex<Option<Arc<Capture>>>,
+    capture: Mutex<Option<Arc<dyn Capture>>>,
     /// What cuStreamSetAttribute set.
-    pub attributes: Attributes,
+    attributes: Attributes,
 }
 
-/// A stream in hand: nobody else puts anything into it until this is dropped.
+/// The right to put something into a stream: nobody else does until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Appender<'a> {
+pub(crate) struct StreamGuard<'a> {
     order: MutexGuard<'a, ()>,
-    session: &'static Session,
+    streams: &'static Streams,
     slot: u32,
     context: u32,
     stream: &'a Stream,
 }
 
-impl<'a> Appender<'a> {
-    /// The session.
-    pub(crate) fn session(&self) -> &'static Session {
-        self.session
+impl<'a> StreamGuard<'a> {
+    /// All streams.
+    pub(crate) fn streams(&self) -> &'static Streams {
+        self.streams
+    }
+
+    /// The connection to the server.
+    pub(crate) fn connection(&self) -> &'static Connection {
+        self.streams.connection
     }
 
     /// The stream's slot.
@@ -93,19 +97,19 @@ impl<'a> Appender<'a> {
         request: &R,
         data: &[&[u8]],
     ) -> Result<u64, CUresult> {
-        let (session, slot) = (self.session, self.slot);
+        let (streams, slot) = (self.streams, self.slot);
         self.stream
-            .append(&mut self.order, session, slot, |sequence| {
-                session.post_at(slot, sequence, request, data)
+            .append(&mut self.order, streams, slot, |sequence| {
+                streams.connection.post_at(slot, sequence, request, data)
             })
     }
 
     /// Puts a request at the end of the stream that was written down before.
-    pub(crate) fn post_written(&mut self, written: &Written) -> Result<u64, CUresult> {
-        let (session, slot) = (self.session, self.slot);
+    pub(crate) fn post_encoded(&mut self, written: &EncodedRequest) -> Result<u64, CUresult> {
+        let (streams, slot) = (self.streams, self.slot);
         self.stream
-            .append(&mut self.order, session, slot, |sequence| {
-                session.post_written_at(slot, sequence, written)
+            .append(&mut self.order, streams, slot, |sequence| {
+                streams.connection.post_encoded_at(slot, sequence, written)
             })
     }
 }
@@ -131,27 +135,53 @@ impl Stream {
         self.priority.load(Ordering::Relaxed)
     }
 
-    /// Changes its priority, for who asks.
-    pub(crate) fn set_priority(&self, priority: i32) {
-        self.priority.store(priority, Ordering::Relaxed);
+    /// Takes priority and attributes of another stream.
+    pub(crate) fn copy_attributes(&self, from: &Self) {
+        self.priority.store(from.priority(), Ordering::Relaxed);
+        self.attributes.copy(&from.attributes);
+    }
+
+    /// The value of one of its attributes.
+    ///
+    /// # Errors
+    /// As [`Attributes::get`]'s.
+    pub(crate) fn attribute(
+        &self,
+        attribute: CUlaunchAttributeID,
+    ) -> Result<CUlaunchAttributeValue, CUresult> {
+        self.attributes.get(&self.priority, attribute)
+    }
+
+    /// Sets one of its attributes.
+    ///
+    /// # Errors
+    /// As [`Attributes::set`]'s.
+    pub(crate) fn set_attribute(
+        &self,
+        device: &Device,
+        attribute: CUlaunchAttributeID,
+        value: &CUlaunchAttributeValue,
+    ) -> Result<(), CUresult> {
+        self.attributes
+            .set(&self.priority, device, attribute, value)
     }
 
     /// Bits of [`capture`].
     #[inline]
-    pub(crate) fn special(&self) -> u32 {
-        self.special.load(Ordering::Relaxed)
+    pub(crate) fn mode_bits(&self) -> u32 {
+        self.mode_bits.load(Ordering::Relaxed)
     }
 
     /// Sets or clears a bit of [`capture`].
-    pub(crate) fn set_special(&self, bit: u32, on: bool) {
+    pub(crate) fn set_mode_bit(&self, bit: u32, on: bool) {
         match on {
-            true => self.special.fetch_or(bit, Ordering::Relaxed),
-            false => self.special.fetch_and(!bit, Ordering::Relaxed),
+            true => self.mode_bits.fetch_or(bit, Ordering::Relaxed),
+            false => self.mode_bits.fetch_and(!bit, Ordering::Relaxed),
         };
     }
 
     /// The capture that it is in.
-    pub(crate) fn capture(&self) -> MutexGuard<'_, Option<Arc<Capture>>> {
+    pub(crate) fn capture(&self) -> MutexGuard<'_, Option<Arc<dyn Capture>>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,7 +191,7 @@ impl Stream {
     }
 
     #[inline]
-    fn in_hand(&self) -> MutexGuard<'_, ()> {
+    fn order_lock(&self) -> MutexGuard<'_, ()> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -169,33 +199,33 @@ impl Stream {
     #[inline]
     fn post<R: Request>(
         &self,
-        session: &Session,
+        streams: &Streams,
         slot: u32,
         request: &R,
         data: &[&[u8]],
     ) -> Result<u64, CUresult> {
-        self.append(&mut self.in_hand(), session, slot, |sequence| {
-            session.post_at(slot, sequence, request, data)
+        self.append(&mut self.order_lock(), streams, slot, |sequence| {
+            streams.connection.post_at(slot, sequence, request, data)
         })
     }
 
-    /// Takes the next place of the stream, which is in that slot and in the caller's hand, for what
+    /// Takes the next place of the stream, which is in that slot and whose order the caller holds, for what
     /// `send` sends.
     #[inline]
     fn append(
         &self,
         _order: &mut MutexGuard<'_, ()>,
-        session: &Session,
+        streams: &Streams,
         slot: u32,
         send: impl FnOnce(u64) -> Result<(), CUresult>,
     ) -> Result<u64, CUresult> {
-        session.check_open()?;
+        streams.connection.check_open()?;
         let sequence = self.posted.load(Ordering::Relaxed) + 1;
-        session.wait_for_depth(slot, sequence)?;
+        streams.connection.wait_for_depth(slot, sequence)?;
         send(sequence)?;
         // Release: whoever learns of this place finds the record in the ring before its own.
         self.posted.store(sequence, Ordering::Release);
-        session.streams.unfinished.add(slot);
+        streams.unfinished.add(slot);
         Ok(sequence)
     }
 
@@ -210,61 +240,14 @@ impl Stream {
     }
 }
 
-/// The slots of streams that may have work: a wait for all of a context looks at no others. A slot comes and
-/// goes with its stream's order in hand.
-#[derive(Debug)]
-struct Unfinished([AtomicU64; (STREAM_SLOTS / u64::BITS) as usize]);
-
-impl Unfinished {
-    const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; (STREAM_SLOTS / u64::BITS) as usize])
-    }
-
-    fn place(&self, slot: u32) -> (&AtomicU64, u64) {
-        let word = &self.0[(slot / u64::BITS) as usize];
-        (word, 1 << (slot % u64::BITS))
-    }
-
-    #[inline]
-    fn add(&self, slot: u32) {
-        let (word, bit) = self.place(slot);
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-
-    fn remove(&self, slot: u32) {
-        let (word, bit) = self.place(slot);
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
-
-    fn slots(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.0).flat_map(|(number, word)| {
-            let mut bits = word.load(Ordering::Relaxed);
-            std::iter::from_fn(move || {
-                let bit = bits.trailing_zeros();
-                bits &= bits.wrapping_sub(1);
-                (bit < u64::BITS).then_some(number * u64::BITS + bit)
-            })
-        })
-    }
-}
-
 /// A stream that a call is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
+    pub streams: &'static Streams,
     /// Its context.
     pub current: Current,
     pub slot: u32,
     pub stream: &'static Stream,
-}
-
-/// All streams of the process.
-#[derive(Debug)]
-pub(crate) struct Streams {
-    table: Slots<Stream>,
-    unfinished: Unfinished,
-    last_id: AtomicU64,
 }
 
 thread_local! {
@@ -278,9 +261,9 @@ struct Own(Vec<(u64, Key)>);
 
 impl Drop for Own {
     fn drop(&mut self) {
-        if let Ok(session) = crate::session::session() {
+        if let Ok(streams) = streams() {
             for (_, key) in &self.0 {
-                session.streams.end_own(session, *key);
+                streams.end_own(*key);
             }
         }
     }
@@ -299,213 +282,6 @@ pub(crate) fn per_thread<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-impl Streams {
-    pub(crate) fn new() -> Self {
-        Self {
-            table: Slots::new(CONTEXT_SLOTS, STREAM_SLOTS),
-            unfinished: Unfinished::new(),
-            last_id: AtomicU64::new(0),
-        }
-    }
-
-    /// Makes the legacy stream of a context, which exists with it.
-    pub(crate) fn make_legacy(&self, slot: u32, context: u64) {
-        let id = self.next_id();
-        self.table
-            .occupy(slot, |stream| fill(stream, context, 0, 0, id));
-    }
-
-    fn next_id(&self) -> u64 {
-        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Makes a stream in the current context.
-    pub(crate) fn create(
-        &'static self,
-        current: &Current,
-        flags: u32,
-        priority: i32,
-    ) -> Result<Key, CUresult> {
-        let session = current.session;
-        let key = self.create_unconnected(current, flags, priority)?;
-        let id = self.get(key).map_or(0, |stream| stream.id());
-        let connected = session.post(&StreamConnect {
-            stream: key.index(),
-            connection: (id % u64::from(*CONNECTIONS_USED)) as u32,
-        });
-        if connected.is_err() {
-            self.table.remove(key);
-        }
-        connected.map(|()| key)
-    }
-
-    /// The same, but it shares no connection with others: its kernels never wait behind theirs.
-    pub(crate) fn create_unconnected(
-        &'static self,
-        current: &Current,
-        flags: u32,
-        priority: i32,
-    ) -> Result<Key, CUresult> {
-        let session = current.session;
-        let id = self.next_id();
-        let key = self
-            .table
-            .insert(
-                |slot, stream| session.reached(slot, stream.posted()),
-                |_, stream| fill(stream, current.handle(), flags, priority, id),
-            )
-            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let created = session.post(&StreamCreate {
-            stream: key.index(),
-            context: current.slot(),
-            flags: flags & CU_STREAM_NON_BLOCKING,
-            priority,
-        });
-        if created.is_err() {
-            self.table.remove(key);
-        }
-        created?;
-        if let Some(stream) = self.table.get(key) {
-            let target = Target {
-                current: *current,
-                slot: key.index(),
-                stream,
-            };
-            // What all of the context's work waits for, it waits for too.
-            for (slot, sequence) in current.context.fences(session) {
-                target.wait_for(slot, sequence)?;
-            }
-        }
-        Ok(key)
-    }
-
-    /// Ends a stream that was made by [`Streams::create`].
-    pub(crate) fn destroy(&self, session: &Session, key: Key) -> Result<(), CUresult> {
-        let stream = match key.index() {
-            ..CONTEXT_SLOTS => None,
-            _ => self.table.remove(key),
-        };
-        let stream = stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if stream.special() & CAPTURED != 0 {
-            session.graphs.captures.stream_ends(session, key, stream);
-        }
-        let sent = stream.post(session, key.index(), &StreamDestroy { reserved: 0 }, &[]);
-        self.table.release(key.index());
-        sent.map(drop)
-    }
-
-    /// Ends a stream of a thread that ends, unless its context did before. The thread may end with the
-    /// process, from a signal's handler that interrupted a call of its own (`leave`): then the stream is
-    /// in that call's hand, or another place in the ring is, for ever.
-    fn end_own(&self, session: &Session, key: Key) {
-        let Some(stream) = self.table.get(key) else {
-            return;
-        };
-        // Nobody but this thread ever has its stream in hand.
-        let Ok(mut order) = stream.order.try_lock() else {
-            return;
-        };
-        if stream.special() & CAPTURED != 0 {
-            drop(order);
-            let _ = self.destroy(session, key);
-            return;
-        }
-        if self.table.remove(key).is_none() {
-            return;
-        }
-        let slot = key.index();
-        let sent = stream.append(&mut order, session, slot, |sequence| {
-            let until = Instant::now() + LAST_WORD;
-            let destroy = StreamDestroy { reserved: 0 };
-            let posted = session.link().post_until(slot, sequence, &destroy, until);
-            posted.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
-        });
-        // The server has it still if it was not told, and the slot is not to be used again.
-        if sent.is_ok() {
-            self.table.release(slot);
-        }
-    }
-
-    /// Ends the streams of a context that is about to end, each by itself: the server ends the context
-    /// only when all of the program's work is done, and slots are to be used again before that.
-    pub(crate) fn end_of(&self, session: &Session, context: u64) {
-        let of_context: Vec<Key> = self.of_context(context).map(|(key, _)| key).collect();
-        for key in of_context {
-            // One that another thread ended meanwhile is as good; the legacy one goes with the context.
-            let _ = self.destroy(session, key);
-        }
-    }
-
-    /// Waits for all that was put into streams of a context so far, also into those that were destroyed since.
-    ///
-    /// # Errors
-    /// The session's end.
-    pub(crate) fn drain(&self, session: &Session, context: u64) -> Result<(), CUresult> {
-        for slot in self.unfinished.slots() {
-            let stream = self.at(slot).filter(|stream| stream.context() == context);
-            if let Some(stream) = stream {
-                let until = stream.posted();
-                session.wait(slot, until)?;
-                stream.finished(self, slot, until);
-            }
-        }
-        session.show_output();
-        Ok(())
-    }
-
-    /// All streams of a context: its legacy stream, and those that were made.
-    pub(crate) fn of_context(&self, context: u64) -> impl Iterator<Item = (Key, &Stream)> {
-        let legacy = Key::of(context, Kind::Context).and_then(|key| {
-            let legacy = self.table.tenant(key.index())?;
-            Some((legacy, self.table.get(legacy)?))
-        });
-        legacy
-            .into_iter()
-            .chain(
-                self.table
-                    .live()
-                    .filter(|(key, _)| key.index() >= CONTEXT_SLOTS),
-            )
-            .filter(move |(_, stream)| stream.context() == context)
-    }
-
-    /// The stream in a slot, whoever lives there.
-    pub(crate) fn at(&self, slot: u32) -> Option<&Stream> {
-        self.table.at(slot)
-    }
-
-    /// The stream in a slot, dead or alive: for places that were noted earlier.
-    pub(crate) fn get(&self, key: Key) -> Option<&Stream> {
-        self.table.get(key)
-    }
-}
-
-fn fill(stream: &Stream, context: u64, flags: u32, priority: i32, id: u64) {
-    stream.context.store(context, Ordering::Relaxed);
-    stream.flags.store(flags, Ordering::Relaxed);
-    stream.priority.store(priority, Ordering::Relaxed);
-    stream.id.store(id, Ordering::Relaxed);
-    let special = if *LAUNCHES_BLOCK { PATIENT } else { 0 };
-    stream.special.store(special, Ordering::Relaxed);
-    *stream.capture() = None;
-    stream.attributes.reset();
-}
-
-/// How many connections the streams of a context share: CUDA_DEVICE_MAX_CONNECTIONS, or CUDA's 8.
-static CONNECTIONS_USED: LazyLock<u32> = LazyLock::new(|| {
-    let asked = transport::program::variable("CUDA_DEVICE_MAX_CONNECTIONS");
-    let asked = asked.and_then(|text| text.to_str()?.trim().parse().ok());
-    asked
-        .filter(|count| (1..=CONNECTIONS).contains(count))
-        .unwrap_or(8)
-});
-
-/// Whether every launch is to wait for its kernel.
-static LAUNCHES_BLOCK: LazyLock<bool> = LazyLock::new(|| {
-    transport::program::variable("CUDA_LAUNCH_BLOCKING")
-        .is_some_and(|value| !value.is_empty() && value != "0")
-});
-
 /// The stream that a handle means to the calling thread, whose context is usable.
 ///
 /// # Errors
@@ -519,12 +295,12 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
         2 => own(&context::current()?),
         0 | 1 => legacy(&context::current()?),
         bits => {
-            let session = crate::session::session()?;
-            let found =
-                Key::of(bits, Kind::Stream).and_then(|key| Some((key, session.streams.get(key)?)));
+            let streams = streams()?;
+            let found = Key::of(bits, Kind::Stream).and_then(|key| Some((key, streams.get(key)?)));
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             Ok(Target {
-                current: context::usable(session, stream.context())?,
+                streams,
+                current: context::usable(streams.contexts, stream.context())?,
                 slot: key.index(),
                 stream,
             })
@@ -533,12 +309,13 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
 }
 #[inline(always)]
 fn legacy(current: &Current) -> Result<Target, CUresult> {
-    let streams = &current.session.streams;
+    let streams = streams()?;
     let stream = streams
         .table
         .at(current.slot())
         .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
     Ok(Target {
+        streams,
         current: *current,
         slot: current.slot(),
         stream,
@@ -548,7 +325,7 @@ fn legacy(current: &Current) -> Result<Target, CUresult> {
 /// The calling thread's own stream in the current context, made at its first use.
 #[cold]
 fn own(current: &Current) -> Result<Target, CUresult> {
-    let session = current.session;
+    let streams = streams()?;
     let context = current.handle();
     let known = OWN
         .try_with(|own| {
@@ -559,20 +336,21 @@ fn own(current: &Current) -> Result<Target, CUresult> {
                 .map(|(_, key)| *key)
         })
         .map_err(|_| CUresult::ERROR_DEINITIALIZED)?;
-    let live = known.and_then(|key| Some((key, session.streams.get(key)?)));
+    let live = known.and_then(|key| Some((key, streams.get(key)?)));
     let (key, stream) = match live {
         Some(live) => live,
         None => {
-            let key = session.streams.create(current, 0, 0)?;
+            let key = streams.create(current, 0, 0)?;
             OWN.with_borrow_mut(|own| {
                 own.0.retain(|(of, _)| *of != context);
                 own.0.push((context, key));
             });
-            let stream = session.streams.get(key);
+            let stream = streams.get(key);
             (key, stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?)
         }
     };
     Ok(Target {
+        streams,
         current: *current,
         slot: key.index(),
         stream,
@@ -580,11 +358,11 @@ fn own(current: &Current) -> Result<Target, CUresult> {
 }
 
 impl Target {
-    /// Takes the stream in hand, to put several things into it that nothing may come between.
-    pub(crate) fn appender(&self) -> Appender<'_> {
-        Appender {
-            order: self.stream.in_hand(),
-            session: self.current.session,
+    /// Locks the stream, to put several things into it that nothing may come between.
+    pub(crate) fn guard(&self) -> StreamGuard<'_> {
+        StreamGuard {
+            order: self.stream.order_lock(),
+            streams: self.streams,
             slot: self.slot,
             context: self.current.slot(),
             stream: self.stream,
@@ -593,45 +371,87 @@ impl Target {
 
     /// The stream's place in the table of streams, unless it ended meanwhile.
     pub(crate) fn key(&self) -> Option<Key> {
-        self.current.session.streams.table.tenant(self.slot)
+        self.streams.table.tenant(self.slot)
     }
 
     /// The capture that the stream is in.
     ///
     /// # Errors
-    /// As [`capture::standing`].
+    /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a legacy stream beside a captured one, whose capture
+    /// breaks.
     #[inline]
-    pub(crate) fn standing(&self) -> Result<Option<Arc<Capture>>, CUresult> {
-        match self.stream.special() {
+    pub(crate) fn standing(&self) -> Result<Option<Arc<dyn Capture>>, CUresult> {
+        match self.stream.mode_bits() {
             0 => Ok(None),
-            _ => capture::standing(self),
+            mode_bits => self.standing_now(mode_bits),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn standing_now(&self, mode_bits: u32) -> Result<Option<Arc<dyn Capture>>, CUresult> {
+        if mode_bits & BESIDE != 0
+            && let Some(captures) = self.streams.captures()
+        {
+            captures.break_beside(self.current.slot())?;
+        }
+        match mode_bits & CAPTURED {
+            0 => Ok(None),
+            _ => Ok(self.stream.capture().clone()),
+        }
+    }
+
+    /// Refuses something that cannot be captured.
+    ///
+    /// # Errors
+    /// As [`Target::standing`]'s, and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED for a captured stream, whose
+    /// capture breaks.
+    pub(crate) fn refuse_captured(&self) -> Result<(), CUresult> {
+        if self.stream.mode_bits() & (CAPTURED | BESIDE) == 0 {
+            return Ok(());
+        }
+        match self.standing()? {
+            Some(capture) => {
+                capture.invalidate();
+                Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to ask or to wait for a stream that is captured, or while captures forbid it.
+    ///
+    /// # Errors
+    /// As [`Target::refuse_captured`]'s and [`may_be_unsafe`]'s.
+    #[inline]
+    pub(crate) fn may_ask(&self) -> Result<(), CUresult> {
+        self.refuse_captured()?;
+        may_be_unsafe()
     }
 
     /// Puts a request at the end of the stream, or into the graph that it is captured into.
     ///
     /// Gives its place in the stream, 0 for a captured one.
     pub(crate) fn enqueue<R: Request>(&self, request: &R, data: &[&[u8]]) -> Result<u64, CUresult> {
-        self.enqueue_as(request, data, || Payload::Written {
-            kind: capture::kind_of(R::OPCODE),
+        self.enqueue_as(request, data, || Operation::Encoded {
+            opcode: R::OPCODE,
             context: self.stream.context(),
-            written: Arc::new(Written::new(request, data)),
+            written: Arc::new(EncodedRequest::new(request, data)),
         })
     }
 
-    /// As [`Target::enqueue`]; `node` is what it is as a node of a graph.
+    /// As [`Target::enqueue`]; `captured` is what a capture gets.
     #[inline]
     pub(crate) fn enqueue_as<R: Request>(
         &self,
         request: &R,
         data: &[&[u8]],
-        node: impl FnOnce() -> Payload,
+        captured: impl FnOnce() -> Operation,
     ) -> Result<u64, CUresult> {
-        if self.stream.special() != 0 {
-            return self.enqueue_specially(request, data, node);
+        if self.stream.mode_bits() != 0 {
+            return self.enqueue_specially(request, data, captured);
         }
-        let session = self.current.session;
-        self.stream.post(session, self.slot, request, data)
+        self.stream.post(self.streams, self.slot, request, data)
     }
 
     #[cold]
@@ -640,15 +460,14 @@ impl Target {
         &self,
         request: &R,
         data: &[&[u8]],
-        node: impl FnOnce() -> Payload,
+        captured: impl FnOnce() -> Operation,
     ) -> Result<u64, CUresult> {
         if let Some(capture) = self.standing()? {
-            capture.add(self, node())?;
+            capture.add(self.slot, captured())?;
             return Ok(0);
         }
-        let session = self.current.session;
-        let sequence = self.stream.post(session, self.slot, request, data)?;
-        if self.stream.special() & PATIENT != 0 && R::OPCODE == Launch::OPCODE {
+        let sequence = self.stream.post(self.streams, self.slot, request, data)?;
+        if self.stream.mode_bits() & LAUNCH_BLOCKING != 0 && R::OPCODE == Launch::OPCODE {
             self.wait(sequence)?;
         }
         Ok(sequence)
@@ -656,11 +475,10 @@ impl Target {
 
     /// Makes the stream's later work wait until another stream has come to a place.
     pub(crate) fn wait_for(&self, slot: u32, sequence: u64) -> Result<(), CUresult> {
-        let session = self.current.session;
-        if slot == self.slot || session.reached(slot, sequence) {
+        if slot == self.slot || self.streams.connection.reached(slot, sequence) {
             return Ok(()); // Its own past, or past altogether.
         }
-        session.pools.note_wait(self.slot, slot, sequence);
+        self.streams.waits.note(self.slot, slot, sequence);
         let wait = StreamWait {
             on: slot,
             until: sequence,
@@ -670,9 +488,8 @@ impl Target {
 
     /// Waits for a place in this stream, and says what became of its context.
     pub(crate) fn wait(&self, sequence: u64) -> Result<(), CUresult> {
-        capture::refuse_captured(self)?;
-        let session = self.current.session;
-        session.wait(self.slot, sequence)?;
-        session.outcome(self.current.slot())
+        self.refuse_captured()?;
+        self.streams.connection.wait(self.slot, sequence)?;
+        self.current.contexts.outcome(self.current.slot())
     }
 }

@@ -3,96 +3,55 @@
 //! It holds no CUDA, so that no fault of a device or an engine can reach it, and is the one place
 //! where it is decided who is served, where and within which limits. One thread; it sleeps in epoll.
 //!
-//! * `start`: becoming the daemon; `resources`: how much the kernel lets it have; `confinement`: what the kernel refuses to it from then on; `instance`: its lock and files; `directories`: their names; `own_files`: how
-//!   they are written where other users can write too;
-//! * `daemon`: the event loop, `source`: what it waits for; `connections`: those who have not said what they want;
-//!   `admission`: clients; `users`: who waits for whom, and sees what; `servers`: server processes;
-//!   `registry`: what is known of both;
-//! * `groups`: clients that share limits, `group_files`: what is kept of them, `former`: what a killed
-//!   daemon left; `partitions`: static ones; `changes`: of limits, while clients run;
-//! * `underlay`: NVIDIA's own MPS beneath servers, its supervisor and directories;
-//! * `view`: what programs are shown of devices and clients, as NVIDIA's management library shows it;
-//! * `commands`: the table of commands; `settings`: limits; `placement`: who shares an executor;
-//! * `log`: control.log and server.log; `events`: the structured log; `notify`: service managers;
-//! * `ask`: the other end of a command; `prompt`: commands from a terminal; `server_process`: what a
-//!   server is started with.
+//! * `daemon`: the composition root, an event loop and what it does with each event; everything below is told to by it and
+//!   knows nothing of it, but for `commands`, the table of what operators ask;
+//! * `servers`: what is known of server processes and their clients, how one is started, who shares one, and their limits;
+//! * `groups`: clients that share limits, what is saved of them, static partitions, what a killed daemon left;
+//! * `compute_mode`: who may have contexts on a device; `underlay`: NVIDIA's own MPS beneath servers;
+//! * `views`: what programs are shown of devices and clients;
+//! * `files`: the daemon's directories, and how files are written where other users can write too; `log`: its logs;
+//! * `startup`: becoming the daemon, and what the kernel lets it do; `command_line`: the program that gives commands;
+//! * `host`: what the daemon needs of the program that it is part of.
 #![forbid(unsafe_code)]
 
-mod admission;
-mod arguments;
-mod ask;
-mod changes;
+mod command_line;
 mod commands;
 pub mod compute_mode;
-mod confinement;
-mod connections;
 mod daemon;
-pub mod directories;
-mod events;
-mod former;
-mod group_files;
+mod files;
 mod groups;
-mod instance;
+mod host;
 pub mod log;
-pub mod notify;
-mod own_files;
-mod partitions;
-pub mod placement;
-mod prompt;
-mod registry;
-mod resources;
-pub mod server_process;
-mod servers;
-mod settings;
-mod source;
-mod start;
+pub mod servers;
+mod startup;
 pub mod underlay;
-mod users;
-mod view;
+mod views;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-pub use ask::{AskError, NO_DAEMON, ask};
+pub use command_line::client::{AskError, NO_DAEMON, ask};
 pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,
 };
 pub use commands::{device_from_json, device_json};
-pub use directories::{Directories, names_several};
-pub use instance::{CLOSED_FILES, ClosedFile};
-pub use own_files::open_directory;
+pub use files::directories::{self, Directories, names_several};
+pub use files::instance::{CLOSED_FILES, ClosedFile};
+pub use files::safe_fs::open_directory;
+pub use host::{BINARY_VERSION, HostProgram};
+pub use startup::notify;
 // The grammar of sizes, for those who read settings as the daemon does.
-pub use cuda_abi::limits::size_in_bytes;
+pub use protocol::limits::size_in_bytes;
 
-use arguments::Action;
-
-/// The version of the driver API that is offered, as NVIDIA's programs print it.
-pub const BINARY_VERSION: u32 = 13000;
-
-/// What a daemon needs of the program that it is part of.
-#[derive(Clone, Copy, Debug)]
-pub struct Machine {
-    /// Gives the command that runs this program as a server, without arguments of its own: its name
-    /// will be [`server_process::SERVER_NAME`], and it is to call [`server_process::adopt`]. On the underlay its
-    /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`server_process::borrow_underlay`].
-    pub start_server: fn(Option<&str>) -> Command,
-    /// Gives the command that runs this program as [`underlay::supervise`].
-    pub supervise_underlay: fn() -> Command,
-    /// The driver library that a server opens, if there is one.
-    pub driver: fn() -> Option<PathBuf>,
-    /// Opens the devices' compute modes.
-    pub open_modes: compute_mode::OpenModes,
-    /// Whether a server may drive hardware, whose driver makes system calls that nobody here knows.
-    pub drives_hardware: fn() -> bool,
-}
+use command_line::arguments::{self, Action};
+use command_line::{client, prompt};
 
 /// Does what the arguments (without the program's name) say: be the daemon, start one, or send it
 /// commands.
 ///
-/// `machine` is what a daemon needs of whoever has devices.
+/// `host` is what a daemon needs of whoever has devices.
 #[must_use]
-pub fn main(arguments: &[String], machine: Machine) -> ExitCode {
+pub fn main(arguments: &[String], host: HostProgram) -> ExitCode {
     let socket = match Directories::from_environment() {
         Ok(directories) => directories.control_socket(),
         Err(line) => {
@@ -109,10 +68,10 @@ pub fn main(arguments: &[String], machine: Machine) -> ExitCode {
             println!("OpenMPS control. Binary version: {BINARY_VERSION}");
             ExitCode::SUCCESS
         }
-        Action::Daemon(options) => start::daemon(options, machine),
-        Action::Command(line) => ask::command(&socket, &line),
+        Action::Daemon(options) => startup::daemon(options, host),
+        Action::Command(line) => client::command(&socket, &line),
         Action::Lines if std::io::stdin().is_terminal() => prompt::run(&socket),
-        Action::Lines => ask::lines(&socket),
+        Action::Lines => client::lines(&socket),
         Action::Refused(why) => {
             eprintln!("{why}");
             eprint!("{}", usage());
@@ -127,7 +86,7 @@ pub fn main(arguments: &[String], machine: Machine) -> ExitCode {
 /// # Errors
 /// What cannot be read, in words.
 pub fn limits_in_environment() -> Result<(), String> {
-    daemon::limits_in_environment().map(drop)
+    servers::limits::limits_in_environment().map(drop)
 }
 
 /// How a server is started when nothing else is known: this program, run again.

@@ -1,4 +1,6 @@
 //! The driver's status codes, their names and what they mean in our words.
+//!
+//! Everybody's errors end as one of these. An unknown code is a number, and no error of its own.
 
 use core::fmt;
 

@@ -3,7 +3,7 @@
 //! [`for_each_function!`](crate::for_each_function) is the one table. Exported symbols, answers of
 //! `cuGetProcAddress`, the real driver's function pointers, metric labels and `docs/coverage.md`
 //! come from it. This module knows nothing of how a function is carried out; what travels between
-//! client and server is in [`operations`](crate::operations).
+//! client and server is in `protocol::operations`.
 
 mod rows;
 
@@ -55,19 +55,6 @@ pub enum Capture {
     Prohibited,
 }
 
-/// What becomes of the state that a call makes or changes when an executor is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Survives {
-    /// It lives in the context, and is gone.
-    Lost,
-    /// There is no such state.
-    None,
-    /// Made again from the journal.
-    Replayed,
-    /// Held outside of the executor.
-    Yes,
-}
-
 /// The same function for programs whose default stream is per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Twin {
@@ -108,8 +95,6 @@ pub struct Row {
     pub twin: Option<Twin>,
     /// What it does during stream capture.
     pub capture: Capture,
-    /// What becomes of its state when an executor is replaced.
-    pub survives: Survives,
     /// What of it is not built, if that is not all of it or nothing.
     pub partial: Option<&'static str>,
     /// Its parameters.
@@ -157,21 +142,6 @@ macro_rules! capture {
     };
     (prohibited) => {
         Capture::Prohibited
-    };
-}
-
-macro_rules! survives {
-    (lost) => {
-        Survives::Lost
-    };
-    (none) => {
-        Survives::None
-    };
-    (replayed) => {
-        Survives::Replayed
-    };
-    (yes) => {
-        Survives::Yes
     };
 }
 
@@ -234,7 +204,7 @@ macro_rules! table {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
+            capture $capture:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         /// Every function of the driver, by its exported name.
@@ -254,7 +224,6 @@ macro_rules! table {
             since: $since,
             twin: twin!($name $($suffix $from)?),
             capture: capture!($capture),
-            survives: survives!($survives),
             partial: partial!($($how)?),
             parameters: &[$(Parameter {
                 name: stringify!($argument),
@@ -340,10 +309,7 @@ mod tests {
     fn a_row_says_what_its_macro_says() {
         let row = Function::cuMemcpyHtoD_v2.row();
         assert_eq!(row.class, Class::Custom);
-        assert_eq!(
-            (row.since, row.capture, row.survives),
-            (3020, Capture::Invalidates, Survives::None)
-        );
+        assert_eq!((row.since, row.capture), (3020, Capture::Invalidates));
         let twin = row.twin.expect("it has one");
         assert_eq!(
             (twin.symbol, twin.suffix, twin.since),

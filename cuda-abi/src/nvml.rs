@@ -4,10 +4,7 @@
 //! answers and `docs/nvml-functions.md` come from it. This module knows nothing of how a function is
 //! answered, nor of the structures that the functions fill.
 
-mod coverage;
 mod rows;
-
-pub use coverage::render;
 
 /// Where a function is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

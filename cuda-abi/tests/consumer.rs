@@ -8,7 +8,7 @@ macro_rules! pointers {
     ($(
         $(#[$doc:meta])*
         $class:ident $number:literal since $since:literal $(twin $suffix:literal $from:literal)?
-            capture $capture:ident survives $survives:ident $(partial $how:literal)? =>
+            capture $capture:ident $(partial $how:literal)? =>
             fn $name:ident($($argument:ident: $mode:ident $tokens:tt),*);
     )*) => {
         /// The functions of a driver; `None` where it has no such symbol.

@@ -14,12 +14,12 @@
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{Fill, ModuleUnload};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, params};
 use engine::conformance::{CASES, Case, kernels};
 use engine::{Engine, Window};
 use engine_nvidia::{NvidiaEngine, prepare_environment};
+use protocol::operations::{Fill, ModuleUnload};
 
 /// How long a case may take.
 const LIMIT: Duration = Duration::from_secs(100);

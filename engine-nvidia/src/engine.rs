@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 use engine::{Attachment, Client, Engine, Granularity, GroupShare};
+use protocol::device_facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 
 use crate::client::NvidiaClient;
+use crate::code::image::Images;
 use crate::device::Device;
+use crate::driver::environment;
+use crate::driver::locate;
 use crate::driver::{Driver, OpenError};
-use crate::environment;
-use crate::image::Images;
-use crate::locate;
-use crate::poller::Poller;
-use crate::shares::Shares;
+use crate::partition::allocator::SmAllocator;
+use crate::submit::poller::Poller;
 
 /// NVIDIA GPUs, by way of the real driver.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
-    pub(crate) shares: Arc<Shares>,
+    pub(crate) shares: Arc<SmAllocator>,
     facts: Vec<DeviceFacts>,
 }
 
@@ -100,7 +100,7 @@ impl NvidiaEngine {
         let driver = open_driver()?;
         (0..driver.count_devices()?)
             .map(|ordinal| {
-                crate::facts::of(&driver, ordinal)
+                crate::driver::facts::of(&driver, ordinal)
                     .map_err(OpenError::of("reading the device's facts"))
             })
             .collect()
@@ -116,7 +116,7 @@ impl NvidiaEngine {
         Ok(Self {
             shared: Arc::new(Shared {
                 facts: facts(&devices),
-                shares: Shares::new(devices.clone(), Arc::clone(poller.waker())),
+                shares: SmAllocator::new(devices.clone(), Arc::clone(poller.waker())),
                 devices,
                 images: Images::default(),
                 poller,
@@ -156,7 +156,7 @@ impl Engine for NvidiaEngine {
         devices.find_map(|device| device.check().err())
     }
 
-    fn stuck(&self) -> Option<String> {
+    fn hung_work(&self) -> Option<String> {
         let mut devices = self.shared.devices.iter();
         let device = devices.find(|device| device.check().is_ok() && device.gate().is_stuck())?;
         let clients = self.shared.poller.clients();

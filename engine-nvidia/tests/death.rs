@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use common::{Controls, Fake, poke};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{CONTEXT_SLOTS, Copy, Space};
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
+use protocol::operations::{CONTEXT_SLOTS, Copy, Space};
 
 const PTX: &str = ".version 7.8\n.visible .entry poke() {}";
 

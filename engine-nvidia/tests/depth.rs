@@ -4,9 +4,9 @@
 mod common;
 
 use common::{Controls, Fake};
-use cuda_abi::operations::Copy;
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise};
+use protocol::operations::Copy;
 
 /// More than any driver takes in a queue.
 const QUEUE: i64 = 1000;

@@ -7,12 +7,6 @@ use std::time::Duration;
 
 use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
-use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::{
-    CONTEXT_GREEN, ClusterOccupancy, ContextCreate, Copy, FunctionSet, Launch, ModuleUnload,
-    OUTPUT_NONE, OUTPUT_STDOUT, OutputTake, TensorMapEncode, TensorMapReplace,
-};
-use cuda_abi::tensor_maps::{Shape, Spec};
 use cuda_abi::types::{
     CUfunction_attribute, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode,
     CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
@@ -21,6 +15,12 @@ use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::conformance::{copies, memory, streams};
 use engine::{Engine, Window};
+use protocol::device_facts::DeviceFacts;
+use protocol::operations::{
+    CONTEXT_GREEN, ClusterOccupancy, ContextCreate, Copy, FunctionSet, Launch, ModuleUnload,
+    OUTPUT_NONE, OUTPUT_STDOUT, OutputTake, TensorMapEncode, TensorMapReplace,
+};
+use protocol::tensor_maps::{Shape, Spec};
 
 fn fake() -> Fake {
     Fake::new(&["VERSION=12040"])
@@ -90,7 +90,7 @@ fn a_stream_takes_only_so_much() {
     let mut guest = Guest::new(&engine);
     let device = guest.commit(0, GRANULE);
     controls.hold(true);
-    let request = cuda_abi::operations::Write { to: device };
+    let request = protocol::operations::Write { to: device };
     let mut taken = 0;
     let refused = loop {
         let at = guest.at(0);

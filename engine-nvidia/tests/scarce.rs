@@ -7,12 +7,12 @@ use std::panic::AssertUnwindSafe;
 
 use common::{Controls, Fake, PTX, poke};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{ArrayCreate, ArrayDestroy, ModuleUnload};
 use cuda_abi::types::CUarray_format;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
 use engine::{Share, Window};
 use engine_nvidia::NvidiaEngine;
+use protocol::operations::{ArrayCreate, ArrayDestroy, ModuleUnload};
 
 /// A bit of everything; what finds no memory gives its error, which ends the client.
 fn work(engine: &NvidiaEngine) -> Result<(), CUresult> {

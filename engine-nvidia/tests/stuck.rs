@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use common::{Controls, Fake, PTX, poke, until};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Copy, ModuleLoad};
 use engine::arena::GRANULE;
 use engine::conformance::rig::{Guest, noise, simple_launch};
 use engine::{Engine, Share};
+use protocol::operations::{Copy, ModuleLoad};
 
 /// A client that goes while a kernel of it spins.
 fn leave_spinning(engine: &dyn Engine, controls: &Controls) -> JoinHandle<()> {
@@ -33,7 +33,7 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     let device = other.commit(0, GRANULE);
     let module = other.module(PTX);
     let going = leave_spinning(&engine, &controls);
-    assert_eq!(engine.stuck(), None, "it may end yet");
+    assert_eq!(engine.hung_work(), None, "it may end yet");
     let unavailable = CUresult::ERROR_DEVICE_UNAVAILABLE;
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
@@ -49,7 +49,7 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
         assert!(log.contains("a client that has gone"), "{log}");
     });
     until("it is said what does not end", || {
-        let stuck = engine.stuck().expect("it does not end");
+        let stuck = engine.hung_work().expect("it does not end");
         stuck.contains("poke on device 0 (Fake GPU)")
     });
     assert_eq!(engine.lost(), None, "the device works");
@@ -73,7 +73,7 @@ fn a_kernel_of_a_client_that_has_gone_is_waited_for_for_a_while() {
     // Should it end after all, everything is as before.
     controls.spin(false);
     going.join().expect("it has gone");
-    assert_eq!(engine.stuck(), None);
+    assert_eq!(engine.hung_work(), None);
     assert!(
         other
             .client

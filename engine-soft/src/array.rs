@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use cuda_abi::arrays::{MOST_1D, MOST_2D, MOST_3D, MOST_LAYERED, MOST_LAYERS, MOST_LINEAR, Shape};
-use cuda_abi::operations::ArrayCreate;
-use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CU_TRSF_SRGB, CUDA_RESOURCE_VIEW_DESC,
     CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUdevice_attribute, CUfilter_mode,
 };
 use engine::{Bound, CUresult, Charge};
+use protocol::arrays::{MOST_1D, MOST_2D, MOST_3D, MOST_LAYERED, MOST_LAYERS, MOST_LINEAR, Shape};
+use protocol::operations::ArrayCreate;
+use protocol::textures::{Resource, Spec};
 
 use crate::context::Context;
-use crate::exec::{Edge, Format, Level, Source, Surface, Texels, Texture};
+use ptx_vm::{Edge, Format, Level, Source, Surface, Texels, Texture};
 
 /// Flags of a texture that mean something here; the others are hints about speed and cube edges.
 const KNOWN_FLAGS: u32 = 0x7f;
 
-/// What programs are told of the longest sides: those that `cuda_abi::arrays` allows, and where NVIDIA's
+/// What programs are told of the longest sides: those that `protocol::arrays` allows, and where NVIDIA's
 /// devices have less, as they do for pitched memory, that.
 pub(crate) const LIMITS: [(CUdevice_attribute, u64); 38] = {
     use CUdevice_attribute as Attribute;
@@ -211,7 +211,7 @@ pub(crate) fn texture(spec: &Spec, find: Find<'_>) -> Result<Texture, CUresult> 
             channels,
             bytes,
         } => {
-            let element = u64::from(cuda_abi::arrays::element_bytes(format, channels)?);
+            let element = u64::from(protocol::arrays::element_bytes(format, channels)?);
             let source = Source::Memory {
                 base: address,
                 pitch: 0,

@@ -1,24 +1,24 @@
 //! One client: what each operation does to its objects, which are in `objects` by its own handles.
 
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cuda_abi::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
-use cuda_abi::tensor_maps;
 use cuda_abi::types::CUlimit;
-use engine::{Attachment, CUresult, Charge, Client, Held, Owner, Runs, Share, Window};
+use engine::plan::checks;
+use engine::{Attachment, CUresult, Charge, Client, MemoryHandle, Owner, Runs, Share, Window};
+use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_SLOTS};
+use protocol::tensor_maps;
 
 use self::objects::{Objects, granted};
-use crate::backing::{Physical, SharedBlock};
 use crate::context::Context;
-use crate::copy;
-use crate::device::Shared;
-use crate::exec::tensor_map;
-use crate::memory::{self, ClientMemory, Mapped};
-use crate::stream::{Common, Operation};
+use crate::device::Devices;
+use crate::memory::{self, ClientMemory, Mapped, Physical, SharedBlock};
+use crate::stream::{ClientState, Operation};
+use ptx_vm::tensor_map;
 
 mod images;
 mod objects;
@@ -30,23 +30,14 @@ const ASSIST: Duration = Duration::from_micros(100);
 /// One client.
 #[derive(Debug)]
 pub(crate) struct SoftClient {
-    shared: Arc<Shared>,
+    devices: Arc<Devices>,
     /// `None` only while it is being dropped.
     objects: Option<Objects>,
     mapped: Arc<Mapped>,
 }
 
-/// Whether a percentage is one.
-pub(crate) fn check_percentage(percentage: f32) -> Result<(), CUresult> {
-    if percentage > 0.0 && percentage <= 100.0 {
-        Ok(())
-    } else {
-        Err(CUresult::ERROR_INVALID_VALUE)
-    }
-}
-
 impl SoftClient {
-    pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
+    pub(crate) fn new(devices: &Arc<Devices>, attachment: Attachment) -> Result<Self, CUresult> {
         let Attachment {
             windows,
             addresses,
@@ -57,17 +48,17 @@ impl SoftClient {
             held,
             observer,
         } = attachment;
-        check_percentage(share.percentage)?;
-        let memory = ClientMemory::new(&windows, &shared.budgets, &addresses, &host, &staging)?;
-        let scheduler = Arc::clone(shared.pool.scheduler());
+        checks::percentage(share.percentage)?;
+        let memory = ClientMemory::new(&windows, &devices.budgets, &addresses, &host, &staging)?;
+        let scheduler = Arc::clone(devices.pool.scheduler());
         // As the server tells the client of MULTIPROCESSOR_COUNT: what occupancy is computed by.
         let sms = granted(scheduler.workers(), share.percentage);
         let account = scheduler.join(share, group)?;
         Ok(Self {
-            shared: Arc::clone(shared),
+            devices: Arc::clone(devices),
             mapped: memory.mapped(),
             objects: Some(Objects {
-                common: Arc::new(Common {
+                client: Arc::new(ClientState {
                     observer,
                     account,
                     scheduler,
@@ -129,54 +120,59 @@ impl Client for SoftClient {
     }
 
     fn free_memory(&self, device: u32) -> u64 {
-        self.shared
+        self.devices
             .budgets
             .get(device as usize)
             .map_or(0, |budget| budget.left())
     }
 
     fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
-        copy::peek(&memory::read(&self.objects().common.spaces), address, bytes)
+        memory::read(&self.objects().client.spaces).peek(address, bytes)
     }
 
     fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
-        check_percentage(share.percentage)?;
-        let Common {
+        checks::percentage(share.percentage)?;
+        let ClientState {
             scheduler, account, ..
-        } = &*self.objects().common;
+        } = &*self.objects().client;
         scheduler.set_share(account, share)
     }
 
     fn assist(&mut self) -> bool {
-        let Common {
+        let ClientState {
             scheduler, account, ..
-        } = &*self.objects().common;
+        } = &*self.objects().client;
         scheduler.help(account, ASSIST)
     }
 
-    fn share(&mut self, range: Window) -> Result<Held, CUresult> {
-        self.objects().memory.share(range).map(Held::new)
+    fn share(&mut self, range: Window) -> Result<MemoryHandle, CUresult> {
+        self.objects().memory.share(range).map(MemoryHandle::new)
     }
 
-    fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+    fn import(&mut self, shared: &MemoryHandle) -> Result<(), CUresult> {
         let shared = shared.get::<SharedBlock>();
         let shared = shared.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.objects().memory.import(&shared)
     }
 
-    fn close(&mut self, shared: &Held) {
+    fn close(&mut self, shared: &MemoryHandle) {
         if let Some(shared) = shared.get::<SharedBlock>() {
             self.objects().memory.close(&shared);
         }
     }
 
-    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
-        let budget = self.shared.budgets.get(device as usize);
+    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<MemoryHandle, CUresult> {
+        let budget = self.devices.budgets.get(device as usize);
         let budget = budget.ok_or(CUresult::ERROR_INVALID_DEVICE)?;
-        Physical::new(budget, bytes).map(Held::new)
+        Physical::new(budget, bytes).map(MemoryHandle::new)
     }
 
-    fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+    fn physical_map(
+        &mut self,
+        at: Window,
+        memory: &MemoryHandle,
+        offset: u64,
+    ) -> Result<(), CUresult> {
         let memory = memory.get::<Physical>();
         let memory = memory.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         self.objects().memory.map_physical(at, &memory, offset)
@@ -191,7 +187,7 @@ impl Client for SoftClient {
     }
 
     fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
-        let devices = self.shared.budgets.len() as u32;
+        let devices = self.devices.budgets.len() as u32;
         let objects = self.objects();
         let context = Arc::clone(objects.context(context)?);
         if device >= devices {
@@ -215,7 +211,7 @@ impl Client for SoftClient {
         request: &operations::ContextCreate,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let devices = self.shared.budgets.len();
+        let devices = self.devices.budgets.len();
         let objects = self.objects();
         if request.device as usize >= devices {
             return Err(CUresult::ERROR_INVALID_DEVICE);
@@ -223,7 +219,7 @@ impl Client for SoftClient {
         if request.context >= CONTEXT_SLOTS || objects.contexts.contains_key(&request.context) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = Arc::clone(&objects.common.observer);
+        let observer = Arc::clone(&objects.client.observer);
         let part = match request.share {
             0 => 100.0,
             millionths => (f64::from(millionths) / 1e4).min(100.0) as f32,
@@ -300,8 +296,8 @@ impl Client for SoftClient {
         data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::ImageLoadReply, CUresult> {
-        let shared = Arc::clone(&self.shared);
-        self.objects().load_image(&shared, request, data, reply)
+        let devices = Arc::clone(&self.devices);
+        self.objects().load_image(&devices, request, data, reply)
     }
 
     fn image_unload(
@@ -460,8 +456,8 @@ impl Client for SoftClient {
         _data: &[u8],
         _reply: &mut Vec<u8>,
     ) -> Result<operations::ArrayCreateReply, CUresult> {
-        let shared = Arc::clone(&self.shared);
-        self.objects().make_array(&shared, request)
+        let devices = Arc::clone(&self.devices);
+        self.objects().make_array(&devices, request)
     }
 
     fn array_destroy(
@@ -535,11 +531,11 @@ impl Drop for SoftClient {
         let Some(objects) = self.objects.take() else {
             return;
         };
-        objects.common.closed.store(true, Ordering::Relaxed);
+        objects.client.closed.store(true, Ordering::Relaxed);
         for context in objects.contexts.values() {
             context.destroy();
         }
-        objects.common.scheduler.leave(&objects.common.account);
+        objects.client.scheduler.leave(&objects.client.account);
         for stream in objects.streams.values() {
             stream.clear();
         }

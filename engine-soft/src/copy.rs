@@ -3,65 +3,48 @@
 //! A transfer is checked as a whole before its first byte moves: its arithmetic cannot overflow and
 //! all that lies between its first and last byte is committed memory of the client. It is then a run
 //! of units that any thread may carry out, and looks before each whether the memory is the client's still: what
-//! is written into memory that was taken back would count for nobody. The only raw accesses of the layer above the executor are
-//! here. Memory of a client is never seen as a Rust reference, for the client may write it meanwhile.
+//! is written into memory that was taken back would count for nobody.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{self, Space};
-use engine::{CUresult, Window};
+use engine::CUresult;
+use engine::plan::copy::{Extent, Rows, coalesce};
+use protocol::operations::{self, Space};
 
 use crate::array::Array;
-use crate::memory::CopySpace;
+use crate::memory::{CopySpace, raw};
 use crate::work::{Piece, Progress, Task};
 
 /// Bytes of one unit of a transfer.
 const UNIT: u64 = 512 << 10;
 
-/// How long a thread stays with a transfer before others have a turn.
+/// How long a thread stays with a transfer before others have a time slice.
 const QUANTUM: Duration = Duration::from_millis(2);
 
 /// Transfers up to this size run at once on the thread that meets them.
 pub(crate) const SMALL: u64 = 256 << 10;
 
-/// One side of a transfer: rows of bytes, `pitch` apart, in planes `slice` apart.
+/// One side of a transfer, with the addresses that it has in this process.
 #[derive(Clone, Copy, Debug)]
-struct Rows {
-    base: u64,
-    pitch: u64,
-    slice: u64,
+struct Side {
+    rows: Rows,
     /// Whether they are unified addresses, whose memory may be taken back.
     unified: bool,
 }
 
-/// How much is moved: `depth` planes of `height` rows of `width` bytes.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    width: u64,
-    height: u64,
-    depth: u64,
-}
-
-impl Extent {
-    /// An extent; one without bytes is zero in all directions, so that sizes can be multiplied.
-    fn new(width: u64, height: u64, depth: u64) -> Self {
-        let any = width != 0 && height != 0 && depth != 0;
-        let [width, height, depth] = [width, height, depth].map(|n| if any { n } else { 0 });
-        Self {
-            width,
-            height,
-            depth,
-        }
-    }
+impl Side {
+    const EMPTY: Self = Self {
+        rows: Rows::EMPTY,
+        unified: false,
+    };
 }
 
 /// A copy or a fill that was found to be allowed.
 #[derive(Debug)]
 pub(crate) struct Transfer {
-    to: Rows,
+    to: Side,
     source: Source,
     extent: Extent,
     /// Keeps the memory mapped, and says what of it is committed.
@@ -81,14 +64,14 @@ pub(crate) struct ArrayTransfer {
 /// Where a transfer's bytes come from.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    Memory(Rows),
+    Memory(Side),
     Pattern { value: u32, element: u32 },
 }
 
 impl Source {
-    fn rows(self) -> Option<Rows> {
+    fn side(self) -> Option<Side> {
         match self {
-            Self::Memory(rows) => Some(rows),
+            Self::Memory(side) => Some(side),
             Self::Pattern { .. } => None,
         }
     }
@@ -132,14 +115,14 @@ impl Transfer {
             (request.to_pitch, request.to_slice),
             (request.from_pitch, request.from_slice),
         );
-        let to_rows = match &to {
+        let to_side = match &to {
             Some(array) => {
                 let at = [request.to_x, request.to_y, request.to_z];
                 side_of_array(array, request.to_level, at, extent)?
             }
             None => side(space, request.to_space, request.to, to_pitches, extent)?,
         };
-        let from_rows = match &from {
+        let from_side = match &from {
             Some(array) => {
                 let at = [request.from_x, request.from_y, request.from_z];
                 side_of_array(array, request.from_level, at, extent)?
@@ -152,32 +135,17 @@ impl Transfer {
                 extent,
             )?,
         };
-        Ok(Self::between(space, to_rows, from_rows, extent, [to, from]))
+        Ok(Self::between(space, to_side, from_side, extent, [to, from]))
     }
 
     fn between(
         space: &Arc<CopySpace>,
-        mut to: Rows,
-        mut from: Rows,
+        mut to: Side,
+        mut from: Side,
         mut extent: Extent,
         arrays: [Option<Arc<Array>>; 2],
     ) -> Self {
-        // Rows that touch on both sides are one row, and planes likewise.
-        if to.pitch == extent.width && from.pitch == extent.width {
-            extent.width *= extent.height;
-            extent.height = 1;
-            if to.slice == extent.width && from.slice == extent.width {
-                extent.width *= extent.depth;
-                extent.depth = 1;
-            }
-        }
-        if extent.height == 1 {
-            // One row a plane: planes are the rows.
-            extent.height = extent.depth;
-            extent.depth = 1;
-            to.pitch = to.slice;
-            from.pitch = from.slice;
-        }
+        coalesce(&mut to.rows, &mut from.rows, &mut extent);
         Self {
             to,
             source: Source::Memory(from),
@@ -195,22 +163,10 @@ impl Transfer {
         space: &Arc<CopySpace>,
         request: &operations::Fill,
     ) -> Result<Self, CUresult> {
-        let element = u64::from(request.element);
-        let rows = request.height > 1;
-        if !matches!(element, 1 | 2 | 4)
-            || !request.to.is_multiple_of(element)
-            || (rows && !request.pitch.is_multiple_of(element))
-        {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let width = request
-            .width
-            .checked_mul(element)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let mut extent = Extent::new(width, request.height, 1);
+        let mut extent = Extent::of_fill(request)?;
         let pitches = (request.pitch, 0);
         let to = side(space, Space::Unified as u32, request.to, pitches, extent)?;
-        if to.pitch == extent.width {
+        if to.rows.pitch == extent.width {
             extent.width *= extent.height;
             extent.height = 1;
         }
@@ -245,12 +201,13 @@ impl Transfer {
         let first = unit * UNIT;
         let range = first..(first + UNIT).min(self.bytes());
         let _moving = self.space.moving();
-        let rows = [Some(self.to), self.source.rows()];
-        let is_there = |rows: &Rows| {
+        let sides = [Some(self.to), self.source.side()];
+        let is_committed = |side: &Side| {
+            let rows = &side.rows;
             let (from, to) = (self.at(rows, range.start), self.at(rows, range.end - 1) + 1);
-            !rows.unified || self.space.unified.allows(from, to - from)
+            !side.unified || self.space.unified.allows(from, to - from)
         };
-        if !rows.iter().flatten().all(is_there) {
+        if !sides.iter().flatten().all(is_committed) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         self.move_range(range);
@@ -270,10 +227,19 @@ impl Transfer {
             let (row, column) = (at / self.extent.width, at % self.extent.width);
             let (plane, row) = (row / self.extent.height, row % self.extent.height);
             let count = (self.extent.width - column).min(range.end - at);
-            let to = self.to.at(plane, row) + column;
-            match self.source {
-                Source::Memory(from) => move_bytes(to, from.at(plane, row) + column, count),
-                Source::Pattern { value, element } => fill_bytes(to, value, element, count),
+            let to = self.to.rows.at(plane, row) + column;
+            // SAFETY: `side` has checked both sides as a whole, arrays and staging stay mapped with what this keeps, and
+            // for unified addresses the callers hold the space as moving since they were found committed. A fill's
+            // addresses, pitches and widths are multiples of its element (`Extent::of_fill`).
+            unsafe {
+                match self.source {
+                    Source::Memory(from) => {
+                        raw::move_bytes(to, from.rows.at(plane, row) + column, count);
+                    }
+                    Source::Pattern { value, element } => {
+                        raw::fill_bytes(to, value, element, count);
+                    }
+                }
             }
             at += count;
         }
@@ -305,7 +271,7 @@ impl Task for Transfer {
     }
 
     fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
-        // At least one unit a turn.
+        // At least one unit a time slice.
         for unit in piece.fresh.by_ref() {
             if let Err(code) = self.move_unit(unit) {
                 return Progress::Failed(code);
@@ -322,50 +288,18 @@ impl Task for Transfer {
     }
 }
 
-impl Rows {
-    fn at(&self, plane: u64, row: u64) -> u64 {
-        self.base + plane * self.slice + row * self.pitch
-    }
-}
-
 /// Checks one side of a transfer and gives it the address that it has in this process.
 fn side(
     space: &CopySpace,
     number: u32,
     base: u64,
-    (pitch, slice): (u64, u64),
+    pitches: (u64, u64),
     extent: Extent,
-) -> Result<Rows, CUresult> {
-    let Extent {
-        width,
-        height,
-        depth,
-    } = extent;
-    if width == 0 {
-        return Ok(Rows {
-            base: 0,
-            pitch: 0,
-            slice: 0,
-            unified: false,
-        });
+) -> Result<Side, CUresult> {
+    if extent.is_empty() {
+        return Ok(Side::EMPTY);
     }
-    // One row needs no pitch and one plane no slice; what was given for them has no meaning.
-    let pitch = if height == 1 { width } else { pitch };
-    let plane = pitch
-        .checked_mul(height - 1)
-        .and_then(|bytes| bytes.checked_add(width))
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let full = pitch
-        .checked_mul(height)
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let slice = if depth == 1 { full } else { slice };
-    if pitch < width || slice < plane {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let bytes = slice
-        .checked_mul(depth - 1)
-        .and_then(|bytes| bytes.checked_add(plane))
-        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let (mut rows, bytes) = Rows::over(extent, base, pitches)?;
     let base = match Space::from_number(number) {
         Some(Space::Unified) => space.unified.allows(base, bytes).then_some(base),
         Some(Space::Staging) => space
@@ -376,10 +310,9 @@ fn side(
         // Those have handles, not addresses.
         Some(Space::Array) | None => None,
     };
-    Ok(Rows {
-        base: base.ok_or(CUresult::ERROR_INVALID_VALUE)?,
-        pitch,
-        slice,
+    rows.base = base.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    Ok(Side {
+        rows,
         unified: Space::from_number(number) == Some(Space::Unified),
     })
 }
@@ -390,7 +323,7 @@ fn side_of_array(
     level: u32,
     [x, y, z]: [u64; 3],
     extent: Extent,
-) -> Result<Rows, CUresult> {
+) -> Result<Side, CUresult> {
     let invalid = CUresult::ERROR_INVALID_VALUE;
     let level = array.shape.level(level).ok_or(invalid)?;
     let row = level.width * array.shape.element();
@@ -402,116 +335,21 @@ fn side_of_array(
         return Err(invalid);
     }
     let slice = row * level.height;
-    if extent.width == 0 {
-        return Ok(Rows {
-            base: 0,
-            pitch: 0,
-            slice: 0,
-            unified: false,
-        });
+    if extent.is_empty() {
+        return Ok(Side::EMPTY);
     }
     let offset = level.offset + z * slice + y * row + x;
     let last = (extent.depth - 1) * slice + (extent.height - 1) * row + extent.width;
     let base = array.texels.address(offset, last).ok_or(invalid)?;
-    Ok(Rows {
+    let rows = Rows {
         base,
         pitch: row,
         slice,
+    };
+    Ok(Side {
+        rows,
         unified: false,
     })
-}
-
-/// Writes bytes that lie in this process to a unified address.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
-pub(crate) fn write(space: &CopySpace, to: u64, data: &[u8]) -> Result<(), CUresult> {
-    let bytes = data.len() as u64;
-    if bytes == 0 {
-        return Ok(());
-    }
-    let _moving = space.moving();
-    if !space.unified.allows(to, bytes) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    move_bytes(to, data.as_ptr() as u64, bytes);
-    Ok(())
-}
-
-/// The 4 or 8 bytes at an address, read in one load if they are aligned.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE if they are not all in committed memory, or not as many.
-pub(crate) fn peek(space: &CopySpace, from: u64, bytes: u32) -> Result<u64, CUresult> {
-    let count = u64::from(bytes);
-    let _moving = space.moving();
-    if !matches!(bytes, 4 | 8) || !space.unified.allows(from, count) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    let mut value = [0_u64];
-    move_bytes(value.as_mut_ptr() as u64, from, count);
-    Ok(value[0])
-}
-
-/// Fills a range with zeroes.
-///
-/// # Errors
-/// CUDA_ERROR_INVALID_VALUE if not all of the range is committed memory.
-pub(crate) fn zero(space: &CopySpace, range: Window) -> Result<(), CUresult> {
-    let _moving = space.moving();
-    if range.bytes != 0 && !space.unified.allows(range.base, range.bytes) {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
-    fill_bytes(range.base, 0, 1, range.bytes);
-    Ok(())
-}
-
-/// Moves bytes between two places of this process. Callers, all in this file, have shown that both
-/// lie in memory that stays mapped: a checked side of a transfer, or a slice.
-///
-/// A naturally aligned 1, 2, 4 or 8 bytes arrive in one store, for kernels that wait for a flag.
-fn move_bytes(to: u64, from: u64, count: u64) {
-    macro_rules! whole {
-        ($atomic:ty) => {{
-            // SAFETY: both sides are mapped (see above) and aligned to the type's size.
-            let (to, from) = unsafe { (&*(to as *const $atomic), &*(from as *const $atomic)) };
-            to.store(from.load(Ordering::Relaxed), Ordering::Release);
-        }};
-    }
-    let aligned = (to | from).is_multiple_of(count.max(1));
-    match count {
-        1 => whole!(AtomicU8),
-        2 if aligned => whole!(AtomicU16),
-        4 if aligned => whole!(AtomicU32),
-        8 if aligned => whole!(AtomicU64),
-        // SAFETY: both sides are mapped (see above). Sides of one transfer may overlap, which `copy`
-        // allows. A client that writes meanwhile gets a mix of its own bytes, as on a GPU.
-        _ => unsafe {
-            std::ptr::copy(from as *const u8, to as *mut u8, count as usize);
-        },
-    }
-}
-
-/// Repeats the low `element` bytes of a value. `to` and `count` are multiples of `element`; callers,
-/// all in this file, have shown that the range is mapped.
-fn fill_bytes(to: u64, value: u32, element: u32, count: u64) {
-    let bytes = value.to_le_bytes();
-    let pattern = &bytes[..element as usize];
-    if pattern.iter().all(|&byte| byte == pattern[0]) && count != element.into() {
-        // SAFETY: the range is mapped (see above).
-        unsafe { std::ptr::write_bytes(to as *mut u8, pattern[0], count as usize) };
-        return;
-    }
-    for at in (to..to + count).step_by(element as usize) {
-        match element {
-            // SAFETY: the range is mapped (see above).
-            1 => unsafe { (at as *mut u8).write_volatile(value as u8) },
-            // SAFETY: as above, and aligned.
-            2 => unsafe { (at as *mut u16).write(value as u16) },
-            // SAFETY: as above, and aligned.
-            _ => unsafe { (at as *mut u32).write(value) },
-        }
-    }
 }
 
 #[cfg(test)]

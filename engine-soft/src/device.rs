@@ -1,14 +1,19 @@
-//! The engine: its devices, what they say of themselves, and what all clients share.
+//! The devices: how they are set up, what they say of themselves, and what all clients share of them.
+//!
+//! Knows nothing of clients; `engine` puts the two together.
 
 use std::sync::Arc;
 
-use cuda_abi::facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
 use cuda_abi::types::{CUdevice_attribute as Attribute, DEVICE_ATTRIBUTES};
-use engine::{Attachment, Bound, CUresult, Client, Engine, GroupShare, arena, machine};
+use engine::{Bound, machine};
+use protocol::device_facts::{ABILITIES, DeviceFacts, REACHES_PEERS};
+use ptx_vm::REGISTERS_PER_SM;
 
-use crate::client::{SoftClient, check_percentage};
-use crate::exec::REGISTERS_PER_SM;
 use crate::module::ImageCache;
+use crate::multiprocessor::{
+    BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK,
+    SHARED_BYTES_PER_SM, THREADS_PER_SM,
+};
 use crate::scheduler::Pool;
 
 /// The compute capability that a device says it has unless it is told otherwise, as 10 × major + minor:
@@ -16,19 +21,6 @@ use crate::scheduler::Pool;
 const CAPABILITY: u32 = 121;
 /// Those that real devices have, and that compilers of CUDA 13 know.
 pub const CAPABILITIES: [u32; 11] = [75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121];
-/// Threads that an SM holds.
-pub(crate) const THREADS_PER_SM: u32 = 1536;
-/// Blocks that an SM holds.
-pub(crate) const BLOCKS_PER_SM: u32 = 24;
-/// Shared memory of a block unless it asks for more.
-pub(crate) const SHARED_BYTES_PER_BLOCK: u32 = 48 << 10;
-/// Shared memory of a block that asks for it.
-pub(crate) const SHARED_BYTES_OPTIN: u32 = 99 << 10;
-/// Shared memory of an SM.
-pub(crate) const SHARED_BYTES_PER_SM: u32 = 100 << 10;
-/// Shared memory of each block that programs cannot use.
-pub(crate) const RESERVED_SHARED_BYTES: u32 = 1 << 10;
-
 /// How a software GPU is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -68,16 +60,9 @@ impl Config {
     }
 }
 
-/// The software GPU.
+/// What the clients of an engine share: the devices' memory, the images, the threads.
 #[derive(Debug)]
-pub struct SoftEngine {
-    shared: Arc<Shared>,
-    facts: Vec<DeviceFacts>,
-}
-
-/// What the clients of an engine share.
-#[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct Devices {
     /// What clients take of each device's memory, within what all devices, and others, take of the machine's,
     /// which may be less than theirs together.
     pub(crate) budgets: Vec<Arc<Bound>>,
@@ -89,88 +74,8 @@ pub(crate) struct Shared {
     pub(crate) capability: u32,
 }
 
-impl SoftEngine {
-    /// Sets a software GPU up.
-    ///
-    /// # Errors
-    /// If the configuration makes no sense or the system gives no threads.
-    pub fn new(config: &Config) -> std::io::Result<Self> {
-        let all: Vec<u32> = (0..config.devices).collect();
-        Self::with_numbers(config, &all)
-    }
-
-    /// As [`SoftEngine::new`], but of the devices that there are only those with these numbers, in this
-    /// order. What tells them apart, UUID and place on the bus, is what it is where all are there.
-    ///
-    /// # Errors
-    /// As [`SoftEngine::new`], and if there is no device with one of the numbers, or no number.
-    pub fn with_numbers(config: &Config, numbers: &[u32]) -> std::io::Result<Self> {
-        let memory = config.memory / arena::GRANULE * arena::GRANULE;
-        if !(1..=8).contains(&config.devices) || config.workers == 0 || memory == 0 {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "a software GPU needs 1 to 8 devices, some memory and at least one worker",
-            ));
-        }
-        if !CAPABILITIES.contains(&config.capability) {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                format!("{} is no compute capability of a device", config.capability),
-            ));
-        }
-        if numbers.is_empty() || numbers.iter().any(|number| *number >= config.devices) {
-            return Err(std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                format!("{} devices have no numbers {numbers:?}", config.devices),
-            ));
-        }
-        let numbers = numbers.iter();
-        let machine = Arc::new(Bound::new(config.machine));
-        Ok(Self {
-            shared: Arc::new(Shared {
-                budgets: numbers
-                    .clone()
-                    .map(|_| Arc::new(Bound::within(&machine, memory)))
-                    .collect(),
-                machine,
-                images: ImageCache::default(),
-                pool: Pool::new(config.workers)?,
-                capability: config.capability,
-            }),
-            facts: numbers
-                .map(|&number| device_facts(number, memory, config))
-                .collect(),
-        })
-    }
-}
-
-impl Engine for SoftEngine {
-    fn lost(&self) -> Option<CUresult> {
-        // A fault ends one client's context here, never the device.
-        None
-    }
-
-    fn devices(&self) -> &[DeviceFacts] {
-        &self.facts
-    }
-
-    fn machine_memory(&self) -> Option<&Arc<Bound>> {
-        Some(&self.shared.machine)
-    }
-
-    fn attach(&self, attachment: Attachment) -> Result<Box<dyn Client>, CUresult> {
-        Ok(Box::new(SoftClient::new(&self.shared, attachment)?))
-    }
-
-    fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
-        if let Some(share) = share {
-            check_percentage(share.percentage)?;
-        }
-        self.shared.pool.scheduler().set_group(group, share)
-    }
-}
-
-fn device_facts(ordinal: u32, memory: u64, config: &Config) -> DeviceFacts {
+/// What a device says of itself.
+pub(crate) fn device_facts(ordinal: u32, memory: u64, config: &Config) -> DeviceFacts {
     DeviceFacts {
         name: "OpenMPS software GPU".into(),
         uuid: uuid(ordinal),
@@ -317,78 +222,4 @@ fn machine_memory() -> u64 {
         let unit = u64::from(installed.mem_unit);
         installed.totalram.saturating_mul(unit)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn devices_can_be_told_apart_and_stay_the_same() {
-        let config = Config {
-            devices: 2,
-            memory: (1 << 30) + 1,
-            workers: 3,
-            capability: 90,
-            ..Config::default()
-        };
-        let engine = SoftEngine::new(&config).unwrap();
-        let [first, second] = engine.devices() else {
-            panic!("two devices");
-        };
-        assert_ne!(first.uuid, second.uuid);
-        let place = |facts: &DeviceFacts| {
-            [
-                Attribute::PCI_DOMAIN_ID,
-                Attribute::PCI_BUS_ID,
-                Attribute::PCI_DEVICE_ID,
-            ]
-            .map(|attribute| facts.attribute(attribute.0))
-        };
-        assert_ne!(place(first), place(second));
-        assert_eq!(first.total_memory, 1 << 30);
-        let count = first.attribute(Attribute::MULTIPROCESSOR_COUNT.0);
-        assert_eq!(count, Some(3));
-        let major = first.attribute(Attribute::COMPUTE_CAPABILITY_MAJOR.0);
-        let minor = first.attribute(Attribute::COMPUTE_CAPABILITY_MINOR.0);
-        assert_eq!((major, minor), (Some(9), Some(0)));
-        for (attribute, name) in DEVICE_ATTRIBUTES {
-            assert!(first.attribute(attribute.0).is_some(), "{name}");
-        }
-        let again = SoftEngine::new(&config).unwrap();
-        assert_eq!(again.devices(), engine.devices());
-    }
-
-    #[test]
-    fn managed_memory_may_be_used_by_host_and_kernels_at_the_same_time() {
-        let engine = SoftEngine::new(&Config::default()).unwrap();
-        for attribute in [
-            Attribute::MANAGED_MEMORY,
-            Attribute::CONCURRENT_MANAGED_ACCESS,
-            Attribute::HOST_NATIVE_ATOMIC_SUPPORTED,
-        ] {
-            assert_eq!(engine.devices()[0].attribute(attribute.0), Some(1));
-        }
-    }
-
-    #[test]
-    fn a_configuration_without_sense_is_refused() {
-        let good = Config::default();
-        for bad in [
-            Config { devices: 0, ..good },
-            Config { devices: 9, ..good },
-            Config {
-                memory: 4096,
-                ..good
-            },
-            Config { workers: 0, ..good },
-            Config {
-                capability: 91,
-                ..good
-            },
-        ] {
-            assert!(SoftEngine::new(&bad).is_err(), "{bad:?}");
-        }
-        assert!(SoftEngine::new(&good).is_ok());
-    }
 }

@@ -1,35 +1,35 @@
 //! A launch: whether it is allowed, and its grid as a task of thread blocks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{self, LAUNCH_COOPERATIVE};
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
 use engine::CUresult;
+use engine::plan;
+use protocol::operations;
 
+use crate::block_cost::BlockCost;
 use crate::context::Context;
-use crate::device::{BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM};
-use crate::exec::{
+use crate::module::Module;
+use crate::multiprocessor::{
+    BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM,
+};
+use crate::work::{Piece, Progress, Task};
+use ptx_vm::{
     AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES, Textures,
 };
-use crate::module::Module;
-use crate::work::{Piece, Progress, Task};
 
 /// Operations that a block runs between two looks at the clock.
 const SLICE: u64 = 2048;
 
-/// How long a turn of an ordinary grid is.
+/// How long a time slice of an ordinary grid is.
 const QUANTUM: Duration = Duration::from_millis(3);
 
-/// How long a turn of a cooperative grid is, whose blocks wait for each other.
+/// How long a time slice of a cooperative grid is, whose blocks wait for each other.
 const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
 
 /// What a grid is expected to take that was never run, per block.
 const UNKNOWN_COST: Duration = Duration::from_micros(10);
-
-/// Bytes of a launch attribute: the id, padding, and a value of 64 bytes.
-const ATTRIBUTE_BYTES: usize = size_of::<CUlaunchAttribute>();
 
 /// A launch that was found to be allowed.
 #[derive(Debug)]
@@ -42,24 +42,6 @@ pub(crate) struct Grid {
     cooperative: bool,
     priority: i32,
     most_resident: u64,
-}
-
-/// How long a kernel's blocks take, as seen so far.
-#[derive(Debug, Default)]
-pub(crate) struct BlockCost(AtomicU64);
-
-impl BlockCost {
-    fn known(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&cost| cost != 0)
-    }
-
-    fn learn(&self, took: Duration, blocks: u64) {
-        let Some(seen) = (took.as_nanos() as u64).checked_div(blocks) else {
-            return;
-        };
-        let cost = self.known().map_or(seen, |known| (3 * known + seen) / 4);
-        self.0.store(cost.max(1), Ordering::Relaxed);
-    }
 }
 
 impl Grid {
@@ -81,21 +63,14 @@ impl Grid {
         if !context.runs_kernels_of(&module.context) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
-        if request.flags & !LAUNCH_COOPERATIVE != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let count = (request.attributes as usize)
-            .checked_mul(ATTRIBUTE_BYTES)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let (attributes, params) = data
-            .split_at_checked(count)
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let cooperative = plan::launch::is_cooperative(request)?;
+        let (attributes, params) = plan::launch::split(request.attributes, data)?;
         let mut asked = Asked {
-            cooperative: request.flags & LAUNCH_COOPERATIVE != 0,
+            cooperative,
             priority,
         };
-        for attribute in attributes.chunks_exact(ATTRIBUTE_BYTES) {
-            asked.attribute(attribute)?;
+        for attribute in attributes {
+            asked.attribute(&attribute)?;
         }
         let kernel = module
             .image
@@ -179,15 +154,12 @@ struct Asked {
 }
 
 impl Asked {
-    /// Takes one `CUlaunchAttribute` in.
-    fn attribute(&mut self, bytes: &[u8]) -> Result<(), CUresult> {
-        let word = |at: usize| {
-            let mut word = [0; 4];
-            word.copy_from_slice(&bytes[at..at + 4]);
-            u32::from_le_bytes(word)
-        };
-        let is_one_block = || (8..20).step_by(4).all(|at| word(at) <= 1);
-        match Attribute(word(0)) {
+    /// Applies one attribute.
+    fn attribute(&mut self, attribute: &CUlaunchAttribute) -> Result<(), CUresult> {
+        let (words, _) = attribute.value.0.as_chunks::<4>();
+        let word = |index: usize| u32::from_le_bytes(words[index]);
+        let is_one_block = || (0..3).all(|index| word(index) <= 1);
+        match attribute.id {
             // Hints that a software GPU has no use for, and an overlap that need not happen.
             Attribute::IGNORE
             | Attribute::ACCESS_POLICY_WINDOW
@@ -199,11 +171,11 @@ impl Asked {
             | Attribute::PREFERRED_SHARED_MEMORY_CARVEOUT
             | Attribute::NVLINK_UTIL_CENTRIC_SCHEDULING => Ok(()),
             Attribute::COOPERATIVE => {
-                self.cooperative |= word(8) != 0;
+                self.cooperative |= word(0) != 0;
                 Ok(())
             }
             Attribute::PRIORITY => {
-                self.priority = word(8).cast_signed();
+                self.priority = word(0).cast_signed();
                 Ok(())
             }
             // One block is no cluster.
@@ -213,7 +185,7 @@ impl Asked {
                 Ok(())
             }
             // Only the wish for one is refused.
-            Attribute::DEVICE_UPDATABLE_KERNEL_NODE if word(8) == 0 => Ok(()),
+            Attribute::DEVICE_UPDATABLE_KERNEL_NODE if word(0) == 0 => Ok(()),
             // Clusters, programmatic and completion events, and what is newer than this.
             _ => Err(CUresult::ERROR_NOT_SUPPORTED),
         }

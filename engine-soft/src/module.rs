@@ -3,27 +3,25 @@
 //! An image is compiled once for all clients that bring the same bytes; a module is an image in one
 //! client's context, with variables of its own.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
-use cuda_abi::descriptor::{self, Descriptor};
 use cuda_abi::types::CUfunction_attribute as Attribute;
 use engine::{CUresult, Charge, Window};
+use protocol::image_descriptor::{self, Descriptor};
 
+use crate::block_cost::BlockCost;
 use crate::context::Context;
-use crate::copy;
-use crate::device::{SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
-use crate::exec;
-use crate::grid::BlockCost;
 use crate::image::Compiled;
 use crate::memory::ClientMemory;
-use crate::sync::lock;
+use crate::multiprocessor::{SHARED_BYTES_OPTIN, SHARED_BYTES_PER_BLOCK};
 
 /// An image, compiled.
 #[derive(Debug)]
 pub(crate) struct Image {
-    pub(crate) module: exec::Module,
+    pub(crate) module: ptx_vm::Module,
     /// What its blocks take, by kernel.
     pub(crate) costs: Vec<BlockCost>,
     /// The bytes of its descriptor.
@@ -58,20 +56,20 @@ impl ImageCache {
     pub(crate) fn load<E>(
         &self,
         bytes: &[u8],
-        options: &exec::Options,
+        options: &ptx_vm::Options,
         capability: u32,
-        compile: impl FnOnce(&[u8], &exec::Options) -> Result<Compiled, E>,
+        compile: impl FnOnce(&[u8], &ptx_vm::Options) -> Result<Compiled, E>,
         hold: impl FnOnce(u64) -> Result<Charge, E>,
     ) -> Result<Arc<Image>, E> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&options.max_registers.unwrap_or(0).to_le_bytes());
         let hash = *hasher.update(bytes).finalize().as_bytes();
-        if let Some(image) = lock(&self.images).get(&hash).and_then(Weak::upgrade) {
+        if let Some(image) = self.images.lock().get(&hash).and_then(Weak::upgrade) {
             return Ok(image);
         }
         // Compiled outside of the lock: other clients' images must not wait for this one.
         let image = Arc::new(Image::new(compile(bytes, options)?, capability, hold)?);
-        let mut images = lock(&self.images);
+        let mut images = self.images.lock();
         images.retain(|_, image| image.strong_count() > 0);
         images.insert(hash, Arc::downgrade(&image));
         Ok(image)
@@ -85,27 +83,33 @@ impl Image {
         hold: impl FnOnce(u64) -> Result<Charge, E>,
     ) -> Result<Self, E> {
         let Compiled { module, notes } = compiled;
-        let kernels = module.kernels().iter().map(|kernel| descriptor::Kernel {
-            name: kernel.name.clone(),
-            params: kernel
-                .params
-                .iter()
-                .map(|param| (param.offset, param.size))
-                .collect(),
-            max_threads: kernel.max_threads,
-            shared_bytes: kernel.shared_bytes,
-            const_bytes: kernel.const_bytes,
-            local_bytes: kernel.local_bytes,
-            registers: kernel.registers,
-            ptx_version: kernel.ptx_version,
-            binary_version: capability,
-        });
-        let variables = module.globals().iter().map(|global| descriptor::Variable {
-            name: global.name.clone(),
-            bytes: global.size,
-            managed: global.managed,
-            align: global.align,
-        });
+        let kernels = module
+            .kernels()
+            .iter()
+            .map(|kernel| image_descriptor::Kernel {
+                name: kernel.name.clone(),
+                params: kernel
+                    .params
+                    .iter()
+                    .map(|param| (param.offset, param.size))
+                    .collect(),
+                max_threads: kernel.max_threads,
+                shared_bytes: kernel.shared_bytes,
+                const_bytes: kernel.const_bytes,
+                local_bytes: kernel.local_bytes,
+                registers: kernel.registers,
+                ptx_version: kernel.ptx_version,
+                binary_version: capability,
+            });
+        let variables = module
+            .globals()
+            .iter()
+            .map(|global| image_descriptor::Variable {
+                name: global.name.clone(),
+                bytes: global.size,
+                managed: global.managed,
+                align: global.align,
+            });
         let descriptor = Descriptor {
             kernels: kernels.collect(),
             variables: variables.collect(),
@@ -177,7 +181,7 @@ impl Module {
                 bytes[at..end].copy_from_slice(&value.to_le_bytes());
             }
             bytes.truncate(usize::try_from(variable.size).unwrap_or(usize::MAX));
-            copy::write(space, address, &bytes)?;
+            space.write(address, &bytes)?;
             let written = bytes.len() as u64;
             let rest = Window {
                 base: address + written,
@@ -196,7 +200,7 @@ impl Module {
 
     /// Bytes of dynamic shared memory that a launch of this kernel may ask for.
     pub(crate) fn dynamic_shared_limit(&self, kernel: u32) -> u32 {
-        let set = lock(&self.dynamic_shared).get(&kernel).copied();
+        let set = self.dynamic_shared.lock().get(&kernel).copied();
         set.unwrap_or_else(|| {
             let fixed = self.image.module.kernels().get(kernel as usize);
             SHARED_BYTES_PER_BLOCK.saturating_sub(fixed.map_or(0, |kernel| kernel.shared_bytes))
@@ -221,7 +225,7 @@ impl Module {
                 if bytes.saturating_add(facts.shared_bytes) > SHARED_BYTES_OPTIN {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                lock(&self.dynamic_shared).insert(kernel, bytes);
+                self.dynamic_shared.lock().insert(kernel, bytes);
                 Ok(())
             }
             // A hint: there is no cache to carve shared memory out of. -1 is the default.

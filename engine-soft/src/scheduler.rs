@@ -1,20 +1,20 @@
-//! Who runs next: a pool of threads that all clients' jobs share.
+//! The scheduler: a pool of threads that all clients' jobs share, and which client's job runs next.
 //!
-//! A thread takes the next turn of whoever [`shares`] names, for some milliseconds, and says what it
+//! A thread runs a time slice of the client that [`shares`] names, for some milliseconds, and reports what it
 //! took: processor time, as the system counts it for the thread, so that other programs on the machine
-//! change nothing in what clients get of each other. Since every turn ends, kernels that wait for each
+//! change nothing in what clients get of each other. Since every time slice ends, kernels that wait for each
 //! other all proceed, on one thread too.
 //!
-//! While something is reserved, there may be work and nobody who may go on. Then one of the threads
-//! that have nothing to do, the *lookout*, sleeps until the next part may, and the others until they
-//! are called.
+//! While something is reserved, there may be work that no client may run yet. Then one of the idle threads,
+//! the *timer thread*, sleeps until the next part may run, and the others until they are woken.
 //!
 //! Knows what a job is, and nothing of addresses, kernels or streams' contents.
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,17 +24,16 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) use self::shares::Account;
 use self::shares::{Choice, Shares};
 use self::tree::SLACK;
-use crate::sync::lock;
 use crate::work::{Job, Piece};
 
 mod shares;
 mod tree;
 
-/// Among one client's jobs the most urgent ones go first, but for one turn of so many.
+/// Among one client's jobs the most urgent ones go first, but for one time slice of so many.
 const OTHERS: u64 = 8;
 
-/// A turn that takes this long shows that more threads would have been of use.
-const LONG_TURN: Duration = Duration::from_micros(100);
+/// A time slice that takes this long shows that more threads would have been of use.
+const LONG_SLICE: Duration = Duration::from_micros(100);
 
 /// The pool's threads; ends them when dropped.
 #[derive(Debug)]
@@ -46,11 +45,11 @@ pub(crate) struct Pool {
 /// What the pool's threads and the clients share.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     /// There is work for a thread that sleeps.
     work: Condvar,
-    /// There is work for the lookout, or something to look out for.
-    lookout: Condvar,
+    /// Wakes the timer thread: there is work for it, or an earlier time to wait for.
+    timer: Condvar,
     /// A closed member has no thread left in its work.
     quiet: Condvar,
     /// Every client stands by itself and nothing is reserved, so that a client's own virtual time
@@ -68,15 +67,15 @@ pub(crate) struct Scheduler {
 }
 
 #[derive(Debug)]
-struct State {
+struct SchedulerState {
     shares: Shares,
     /// By their accounts' ids.
     members: Vec<Option<Member>>,
     asleep: usize,
     waking: usize,
     helping: usize,
-    /// One thread sleeps until a part may go on, and is none of those that are asleep.
-    watched: bool,
+    /// The timer thread sleeps, which is none of those that are asleep.
+    timer_sleeps: bool,
     stop: bool,
 }
 
@@ -84,29 +83,29 @@ struct State {
 #[derive(Debug, Default)]
 struct Member {
     jobs: BTreeMap<i32, VecDeque<Arc<Job>>>,
-    turns: u64,
+    slices: u64,
     /// Threads in its work.
     active: usize,
     closed: bool,
 }
 
 thread_local! {
-    /// Whether this thread is in a turn, which is counted as a whole.
-    static IN_TURN: Cell<bool> = const { Cell::new(false) };
+    /// Whether this thread is in a time slice, which is counted as a whole.
+    static IN_SLICE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A piece of work in a thread's hand.
 #[derive(Debug)]
-struct Turn {
+struct TimeSlice {
     choice: Choice,
     job: Arc<Job>,
     piece: Piece,
     limit: Option<Duration>,
 }
 
-/// How a turn ended.
+/// How a time slice ended.
 #[derive(Debug)]
-struct TurnEnd {
+struct SliceEnd {
     choice: Choice,
     /// The job, if it must be queued again.
     again: Option<Arc<Job>>,
@@ -121,17 +120,17 @@ impl Pool {
     /// Starts so many threads.
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
         let scheduler = Arc::new(Scheduler {
-            state: Mutex::new(State {
+            state: Mutex::new(SchedulerState {
                 shares: Shares::new(workers),
                 members: Vec::new(),
                 asleep: 0,
                 waking: 0,
                 helping: 0,
-                watched: false,
+                timer_sleeps: false,
                 stop: false,
             }),
             work: Condvar::new(),
-            lookout: Condvar::new(),
+            timer: Condvar::new(),
             quiet: Condvar::new(),
             plain: AtomicBool::new(true),
             ready: AtomicUsize::new(0),
@@ -161,7 +160,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.scheduler.state).stop = true;
+        self.scheduler.state.lock().stop = true;
         self.scheduler.call_all();
         for thread in self.threads.drain(..) {
             // A worker contains panics of what it runs, so it ends in good order.
@@ -181,7 +180,7 @@ impl Scheduler {
     /// # Errors
     /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
     pub(crate) fn join(&self, share: Share, group: Option<u32>) -> Result<Arc<Account>, CUresult> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let account = state.shares.join(share, group, self.now())?;
         if state.members.len() <= account.id {
             state.members.resize_with(account.id + 1, || None);
@@ -194,50 +193,47 @@ impl Scheduler {
     /// Takes a client's work out and waits until no thread is in it. Its work has been cancelled, so
     /// that is soon.
     pub(crate) fn leave(&self, account: &Account) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let taken = state.close(account.id);
         self.publish(&state);
         drop(state);
         drop(taken);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.members[account.id]
             .as_ref()
             .is_some_and(|member| member.active > 0)
         {
-            state = self
-                .quiet
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.quiet.wait(&mut state);
         }
         state.members[account.id] = None;
         state.shares.leave(account.id, self.now());
         self.rearranged(state);
     }
 
-    /// Changes a client's share, from the next turn on.
+    /// Changes a client's share, from the next time slice on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
     pub(crate) fn set_share(&self, account: &Account, share: Share) -> Result<(), CUresult> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let result = state.shares.set_share(account, share, self.now());
         self.rearranged(state);
         result
     }
 
-    /// Sets or ends a group, from the next turn on.
+    /// Sets or ends a group, from the next time slice on.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION if more would be reserved than there is.
     pub(crate) fn set_group(&self, group: u32, share: Option<GroupShare>) -> Result<(), CUresult> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let result = state.shares.set_group(group, share, self.now());
         self.rearranged(state);
         result
     }
 
     /// Shares may have changed: whoever sleeps looks whether that is something to do.
-    fn rearranged(&self, state: MutexGuard<'_, State>) {
+    fn rearranged(&self, state: MutexGuard<'_, SchedulerState>) {
         let was_plain = self.plain.load(Ordering::Relaxed);
         self.publish(&state);
         let call = !(was_plain && state.shares.is_plain());
@@ -249,29 +245,29 @@ impl Scheduler {
 
     fn call_all(&self) {
         self.work.notify_all();
-        self.lookout.notify_all();
+        self.timer.notify_all();
     }
 
     /// Queues a job of which about `threads` threads can make use.
     pub(crate) fn submit(&self, account: &Account, job: Arc<Job>, threads: usize) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let refused = state.queue(account.id, job).err();
-        let calls = if state.shares.is_open(account, self.now()) {
-            state.call(threads)
+        let wakeups = if state.shares.is_open(account, self.now()) {
+            state.wake(threads)
         } else {
-            state.call_lookout()
+            state.wake_timer()
         };
         self.publish(&state);
         drop(state);
         drop(refused);
-        self.make(calls);
+        self.notify(wakeups);
     }
 
-    /// Whether a client may run small work on the thread that brings it: nobody waits for a turn, or
+    /// Whether a client may run small work on the thread that brings it: nobody waits for a time slice, or
     /// the client has had less than its share.
     pub(crate) fn may_run_here(&self, account: &Account) -> bool {
         if !self.plain.load(Ordering::Relaxed) {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let spare = state.shares.ready() == 0 && state.spare() > 0;
             return (account.class() == 0 || spare)
                 && state.shares.may_go_ahead(account, self.now());
@@ -288,28 +284,28 @@ impl Scheduler {
     /// `part` percent.
     pub(crate) fn charge(&self, account: &Account, took: Duration, part: f32) {
         let nanoseconds = took.as_nanos() as u64;
-        if IN_TURN.get() {
+        if IN_SLICE.get() {
             return;
         }
         if !self.plain.load(Ordering::Relaxed) {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let now = self.now();
             state.shares.charge(account, nanoseconds, part, now);
-            let calls = state.keep_lookout(now);
+            let wakeups = state.ensure_timer(now);
             self.publish(&state);
             drop(state);
-            self.make(calls);
+            self.notify(wakeups);
         } else if self.ready.load(Ordering::Relaxed) > 0 {
             account.charge(nanoseconds, part);
         }
     }
 
-    /// Gives one turn of the client's own work to the calling thread, if a processor is free for it.
+    /// Gives one time slice of the client's own work to the calling thread, if a processor is free for it.
     pub(crate) fn help(&self, account: &Account, limit: Duration) -> bool {
         if self.ready.load(Ordering::Relaxed) == 0 || self.spare.load(Ordering::Relaxed) == 0 {
             return false;
         }
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.spare() == 0 {
             return false;
         }
@@ -317,15 +313,15 @@ impl Scheduler {
         let Some(choice) = state.shares.of(account, now) else {
             return false;
         };
-        let Some(mut turn) = state.take_turn(choice, self.workers, now) else {
+        let Some(mut slice) = state.take_slice(choice, self.workers, now) else {
             return false;
         };
-        turn.limit = Some(turn.limit.map_or(limit, |most| most.min(limit)));
+        slice.limit = Some(slice.limit.map_or(limit, |most| most.min(limit)));
         state.helping += 1;
         self.publish(&state);
         drop(state);
-        let end = self.run(turn, self.workers as u32);
-        let mut state = lock(&self.state);
+        let end = self.run(slice, self.workers as u32);
+        let mut state = self.state.lock();
         state.helping -= 1;
         self.settle(state, end);
         true
@@ -333,17 +329,17 @@ impl Scheduler {
 
     /// A worker's life.
     fn serve(&self, index: u32) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while !state.stop {
             let now = self.now();
-            if let Some(turn) = state.pick(self.workers, now) {
-                let calls = state.keep_lookout(now);
+            if let Some(slice) = state.pick(self.workers, now) {
+                let wakeups = state.ensure_timer(now);
                 self.publish(&state);
                 drop(state);
-                self.make(calls);
-                let end = self.run(turn, index);
-                self.settle(lock(&self.state), end);
-                state = lock(&self.state);
+                self.notify(wakeups);
+                let end = self.run(slice, index);
+                self.settle(self.state.lock(), end);
+                state = self.state.lock();
             } else {
                 state = self.sleep(state, now);
             }
@@ -351,19 +347,21 @@ impl Scheduler {
     }
 
     /// Waits for something to do.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>, now: u64) -> MutexGuard<'a, State> {
-        let opens = state.shares.opens(now).filter(|_| !state.watched);
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, SchedulerState>,
+        now: u64,
+    ) -> MutexGuard<'a, SchedulerState> {
+        let opens = state.shares.opens(now).filter(|_| !state.timer_sleeps);
         if let Some(opens) = opens {
-            state.watched = true;
+            state.timer_sleeps = true;
             self.publish(&state);
-            let waited = self.lookout.wait_timeout(state, opens);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            state.watched = false;
+            self.timer.wait_for(&mut state, opens);
+            state.timer_sleeps = false;
         } else {
             state.asleep += 1;
             self.publish(&state);
-            let waited = self.work.wait(state);
-            state = waited.unwrap_or_else(PoisonError::into_inner);
+            self.work.wait(&mut state);
             if state.waking > 0 {
                 state.waking -= 1;
             } else {
@@ -379,28 +377,28 @@ impl Scheduler {
         self.started.elapsed().as_nanos() as u64
     }
 
-    fn make(&self, calls: Calls) {
-        for _ in 0..calls.asleep {
+    fn notify(&self, wakeups: Wakeups) {
+        for _ in 0..wakeups.asleep {
             self.work.notify_one();
         }
-        if calls.lookout {
-            self.lookout.notify_one();
+        if wakeups.timer {
+            self.timer.notify_one();
         }
     }
 
-    fn run(&self, turn: Turn, sm: u32) -> TurnEnd {
-        let Turn {
+    fn run(&self, slice: TimeSlice, sm: u32) -> SliceEnd {
+        let TimeSlice {
             choice,
             job,
             piece,
             limit,
-        } = turn;
+        } = slice;
         let (started, before) = (Instant::now(), processor_time());
         let part = job.part();
-        IN_TURN.set(true);
+        IN_SLICE.set(true);
         let again = job.run(piece, sm, limit).then_some(job);
-        IN_TURN.set(false);
-        TurnEnd {
+        IN_SLICE.set(false);
+        SliceEnd {
             choice,
             again,
             took: started.elapsed(),
@@ -409,8 +407,8 @@ impl Scheduler {
         }
     }
 
-    fn settle(&self, mut state: MutexGuard<'_, State>, end: TurnEnd) {
-        let TurnEnd {
+    fn settle(&self, mut state: MutexGuard<'_, SchedulerState>, end: SliceEnd) {
+        let SliceEnd {
             choice,
             again,
             took,
@@ -420,10 +418,10 @@ impl Scheduler {
         let now = self.now();
         state.shares.end(choice, used, part, now);
         let refused = again.and_then(|job| state.queue(choice.id, job).err());
-        let calls = if took > LONG_TURN && state.shares.may_go_on(now) {
-            state.call(1)
+        let wakeups = if took > LONG_SLICE && state.shares.may_go_on(now) {
+            state.wake(1)
         } else {
-            state.keep_lookout(now)
+            state.ensure_timer(now)
         };
         // What was refused holds the client's memory: it goes before the client is told.
         drop(refused);
@@ -435,10 +433,10 @@ impl Scheduler {
         }
         self.publish(&state);
         drop(state);
-        self.make(calls);
+        self.notify(wakeups);
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &SchedulerState) {
         self.plain.store(state.shares.is_plain(), Ordering::Relaxed);
         self.ready.store(state.shares.ready(), Ordering::Relaxed);
         self.spare.store(state.spare(), Ordering::Relaxed);
@@ -456,46 +454,46 @@ fn processor_time() -> u64 {
 
 /// Threads to be woken, once the lock is free.
 #[derive(Clone, Copy, Debug, Default)]
-struct Calls {
+struct Wakeups {
     asleep: usize,
-    lookout: bool,
+    timer: bool,
 }
 
-impl State {
+impl SchedulerState {
     /// Threads that have nothing to do, less those that help beside them.
     fn spare(&self) -> usize {
-        let idle = self.asleep + self.waking + usize::from(self.watched);
+        let idle = self.asleep + self.waking + usize::from(self.timer_sleeps);
         idle.saturating_sub(self.helping)
     }
 
-    /// Calls so many threads to work, as far as there are any.
-    fn call(&mut self, threads: usize) -> Calls {
+    /// Wakes so many threads, as far as there are any.
+    fn wake(&mut self, threads: usize) -> Wakeups {
         let asleep = threads.min(self.asleep);
         self.asleep -= asleep;
         self.waking += asleep;
-        Calls {
+        Wakeups {
             asleep,
-            lookout: threads > asleep && self.watched,
+            timer: threads > asleep && self.timer_sleeps,
         }
     }
 
-    /// There is one more part to look out for.
-    fn call_lookout(&mut self) -> Calls {
-        if self.watched {
-            return Calls {
+    /// The timer thread has one more part to wait for.
+    fn wake_timer(&mut self) -> Wakeups {
+        if self.timer_sleeps {
+            return Wakeups {
                 asleep: 0,
-                lookout: true,
+                timer: true,
             };
         }
-        self.call(1)
+        self.wake(1)
     }
 
-    /// Sees to it that somebody looks out, if that is of use and a thread has nothing else to do.
-    fn keep_lookout(&mut self, now: u64) -> Calls {
-        if self.watched || self.asleep == 0 || self.shares.opens(now).is_none() {
-            return Calls::default();
+    /// Makes an idle thread the timer thread, if there is none and a part waits for its time.
+    fn ensure_timer(&mut self, now: u64) -> Wakeups {
+        if self.timer_sleeps || self.asleep == 0 || self.shares.opens(now).is_none() {
+            return Wakeups::default();
         }
-        self.call(1)
+        self.wake(1)
     }
 
     /// Puts a job into its client's queue, or gives it back if the client is gone.
@@ -508,25 +506,25 @@ impl State {
         Ok(())
     }
 
-    /// The next turn of whoever is to have it.
-    fn pick(&mut self, threads: usize, now: u64) -> Option<Turn> {
+    /// The next time slice of whoever is to have it.
+    fn pick(&mut self, threads: usize, now: u64) -> Option<TimeSlice> {
         loop {
             let choice = self.shares.next(now)?;
-            if let Some(turn) = self.take_turn(choice, threads, now) {
-                return Some(turn);
+            if let Some(slice) = self.take_slice(choice, threads, now) {
+                return Some(slice);
             }
         }
     }
 
-    /// A turn of this client's, if it has one. If it has no more, it goes out of those with work.
-    fn take_turn(&mut self, choice: Choice, threads: usize, now: u64) -> Option<Turn> {
+    /// A time slice of this client's, if it has one. If it has no more, it goes out of those with work.
+    fn take_slice(&mut self, choice: Choice, threads: usize, now: u64) -> Option<TimeSlice> {
         let member = self.members[choice.id].as_mut()?;
         let mut found = None;
         while found.is_none() && !member.jobs.is_empty() {
-            member.turns += 1;
-            let pick = if member.turns.is_multiple_of(OTHERS) {
+            member.slices += 1;
+            let pick = if member.slices.is_multiple_of(OTHERS) {
                 // The classes take turns at this, so that none of them waits for ever.
-                (member.turns / OTHERS) as usize % member.jobs.len()
+                (member.slices / OTHERS) as usize % member.jobs.len()
             } else {
                 0
             };
@@ -549,7 +547,7 @@ impl State {
         }
         let (job, piece) = found?;
         member.active += 1;
-        Some(Turn {
+        Some(TimeSlice {
             choice,
             job,
             piece,

@@ -2,13 +2,11 @@
 //! it, and the device heap. The heap's book-keeping is here, out of kernels' reach; only its bytes are
 //! theirs.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use engine::Observer;
-
-use crate::exec;
-use crate::sync::lock;
 
 /// CU_LIMIT_PRINTF_FIFO_SIZE unless it is set.
 const FIFO_BYTES: usize = 1 << 20;
@@ -101,12 +99,12 @@ impl Services {
 
     /// Sets how many bytes of text wait at most; then the oldest are lost.
     pub(crate) fn set_fifo(&self, bytes: u64) {
-        lock(&self.texts).limit = bytes.min(MOST_FIFO_BYTES) as usize;
+        self.texts.lock().limit = bytes.min(MOST_FIFO_BYTES) as usize;
     }
 
     /// Takes up to `most` bytes of text that waits, all for one sink, and says whether there is more.
     pub(crate) fn take(&self, most: usize, into: &mut Vec<u8>) -> Option<(Sink, bool)> {
-        let mut texts = lock(&self.texts);
+        let mut texts = self.texts.lock();
         let sink = if !texts.printed.texts.is_empty() {
             texts.printed.take(most, into);
             Sink::Out
@@ -122,7 +120,7 @@ impl Services {
 
     /// Makes `[base, base + bytes)` the heap, unless memory of the present one is in use.
     pub(crate) fn set_heap(&self, base: u64, bytes: u64) {
-        let mut heap = lock(&self.heap);
+        let mut heap = self.heap.lock();
         let start = base.checked_next_multiple_of(UNIT);
         let end = base.checked_add(bytes);
         if let (true, Some(start), Some(end)) = (heap.used.is_empty(), start, end) {
@@ -135,12 +133,12 @@ impl Services {
     }
 }
 
-impl exec::Services for Services {
+impl ptx_vm::Services for Services {
     fn print(&self, text: Vec<u8>) {
         if text.is_empty() {
             return;
         }
-        let mut texts = lock(&self.texts);
+        let mut texts = self.texts.lock();
         texts.printed.push(text);
         while texts.printed.bytes > texts.limit && texts.printed.texts.len() > 1 {
             texts.printed.drop_first();
@@ -150,7 +148,7 @@ impl exec::Services for Services {
     }
 
     fn assertion_failed(&self, text: Vec<u8>) {
-        let mut texts = lock(&self.texts);
+        let mut texts = self.texts.lock();
         if texts.messages.bytes + text.len() > MESSAGE_BYTES {
             return;
         }
@@ -160,11 +158,11 @@ impl exec::Services for Services {
     }
 
     fn allocate(&self, bytes: u64) -> u64 {
-        lock(&self.heap).allocate(bytes).unwrap_or(0)
+        self.heap.lock().allocate(bytes).unwrap_or(0)
     }
 
     fn free(&self, address: u64) -> bool {
-        lock(&self.heap).free(address)
+        self.heap.lock().free(address)
     }
 }
 

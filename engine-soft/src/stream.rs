@@ -5,37 +5,37 @@
 //! they come in order. Small operations run on it at once; what takes longer becomes a job of the
 //! scheduler, and the thread that finishes the job goes on with the stream.
 
+use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{At, Copy, Fill, STREAM_DEPTH};
 use engine::{CUresult, Charge, Observer};
+use protocol::operations::{At, Copy, Fill, STREAM_DEPTH};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::Context;
-use crate::copy::{self, ArrayTransfer, SMALL, Transfer};
+use crate::copy::{ArrayTransfer, SMALL, Transfer};
 use crate::grid::Grid;
 use crate::memory::{self, CopySpace};
 use crate::scheduler::{Account, Scheduler};
-use crate::sync::lock;
-use crate::work::{Job, Piece, Progress, Task, run_contained};
+use crate::work::{Job, JobSource, Piece, Progress, Task, run_contained};
 
 /// Kernels that are expected to take at most this long are run by the thread that brings them.
 const SMALL_KERNEL: Duration = Duration::from_micros(40);
 
 /// For how long a thread that has a stream in hand starts its small operations itself, one after the
-/// other, before it lets others have a turn.
+/// other, before it lets others run.
 const SPREE: Duration = Duration::from_millis(1);
 
 /// Bytes that one client's waiting operations may take together.
 const WAITING_BYTES: u64 = 256 << 20;
 
-/// What a client's streams have in common.
+/// What all streams of a client share.
 #[derive(Debug)]
-pub(crate) struct Common {
+pub(crate) struct ClientState {
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) account: Arc<Account>,
@@ -49,7 +49,7 @@ pub(crate) struct Common {
     pub(crate) waiting_held: Mutex<Charge>,
 }
 
-impl Common {
+impl ClientState {
     /// Whether operations of so many bytes may wait, in all. Counted in large steps, most of them for
     /// nothing: what waits comes and goes with every operation.
     fn may_wait(&self, bytes: u64) -> bool {
@@ -57,7 +57,7 @@ impl Common {
         if bytes <= STEP {
             return true;
         }
-        let mut held = lock(&self.waiting_held);
+        let mut held = self.waiting_held.lock();
         let more = bytes.saturating_sub(held.amount());
         bytes <= WAITING_BYTES && (more == 0 || held.grow(more.next_multiple_of(STEP)))
     }
@@ -81,7 +81,7 @@ pub(crate) enum Operation<'a> {
         timing: bool,
     },
     Destroy,
-    /// It was found wrong when it came, which is said in its turn.
+    /// It was found wrong when it came, which is reported in order.
     Refused(CUresult),
 }
 
@@ -90,12 +90,12 @@ pub(crate) enum Operation<'a> {
 #[derive(Debug)]
 pub(crate) struct Stream {
     slot: u32,
-    common: Arc<Common>,
-    state: Mutex<State>,
+    client: Arc<ClientState>,
+    state: Mutex<StreamState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct StreamState {
     queue: VecDeque<Waiting>,
     busy: bool,
     context: Arc<Context>,
@@ -127,12 +127,12 @@ impl Stream {
         slot: u32,
         priority: i32,
         context: Arc<Context>,
-        common: Arc<Common>,
+        client: Arc<ClientState>,
     ) -> Arc<Self> {
         Arc::new(Self {
             slot,
-            common,
-            state: Mutex::new(State {
+            client,
+            state: Mutex::new(StreamState {
                 queue: VecDeque::new(),
                 busy: false,
                 context,
@@ -147,7 +147,7 @@ impl Stream {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if it has not.
     pub(crate) fn renew(&self, priority: i32, context: Arc<Context>) -> Result<(), CUresult> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if !state.ended {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -159,7 +159,7 @@ impl Stream {
 
     /// Ends it if it is of this context.
     pub(crate) fn end_with(&self, context: &Arc<Context>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.ended |= Arc::ptr_eq(&state.context, context);
     }
 
@@ -168,7 +168,7 @@ impl Stream {
     /// # Errors
     /// CUDA_ERROR_INVALID_HANDLE if it has ended.
     pub(crate) fn place(&self) -> Result<(Arc<Context>, i32), CUresult> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         if state.ended {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -186,7 +186,7 @@ impl Stream {
         operation: Operation<'_>,
     ) -> Result<(), CUresult> {
         let ends = matches!(operation, Operation::Destroy);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if state.ended {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
@@ -195,9 +195,9 @@ impl Stream {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             let bytes = operation.bytes();
-            let before = self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
-            let kept = if !self.common.may_wait(before.saturating_add(bytes)) {
-                self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            let before = self.client.waiting.fetch_add(bytes, Ordering::Relaxed);
+            let kept = if !self.client.may_wait(before.saturating_add(bytes)) {
+                self.client.waiting.fetch_sub(bytes, Ordering::Relaxed);
                 Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             } else {
                 operation.into_owned()
@@ -228,23 +228,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on. Called
-    /// by who finished it.
-    pub(crate) fn finish(self: &Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>) {
-        match sequence {
-            Some(sequence) => self.report(sequence, result),
-            None => {
-                if let Err(code) = result {
-                    self.end_run(code);
-                }
-            }
-        }
-        self.drive();
-    }
-
     /// Drops what waits. The client is going.
     pub(crate) fn clear(&self) {
-        let waiting = std::mem::take(&mut lock(&self.state).queue);
+        let waiting = std::mem::take(&mut self.state.lock().queue);
         drop(waiting);
     }
 
@@ -252,7 +238,7 @@ impl Stream {
     fn drive(self: &Arc<Self>) {
         let mut until = None;
         loop {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let Some(head) = state.queue.pop_front() else {
                 state.busy = false;
                 return;
@@ -265,7 +251,7 @@ impl Stream {
                 operation,
             } = head;
             let bytes = operation.bytes();
-            self.common.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            self.client.waiting.fetch_sub(bytes, Ordering::Relaxed);
             let now = Instant::now();
             let here = now < *until.get_or_insert(now + SPREE);
             match self.start(sequence, &context, priority, operation, here) {
@@ -277,9 +263,9 @@ impl Stream {
     }
 
     fn report(&self, sequence: u64, result: Result<(), CUresult>) {
-        if !self.common.closed.load(Ordering::Relaxed) {
+        if !self.client.closed.load(Ordering::Relaxed) {
             let stream = self.slot;
-            self.common
+            self.client
                 .observer
                 .completed(At { stream, sequence }, result);
         }
@@ -294,12 +280,12 @@ impl Stream {
         operation: Operation<'_>,
         here: bool,
     ) -> Started {
-        let Common {
+        let ClientState {
             observer,
             spaces,
             closed,
             ..
-        } = &*self.common;
+        } = &*self.client;
         if closed.load(Ordering::Relaxed) {
             return Started::Done(Ok(()));
         }
@@ -318,7 +304,7 @@ impl Stream {
             Operation::Copy(request) => (moving(), Transfer::copy(space, &request)),
             Operation::ArrayCopy(copy) => (moving(), Transfer::array(space, *copy)),
             Operation::Fill(request) => (moving(), Transfer::fill(space, &request)),
-            Operation::Write { to, data } => return Started::Done(copy::write(space, to, &data)),
+            Operation::Write { to, data } => return Started::Done(space.write(to, &data)),
             Operation::Event { event, timing } => {
                 if timing {
                     observer.event_time(event, monotonic());
@@ -339,7 +325,7 @@ impl Stream {
                 let left = Piece::whole(units);
                 let context = Arc::clone(context);
                 let job = Job::new(
-                    self,
+                    Arc::clone(self) as _,
                     Some(sequence),
                     context,
                     priority,
@@ -369,9 +355,9 @@ impl Stream {
         }
         let rest = Operation::Run(grids);
         let bytes = rest.bytes();
-        self.common.waiting.fetch_add(bytes, Ordering::Relaxed);
+        self.client.waiting.fetch_add(bytes, Ordering::Relaxed);
         // Before the first starts, since whoever ends that goes on with what is next.
-        lock(&self.state).queue.push_front(Waiting {
+        self.state.lock().queue.push_front(Waiting {
             sequence,
             context: Arc::clone(context),
             priority,
@@ -389,14 +375,14 @@ impl Stream {
 
     /// Drops what is left of a run, which comes next, since a part of it failed; that is its result.
     fn end_run(&self, code: CUresult) {
-        let rest = lock(&self.state).queue.pop_front();
+        let rest = self.state.lock().queue.pop_front();
         if let Some(Waiting {
             sequence,
             operation,
             ..
         }) = rest
         {
-            self.common
+            self.client
                 .waiting
                 .fetch_sub(operation.bytes(), Ordering::Relaxed);
             self.report(sequence, Err(code));
@@ -413,9 +399,9 @@ impl Stream {
     ) -> Started {
         let cost = grid.cost();
         let mut piece = Piece::whole(grid.units());
-        let Common {
+        let ClientState {
             scheduler, account, ..
-        } = &*self.common;
+        } = &*self.client;
         if here && cost <= SMALL_KERNEL && scheduler.may_run_here(account) {
             let started = Instant::now();
             let sm = self.slot % scheduler.workers() as u32;
@@ -431,16 +417,38 @@ impl Stream {
         let threads = cost.as_nanos() / SMALL_KERNEL.as_nanos() + 1;
         let priority = grid.priority();
         let context = Arc::clone(context);
-        let job = Job::new(self, sequence, context, priority, Box::new(grid), piece);
+        let job = Job::new(
+            Arc::clone(self) as _,
+            sequence,
+            context,
+            priority,
+            Box::new(grid),
+            piece,
+        );
         self.submit(job, usize::try_from(threads).unwrap_or(usize::MAX))
     }
 
     fn submit(&self, job: Job, threads: usize) -> Started {
-        let Common {
+        let ClientState {
             scheduler, account, ..
-        } = &*self.common;
+        } = &*self.client;
         scheduler.submit(account, Arc::new(job), threads);
         Started::Running
+    }
+}
+
+impl JobSource for Stream {
+    /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.
+    fn job_ended(self: Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>) {
+        match sequence {
+            Some(sequence) => self.report(sequence, result),
+            None => {
+                if let Err(code) = result {
+                    self.end_run(code);
+                }
+            }
+        }
+        self.drive();
     }
 }
 

@@ -1,29 +1,28 @@
 //! Work that several threads carry out together: a grid's blocks, a large copy's pieces.
 //!
 //! A [`Task`] consists of units. A [`Job`] hands them out as [`Piece`]s, takes back what was not
-//! finished in a turn, and knows when all is done. Whoever asks it for pieces (the scheduler) decides
+//! finished in a time slice, and knows when all is done. Whoever asks it for pieces (the scheduler) decides
 //! about fairness between jobs; fairness between the blocks of one grid is decided here.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engine::CUresult;
+use ptx_vm::Block;
 
 use crate::context::Context;
-use crate::exec::Block;
-use crate::stream::Stream;
-use crate::sync::lock;
 
 /// How long the units should take that a thread is given at once.
 const CHUNK: Duration = Duration::from_micros(300);
 
-/// Turns that suspended blocks of a grid have, for each one of them, before the grid's next block is
+/// Time slices that suspended blocks of a grid have, for each one of them, before the grid's next block is
 /// started beside them: they may be waiting for it.
-const PATIENCE: u64 = 3;
+const SLICES_BEFORE_FRESH_BLOCK: u64 = 3;
 
 /// Part of a task in one thread's hand.
 #[derive(Debug, Default)]
@@ -49,7 +48,7 @@ impl Piece {
     }
 }
 
-/// What became of a piece in a turn.
+/// What became of a piece in a time slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// All of it is done.
@@ -79,36 +78,41 @@ pub(crate) trait Task: Send + Sync + Debug {
         false
     }
 
-    /// How long a turn may take.
+    /// How long a time slice may take.
     fn quantum(&self) -> Duration;
 
     /// Carries on with a piece until about `until`. `sm` is the number of the thread.
     fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress;
 }
 
-/// A task of a stream under way.
+/// Whose operations become jobs: a stream, which goes on once one has ended.
+pub(crate) trait JobSource: Send + Sync + Debug {
+    /// The job of the operation in this position has ended; with none, more jobs of that operation come.
+    fn job_ended(self: Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>);
+}
+
+/// A task under way.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// The stream whose turn it is to.
-    stream: Arc<Stream>,
-    /// Its operation's position in the stream's order, unless more of that comes.
+    source: Arc<dyn JobSource>,
+    /// Its operation's position in the source's order, unless more of that comes.
     sequence: Option<u64>,
     context: Arc<Context>,
     /// Its place among its client's jobs; lower goes first.
     pub(crate) priority: i32,
     /// The task.
     task: Box<dyn Task>,
-    rest: Mutex<Rest>,
+    rest: Mutex<Remaining>,
 }
 
 /// What of a job is not finished.
 #[derive(Debug)]
-struct Rest {
+struct Remaining {
     fresh: Vec<Range<u64>>,
     suspended: VecDeque<Block>,
     /// Pieces in threads' hands.
     running: u64,
-    /// Turns that ended with a suspended block since the last time a fresh one was preferred.
+    /// Time slices that ended with a suspended block since the last time a fresh one was preferred.
     waited: u64,
     error: Option<CUresult>,
     /// Whether the job stands in its scheduler's queue.
@@ -134,7 +138,7 @@ pub(crate) fn run_contained(
 
 /// What is to be done with a job once a piece came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
+enum NextStep {
     /// All of it is done, or it has failed and no thread has a part of it.
     Ended(Result<(), CUresult>),
     /// It has something to hand out and is in no queue: the caller puts it into one.
@@ -146,7 +150,7 @@ enum After {
 impl Job {
     /// A job of what is left of a task, not in a queue.
     pub(crate) fn new(
-        stream: &Arc<Stream>,
+        source: Arc<dyn JobSource>,
         sequence: Option<u64>,
         context: Arc<Context>,
         priority: i32,
@@ -154,12 +158,12 @@ impl Job {
         left: Piece,
     ) -> Self {
         Self {
-            stream: Arc::clone(stream),
+            source,
             sequence,
             context,
             priority,
             task,
-            rest: Mutex::new(Rest {
+            rest: Mutex::new(Remaining {
                 fresh: Vec::from([left.fresh]),
                 suspended: left.block.into_iter().collect(),
                 running: 0,
@@ -178,7 +182,7 @@ impl Job {
     /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that
     /// has no more is out of its queue.
     pub(crate) fn take(&self, threads: usize) -> (Option<Piece>, bool) {
-        let mut rest = lock(&self.rest);
+        let mut rest = self.rest.lock();
         let piece = rest.take(&*self.task, threads as u64);
         if piece.is_some() {
             rest.running += 1;
@@ -187,25 +191,25 @@ impl Job {
         (piece, rest.queued)
     }
 
-    /// Gives a piece one turn, of at most `limit` if there is one, and goes on with the stream if all
+    /// Gives a piece one time slice, of at most `limit` if there is one, and lets its source go on if all
     /// is done. Says whether the job must be queued again.
     pub(crate) fn run(&self, mut piece: Piece, sm: u32, limit: Option<Duration>) -> bool {
         let quantum = self.task.quantum();
         let until = Instant::now() + limit.map_or(quantum, |limit| limit.min(quantum));
         let progress = run_contained(&*self.task, &self.context, &mut piece, until, sm);
         match self.put_back(piece, progress) {
-            After::Ended(result) => {
-                self.stream.finish(self.sequence, result);
+            NextStep::Ended(result) => {
+                Arc::clone(&self.source).job_ended(self.sequence, result);
                 false
             }
-            After::Queue => true,
-            After::Nothing => false,
+            NextStep::Queue => true,
+            NextStep::Nothing => false,
         }
     }
 
     /// Takes a piece back.
-    fn put_back(&self, piece: Piece, progress: Progress) -> After {
-        let mut rest = lock(&self.rest);
+    fn put_back(&self, piece: Piece, progress: Progress) -> NextStep {
+        let mut rest = self.rest.lock();
         rest.running -= 1;
         if let Progress::Failed(code) = progress {
             rest.error.get_or_insert(code);
@@ -223,17 +227,17 @@ impl Job {
             }
         }
         if rest.running == 0 && rest.fresh.is_empty() && rest.suspended.is_empty() {
-            return After::Ended(rest.error.map_or(Ok(()), Err));
+            return NextStep::Ended(rest.error.map_or(Ok(()), Err));
         }
         if !rest.queued && rest.can_give() {
             rest.queued = true;
-            return After::Queue;
+            return NextStep::Queue;
         }
-        After::Nothing
+        NextStep::Nothing
     }
 }
 
-impl Rest {
+impl Remaining {
     fn can_give(&self) -> bool {
         !self.suspended.is_empty() || !self.fresh.is_empty()
     }
@@ -243,7 +247,8 @@ impl Rest {
         // Blocks of a grid may wait for later blocks, as the hardware would run many at once.
         let prefers_fresh = task.is_cooperative()
             || self.suspended.is_empty()
-            || (resident < task.most_resident() && self.waited >= PATIENCE * resident);
+            || (resident < task.most_resident()
+                && self.waited >= SLICES_BEFORE_FRESH_BLOCK * resident);
         // The earliest first: blocks wait for earlier ones far more often than for later ones.
         let earliest = (0..self.fresh.len()).min_by_key(|&index| self.fresh[index].start);
         if prefers_fresh && let Some(index) = earliest {

@@ -1,14 +1,14 @@
 //! The software GPU passes the suite that every engine must pass, with one worker, with several, and
 //! with two devices.
 
-use cuda_abi::linked::{self, Part};
-use cuda_abi::operations::{ContextCreate, ImageLoad, LAUNCH_COOPERATIVE, Launch};
 use cuda_abi::types::CUjitInputType;
 use engine::arena::GRANULE;
 use engine::conformance::kernels;
 use engine::conformance::rig::{Guest, params, simple_launch};
 use engine::{CUresult, Share, Window};
 use engine_soft::{Config, SoftEngine};
+use protocol::linked_image::{self, Part};
+use protocol::operations::{ContextCreate, ImageLoad, LAUNCH_COOPERATIVE, Launch};
 
 fn engine(workers: usize, devices: u32) -> SoftEngine {
     let config = Config {
@@ -117,7 +117,7 @@ fn images_do_not_expand_without_bound() {
             name: "part",
             bytes: &part,
         };
-        let bytes = linked::encode((0..parts).map(part));
+        let bytes = linked_image::encode((0..parts).map(part));
         let request = ImageLoad {
             image,
             ..ImageLoad::default()

@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{Copy, Fill};
 use engine::Engine;
 use engine::conformance::kernels;
 use engine::conformance::rig::{Guest, params};
 use engine_soft::{Config, SoftEngine};
+use protocol::operations::{Copy, Fill};
 use rustix::time::{ClockId, clock_gettime};
 
 /// A field of /proc/self/status, in KiB.

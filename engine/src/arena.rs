@@ -8,7 +8,7 @@
 //! from 0x7f…), so a client can reserve its runs too, and host pointers and device pointers never
 //! coincide.
 
-use cuda_abi::facts::ARENA;
+use protocol::device_facts::ARENA;
 
 use crate::Window;
 
@@ -170,6 +170,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a thousand walks over the arena take minutes")]
     fn as_many_clients_fit_as_is_written_down() {
         for (devices, clients) in [(1, 910), (8, 512)] {
             let mut arena = Arena::default();
@@ -187,6 +188,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "hundreds of walks over the arena take minutes")]
     fn who_grows_without_end_leaves_some_for_the_next() {
         let mut arena = Arena::default();
         let greedy = |arena: &mut Arena| {

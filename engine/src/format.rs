@@ -247,6 +247,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls snprintf")]
     fn conversions_are_those_of_c() {
         let minus = u64::from((-5i32).cast_unsigned());
         for (text, arguments, expected, taken) in [
@@ -299,6 +300,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "calls snprintf")]
     fn what_is_hostile_stays_small() {
         let (text, _) = told(
             "%999999999d|%.999999999f|%*d",

@@ -2,7 +2,7 @@
 //!
 //! The software GPU and the real driver implement [`Engine`] and [`Client`]; a server knows nothing
 //! else of them. Most of [`Client`] is made from the table of operations: one method for each row of
-//! its engine group. Handles are the client's own (see `cuda_abi::operations`), and each [`Client`]
+//! its engine group. Handles are the client's own (see `protocol::operations`), and each [`Client`]
 //! keeps its own tables of them, so that no handle reaches another client's object.
 //!
 //! An engine sees no socket, no ring and no pointer of a client; it is told addresses in windows that
@@ -13,8 +13,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
-pub use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::At;
+pub use protocol::device_facts::DeviceFacts;
+use protocol::operations::At;
 
 pub use bound::{Bound, Charge};
 pub use runs::{Counted, Runs};
@@ -25,6 +25,7 @@ pub mod bound;
 pub mod conformance;
 pub mod format;
 pub mod machine;
+pub mod plan;
 pub mod runs;
 
 /// A set of devices of one kind, with what it takes to run work on them.
@@ -35,11 +36,11 @@ pub trait Engine: Send + Sync + Debug {
     /// The error of a device that does not work any more and that only another process can bring back.
     fn lost(&self) -> Option<CUresult>;
 
-    /// What clients that have gone still have running, in words, if that is for so long that it has to be
+    /// What clients that exited still have running, for the log, if that is for so long that it has to be
     /// given up: a device that cannot end it is rid of it, and of what it keeps, only with this process.
     /// Work of other clients goes on, but they are refused what would have to wait for it
     /// (CUDA_ERROR_DEVICE_UNAVAILABLE).
-    fn stuck(&self) -> Option<String> {
+    fn hung_work(&self) -> Option<String> {
         None
     }
 
@@ -183,28 +184,28 @@ pub struct Region {
 /// Whatever keeps a [`Region`] mapped.
 pub trait Owner: Send + Sync + Debug {}
 
-/// Something of an engine's that its server keeps and hands back: memory that several clients use,
-/// which lives until the last one drops it.
+/// Memory of an engine that its server keeps and hands back: what several clients use lives until the last
+/// handle is dropped.
 #[derive(Clone)]
-pub struct Held(Arc<dyn Any + Send + Sync>);
+pub struct MemoryHandle(Arc<dyn Any + Send + Sync>);
 
-impl Held {
-    /// Gives something into the server's hands.
+impl MemoryHandle {
+    /// A handle of the engine's own object.
     #[must_use]
     pub fn new<T: Any + Send + Sync>(thing: Arc<T>) -> Self {
         Self(thing)
     }
 
-    /// What it is, if it is the engine's own.
+    /// The object, if it is of this type: one that another engine made is not.
     #[must_use]
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.clone().downcast().ok()
     }
 }
 
-impl Debug for Held {
+impl Debug for MemoryHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Held")
+        f.write_str("MemoryHandle")
     }
 }
 
@@ -281,8 +282,9 @@ pub trait Observer: Send + Sync + Debug {
     /// each one exactly once; `Err` says that this one failed or was not run.
     fn completed(&self, at: At, result: Result<(), CUresult>);
 
-    /// The stream's work is expected to be over in a moment: who sleeps until then may wake up by now.
-    fn near(&self, stream: u32) {
+    /// The stream's work is expected to end in a moment: wake whoever sleeps until then, so that the end finds
+    /// it awake.
+    fn pre_wake(&self, stream: u32) {
         let _ = stream;
     }
 
@@ -307,13 +309,13 @@ pub trait Observer: Send + Sync + Debug {
     fn allocate(&self, context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult>;
 }
 
-/// What a [look](Client::look) at a client's work shows.
+/// What a [poll](Client::poll) of a client's work shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// Nothing is under way whose completion a look would show.
-    Nothing,
+pub enum PollResult {
+    /// Nothing is under way whose completion a poll would show.
+    Idle,
     /// Something is, and has come no further.
-    UnderWay,
+    Pending,
     /// Something has completed and was reported.
     Progress,
 }
@@ -321,7 +323,7 @@ pub enum Sight {
 macro_rules! client_trait {
     (session $session:tt engine { $(
         $(#[$doc:meta])*
-        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt;
     )* }) => {
         /// One client's objects in an engine: contexts, streams, images, modules, and its memory.
         ///
@@ -407,15 +409,15 @@ macro_rules! client_trait {
             /// is of use. Returns whether it did anything.
             fn assist(&mut self) -> bool;
 
-            /// Looks how far the client's work has come, and reports what is done, where that saves
-            /// the engine's own threads from doing so: they need not, until [`Client::leave`]. Cheap,
-            /// to be called again and again while something is under way.
-            fn look(&mut self) -> Sight {
-                Sight::Nothing
+            /// Finds how far the client's work has come, and reports what is done. The engine's own threads
+            /// need not do so until [`Client::stop_polling`]. Cheap, to be called again and again while
+            /// something is under way.
+            fn poll(&mut self) -> PollResult {
+                PollResult::Idle
             }
 
-            /// Nobody looks for a while: completions are for the engine's own threads to see.
-            fn leave(&mut self) {}
+            /// Nobody polls for a while: the engine's own threads see completions again.
+            fn stop_polling(&mut self) {}
 
             /// Makes committed memory of a device window ready to be used by other clients. The
             /// caller does not take it back before what this gives, and all its clones, are dropped;
@@ -424,7 +426,7 @@ macro_rules! client_trait {
             /// # Errors
             /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for memory
             /// that the client does not have.
-            fn share(&mut self, range: Window) -> Result<Held, CUresult> {
+            fn share(&mut self, range: Window) -> Result<MemoryHandle, CUresult> {
                 let _ = range;
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
@@ -434,13 +436,13 @@ macro_rules! client_trait {
             ///
             /// # Errors
             /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot.
-            fn import(&mut self, shared: &Held) -> Result<(), CUresult> {
+            fn import(&mut self, shared: &MemoryHandle) -> Result<(), CUresult> {
                 let _ = shared;
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
 
             /// Ends what [`Client::import`] allowed. The caller knows that no work uses it any more.
-            fn close(&mut self, shared: &Held) {
+            fn close(&mut self, shared: &MemoryHandle) {
                 let _ = shared;
             }
 
@@ -449,7 +451,7 @@ macro_rules! client_trait {
             ///
             /// # Errors
             /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_OUT_OF_MEMORY.
-            fn physical_create(&mut self, device: u32, bytes: u64) -> Result<Held, CUresult> {
+            fn physical_create(&mut self, device: u32, bytes: u64) -> Result<MemoryHandle, CUresult> {
                 let _ = (device, bytes);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
@@ -460,7 +462,7 @@ macro_rules! client_trait {
             /// # Errors
             /// CUDA_ERROR_NOT_SUPPORTED if the engine cannot, CUDA_ERROR_INVALID_VALUE for what is
             /// not granular or does not fit, CUDA_ERROR_OUT_OF_MEMORY.
-            fn physical_map(&mut self, at: Window, memory: &Held, offset: u64) -> Result<(), CUresult> {
+            fn physical_map(&mut self, at: Window, memory: &MemoryHandle, offset: u64) -> Result<(), CUresult> {
                 let _ = (at, memory, offset);
                 Err(CUresult::ERROR_NOT_SUPPORTED)
             }
@@ -491,12 +493,12 @@ macro_rules! client_trait {
                 Err(CUresult::ERROR_PEER_ACCESS_UNSUPPORTED)
             }
 
-            $(cuda_abi::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*
+            $(protocol::operation_method! { $class $(#[$doc])* $method($request) -> $reply })*
         }
     };
 }
 
-cuda_abi::for_each_operation!(client_trait);
+protocol::for_each_operation!(client_trait);
 
 #[cfg(test)]
 mod tests {

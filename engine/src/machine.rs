@@ -85,6 +85,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "reads files")]
     fn this_machine_has_memory() {
         let bytes = memory().unwrap();
         assert!(bytes > 64 << 20 && bytes < u64::MAX / 2, "{bytes}");
@@ -93,6 +94,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "reads files")]
     fn the_least_limit_around_a_group_holds() {
         let two = Folder::with(
             "two",
@@ -111,6 +113,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "reads files")]
     fn both_versions_of_control_groups_count() {
         let one = Folder::with(
             "one",

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{RUN_BYTES, RUN_LENGTH, RUNS, RunAdd};
+use protocol::operations::{RUN_BYTES, RUN_LENGTH, RUNS, RunAdd};
 
 use crate::bound::{Bound, Charge};
 

@@ -2,8 +2,8 @@
 //! of a texture: no panic, no size beyond the limits.
 #![no_main]
 
-use cuda_abi::linked;
-use cuda_abi::textures::Spec;
+use protocol::linked_image;
+use protocol::textures::Spec;
 use libfuzzer_sys::fuzz_target;
 use ptx::image::{Limits, fatbin, select_within};
 
@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
         max_bytes: 4 << 20,
         ..Limits::default()
     };
-    let _ = linked::decode(bytes);
+    let _ = linked_image::decode(bytes);
     let _ = Spec::decode(bytes);
     for image in fatbin::embedded(bytes) {
         assert!(image.len() <= bytes.len());

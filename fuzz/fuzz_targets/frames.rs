@@ -2,8 +2,8 @@
 //! the fields of each are read or refused.
 #![no_main]
 
-use cuda_abi::operations;
-use cuda_abi::wire::Fields;
+use protocol::operations;
+use protocol::wire::Fields;
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ const RECORDS: usize = 36864;
 macro_rules! every_row {
     ($($group:ident { $(
         $(#[$doc:meta])*
-        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt;
     )* })*) => {
         fn read(opcode: u16, slots: &[u64]) {
             match opcode {
@@ -30,7 +30,7 @@ macro_rules! every_row {
     };
 }
 
-cuda_abi::for_each_operation!(every_row);
+protocol::for_each_operation!(every_row);
 
 thread_local! {
     static RECORD: RefCell<Record> = RefCell::default();

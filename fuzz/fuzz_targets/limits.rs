@@ -1,7 +1,7 @@
 //! Any text as each kind of limit: refused, or a value within its bounds. Nothing is ever "no limit".
 #![no_main]
 
-use cuda_abi::limits;
+use protocol::limits;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

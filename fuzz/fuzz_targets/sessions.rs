@@ -13,17 +13,17 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use cuda_abi::operations::{
+use protocol::operations::{
     ContextCreate, Copy, Fill, HostAlloc, ImageLoad, ImagePut, Launch, MemAlloc, ModuleLoad,
     OPERATIONS, OperationClass, Request, Space,
 };
-use cuda_abi::wire::{Fields, MAX_FIELD_SLOTS};
+use protocol::wire::{Fields, MAX_FIELD_SLOTS};
 
 use engine::arena::HOST_BYTES;
 use engine_soft::{Config, SoftEngine};
 use libfuzzer_sys::fuzz_target;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{
+use protocol::control_messages::{
     Admit, ClientFields, Membership, Packet, VERSION, Welcome, fingerprint,
 };
 use transport::memory::Mapping;
@@ -226,7 +226,7 @@ impl Client {
             self.end.post(0, 0, &put, &[])?;
             // The piece is taken before the next call is answered, and the chunk can be used again.
             self.end
-                .call(&cuda_abi::operations::MemInfo { device: 0 }, &[])?;
+                .call(&protocol::operations::MemInfo { device: 0 }, &[])?;
             offset += piece.len() as u64;
         }
         let load = ImageLoad {
@@ -355,14 +355,14 @@ struct Attacker {
 macro_rules! any_operation {
     ($($group:ident { $(
         $(#[$doc:meta])*
-        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt;
     )* })*) => {
         impl Attacker {
             fn operation(&mut self, number: u16, channel: u32, sequence: Option<u64>, slots: &[u64], data: &[u8])
                 -> Result<(), Closed> {
                 match number {
                     $($($number => {
-                        type Asked = cuda_abi::operations::$request;
+                        type Asked = protocol::operations::$request;
                         let Ok(request) = Asked::read(&slots[..Asked::SLOTS]) else {
                             return Ok(());
                         };
@@ -375,7 +375,7 @@ macro_rules! any_operation {
     };
 }
 
-cuda_abi::for_each_operation!(any_operation);
+protocol::for_each_operation!(any_operation);
 
 impl Attacker {
     fn new(client: Client) -> Self {
@@ -493,7 +493,7 @@ impl Attacker {
                 let kind = bytes.byte();
                 let length = usize::from(bytes.byte());
                 let packet = match kind & 8 {
-                    0 => cuda_abi::operations::FILE_PACKET,
+                    0 => protocol::operations::FILE_PACKET,
                     _ => bytes.part(length),
                 };
                 let fd = descriptor(kind);

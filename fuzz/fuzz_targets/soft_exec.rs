@@ -8,7 +8,7 @@ use std::alloc::{Layout, alloc_zeroed};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine_soft::exec::{
+use ptx_vm::{
     AddressSpace, Block, GRANULE, Launch, LaunchSpec, Module, Options, Outcome, Window,
 };
 use libfuzzer_sys::fuzz_target;

@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use cuda_abi::nvml::nvmlReturn_t;
-use transport::daemon::control_socket;
-use transport::handshake::{Unreadable, View, ViewRequest};
-use transport::view::{self, ViewError};
+use daemon_interface::control_socket;
+use daemon_interface::view::{self, ViewError};
+use protocol::control_messages::{Unreadable, View, ViewRequest};
 
 use crate::log::log;
 
@@ -21,7 +21,7 @@ const MOST: Duration = Duration::from_secs(10);
 pub(crate) fn view(gone: nvmlReturn_t) -> Result<View, nvmlReturn_t> {
     let request = ViewRequest {
         all: false,
-        memory_limit: transport::program::variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
+        memory_limit: daemon_interface::environment::variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
             .map(|text| text.to_string_lossy().into_owned()),
     };
     view::ask(&control_socket(), request, MOST).map_err(|error| {
@@ -34,6 +34,7 @@ fn code(error: &ViewError, gone: nvmlReturn_t) -> nvmlReturn_t {
     match error {
         ViewError::Socket(error) if error.would_wait() => nvmlReturn_t::ERROR_TIMEOUT,
         ViewError::Socket(error) if error.not_permitted() => nvmlReturn_t::ERROR_NO_PERMISSION,
+        ViewError::Untrusted(_) => nvmlReturn_t::ERROR_NO_PERMISSION,
         ViewError::Socket(_) => gone,
         ViewError::Answer(Unreadable::Version(_)) => nvmlReturn_t::ERROR_LIB_RM_VERSION_MISMATCH,
         ViewError::Answer(_) | ViewError::Refused(_) | ViewError::Other => {
@@ -45,7 +46,7 @@ fn code(error: &ViewError, gone: nvmlReturn_t) -> nvmlReturn_t {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use transport::handshake::{OtherMajor, Version};
+    use protocol::control_messages::{OtherMajor, Version};
     use transport::socket::SocketError;
 
     #[test]

@@ -21,7 +21,9 @@ pub(crate) fn guarded(name: &str, call: impl FnOnce() -> Result<(), nvmlReturn_t
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => nvmlReturn_t::of(result),
         Err(_) => {
-            crate::log::log!("{name} failed inside of the library");
+            crate::log::log!(
+                "{name} failed inside of the library, a fault of OpenMPS; the line before says where"
+            );
             nvmlReturn_t::ERROR_UNKNOWN
         }
     }

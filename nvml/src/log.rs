@@ -8,12 +8,12 @@ use std::io::Write;
 
 /// Adds a line, in one write, so that lines of several processes do not mix.
 pub(crate) fn line(text: std::fmt::Arguments<'_>) {
-    let Some(path) = transport::program::variable("OPENMPS_CLIENT_LOG") else {
+    let Some(path) = daemon_interface::environment::variable("OPENMPS_CLIENT_LOG") else {
         return;
     };
     // Rust opens files close-on-exec.
     if let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path) {
-        let text = transport::program::one_line(&text.to_string());
+        let text = daemon_interface::log_text::one_line(&text.to_string());
         let line = format!("[{}] nvml: {text}\n", std::process::id());
         // Nobody is there to be told that the log cannot be written.
         let _ = file.write_all(line.as_bytes());

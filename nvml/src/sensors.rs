@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use cuda_abi::installed::beside;
+use cuda_abi::library_paths;
 use cuda_abi::nvml::nvmlReturn_t;
 
 use crate::log::log;
@@ -72,10 +72,10 @@ fn real() -> Option<&'static Real> {
 }
 
 fn open() -> Option<Real> {
-    let named = transport::program::variable(VARIABLE).filter(|path| !path.is_empty());
+    let named = daemon_interface::environment::variable(VARIABLE).filter(|path| !path.is_empty());
     let paths = match named {
         Some(path) => vec![PathBuf::from(path)],
-        None => beside("libnvidia-ml.so.1"),
+        None => library_paths::of("libnvidia-ml.so.1"),
     };
     let there = paths
         .into_iter()
@@ -99,7 +99,7 @@ fn open_at(path: PathBuf) -> Option<Real> {
     }
     let usable = usable(library);
     if usable.is_none() {
-        // SAFETY: opened above, and nothing of it is kept.
+        // SAFETY: `dlopen` has just given the library, and nothing of it is kept.
         unsafe { dlclose(library) };
     }
     usable

@@ -8,7 +8,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use cuda_abi::nvml::nvmlReturn_t;
-use transport::handshake::{ListedDevice, View, ViewedDevice};
+use protocol::control_messages::{ListedDevice, View, ViewedDevice};
 
 use crate::daemon;
 use crate::structs::nvmlDevice_t;

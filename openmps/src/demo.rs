@@ -1,4 +1,9 @@
 //! `openmps demo`: n-body programs that know nothing of OpenMPS share one device through it.
+//!
+//! It starts a private daemon and the programs, measures from outside, and ends with a table and a picture. It must not
+//! know how a daemon or a client works.
+
+mod picture;
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -6,16 +11,18 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use comfy_table::{CellAlignment, Table};
+use indicatif::ProgressBar;
 use serde::Serialize;
 
 use crate::embedded;
 use crate::private_daemon::PrivateDaemon;
 use crate::run::put_first_on_loader_path;
-use crate::screen::Screen;
+use crate::screen::{Screen, lines_to_file};
+use picture::{Bar, Phase};
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
@@ -34,6 +41,12 @@ pub struct Arguments {
     /// Print the result as JSON, and nothing else on standard output
     #[arg(long)]
     json: bool,
+    /// Write a picture of when each program ran
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Print what the daemon says, too
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 /// What one program reported.
@@ -42,6 +55,11 @@ struct Measured {
     client: String,
     gflops: f64,
     milliseconds: f64,
+    /// From the beginning of the programs side by side, or of the first of those one after another.
+    #[serde(skip)]
+    began: Duration,
+    #[serde(skip)]
+    ended: Duration,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,6 +71,44 @@ struct Report {
     together_gflops: f64,
     one_after_another_gflops: f64,
     largest_relative_error: f64,
+    #[serde(skip)]
+    one_by_one: Vec<Measured>,
+}
+
+impl Report {
+    fn title(&self) -> String {
+        format!(
+            "{} n-body programs on one device, {} bodies, {} steps, {} % each",
+            self.together.len(),
+            self.bodies,
+            self.iterations,
+            self.percentage
+        )
+    }
+
+    fn phases(&self) -> [Phase; 2] {
+        let bars = |runs: &[Measured]| {
+            runs.iter()
+                .map(|run| Bar {
+                    name: run.client.clone(),
+                    began: run.began,
+                    ended: run.ended,
+                })
+                .collect()
+        };
+        [
+            Phase {
+                title: "side by side, from start to end of each process".to_owned(),
+                colour: "#3d84a8",
+                bars: bars(&self.together),
+            },
+            Phase {
+                title: "the same work one after another".to_owned(),
+                colour: "#d08a3c",
+                bars: bars(&self.one_by_one),
+            },
+        ]
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -69,8 +125,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", &arguments.percentage);
     })?;
     let said = daemon.stdout().context("the daemon's output is a pipe")?;
-    let daemon_lines = screen.prefix_lines("mps-daemon", said);
-    let stage = Stage::new(&daemon, arguments, &screen, &stop)?;
+    let log = tempfile::Builder::new()
+        .prefix("openmps-demo-")
+        .suffix(".log")
+        .tempfile()
+        .context("cannot make a file for the daemon's lines")?;
+    let daemon_lines = if arguments.verbose {
+        screen.prefix_lines("mps-daemon", said)
+    } else {
+        lines_to_file(&Arc::new(log.reopen()?), said)
+    };
+    let bar = screen.bar(u64::from(arguments.clients) * 2 + 1);
+    let stage = Stage::new(&daemon, arguments, &screen, &bar, &stop)?;
 
     let result = (|| {
         let together = stage.run_together()?;
@@ -95,8 +161,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             one_after_another_gflops: work(&one_by_one) / sum,
             largest_relative_error: error,
             together,
+            one_by_one,
         })
     })();
+    bar.finish_and_clear();
     drop(stage);
     drop(daemon);
     daemon_lines.join().ok();
@@ -104,11 +172,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         // As a shell says of a program that SIGINT ended.
         return Ok(ExitCode::from(130));
     }
-    let report = result?;
+    let report = match result {
+        Err(error) if !arguments.verbose => {
+            let (_, path) = log.keep().context("cannot keep the daemon's lines")?;
+            return Err(error.context(format!("what the daemon said is in {}", path.display())));
+        }
+        result => result?,
+    };
+    if let Some(file) = &arguments.svg {
+        std::fs::write(file, picture::svg(&report.title(), &report.phases()))
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
-        println!("\n{}", table(&report));
+        println!(
+            "\n{}\n\n{}",
+            table(&report),
+            picture::text(&report.phases())
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -160,6 +242,7 @@ struct Stage<'a> {
     daemon: &'a PrivateDaemon,
     arguments: &'a Arguments,
     screen: &'a Screen,
+    bar: &'a ProgressBar,
     stop: &'a AtomicBool,
     library: PathBuf,
     nbody: PathBuf,
@@ -170,6 +253,7 @@ impl<'a> Stage<'a> {
         daemon: &'a PrivateDaemon,
         arguments: &'a Arguments,
         screen: &'a Screen,
+        bar: &'a ProgressBar,
         stop: &'a AtomicBool,
     ) -> Result<Self> {
         let library = daemon.folder().join("lib");
@@ -179,6 +263,7 @@ impl<'a> Stage<'a> {
             daemon,
             arguments,
             screen,
+            bar,
             stop,
             library,
             nbody,
@@ -190,8 +275,10 @@ impl<'a> Stage<'a> {
             .map(|n| format!("nbody_{n}"))
             .collect();
         let label = format!("{} programs side by side", names.len());
+        let beginning = Instant::now();
         self.watched(
             &label,
+            beginning,
             names
                 .iter()
                 .map(|name| self.start(name, "-benchmark", self.arguments.iterations))
@@ -200,6 +287,7 @@ impl<'a> Stage<'a> {
     }
 
     fn run_one_by_one(&self) -> Result<Vec<Measured>> {
+        let beginning = Instant::now();
         (1..=self.arguments.clients)
             .map(|n| {
                 let label = format!(
@@ -209,6 +297,7 @@ impl<'a> Stage<'a> {
                 let name = format!("alone_{n}");
                 let mut runs = self.watched(
                     &label,
+                    beginning,
                     vec![self.start(&name, "-benchmark", self.arguments.iterations)],
                 )?;
                 runs.pop().context("one program, one result")
@@ -219,10 +308,9 @@ impl<'a> Stage<'a> {
     fn compare(&self) -> Result<f64> {
         // One step: the CPU takes its time with all pairs in double precision.
         let program = self.start("compare", "-compare", 1);
-        let (_, lines) = self
-            .outputs("comparing with the CPU", vec![program])?
-            .remove(0);
-        number_after(&lines, "relative error").context("the comparison printed no error")
+        let outputs = self.outputs("comparing with the CPU", vec![program])?;
+        let output = outputs.first().context("one program, one result")?;
+        number_after(&output.lines, "relative error").context("the comparison printed no error")
     }
 
     /// Starts one n-body program as a client; its lines go to the screen and into the result.
@@ -253,6 +341,8 @@ impl<'a> Stage<'a> {
             .context("the program's errors are a pipe")?;
         Ok(Program {
             name: name.to_owned(),
+            began: Instant::now(),
+            ended: None,
             lines: vec![
                 self.screen.prefix_lines(name, out),
                 self.screen.prefix_lines(name, err),
@@ -261,43 +351,50 @@ impl<'a> Stage<'a> {
         })
     }
 
-    fn watched(&self, label: &str, programs: Vec<Result<Program>>) -> Result<Vec<Measured>> {
+    /// What programs measured, and when they ran, counted from `beginning`.
+    fn watched(
+        &self,
+        label: &str,
+        beginning: Instant,
+        programs: Vec<Result<Program>>,
+    ) -> Result<Vec<Measured>> {
         self.outputs(label, programs)?
             .into_iter()
-            .map(|(client, lines)| {
+            .map(|output| {
                 Ok(Measured {
-                    gflops: number_before(&lines, "single-precision GFLOP/s")
+                    gflops: number_before(&output.lines, "single-precision GFLOP/s")
                         .context("the program printed no GFLOP/s")?,
-                    milliseconds: number_before(&lines, "ms")
+                    milliseconds: number_before(&output.lines, "ms")
                         .context("the program printed no time")?,
-                    client,
+                    client: output.name,
+                    began: output.began - beginning,
+                    ended: output.ended - beginning,
                 })
             })
             .collect()
     }
 
-    /// Waits for programs, shows that time passes, and gives each one's lines.
-    fn outputs(
-        &self,
-        label: &str,
-        programs: Vec<Result<Program>>,
-    ) -> Result<Vec<(String, Vec<String>)>> {
+    /// Waits for programs, moves the bar on as each ends, and gives each one's lines.
+    fn outputs(&self, label: &str, programs: Vec<Result<Program>>) -> Result<Vec<Output>> {
         let mut programs = programs.into_iter().collect::<Result<Vec<_>>>()?;
-        let bar = self.screen.busy(label);
+        self.bar.set_message(label.to_owned());
         let mut failed = None;
-        for program in &mut programs {
-            while program.child.try_wait()?.is_none() {
-                if self.stop.load(Ordering::Relaxed) {
-                    bar.finish_and_clear();
-                    bail!("interrupted");
+        while programs.iter().any(|program| program.ended.is_none()) {
+            for program in programs.iter_mut().filter(|one| one.ended.is_none()) {
+                let Some(status) = program.child.try_wait()? else {
+                    continue;
+                };
+                program.ended = Some(Instant::now());
+                self.bar.inc(1);
+                if !status.success() {
+                    failed.get_or_insert_with(|| program.name.clone());
                 }
-                std::thread::sleep(Duration::from_millis(5));
             }
-            if !program.child.wait()?.success() {
-                failed.get_or_insert_with(|| program.name.clone());
+            if self.stop.load(Ordering::Relaxed) {
+                bail!("interrupted");
             }
+            std::thread::sleep(BETWEEN_LOOKS);
         }
-        bar.finish_and_clear();
         if let Some(name) = failed {
             bail!("{name} failed");
         }
@@ -305,17 +402,33 @@ impl<'a> Stage<'a> {
     }
 }
 
+/// Between looks at running programs: also how exact the picture is.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+
+/// What a program that has ended printed, and when it ran.
+#[derive(Debug)]
+struct Output {
+    name: String,
+    lines: Vec<String>,
+    began: Instant,
+    ended: Instant,
+}
+
 /// A started program; dropping it ends it.
 #[derive(Debug)]
 struct Program {
     name: String,
     child: Child,
+    began: Instant,
+    /// None while it runs.
+    ended: Option<Instant>,
     lines: Vec<JoinHandle<Vec<String>>>,
 }
 
 impl Program {
     /// The lines that the program printed, once it has ended.
-    fn finish(mut self) -> Result<(String, Vec<String>)> {
+    fn finish(mut self) -> Result<Output> {
+        let ended = self.ended.context("the program has not ended")?;
         let mut lines = Vec::new();
         for reader in self.lines.drain(..) {
             lines.extend(
@@ -325,7 +438,12 @@ impl Program {
                     .context("reading a program's output failed")?,
             );
         }
-        Ok((self.name.clone(), lines))
+        Ok(Output {
+            name: self.name.clone(),
+            lines,
+            began: self.began,
+            ended,
+        })
     }
 }
 

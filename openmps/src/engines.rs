@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -13,8 +13,9 @@ use control::size_in_bytes;
 use engine::{DeviceFacts, Engine};
 use engine_nvidia::{NvidiaEngine, Nvml, OpenError};
 use engine_soft::{Config, SoftEngine};
+use parking_lot::Mutex;
 use sandbox::Profile;
-use server::{Closed, Gate};
+use server::{ComputeModePolicy, ContextRefused};
 
 use crate::confinement::Confinement;
 
@@ -40,7 +41,7 @@ impl server::Log for ServerLog {
 /// Runs this process as a server that a daemon started.
 pub fn serve() -> ExitCode {
     make_device_files();
-    let (daemon, log) = match control::server_process::adopt() {
+    let (daemon, log) = match control::servers::process::adopt() {
         Ok(adopted) => adopted,
         Err(error) => {
             eprintln!("openmps: {error}");
@@ -48,7 +49,7 @@ pub fn serve() -> ExitCode {
         }
     };
     let log = Arc::new(ServerLog(log));
-    let underlay = match control::server_process::borrow_underlay(&daemon) {
+    let underlay = match control::servers::process::borrow_underlay(&daemon) {
         Ok(underlay) => underlay,
         Err(error) => {
             log.0.line(
@@ -67,7 +68,7 @@ pub fn serve() -> ExitCode {
         }
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
-        server::run_gated(
+        server::run_with_policy(
             daemon,
             engine,
             log,
@@ -101,13 +102,13 @@ pub fn serve() -> ExitCode {
 }
 
 /// What the environment asks for, in a process that may from then on do no more than a server of it needs.
-fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let say = |text: &str| log.0.line(Role::Server, text);
     let confinement = Confinement::from_environment()?;
     let nvidia = || {
         let engine: Arc<dyn Engine> = Arc::new(NvidiaEngine::open()?);
         // NVIDIA's driver keeps to the modes of its devices.
-        let gate: Box<dyn Gate> = Box::new(server::Open);
+        let gate: Box<dyn ComputeModePolicy> = Box::new(server::EnforcedByDriver);
         Ok::<_, OpenError>((engine, gate, Profile::DriverServer))
     };
     let soft = || {
@@ -289,7 +290,7 @@ struct SoftwareGate {
     taken: Mutex<BTreeMap<u32, File>>,
 }
 
-fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn Gate>)> {
+fn soft_with_gate() -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let (config, numbers) = soft_config()?;
     let engine = SoftEngine::with_numbers(&config, &numbers).with_context(|| {
         format!(
@@ -314,21 +315,21 @@ impl SoftwareGate {
     }
 }
 
-impl Gate for SoftwareGate {
+impl ComputeModePolicy for SoftwareGate {
     fn mode(&self, device: u32) -> u32 {
         self.modes.in_force(self.number(device))
     }
 
-    fn open(&self, device: u32) -> Result<(), Closed> {
+    fn open(&self, device: u32) -> Result<(), ContextRefused> {
         let device = self.number(device);
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.modes.get(device).map_err(Closed::Unknown)? {
-            compute_mode::PROHIBITED => Err(Closed::ByMode),
+        let mut taken = self.taken.lock();
+        match self.modes.get(device).map_err(ContextRefused::Unknown)? {
+            compute_mode::PROHIBITED => Err(ContextRefused::ByMode),
             compute_mode::EXCLUSIVE_PROCESS if !taken.contains_key(&device) => {
                 // Nobody has it whose lock cannot be opened.
-                let lock = self.modes.take(device).map_err(Closed::Unknown)?;
+                let lock = self.modes.take(device).map_err(ContextRefused::Unknown)?;
                 // Another process has it.
-                taken.insert(device, lock.ok_or(Closed::ByMode)?);
+                taken.insert(device, lock.ok_or(ContextRefused::ByMode)?);
                 Ok(())
             }
             _ => Ok(()),

@@ -282,7 +282,7 @@ mod tests {
                 log.raw(&line);
                 written.push(line);
                 if round % turned == 0 {
-                    log.look_after(20);
+                    log.rotate(20);
                 }
                 if round % looked == 0 {
                     read.extend(logs.more().unwrap());
@@ -294,7 +294,7 @@ mod tests {
         // With more turns than former files are kept, what was in the others is lost, and no more.
         for round in 0..9 {
             log.raw(&format!("[2026-11-20 21:42:58.000 X 1] {round}\n"));
-            log.look_after(20);
+            log.rotate(20);
         }
         log.raw("[2026-11-20 21:42:58.000 X 1] last\n");
         assert!(logs.more().unwrap().concat().ends_with("] last\n"));

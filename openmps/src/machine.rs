@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use control::Directories;
+use daemon_interface::view::{self, ViewError};
 use platform::gpus::{ComputeMode, Gpu, PciAddress, Process};
 use platform::smi;
+use protocol::control_messages::{ListedDevice, View, ViewRequest, ViewedDevice};
 use serde_json::Value;
-use transport::handshake::{ListedDevice, View, ViewRequest, ViewedDevice};
-use transport::view::{self, ViewError};
 
 use crate::engines;
 

@@ -215,14 +215,14 @@ fn command(name: &str, words: Vec<String>) -> ExitCode {
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {
-    let machine = control::Machine {
+    let host = control::HostProgram {
         start_server: engines::server_program,
         supervise_underlay: engines::underlay_program,
         driver: engine_nvidia::installed,
         open_modes: engines::open_modes,
         drives_hardware: engines::may_drive_hardware,
     };
-    control::main(&texts(&arguments), machine)
+    control::main(&texts(&arguments), host)
 }
 
 fn smi(arguments: Vec<OsString>) -> ExitCode {

@@ -60,7 +60,7 @@ impl PrivateDaemon {
     fn wait_until_it_accepts(&mut self) -> Result<()> {
         let socket = pipe_directory(self.folder.path()).join("control");
         let deadline = Instant::now() + PATIENCE;
-        while transport::daemon::connect(&socket, None).is_err() {
+        while daemon_interface::connect(&socket, None).is_err() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the control daemon ended at once ({status})");
             }

@@ -9,8 +9,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
-use transport::daemon;
-use transport::socket::SocketError;
+use daemon_interface::ConnectError;
 
 use crate::embedded;
 use crate::engines;
@@ -48,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .as_deref()
         .unwrap_or(Path::new(DEFAULT_PIPE_DIRECTORY));
     let socket = directory.join("control");
-    match (daemon::connect(&socket, None), &named) {
+    match (daemon_interface::connect(&socket, None), &named) {
         (Ok(_), _) => {
             command.env("CUDA_MPS_PIPE_DIRECTORY", directory);
             Err(command.exec()).with_context(|| name_of(arguments))
@@ -58,7 +57,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
              daemon: name one",
             directory.display(),
         ),
-        (Err(error @ SocketError::NoDaemon(..)), Some(_)) => {
+        (Err(error @ ConnectError::Untrusted(_)), Some(_)) => {
             bail!("cannot use a daemon: {error}")
         }
         (Err(error), Some(_)) if let Some(mend) = reach::mend(&socket) => {
@@ -72,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             directory.display(),
         ),
         (Err(error), None) => {
-            if matches!(error, SocketError::NoDaemon(..)) {
+            if matches!(error, ConnectError::Untrusted(_)) {
                 eprintln!("openmps: {error}; the program gets a private daemon");
             }
             under_private_daemon(command, arguments)

@@ -1,7 +1,11 @@
 //! The screen of `openmps demo`: lines of several programs, each with its name before it, as
-//! docker-compose prints them, above a moving line that says what is being done.
+//! docker-compose prints them, above a bar that says how far the demo is.
+//!
+//! It knows neither daemons nor clients: the demo says which lines are shown and which go to a file.
 
-use std::io::{BufRead, BufReader, Read};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,24 +35,19 @@ impl Screen {
         source: impl Read + Send + 'static,
     ) -> JoinHandle<Vec<String>> {
         let (screen, name) = (self.clone(), name.to_owned());
-        std::thread::spawn(move || {
-            let mut lines = Vec::new();
-            for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
-                let line = String::from_utf8_lossy(&line).into_owned();
-                screen.print(&format!("{name:<10} | {line}"));
-                lines.push(line);
-            }
-            lines
+        each_line(source, move |line| {
+            screen.print(&format!("{name:<10} | {line}"));
         })
     }
 
-    /// A line that shows that something is going on, and for how long, until it is finished.
-    pub fn busy(&self, label: &str) -> ProgressBar {
-        let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
-            .unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let bar = self.progress.add(ProgressBar::new_spinner());
+    /// A bar of `steps` steps, until it is finished. It moves also while a step takes long.
+    pub fn bar(&self, steps: u64) -> ProgressBar {
+        let style =
+            ProgressStyle::with_template("{spinner} [{bar:30}] {pos}/{len} {msg} ({elapsed})")
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("=> ");
+        let bar = self.progress.add(ProgressBar::new(steps));
         bar.set_style(style);
-        bar.set_message(label.to_owned());
         bar.enable_steady_tick(Duration::from_millis(100));
         bar
     }
@@ -62,4 +61,30 @@ impl Screen {
             }
         });
     }
+}
+
+/// Writes what comes from `source` to a file, line by line. A file that cannot be written loses lines, and nothing else.
+pub fn lines_to_file(
+    file: &Arc<File>,
+    source: impl Read + Send + 'static,
+) -> JoinHandle<Vec<String>> {
+    let file = Arc::clone(file);
+    each_line(source, move |line| {
+        (&*file).write_all(format!("{line}\n").as_bytes()).ok();
+    })
+}
+
+fn each_line(
+    source: impl Read + Send + 'static,
+    show: impl Fn(&str) + Send + 'static,
+) -> JoinHandle<Vec<String>> {
+    std::thread::spawn(move || {
+        let mut lines = Vec::new();
+        for line in BufReader::new(source).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            show(&line);
+            lines.push(line);
+        }
+        lines
+    })
 }

@@ -210,11 +210,8 @@ mod tests {
 
     #[test]
     fn very_long_comments_need_no_stack() {
-        let source = format!(
-            "/*{}*/ //{}\n x",
-            "*a\n".repeat(1 << 20),
-            "y".repeat(1 << 20)
-        );
+        let long = if cfg!(miri) { 1 << 10 } else { 1 << 20 };
+        let source = format!("/*{}*/ //{}\n x", "*a\n".repeat(long), "y".repeat(long));
         assert_eq!(all(&source), [Token::Word("x")]);
     }
 }

@@ -598,7 +598,22 @@ fn normal(mut module: Module<'_>) -> Module<'_> {
     module
 }
 
+/// A few cases for Miri, which has no files to keep failures in.
+fn config() -> ProptestConfig {
+    if cfg!(miri) {
+        ProptestConfig {
+            cases: 2,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        }
+    } else {
+        ProptestConfig::default()
+    }
+}
+
 proptest! {
+    #![proptest_config(config())]
+
     #[test]
     fn what_is_printed_is_parsed_back(
         module in module(),

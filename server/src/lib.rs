@@ -1,51 +1,30 @@
-//! Sessions, dispatch, memory, limits and the executor.
+//! The server: sessions of clients, what they may take of the devices, and the order of their work.
 //!
 //! One process, one engine, one thread a client. From the bottom:
 //!
-//! * `values`: streams that wait for values in memory;
-//! * `progress`: how far each stream of a client is, written by the engine's threads;
-//! * `order`: what a record has to wait for; the rules of CUDA's streams;
-//! * `heap`, `memory`: a client's blocks in its windows, and its quotas; `addresses`: who has which
-//!   windows; `images`: its images;
-//! * `pinned`: what host memory all clients may have together;
-//! * `held`: what the server holds of its own memory for clients;
-//! * `modules`, `arrays`: what it has of them; `commons`, `sharing`, `descriptors`: what it shares with others;
-//! * `groups`: what several clients may have together; `changes`: of limits, while a client runs;
-//! * `listed`: what lists show of devices; `gate`: who may have contexts on a device;
-//! * `observer`: what the engine tells; `log`: what is said of a client;
-//! * `session`, `operations`: a client's thread, and what each operation does;
-//! * `admission`, `serve`: from the daemon's packet to a session and its end; `run`: the main thread.
+//! * [`stream_scheduler`]: which record of a client may go to the engine now, by CUDA's rules of streams,
+//!   and how far each stream has come (`completion`);
+//! * [`memory`]: a client's addresses, blocks and quotas; what host memory all clients may have, and what
+//!   the server holds of its own memory for them;
+//! * [`ipc`]: what clients share: exports, imports, shared events, descriptors of physical memory;
+//! * [`code`]: images, modules, arrays and textures;
+//! * [`session`]: a client's thread, and what each operation does (`dispatch`);
+//! * [`admission`]: from the daemon's packet to a session: limits, groups, compute modes;
+//! * [`main_loop`]: the main thread, which hears the daemon and notices when clients end;
+//! * [`event_queue`]: what other threads tell the main thread; [`log`]: the lines of server.log.
 #![forbid(unsafe_code)]
 
-mod addresses;
 mod admission;
-mod arrays;
-mod changes;
-mod commons;
-mod descriptors;
-mod files;
-mod gate;
-mod groups;
-mod heap;
-mod held;
-mod images;
-mod listed;
+mod code;
+mod event_queue;
+mod ipc;
 mod log;
+mod main_loop;
 mod memory;
-mod modules;
-mod news;
-mod observer;
-mod operations;
-mod order;
-mod pinned;
-mod progress;
-mod run;
-mod serve;
 mod session;
-mod sharing;
-mod values;
+mod stream_scheduler;
 
-pub use gate::{Closed, Gate, Open};
-pub use listed::{listed, uuid};
+pub use admission::compute_mode::{ComputeModePolicy, ContextRefused, EnforcedByDriver};
+pub use admission::device_list::{listed, uuid};
 pub use log::{Log, NoLog};
-pub use run::{RunError, run, run_gated};
+pub use main_loop::{RunError, run, run_with_policy};

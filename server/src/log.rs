@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use transport::handshake::{Admit, Ending};
+use protocol::control_messages::{Admit, Ending};
 
 /// Takes lines of server.log.
 pub trait Log: Send + Sync + fmt::Debug {
@@ -156,8 +156,8 @@ impl Named {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use protocol::control_messages::{ClientFields, Membership, VERSION};
     use std::sync::Mutex;
-    use transport::handshake::{ClientFields, Membership, VERSION};
 
     #[derive(Debug, Default)]
     struct Lines {

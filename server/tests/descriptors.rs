@@ -7,10 +7,10 @@ mod rig;
 use std::os::fd::AsRawFd;
 
 use cuda_abi::CUresult;
+use protocol::control_messages::{ClientFields, Ending};
 use rig::Rig;
 use rig::engine::FakeEngine;
 use rustix::process::{Resource, Rlimit, getpid, getrlimit, setrlimit};
-use transport::handshake::{ClientFields, Ending};
 
 #[test]
 fn a_client_that_is_lost_on_its_way_is_told_of_and_the_next_one_comes() {

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::*;
+use protocol::control_messages::Packet;
+use protocol::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, TestClient, own_memory, until};
-use transport::handshake::Packet;
 use transport::session::{Chunk, Reply};
 
 /// Records of a flood.
@@ -31,7 +31,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn attach_behind_a_gate(rig: &Rig) -> TestClient {
     let client = rig.attach_with_context();
     client.stream(40, STREAM_NON_BLOCKING);
-    client.enqueue(40, &HostGate { reserved: 0 });
+    client.enqueue(40, &HostBarrier { reserved: 0 });
     client
 }
 
@@ -258,7 +258,7 @@ fn releases_are_heard(rig: &Rig) -> u64 {
     let memory = own_memory();
     for stream in STREAMS {
         client.stream(stream, STREAM_NON_BLOCKING);
-        client.enqueue(stream, &HostGate { reserved: 0 });
+        client.enqueue(stream, &HostBarrier { reserved: 0 });
     }
     let posted = Arc::new(AtomicU64::new(0));
     let poster = {
@@ -287,7 +287,7 @@ fn releases_are_heard(rig: &Rig) -> u64 {
     for stream in STREAMS {
         let client = client.clone();
         std::thread::spawn(move || {
-            client.end.release_gate(stream, 1);
+            client.end.release_host_barrier(stream, 1);
             post(&client, &HostRelease { stream, until: 1 });
         });
     }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::*;
+use protocol::control_messages::{ClientFields, Ending};
+use protocol::operations::*;
 use rig::engine::{FakeEngine, INSTANT, PANICKING};
 use rig::{Rig, TestClient, until};
-use transport::handshake::{ClientFields, Ending};
 use transport::memory::Mapping;
 
 /// That a client works as if nothing had happened.
@@ -456,7 +456,7 @@ fn addresses_are_one_clients_and_enough_is_left_for_others() {
     while ended < sessions.len() {
         ended += usize::from(matches!(
             rig.hear(),
-            transport::handshake::Packet::Gone { .. }
+            protocol::control_messages::Packet::Gone { .. }
         ));
     }
 

@@ -5,10 +5,10 @@ mod rig;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::*;
+use protocol::control_messages::{ClientFields, Ending, Packet};
+use protocol::operations::*;
 use rig::engine::{FAULTING, FakeEngine, INSTANT, KILLING};
 use rig::{Rig, until};
-use transport::handshake::{ClientFields, Ending, Packet};
 
 #[test]
 fn a_client_comes_works_and_leaves() {

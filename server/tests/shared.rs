@@ -5,11 +5,11 @@
 mod rig;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::*;
+use protocol::operations::*;
 use rig::engine::{FakeEngine, Mapping};
 use rig::{Rig, TestClient, until};
 use std::os::fd::OwnedFd;
-use transport::descriptor;
+use transport::token_descriptor;
 
 const BYTES: u64 = 4 << 30;
 
@@ -32,7 +32,7 @@ fn export(client: &TestClient, handle: u64) -> ([u64; 4], OwnedFd) {
     let token = client.end.call(&expose, &[]).unwrap().fields.token;
     (
         token,
-        descriptor::receive(client.end.connection(), token).unwrap(),
+        token_descriptor::receive(client.end.connection(), token).unwrap(),
     )
 }
 

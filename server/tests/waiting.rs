@@ -9,27 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::*;
+use daemon_interface::group_usage::GroupUsage;
+use protocol::control_messages::{self, ClientFields, Membership, Packet};
+use protocol::operations::*;
 use rig::engine::{FakeEngine, INSTANT};
 use rig::{Rig, TestClient, until};
 use rustix::process::getpid;
-use transport::handshake::{self, ClientFields, Membership, Packet};
-use transport::ledger::Ledger;
 use transport::socket::poll;
 
 fn post<R: Request>(client: &TestClient, request: &R) {
     client.end.post(0, 0, request, &[]).unwrap();
 }
 
-fn tell_group(rig: &Rig, ledger: &Ledger, group: u32, percentage: &str) {
-    let packet = Packet::Group(handshake::Group {
+fn tell_group(rig: &Rig, usage: &GroupUsage, group: u32, percentage: &str) {
+    let packet = Packet::Group(control_messages::Group {
         group,
         request: group.into(),
         name: format!("group {group}"),
         percentage: Some(percentage.into()),
-        ..handshake::Group::default()
+        ..control_messages::Group::default()
     });
-    let fds = [ledger.as_fd()];
+    let fds = [usage.as_fd()];
     rig.daemon().send(&packet.encode(), &fds).unwrap();
 }
 
@@ -47,9 +47,9 @@ fn hear_changed(rig: &Rig) -> u64 {
 #[test]
 fn a_group_that_waits_holds_up_its_own_clients_alone() {
     let rig = Rig::new(FakeEngine::new());
-    let ledger = Ledger::create("test").unwrap();
+    let usage = GroupUsage::create("test").unwrap();
     let slow = rig.engine.be_slow();
-    tell_group(&rig, &ledger, 1, "25");
+    tell_group(&rig, &usage, 1, "25");
     let client = rig.attach_with_context();
     client.round_trip();
     // One of the group comes when it is set, and not before.
@@ -63,7 +63,7 @@ fn a_group_that_waits_holds_up_its_own_clients_alone() {
     // And one that is to end does, though its group never comes.
     let (session, other) = rig.hand_over(ClientFields::default(), 8, getpid());
     drop(other);
-    assert_eq!(rig.ending_of(session), handshake::Ending::Failed);
+    assert_eq!(rig.ending_of(session), control_messages::Ending::Failed);
     drop(slow);
     assert_eq!(hear_changed(&rig), 1);
     let (bytes, _) = connection.receive().unwrap();
@@ -71,8 +71,8 @@ fn a_group_that_waits_holds_up_its_own_clients_alone() {
         Packet::decode(&bytes).unwrap(),
         Packet::Welcome(_)
     ));
-    tell_group(&rig, &ledger, 2, "50");
-    tell_group(&rig, &ledger, 1, "75");
+    tell_group(&rig, &usage, 2, "50");
+    tell_group(&rig, &usage, 1, "75");
     let mut changed = [hear_changed(&rig), hear_changed(&rig)];
     changed.sort_unstable();
     assert_eq!(changed, [1, 2]);
@@ -95,10 +95,10 @@ fn what_a_busy_session_has_is_told_at_once() {
     })));
     client.stream(40, STREAM_NON_BLOCKING);
     busy.recv().unwrap();
-    let question = Packet::Change(handshake::Change {
+    let question = Packet::Change(control_messages::Change {
         request: 9,
         session: client.session,
-        ..handshake::Change::default()
+        ..control_messages::Change::default()
     });
     rig.daemon().send(&question.encode(), &[]).unwrap();
     let told = loop {

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -120,12 +121,15 @@ impl Daemon {
     pub fn signal(&mut self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("it runs");
-        self.child.wait().expect("it is a child");
+        self.wait();
     }
 
     /// Waits for the end of a daemon that was told to quit.
     pub fn wait(&mut self) {
-        self.child.wait().expect("it is a child");
+        eventually("the daemon ends", || {
+            let ended = self.child.try_wait().expect("it is a child");
+            ended.is_some()
+        });
     }
 
     fn wait_until_it_answers(&self) {
@@ -244,6 +248,10 @@ impl Drop for Daemon {
 }
 
 fn command_in(folder: &TempDir, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    // Under nohup SIGHUP is ignored, and so it would be in the daemon, which keeps to that. What is handled here is
+    // not passed on.
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::default())
+        .expect("SIGHUP may be handled");
     let mut command = Command::new(openmps());
     command
         .args(["control", "-f"])

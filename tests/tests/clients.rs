@@ -209,11 +209,6 @@ fn a_moved_binary_finds_its_library() {
         if empty {
             command.env("CUDA_MPS_PIPE_DIRECTORY", "");
         }
-        let output = command.output().unwrap();
-        assert_eq!(
-            String::from_utf8_lossy(&output.stdout),
-            "ok\n",
-            "{output:?}"
-        );
+        assert_eq!(succeed(&mut command), "ok\n");
     }
 }

@@ -48,13 +48,19 @@ fn three_programs_share_a_device_and_are_right() {
         String::from_utf8_lossy(&output.stderr)
     );
     for who in [
-        "mps-daemon | ",
         "nbody_1    | ",
         "nbody_2    | ",
         "nbody_3    | ",
+        "all together",
+        "side by side, from start to end of each process\nnbody_1    █",
+        "the same work one after another\nalone_1    █",
     ] {
         assert!(text.contains(who), "{who} is missing:\n{text}");
     }
+    assert!(
+        !text.contains("mps-daemon | "),
+        "nobody asked for the daemon's lines:\n{text}"
+    );
     assert!(
         text.contains("2048 bodies, total time for 2 iterations: "),
         "{text}"
@@ -64,6 +70,56 @@ fn three_programs_share_a_device_and_are_right() {
         "{text}"
     );
     assert!(is_empty(folder.path()), "files stayed behind");
+}
+
+#[test]
+fn the_daemon_s_lines_come_when_asked_for_and_are_kept_when_something_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = demo(
+        folder.path(),
+        &["--clients=1", "--bodies=256", "--iterations=1", "--verbose"],
+    )
+    .output()
+    .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("mps-daemon | "), "{text}");
+    assert!(is_empty(folder.path()), "files stayed behind");
+
+    // A device that has no room for the bodies.
+    let output = demo(folder.path(), &["--bodies", "1048576", "--iterations", "1"])
+        .env("OPENMPS_SOFT_MEMORY", "16M")
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let kept: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert!(errors.contains(kept[0].to_str().unwrap()), "{errors}");
+    let log = std::fs::read_to_string(&kept[0]).unwrap();
+    assert!(log.contains("NEW CLIENT"), "{log}");
+}
+
+#[test]
+fn the_picture_has_a_bar_for_each_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let (files, svg) = (folder.path().join("tmp"), folder.path().join("demo.svg"));
+    std::fs::create_dir(&files).unwrap();
+    let output = demo(&files, &["--clients=2", "--bodies=1024", "--iterations=1"])
+        .arg("--svg")
+        .arg(&svg)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let picture = std::fs::read_to_string(&svg).unwrap();
+    assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));
+    assert_eq!(picture.matches("<rect ").count(), 4, "{picture}");
+    for name in ["nbody_1", "nbody_2", "alone_1", "alone_2"] {
+        assert!(picture.contains(&format!(">{name}</text>")), "{picture}");
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ fn a_driver_of_the_future_works() {
     eventually("it has gone", || daemon.clients().is_empty());
 }
 
-/// Whoever waits for the driver's lock in a server spins before it sleeps (`engine-nvidia/src/mutex.rs`).
+/// Whoever waits for the driver's lock in a server spins before it sleeps (`engine-nvidia/src/driver/mutex.rs`).
 #[test]
 fn the_drivers_lock_is_the_servers() {
     let folder = tempfile::tempdir().unwrap();

@@ -179,7 +179,7 @@ fn damaged_images_of_every_form_are_errors_and_nobody_elses() {
     let (length, whole) = (packed.len() as u32, kernel.len() as u64);
     let mut padded = packed;
     padded.resize(padded.len().next_multiple_of(8), 0);
-    let part = |bytes| cuda_abi::linked::Part {
+    let part = |bytes| protocol::linked_image::Part {
         kind: 3, // CU_JIT_INPUT_FATBINARY
         name: "part",
         bytes,
@@ -193,7 +193,7 @@ fn damaged_images_of_every_form_are_errors_and_nobody_elses() {
         ("several", [ZSTD, &plain].concat()),
         (
             "linked",
-            cuda_abi::linked::encode([part(&plain), part(ZSTD)]),
+            protocol::linked_image::encode([part(&plain), part(ZSTD)]),
         ),
         ("elf", elf()),
         ("code", fatbin(2, &elf(), 0, 0, 0)),

@@ -1,19 +1,19 @@
 //! Waiting for a cursor to get somewhere: bounded spinning, then sleeping.
 //!
 //! What is waited for is always a 64-bit word that only grows (a cursor, a completion word, a serial
-//! number) and reaches a target. Beside it lies an *alarm*: zero, or the nearest target that somebody
-//! sleeps for. Whoever moves the word wakes only when an alarm is set and reached, so there is no
+//! number) and reaches a target. Beside it lies a *waiter word*: zero, or the nearest target that somebody
+//! sleeps for. Whoever moves the word wakes only when a waiter word is set and reached, so there is no
 //! system call while nobody sleeps, nor for targets that are further off.
 //!
 //! The race between going to sleep and moving the word is closed on both ends by a sequentially
 //! consistent fence between one's own write and one's look at the other's: [sleep-or-ring] below. The
-//! futex is the alarm itself, so an alarm that was taken down before the kernel looked is no sleep.
+//! futex is the waiter word itself, so a waiter word that was taken down before the kernel looked is no sleep.
 //!
-//! Who knows that a word is about to move may say so ([`near`]): those who sleep for it wake up, and see the
+//! Who knows that a word is about to move may say so ([`pre_wake`]): those who sleep for it wake up, and see the
 //! end awake. Being woken takes tens of microseconds, which is a part of a kernel of a few milliseconds that
 //! can be measured.
 //!
-//! An alarm may lie in memory that a hostile peer writes. All it can do is to wake too often, or to
+//! A waiter word may lie in memory that a hostile peer writes. All it can do is to wake too often, or to
 //! let somebody sleep until the slice is over, within its own session.
 
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 /// The shortest and the longest time that is spun before sleeping, in nanoseconds. The longest is for
 /// waits to which a sleep would add much, and is more than the shortest work of which it is learnt when it
-/// is about to end ([`near`]), so that no length in between is slept past; the shortest keeps a trace of a
+/// is about to end ([`pre_wake`]), so that no length in between is slept past; the shortest keeps a trace of a
 /// chance to notice that the peer has become quick.
 const SPIN: std::ops::RangeInclusive<u32> = 1_000..=250_000;
 
@@ -38,61 +38,61 @@ const MOMENTS: Duration = Duration::from_micros(400);
 /// awake clients than processors, two who wait for each other would else have one in turns, for milliseconds each.
 const ALONE: Duration = Duration::from_micros(5);
 
-/// An alarm that was taken down because it is a matter of moments.
-const NEAR: u64 = 2;
+/// A waiter word that was taken down because it is a matter of moments.
+const PRE_WOKEN: u64 = 2;
 
-/// The form of an alarm for a target: odd, so never zero in its low half, which is what the kernel compares.
-const fn alarm_for(target: u64) -> u64 {
+/// The form of a waiter word for a target: odd, so never zero in its low half, which is what the kernel compares.
+const fn waiter_for(target: u64) -> u64 {
     target << 1 | 1
 }
 
-/// Whether an alarm is set.
-const fn is_set(alarm: u64) -> bool {
-    alarm & 1 == 1
+/// Whether a waiter word is set.
+const fn is_set(waiter: u64) -> bool {
+    waiter & 1 == 1
 }
 
-/// Sets an alarm for `target`, unless a nearer one is set, and sleeps until somebody rings or `most`
+/// Sets a waiter word for `target`, unless a nearer one is set, and sleeps until somebody rings or `most`
 /// is over, unless `done` already. The caller looks again, and again.
-pub(crate) fn sleep(alarm: &AtomicU64, target: u64, most: Duration, done: impl Fn() -> bool) {
-    let mine = alarm_for(target);
-    let mut set = alarm.load(Ordering::Relaxed);
+pub(crate) fn sleep(waiter: &AtomicU64, target: u64, most: Duration, done: impl Fn() -> bool) {
+    let mine = waiter_for(target);
+    let mut set = waiter.load(Ordering::Relaxed);
     let expected = loop {
         let nearest = if is_set(set) && set < mine { set } else { mine };
-        match alarm.compare_exchange_weak(set, nearest, Ordering::AcqRel, Ordering::Relaxed) {
+        match waiter.compare_exchange_weak(set, nearest, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break nearest,
             Err(now) => set = now,
         }
     };
-    // [sleep-or-ring]: the alarm is set before the word is looked at.
+    // [sleep-or-ring]: the waiter word is set before the word is looked at.
     fence(Ordering::SeqCst);
     if !done() {
-        sync::sleep_while(alarm, expected, most);
+        sync::sleep_while(waiter, expected, most);
     }
 }
 
 /// Wakes those who sleep for a target that `reached` has reached. The word was moved just before.
 #[inline]
-pub(crate) fn ring(alarm: &AtomicU64, reached: u64) {
-    // [sleep-or-ring]: the word is moved before the alarm is looked at.
+pub(crate) fn ring(waiter: &AtomicU64, reached: u64) {
+    // [sleep-or-ring]: the word is moved before the waiter word is looked at.
     fence(Ordering::SeqCst);
-    let set = alarm.load(Ordering::Relaxed);
-    if is_set(set) && set <= alarm_for(reached) {
-        wake(alarm);
+    let set = waiter.load(Ordering::Relaxed);
+    if is_set(set) && set <= waiter_for(reached) {
+        wake(waiter);
     }
 }
 
-/// Takes an alarm down and wakes all who sleep by it.
+/// Takes a waiter word down and wakes all who sleep by it.
 #[cold]
-pub(crate) fn wake(alarm: &AtomicU64) {
-    alarm.swap(0, Ordering::AcqRel);
-    sync::wake_all(alarm);
+pub(crate) fn wake(waiter: &AtomicU64) {
+    waiter.swap(0, Ordering::AcqRel);
+    sync::wake_all(waiter);
 }
 
-/// Wakes those who sleep by an alarm, since what they sleep for is about to come.
-pub(crate) fn near(alarm: &AtomicU64) {
-    if is_set(alarm.load(Ordering::Relaxed)) {
-        alarm.swap(NEAR, Ordering::AcqRel);
-        sync::wake_all(alarm);
+/// Wakes those who sleep by a waiter word, since what they sleep for is about to come.
+pub(crate) fn pre_wake(waiter: &AtomicU64) {
+    if is_set(waiter.load(Ordering::Relaxed)) {
+        waiter.swap(PRE_WOKEN, Ordering::AcqRel);
+        sync::wake_all(waiter);
     }
 }
 
@@ -100,18 +100,18 @@ pub(crate) fn near(alarm: &AtomicU64) {
 /// longest again when a sleep was so short that spinning would have been enough. Without the last, a few
 /// long waits would make every short one after them a sleep.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct AdaptiveSpinner {
     least: u32,
     nanoseconds: AtomicU32,
 }
 
-impl Patience {
+impl AdaptiveSpinner {
     pub(crate) fn new() -> Self {
-        Self::of_at_least(*SPIN.start())
+        Self::at_least(*SPIN.start())
     }
 
     /// One that never spins for less, in nanoseconds.
-    pub(crate) fn of_at_least(least: u32) -> Self {
+    pub(crate) fn at_least(least: u32) -> Self {
         Self {
             least,
             nanoseconds: AtomicU32::new(*SPIN.end()),
@@ -208,7 +208,7 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
         }
         // Whoever is waited for may want this processor.
         if spun >= ALONE {
-            std::thread::yield_now();
+            sync::yield_now();
         }
     };
     SPINNING.fetch_sub(1, Ordering::Relaxed);
@@ -219,21 +219,21 @@ fn spin_for(most: Duration, mut done: impl FnMut() -> bool) -> Spun {
 /// `target` is what `done` waits for. After each `slice` of sleep `go_on` is asked; when it says no, so does
 /// this.
 pub(crate) fn wait(
-    patience: &Patience,
-    alarm: &AtomicU64,
+    spinner: &AdaptiveSpinner,
+    waiter: &AtomicU64,
     target: u64,
     slice: Duration,
     done: impl Fn() -> bool,
     mut go_on: impl FnMut() -> bool,
 ) -> bool {
-    if patience.spin(&done) {
+    if spinner.spin(&done) {
         return true;
     }
-    patience.sleep(|| {
+    spinner.sleep(|| {
         loop {
-            sleep(alarm, target, slice, &done);
-            let near = alarm.load(Ordering::Relaxed) == NEAR;
-            if done() || near && spin_for_moments(&done) {
+            sleep(waiter, target, slice, &done);
+            let imminent = waiter.load(Ordering::Relaxed) == PRE_WOKEN;
+            if done() || imminent && spin_for_moments(&done) {
                 return true;
             }
             if !go_on() {
@@ -249,27 +249,27 @@ mod tests {
 
     #[test]
     fn who_is_told_that_it_is_near_sees_the_end_whenever_it_comes() {
-        let patience = Patience::new();
-        let (word, alarm) = (AtomicU64::new(0), AtomicU64::new(0));
+        let spinner = AdaptiveSpinner::new();
+        let (word, waiter) = (AtomicU64::new(0), AtomicU64::new(0));
         let slice = Duration::from_millis(100);
-        near(&alarm);
-        assert_eq!(alarm.load(Ordering::SeqCst), 0, "nobody sleeps");
+        pre_wake(&waiter);
+        assert_eq!(waiter.load(Ordering::SeqCst), 0, "nobody sleeps");
         std::thread::scope(|scope| {
             let mover = scope.spawn(|| {
                 // At once, a little later, and after the waiter has fallen asleep again.
                 for (target, after) in [(1, 0), (2, 100), (3, 2000), (4, 0), (5, 2000)] {
-                    while !is_set(alarm.load(Ordering::SeqCst)) {
-                        std::thread::yield_now();
+                    while !is_set(waiter.load(Ordering::SeqCst)) {
+                        sync::yield_now();
                     }
-                    near(&alarm);
+                    pre_wake(&waiter);
                     std::thread::sleep(Duration::from_micros(after));
                     word.store(target, Ordering::SeqCst);
-                    ring(&alarm, target);
+                    ring(&waiter, target);
                 }
             });
             for target in 1..=5 {
                 let done = || word.load(Ordering::SeqCst) >= target;
-                assert!(wait(&patience, &alarm, target, slice, done, || true));
+                assert!(wait(&spinner, &waiter, target, slice, done, || true));
                 assert!(done());
             }
             mover.join().unwrap();
@@ -278,19 +278,19 @@ mod tests {
 
     #[test]
     fn a_short_sleep_shows_that_spinning_would_have_been_enough() {
-        let patience = Patience::new();
-        let budget = || patience.nanoseconds.load(Ordering::Relaxed);
-        patience.nanoseconds.store(*SPIN.start(), Ordering::Relaxed);
+        let spinner = AdaptiveSpinner::new();
+        let budget = || spinner.nanoseconds.load(Ordering::Relaxed);
+        spinner.nanoseconds.store(*SPIN.start(), Ordering::Relaxed);
         // In vain, and too long.
-        patience.sleep(|| false);
-        patience.sleep(|| {
+        spinner.sleep(|| false);
+        spinner.sleep(|| {
             std::thread::sleep(Duration::from_millis(1));
             true
         });
         assert_eq!(budget(), *SPIN.start());
         // Some sleep of nothing is short, however busy the machine is.
         for _ in 0..1000 {
-            patience.sleep(|| true);
+            spinner.sleep(|| true);
         }
         assert_eq!(budget(), *SPIN.end());
     }

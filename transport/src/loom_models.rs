@@ -7,12 +7,12 @@
 //! Sleeping has no time limit here, so a wake that is lost is a deadlock, which loom reports; and
 //! memory is as weak as Rust's memory model allows, not as strong as the machine at hand.
 
-use crate::doorbell::{self, Patience};
-use crate::ring::{Area, Bell, Consumer, Producer, Record};
+use crate::doorbell::{self, AdaptiveSpinner};
+use crate::ring::{Consumer, Doorbell, Producer, Record, RingMemory};
 use crate::sync::{AtomicU64, Ordering};
-use cuda_abi::wire::Header;
 use loom::sync::Arc;
 use loom::thread;
+use protocol::wire::Header;
 use std::time::Duration;
 
 /// Words of the models' rings: the shortest in which a record with one field can be.
@@ -24,10 +24,10 @@ struct Local(Arc<Words>);
 struct Words {
     data: Vec<AtomicU64>,
     produced: AtomicU64,
-    bell: AtomicU64,
+    consumer_waiter: AtomicU64,
     taken: AtomicU64,
     retired: AtomicU64,
-    room: AtomicU64,
+    space_waiter: AtomicU64,
 }
 
 impl Local {
@@ -37,23 +37,23 @@ impl Local {
             // Not zero, so that a word that is read before it is written does not pass for padding.
             data: (0..WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             produced: zero(),
-            bell: zero(),
+            consumer_waiter: zero(),
             taken: zero(),
             retired: zero(),
-            room: zero(),
+            space_waiter: zero(),
         }))
     }
 }
 
-impl Area for Local {
+impl RingMemory for Local {
     fn data(&self) -> &[AtomicU64] {
         &self.0.data
     }
     fn produced(&self) -> &AtomicU64 {
         &self.0.produced
     }
-    fn bell(&self) -> &AtomicU64 {
-        &self.0.bell
+    fn consumer_waiter(&self) -> &AtomicU64 {
+        &self.0.consumer_waiter
     }
     fn taken(&self) -> &AtomicU64 {
         &self.0.taken
@@ -61,8 +61,8 @@ impl Area for Local {
     fn retired(&self) -> &AtomicU64 {
         &self.0.retired
     }
-    fn room(&self) -> &AtomicU64 {
-        &self.0.room
+    fn space_waiter(&self) -> &AtomicU64 {
+        &self.0.space_waiter
     }
 }
 
@@ -88,8 +88,8 @@ fn post(producer: &Producer<Local>, channel: u32, sequence: u64) {
 }
 
 /// Takes `count` records, and checks each and its producer's order.
-fn take_all(area: &Local, bell: &Bell, count: usize) {
-    let mut consumer = Consumer::new(area.clone());
+fn take_all(memory: &Local, doorbell: &Doorbell, count: usize) {
+    let mut consumer = Consumer::new(memory.clone());
     let mut record = Record::default();
     let mut last = [0u64; 3];
     for _ in 0..count {
@@ -97,7 +97,7 @@ fn take_all(area: &Local, bell: &Bell, count: usize) {
             if let Some(position) = consumer.take(&mut record).expect("a sound ring") {
                 break position;
             }
-            consumer.wait(bell, false);
+            consumer.wait(doorbell, false);
         };
         let (channel, sequence) = (record.header.channel, record.header.sequence);
         assert_eq!(record.slots(), [sequence << 8 | u64::from(channel)]);
@@ -111,11 +111,11 @@ fn take_all(area: &Local, bell: &Bell, count: usize) {
 #[test]
 fn loom_two_producers_and_a_consumer() {
     check(3, || {
-        let area = Local::new();
-        let producer = Arc::new(Producer::new(area.clone()));
+        let memory = Local::new();
+        let producer = Arc::new(Producer::new(memory.clone()));
         let other = producer.clone();
         let thread = thread::spawn(move || post(&other, 1, 1));
-        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 2));
+        let taker = thread::spawn(move || take_all(&memory, &Doorbell::default(), 2));
         post(&producer, 0, 1);
         thread.join().expect("the producer is through");
         taker.join().expect("the consumer is through");
@@ -125,9 +125,9 @@ fn loom_two_producers_and_a_consumer() {
 #[test]
 fn loom_a_full_ring_makes_its_producer_wait() {
     check(2, || {
-        let area = Local::new();
-        let producer = Producer::new(area.clone());
-        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 6));
+        let memory = Local::new();
+        let producer = Producer::new(memory.clone());
+        let taker = thread::spawn(move || take_all(&memory, &Doorbell::default(), 6));
         for sequence in 1..=6 {
             post(&producer, 0, sequence);
         }
@@ -138,13 +138,13 @@ fn loom_a_full_ring_makes_its_producer_wait() {
 #[test]
 fn loom_two_producers_wait_for_space() {
     check(1, || {
-        let area = Local::new();
-        let producer = Arc::new(Producer::new(area.clone()));
+        let memory = Local::new();
+        let producer = Arc::new(Producer::new(memory.clone()));
         // The ring is full before the others begin, so that both have to wait.
         for sequence in 1..=4 {
             post(&producer, 0, sequence);
         }
-        let taker = thread::spawn(move || take_all(&area, &Bell::default(), 6));
+        let taker = thread::spawn(move || take_all(&memory, &Doorbell::default(), 6));
         let other = producer.clone();
         let thread = thread::spawn(move || post(&other, 1, 1));
         post(&producer, 2, 1);
@@ -162,13 +162,13 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
             .map(|target| {
                 let words = words.clone();
                 thread::spawn(move || {
-                    let (word, alarm) = &*words;
+                    let (word, waiter) = &*words;
                     let done = || word.load(Ordering::Acquire) >= target;
-                    let patience = Patience::new();
+                    let spinner = AdaptiveSpinner::new();
                     let slice = Duration::from_secs(1);
                     assert!(doorbell::wait(
-                        &patience,
-                        alarm,
+                        &spinner,
+                        waiter,
                         target,
                         slice,
                         done,
@@ -177,11 +177,11 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
                 })
             })
             .into();
-        let (word, alarm) = &*words;
+        let (word, waiter) = &*words;
         for reached in 1..=2 {
-            doorbell::near(alarm);
+            doorbell::pre_wake(waiter);
             word.store(reached, Ordering::Release);
-            doorbell::ring(alarm, reached);
+            doorbell::ring(waiter, reached);
         }
         for sleeper in sleepers {
             sleeper.join().expect("the sleeper is through");
@@ -193,16 +193,16 @@ fn loom_sleepers_are_woken_when_their_place_is_reached() {
 #[test]
 fn loom_the_own_bell_is_never_lost() {
     check(3, || {
-        let area = Local::new();
-        let shared = Arc::new((Bell::default(), AtomicU64::new(0)));
-        let (others, others_area) = (shared.clone(), area.clone());
+        let memory = Local::new();
+        let shared = Arc::new((Doorbell::default(), AtomicU64::new(0)));
+        let (others, others_memory) = (shared.clone(), memory.clone());
         let ringer = thread::spawn(move || {
             for done in 1..=2 {
                 others.1.store(done, Ordering::Relaxed);
-                others.0.ring(&others_area);
+                others.0.ring(&others_memory);
             }
         });
-        let mut consumer = Consumer::new(area);
+        let mut consumer = Consumer::new(memory);
         while shared.1.load(Ordering::Relaxed) != 2 {
             consumer.wait(&shared.0, false);
         }

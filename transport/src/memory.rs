@@ -4,8 +4,8 @@
 //! out of a run of bytes. There is never a `&[u8]` or a `&mut [u8]` onto it. Sizes come from our own
 //! record, never from the peer's. Knows nothing of what lies where.
 
+mod non_temporal;
 mod overlay;
-mod past_caches;
 
 pub use overlay::{Overlay, page_of, torn_pages};
 
@@ -173,7 +173,8 @@ pub struct Mapping {
 // SAFETY: the mapping belongs to the process, not to a thread, and all access to it goes through
 // atomics or raw copies, which make no claim on what other threads do meanwhile.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: threads that share it read and write the memory by atomics and raw copies alone, and the rest of it
+// does not change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -412,10 +413,10 @@ impl Mapping {
     ///
     /// # Panics
     /// When the bytes are not there.
-    pub unsafe fn copy_out_past_caches(&self, offset: usize, into: *mut u8, bytes: usize) {
+    pub unsafe fn copy_out_non_temporal(&self, offset: usize, into: *mut u8, bytes: usize) {
         self.check(offset, bytes, 1);
         // SAFETY: as in `copy_out_to`.
-        unsafe { past_caches::copy(self.base.as_ptr().add(offset), into, bytes) }
+        unsafe { non_temporal::copy(self.base.as_ptr().add(offset), into, bytes) }
     }
 }
 

@@ -22,26 +22,26 @@
 mod consumer;
 mod producer;
 
-pub(crate) use consumer::{Bell, Consumer};
+pub(crate) use consumer::{Consumer, Doorbell};
 pub(crate) use producer::Producer;
 
 use crate::sync::AtomicU64;
-use cuda_abi::wire::{self, Header};
+use protocol::wire::{self, Header};
 
 /// Where a ring lies. All words but the data are zero in the beginning.
-pub(crate) trait Area: Send + Sync {
+pub(crate) trait RingMemory: Send + Sync {
     /// The records. Their number is a power of two.
     fn data(&self) -> &[AtomicU64];
     /// Up to where records are complete. Written by producers.
     fn produced(&self) -> &AtomicU64;
-    /// The consumer's alarm.
-    fn bell(&self) -> &AtomicU64;
+    /// The consumer's waiter word.
+    fn consumer_waiter(&self) -> &AtomicU64;
     /// Up to where records were copied out. Written by the consumer.
     fn taken(&self) -> &AtomicU64;
     /// Up to where space may be used again. Written by the consumer.
     fn retired(&self) -> &AtomicU64;
-    /// The alarm of producers that wait for space.
-    fn room(&self) -> &AtomicU64;
+    /// The waiter word of producers that wait for space.
+    fn space_waiter(&self) -> &AtomicU64;
 }
 
 /// The most words that a record may have in a ring of `words` words: a quarter, so that neither
@@ -53,7 +53,7 @@ pub(crate) const fn longest(words: usize) -> usize {
 /// Keeps what one thread writes often out of the cache line of what others read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub(crate) T);
+pub(crate) struct CachePadded<T>(pub(crate) T);
 
 /// Why a client's ring is not believed any more: it is disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

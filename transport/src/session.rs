@@ -11,8 +11,9 @@ mod replies;
 mod server;
 mod staging;
 
-pub use client::{ClientEnd, Closed, Reply, Written};
+pub use client::{ClientEnd, Closed, EncodedRequest};
 pub use layout::{RECORD_DATA, REPLY_DATA, REPLY_SLOTS, RING_BYTES, STAGING_BYTES, STATUS_BYTES};
+pub use replies::Reply;
 pub use server::{Consumer, NotSent, Publisher, ServerEnd};
 pub use staging::{Chunk, Staging};
 
@@ -22,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The memory of one session, as descriptors: what the daemon makes, and packets carry.
 #[derive(Debug)]
 pub struct SessionMemory {
-    /// The posting ring and the client's alarms. Written by the client.
+    /// The posting ring and the client's waiter words. Written by the client.
     pub ring: Sealed,
     /// Cursors, completion words, times, replies. Written by the server; sealed against others.
     pub status: Sealed,

@@ -2,8 +2,16 @@
 //!
 //! The ring and the doorbell use nothing else. Futexes are 64-bit words of which the kernel compares
 //! the low half; loom has none, so there they are modelled by one lock and one condition variable,
-//! which is what the kernel's hash bucket is. That nobody goes past the façade is a test
-//! (`tests/facade.rs`): a lint cannot tell a type from its re-export.
+//! which is what the kernel's hash bucket is.
+//!
+//! `clippy.toml` forbids the standard library's atomics and locks to the rest of this crate. Since a lint cannot
+//! tell a type from its re-export, the atomics here are types of their own around the machine's.
+
+#![allow(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "this is what the others are to use"
+)]
 
 pub use imp::*;
 
@@ -16,20 +24,93 @@ pub enum Slept {
     TimedOut,
 }
 
-/// The machine's own atomics also where loom models the others: for a signal handler's statics, in which
-/// loom's cannot be and which no model runs.
-pub mod machine {
-    pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-}
-
 #[cfg(not(loom))]
 mod imp {
     use super::Slept;
     use rustix::io::Errno;
     use rustix::thread::futex;
-    pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-    pub use std::thread::yield_now;
+    use std::sync::atomic;
+    pub use std::sync::atomic::Ordering;
     use std::time::Duration;
+
+    macro_rules! atomic {
+        ($name:ident: $value:ty { $($method:ident),* }) => {
+            /// The machine's, by the name that loom's has.
+            #[derive(Debug, Default)]
+            #[repr(transparent)]
+            pub struct $name(atomic::$name);
+
+            #[allow(missing_docs, reason = "as the standard library's")]
+            impl $name {
+                #[inline]
+                #[must_use]
+                pub const fn new(value: $value) -> Self {
+                    Self(atomic::$name::new(value))
+                }
+                #[inline]
+                pub fn load(&self, order: Ordering) -> $value {
+                    self.0.load(order)
+                }
+                #[inline]
+                pub fn store(&self, value: $value, order: Ordering) {
+                    self.0.store(value, order);
+                }
+                #[inline]
+                pub fn swap(&self, value: $value, order: Ordering) -> $value {
+                    self.0.swap(value, order)
+                }
+                $(
+                    #[inline]
+                    pub fn $method(&self, value: $value, order: Ordering) -> $value {
+                        self.0.$method(value, order)
+                    }
+                )*
+            }
+        };
+    }
+
+    atomic!(AtomicBool: bool {});
+    atomic!(AtomicU32: u32 { fetch_add, fetch_sub });
+    atomic!(AtomicU64: u64 { fetch_add, fetch_max, fetch_or });
+
+    #[allow(
+        missing_docs,
+        clippy::missing_errors_doc,
+        reason = "as the standard library's"
+    )]
+    impl AtomicU64 {
+        #[inline]
+        pub fn compare_exchange_weak(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.0.compare_exchange_weak(current, new, success, failure)
+        }
+        #[inline]
+        pub fn fetch_update(
+            &self,
+            set: Ordering,
+            fetch: Ordering,
+            update: impl FnMut(u64) -> Option<u64>,
+        ) -> Result<u64, u64> {
+            self.0.fetch_update(set, fetch, update)
+        }
+    }
+
+    /// Orders what this thread does before and after, as `order` says.
+    #[inline]
+    pub fn fence(order: Ordering) {
+        atomic::fence(order);
+    }
+
+    /// Offers the processor to another thread that is ready.
+    #[inline]
+    pub fn yield_now() {
+        std::thread::yield_now();
+    }
 
     /// Tells the processor that this is a spin loop.
     #[inline]
@@ -37,12 +118,12 @@ mod imp {
         std::hint::spin_loop();
     }
 
-    fn low_half(word: &AtomicU64) -> &AtomicU32 {
+    fn low_half(word: &AtomicU64) -> &atomic::AtomicU32 {
         let low: *const AtomicU64 = word;
         // SAFETY: the machine is little-endian (checked in lib.rs), so the first four bytes of the
         // word are its low half; they live as long as the word, and its alignment is stricter.
         // User space never accesses them through this reference: it goes to the kernel alone.
-        unsafe { &*low.cast::<AtomicU32>() }
+        unsafe { &*low.cast::<atomic::AtomicU32>() }
     }
 
     /// Sleeps while the low half of `word` is that of `expected`, until woken, for at most `most`.

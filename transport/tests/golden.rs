@@ -1,4 +1,4 @@
-//! The bytes of everything that travels, as they were released: old clients live in containers and
+//! The bytes of records and replies, as they were released: old clients live in containers and
 //! wheels. A change here is a change of the protocol. After one that is meant (a new row, a new
 //! trailing field with its row's version), write the file again and look at the difference:
 //!
@@ -7,19 +7,14 @@
 //! ```
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{self, Request};
-use cuda_abi::wire::Fields;
+use protocol::operations::{self, Request};
+use protocol::wire::Fields;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use transport::handshake::{
-    Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, Packet, Purpose,
-    VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome, fingerprint,
-    view_packets,
-};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Publisher, ServerEnd, SessionMemory};
-use transport::socket::{Connection, PACKET_MAX};
+use transport::socket::Connection;
 
 /// Where the layout has the first record and the first reply slot.
 const RECORDS: usize = 36864;
@@ -97,7 +92,7 @@ fn reply<R: Request>(memory: &SessionMemory, publisher: &Publisher, name: &str, 
 macro_rules! rows {
     ($($group:ident { $(
         $(#[$doc:meta])*
-        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt $effect:ident;
+        $class:ident $number:literal $version:literal $method:ident($request:ident $fields:tt) -> $reply:ident $reply_fields:tt;
     )* })*) => {
         fn rows(text: &mut String) {
             $($( row::<operations::$request>(text); )*)*
@@ -105,7 +100,7 @@ macro_rules! rows {
     };
 }
 
-cuda_abi::for_each_operation!(rows);
+protocol::for_each_operation!(rows);
 
 #[test]
 fn records_and_replies_are_the_released_bytes() {
@@ -113,350 +108,4 @@ fn records_and_replies_are_the_released_bytes() {
     rows(&mut text);
     assert!(text.lines().count() > operations::OPERATIONS.len());
     compare("operations.txt", &text);
-}
-
-fn client() -> ClientFields {
-    ClientFields {
-        program: "nbody".into(),
-        percentage: Some("33".into()),
-        memory_limit: None,
-        priority: Some("1".into()),
-        context: 5,
-        partition: None,
-    }
-}
-
-fn admit() -> Admit {
-    Admit {
-        session: 0x1122,
-        pid: 77,
-        uid: 1000,
-        gid: 1001,
-        namespace: 4_026_531_836,
-        version: VERSION,
-        fingerprint: 2,
-        features: 3,
-        client: client(),
-        member: Membership::default(),
-    }
-}
-
-fn packets() -> Vec<(&'static str, Packet)> {
-    vec![
-        (
-            "hello-client",
-            Packet::Hello(Hello {
-                version: VERSION,
-                fingerprint: 0x0102_0304_0506_0708,
-                features: 9,
-                purpose: Purpose::Client(client()),
-            }),
-        ),
-        (
-            "hello-command",
-            Packet::Hello(Hello {
-                version: Version {
-                    minor: 7,
-                    ..VERSION
-                },
-                fingerprint: 1,
-                features: 0,
-                purpose: Purpose::Command {
-                    line: "get_server_list".into(),
-                },
-            }),
-        ),
-        (
-            "command-output",
-            Packet::CommandOutput {
-                exit: 1,
-                last: true,
-                text: "1234\n".into(),
-            },
-        ),
-        (
-            "welcome",
-            Packet::Welcome(Welcome {
-                version: VERSION,
-                session: 0x1122,
-                server_pid: 4321,
-                facts: vec![1, 2, 3],
-                host_base: 0x1100_0000_0000,
-                host_bytes: 32 << 30,
-            }),
-        ),
-        (
-            "refused",
-            Packet::Refused {
-                code: 805,
-                text: "no server".into(),
-            },
-        ),
-        ("admit", Packet::Admit(admit())),
-        (
-            "shutdown",
-            Packet::Shutdown {
-                force: true,
-                grace: 2500,
-            },
-        ),
-        (
-            "ready",
-            Packet::Ready {
-                pid: -1,
-                devices: vec![
-                    ListedDevice {
-                        uuid: "GPU-1".into(),
-                        name: "one".into(),
-                        pci: [0, 6, 7],
-                        total_memory: 1 << 34,
-                        multiprocessors: 132,
-                        ..ListedDevice::default()
-                    },
-                    ListedDevice::default(),
-                ],
-            },
-        ),
-        ("attached", Packet::Attached { session: 6 }),
-        (
-            "gone",
-            Packet::Gone {
-                session: 6,
-                how: Ending::Malformed,
-            },
-        ),
-        (
-            "fault",
-            Packet::Fault {
-                session: 6,
-                code: 700,
-                text: "wild store".into(),
-            },
-        ),
-        ("lost", Packet::Lost { code: 700 }),
-        ("terminate", Packet::Terminate { session: 6 }),
-        (
-            "queued",
-            Packet::Queued {
-                text: "another user".into(),
-            },
-        ),
-        (
-            "remark",
-            Packet::Remark {
-                text: "no percentage".into(),
-            },
-        ),
-        (
-            "group",
-            Packet::Group(Group {
-                group: 3,
-                slot: 4,
-                request: 0x0506,
-                name: "tenant".into(),
-                memory: "0=2G".into(),
-                percentage: Some("25".into()),
-                reserved: true,
-                device: Some(1),
-            }),
-        ),
-        ("group-gone", Packet::GroupGone { group: 3 }),
-        (
-            "change",
-            Packet::Change(Change {
-                request: 7,
-                session: 8,
-                memory: vec![(0, 1 << 30), (1, u64::MAX)],
-                percentage: Some("33.3".into()),
-                reserved: Some(false),
-                priority: Some(1),
-            }),
-        ),
-        (
-            "changed",
-            Packet::Changed {
-                request: 7,
-                code: 801,
-                text: "not on this device".into(),
-                used: vec![4096, 0],
-            },
-        ),
-        (
-            "hello-view",
-            Packet::Hello(Hello {
-                version: VERSION,
-                fingerprint: 1,
-                features: 0,
-                purpose: Purpose::View(ViewRequest {
-                    all: true,
-                    memory_limit: Some("0=1G".into()),
-                }),
-            }),
-        ),
-        (
-            "view",
-            Packet::View {
-                last: true,
-                view: view(),
-            },
-        ),
-        (
-            "underlay",
-            Packet::Underlay {
-                text: "it does not run".into(),
-            },
-        ),
-    ]
-}
-
-fn view() -> View {
-    View {
-        driver: "580.1".into(),
-        devices: vec![ViewedDevice {
-            device: ListedDevice {
-                uuid: "GPU-1".into(),
-                name: "one".into(),
-                pci: [0, 6, 7],
-                total_memory: 1 << 34,
-                multiprocessors: 132,
-                capability: [9, 0],
-                ..ListedDevice::default()
-            },
-            software: true,
-            mode: Some(3),
-            total: 1 << 30,
-            used: 1 << 20,
-            free: 1 << 29,
-        }],
-        processes: vec![ViewedProcess {
-            device: 1,
-            pid: 77,
-            is_asker: true,
-            is_server: false,
-            used: Some(4096),
-            name: "nbody".into(),
-        }],
-    }
-}
-
-#[test]
-fn a_view_of_many_processes_goes_in_packets_that_fit() {
-    let process = ViewedProcess {
-        name: "\u{1f980}".repeat(256),
-        ..ViewedProcess::default()
-    };
-    let many = View {
-        processes: vec![process; 1000],
-        ..view()
-    };
-    let packets = view_packets(many.clone());
-    let mut joined = View::default();
-    for (at, packet) in packets.iter().enumerate() {
-        assert!(packet.encode().len() <= PACKET_MAX);
-        let Packet::View { last, view } = packet else {
-            panic!("{packet:?}");
-        };
-        assert_eq!(*last, at == packets.len() - 1);
-        assert_eq!(view.devices.is_empty(), at > 0, "all devices come first");
-        joined.processes.extend(view.processes.iter().cloned());
-    }
-    assert_eq!(joined.processes, many.processes);
-}
-
-/// Fields that were added behind others: without them a packet is as it was.
-fn with_later_fields() -> Vec<(&'static str, Packet)> {
-    vec![
-        (
-            "hello-partition",
-            Packet::Hello(Hello {
-                version: VERSION,
-                fingerprint: 1,
-                features: 0,
-                purpose: Purpose::Client(ClientFields {
-                    partition: Some("GPU-1/2".into()),
-                    ..client()
-                }),
-            }),
-        ),
-        (
-            "ready-chunks",
-            Packet::Ready {
-                pid: 1,
-                devices: vec![
-                    ListedDevice {
-                        chunk: 8,
-                        ..ListedDevice::default()
-                    };
-                    2
-                ],
-            },
-        ),
-        (
-            "ready-capability",
-            Packet::Ready {
-                pid: 1,
-                devices: vec![ListedDevice {
-                    capability: [9, 0],
-                    ..ListedDevice::default()
-                }],
-            },
-        ),
-        (
-            "admit-member",
-            Packet::Admit(Admit {
-                member: Membership {
-                    group: Some(3),
-                    partition: Some(9),
-                },
-                ..admit()
-            }),
-        ),
-        (
-            "ready-counted-chunks",
-            Packet::Ready {
-                pid: 1,
-                devices: vec![ListedDevice {
-                    chunk: 8,
-                    chunks: 15,
-                    ..ListedDevice::default()
-                }],
-            },
-        ),
-    ]
-}
-
-#[test]
-fn packets_are_the_released_bytes() {
-    let mut text = String::new();
-    for (name, packet) in packets() {
-        let bytes = packet.encode();
-        let _ = writeln!(text, "{name} {}", hex(&bytes));
-        assert_eq!(Packet::decode(&bytes).as_ref(), Ok(&packet));
-        // What a newer minor adds behind is passed over; what ends early is refused.
-        let longer = [&bytes[..], &[1, 2, 3]].concat();
-        assert_eq!(Packet::decode(&longer).as_ref(), Ok(&packet));
-        for end in 0..bytes.len() {
-            assert!(
-                Packet::decode(&bytes[..end]).is_err(),
-                "{name} of {end} bytes"
-            );
-        }
-    }
-    for (name, packet) in with_later_fields() {
-        let bytes = packet.encode();
-        let _ = writeln!(text, "{name} {}", hex(&bytes));
-        assert_eq!(Packet::decode(&bytes).as_ref(), Ok(&packet));
-        let longer = [&bytes[..], &[1, 2, 3]].concat();
-        assert_eq!(Packet::decode(&longer).as_ref(), Ok(&packet));
-        for end in 0..bytes.len() {
-            assert_ne!(Packet::decode(&bytes[..end]).as_ref(), Ok(&packet));
-        }
-    }
-    compare("packets.txt", &text);
-}
-
-/// The table's number moves with the table, and with nothing else.
-#[test]
-fn the_fingerprint_is_the_released_one() {
-    compare("fingerprint.txt", &format!("{:016x}\n", fingerprint()));
 }

@@ -1,6 +1,8 @@
 //! A client that writes whatever it likes into the memory that it shares with its server.
 
-use cuda_abi::operations::Write;
+#![allow(clippy::disallowed_types, reason = "loom runs none of these tests")]
+
+use protocol::operations::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use transport::memory::{Mapping, MemoryError, Sealed};
 use transport::ring::{Malformed, Record};

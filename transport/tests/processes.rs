@@ -1,12 +1,14 @@
 //! A client and a server in two processes: the test starts itself a second time as the client.
 
+#![allow(clippy::disallowed_methods, reason = "loom runs none of these tests")]
+
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Detach, Fill, MemAlloc, MemAllocReply, Opcode, Write};
-use cuda_abi::wire::Fields;
+use protocol::control_messages::{Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
+use protocol::operations::{Detach, Fill, MemAlloc, MemAllocReply, Opcode, Write};
+use protocol::wire::Fields;
 use std::os::fd::AsFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
-use transport::handshake::{Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
 use transport::memory::Mapping;
 use transport::ring::Record;
 use transport::session::{ClientEnd, ServerEnd, SessionMemory};

@@ -1,10 +1,12 @@
 //! Both ends of a session in one process.
 
+#![allow(clippy::disallowed_types, reason = "loom runs none of these tests")]
+
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
+use protocol::operations::{
     Fill, Launch, MemAlloc, MemAllocReply, Opcode, STREAM_DEPTH, STREAM_SLOTS, Write,
 };
-use cuda_abi::wire::Fields;
+use protocol::wire::Fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

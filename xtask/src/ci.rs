@@ -6,8 +6,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::fetch::Crate;
+use crate::parts::{self, Part, part};
 use crate::shell::{cargo, run};
-use crate::{corpus, coverage, fuzz, mpi, platforms, python, reviewed, skipped};
+use crate::{
+    corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed, skipped,
+};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY: Crate = Crate {
@@ -28,35 +31,93 @@ const PLATFORMS: Duration = Duration::from_secs(12 * 60);
 
 /// Formatting, lints, policy, then all tests.
 pub fn all() -> Result<()> {
-    run(cargo().args(["fmt", "--all", "--check"]))?;
-    run(cargo().args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        FEATURES,
-        "--",
-        "-D",
-        "warnings",
-    ]))?;
-    deny()?;
-    reviewed::check()?;
-    test(true, Some(PLATFORMS))
+    let mut parts = vec![
+        part("formatting", formatting),
+        part("clippy", || {
+            run(cargo().args([
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                FEATURES,
+                "--",
+                "-D",
+                "warnings",
+            ]))
+        }),
+        part("licences and sources", deny),
+        part("reviewed crates", reviewed::check),
+    ];
+    parts.extend(tests(true, Some(PLATFORMS)));
+    parts::run(parts)
 }
 
 /// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too, with
 /// `platforms` what runs real containers does, as far as it fits into that time.
 pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
-    coverage::check()?;
-    run(cargo().args([
-        "build",
-        "--release",
-        "--package",
-        "openmps",
-        "--package",
-        "nbody",
-    ]))?;
-    loom()?;
-    fuzz::run(fuzz::Until::Seconds(SMOKE_SECONDS), "")?;
+    parts::run(tests(all_toolkits, platforms))
+}
+
+/// What a developer runs between edits: nothing is installed, and no process but the tests' own runs.
+pub fn quick() -> Result<()> {
+    parts::run(vec![
+        part("formatting", formatting),
+        part("generated pages", coverage::check),
+        part("links in papers", links::check),
+        part("import cycles", import_cycles::check),
+        part("unit tests", || {
+            run(cargo().args([
+                "test",
+                "--workspace",
+                "--lib",
+                "--bins",
+                FEATURES,
+                "--no-fail-fast",
+            ]))
+        }),
+    ])
+}
+
+fn formatting() -> Result<()> {
+    run(cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
+    let mut parts = vec![
+        part("generated pages", coverage::check),
+        part("links in papers", links::check),
+        part("import cycles", import_cycles::check),
+        part("release build", || {
+            run(cargo().args([
+                "build",
+                "--release",
+                "--package",
+                "openmps",
+                "--package",
+                "nbody",
+            ]))
+        }),
+        part("models of the ring", loom),
+        part("fuzzing", || {
+            fuzz::run(fuzz::Until::Seconds(SMOKE_SECONDS), "")
+        }),
+        part("documentation", documentation),
+        part("CUDA programs", move || corpus::test(all_toolkits)),
+        part("MPI programs", mpi::mpi),
+        part("Python programs", || python::python("")),
+    ];
+    if let Some(within) = platforms {
+        parts.push(part("platforms", move || platforms::platforms("", within)));
+    }
+    // Last, since CI reads its summary.
+    parts.push(part("crates", || {
+        run(cargo()
+            .args(["test", "--workspace", FEATURES, "--no-fail-fast"])
+            .env(skipped::VARIABLE, skipped::list()))
+    }));
+    parts
+}
+
+fn documentation() -> Result<()> {
     run(cargo()
         .args([
             "doc",
@@ -68,21 +129,7 @@ pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
         .env(
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private-intra-doc-links -A rustdoc::redundant-explicit-links",
-        ))?;
-    // All of these, for all that is wrong to be seen in one run; the summary that CI reads comes last.
-    let results = [
-        corpus::test(all_toolkits),
-        mpi::mpi(),
-        python::python(""),
-        match platforms {
-            Some(within) => platforms::platforms("", within),
-            None => Ok(()),
-        },
-        run(cargo()
-            .args(["test", "--workspace", FEATURES, "--no-fail-fast"])
-            .env(skipped::VARIABLE, skipped::list())),
-    ];
-    results.into_iter().collect()
+        ))
 }
 
 /// The models of the ring, of its bell and of their memory orders. A build of its own: loom

@@ -1,5 +1,8 @@
 //! What is built of each function of the driver and of its management library, as the tables say.
 
+mod driver_functions;
+mod nvml_functions;
+
 use anyhow::{Result, ensure};
 
 use crate::shell::root;
@@ -9,8 +12,8 @@ type Page = fn() -> String;
 
 /// The pages, and what makes them.
 const PAGES: [(&str, Page); 2] = [
-    ("docs/coverage.md", cuda_abi::coverage::render),
-    ("docs/nvml-functions.md", cuda_abi::nvml::render),
+    ("docs/coverage.md", driver_functions::render),
+    ("docs/nvml-functions.md", nvml_functions::render),
 ];
 
 /// Writes the pages.
@@ -31,4 +34,12 @@ pub fn check() -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_pages_say_what_the_tables_say() {
+        super::check().unwrap();
+    }
 }

@@ -7,9 +7,12 @@ mod daemon;
 mod fetch;
 mod fuzz;
 mod images;
+mod import_cycles;
 mod kubernetes;
+mod links;
 mod mpi;
 mod package;
+mod parts;
 mod platforms;
 mod python;
 mod reviewed;
@@ -18,6 +21,7 @@ mod shell;
 mod skipped;
 mod slurm;
 mod toolkit;
+mod variables;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,6 +44,9 @@ enum Task {
         /// Run the CUDA programs with runtimes of other releases too, from 11.8 to 13.5
         #[arg(long)]
         all_toolkits: bool,
+        /// Only what a developer wants between edits: unit tests, formatting, papers
+        #[arg(long, conflicts_with_all = ["all_toolkits", "platforms", "strict"])]
+        quick: bool,
         /// Run what `platforms` runs too
         #[arg(long)]
         platforms: bool,
@@ -97,17 +104,23 @@ enum Task {
     Kubernetes,
     /// Runs jobs with shares of a GPU under a real Slurm
     Slurm,
+    /// Prints the files of each crate that name each other in a circle
+    Cycles,
     /// Adds the foreign crates of today's lock files to supply-chain/reviewed.txt, as not yet reviewed
     Reviewed,
     /// Makes a .deb and a Python wheel in target/packages
     Package(package::Arguments),
     /// Writes docs/coverage.md and docs/nvml-functions.md from their tables
     Coverage,
+    /// Checks that links and paths in the documents, and in comments, name what is in the tree
+    Links,
 }
 
 fn main() -> Result<()> {
     match Arguments::parse().task {
+        Task::Test { quick: true, .. } => ci::quick(),
         Task::Test {
+            quick: false,
             all_toolkits,
             platforms,
             strict,
@@ -154,6 +167,7 @@ fn main() -> Result<()> {
         Task::Fuzz {
             seconds, filter, ..
         } => fuzz::run(fuzz::Until::Seconds(seconds), &filter),
+        Task::Cycles => import_cycles::print(),
         Task::Reviewed => reviewed::write(),
         Task::Corpus(arguments) => skipped::finish(false, corpus::corpus(&arguments)),
         Task::Runtimes => runtimes::runtimes(),
@@ -167,5 +181,6 @@ fn main() -> Result<()> {
         Task::Slurm => skipped::finish(false, platforms::platforms("slurm", platforms::NO_LIMIT)),
         Task::Package(arguments) => package::package(&arguments),
         Task::Coverage => coverage::write(),
+        Task::Links => links::check(),
     }
 }

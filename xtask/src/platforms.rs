@@ -7,56 +7,36 @@
 mod apart;
 mod cdi;
 mod cloudpods;
+mod commands;
 mod compose;
 mod deb;
 mod docker;
+mod folder;
 pub mod helm;
 mod musl;
 mod needs;
 mod newer;
 mod podman;
+mod printed;
+mod programs;
 mod traces;
 
-use std::fmt;
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::shell::{root, run};
+pub use crate::skipped::{skip, why_skipped};
 use crate::{images, kubernetes, package, skipped, slurm};
 use apart::{Outcome, Place};
+pub use commands::{PATIENCE, output, said, start, until};
+pub use folder::Folder;
 pub use needs::{bridges, containers, install, is_root, is_there, need};
-
-/// What anything that is waited for may take.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub use printed::{in_order, last_line, number_before};
+pub use programs::{CANARY, archive, canary, memory_program, openmps};
 
 /// As long as all of them take.
 pub const NO_LIMIT: Duration = Duration::MAX;
-
-/// A test that this machine cannot run, and why.
-#[derive(Debug)]
-struct Skipped(String);
-
-impl fmt::Display for Skipped {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Skipped {}
-
-/// Says that this machine cannot run a test.
-pub fn skip<T>(why: impl Into<String>) -> Result<T> {
-    Err(Skipped(why.into()).into())
-}
-
-/// Why this machine cannot run what ended with an error, if that is it.
-pub fn why_skipped(error: &anyhow::Error) -> Option<&str> {
-    error.downcast_ref().map(|Skipped(why)| why.as_str())
-}
 
 /// A test.
 type Test = fn() -> Result<()>;
@@ -190,144 +170,6 @@ fn too_long(passed: Duration, usual: Duration, within: Duration) -> Option<Strin
             within.saturating_sub(passed).as_secs()
         )
     })
-}
-
-/// A folder of this run's own, gone when it is dropped. Short, since sockets are in it.
-#[derive(Debug)]
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// Makes it.
-    pub fn new(name: &str) -> Result<Self> {
-        // The folder for temporary files is this test's own.
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-/// Runs a command to its end, without input.
-pub fn output(command: &mut Command) -> Result<Output> {
-    let name = format!("{command:?}");
-    command.stdin(Stdio::null()).output().context(name)
-}
-
-/// Starts an engine's daemon, which writes what it has to say to a file.
-fn start(command: &mut Command, log: &Path) -> Result<Child> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let log = File::create(log)?;
-    command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .spawn()
-        .with_context(|| format!("cannot start {name}"))
-}
-
-/// What a command prints, if it succeeds.
-fn said(command: &mut Command) -> Result<String> {
-    let output = output(command)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?}: {}\n{text}{errors}", output.status);
-    }
-    Ok(text)
-}
-
-/// Waits until something is so.
-pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so()? {
-        ensure!(
-            Instant::now() < deadline,
-            "{what}: not within {} s",
-            PATIENCE.as_secs()
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
-/// Checks that texts follow each other, with anything between.
-fn in_order(text: &str, parts: &[&str]) -> Result<()> {
-    let mut rest = text;
-    for part in parts {
-        match rest.find(part) {
-            Some(at) => rest = &rest[at + part.len()..],
-            None => bail!("{part:?} is missing, or out of order, in:\n{text}"),
-        }
-    }
-    Ok(())
-}
-
-/// The development build.
-pub fn openmps() -> PathBuf {
-    root().join("target/debug/openmps")
-}
-
-/// The program that looks how much memory it may have, built by the machine's C compiler.
-fn memory_program() -> Result<PathBuf> {
-    let folder = root().join("target/platforms");
-    std::fs::create_dir_all(&folder)?;
-    let program = folder.join("memory");
-    let source = root().join("tests/platforms/memory.c");
-    run(Command::new("cc")
-        .arg("-o")
-        .arg(&program)
-        .arg(source)
-        .arg("-ldl"))?;
-    Ok(program)
-}
-
-/// The image of [`canary`].
-const CANARY: &str = "localhost/openmps-canary";
-
-/// An image that has nothing of ours in it, and a program that ends at once: an engine that cannot run it
-/// can run nothing.
-fn canary() -> Result<PathBuf> {
-    let folder = root().join("target/platforms");
-    std::fs::create_dir_all(&folder)?;
-    let (source, program) = (folder.join("canary.c"), folder.join("canary"));
-    std::fs::write(&source, "int main(void) { return 0; }\n")?;
-    run(Command::new("cc").arg("-o").arg(&program).arg(&source))?;
-    let tree = images::Tree::new("openmps-canary")?;
-    tree.program(&program, "canary")?;
-    tree.pack(
-        CANARY,
-        &serde_json::json!({"Cmd": ["canary"], "Env": ["PATH=/usr/bin"]}),
-    )
-}
-
-/// The last line that a program complained with.
-fn last_line(output: &Output) -> String {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let last = errors.lines().rfind(|line| !line.trim().is_empty());
-    last.unwrap_or("it said nothing").trim().to_owned()
-}
-
-/// The number that stands before a word on the first line that has both.
-fn number_before(text: &str, word: &str) -> Option<u64> {
-    text.lines().find_map(|line| {
-        let (before, _) = line.split_once(word)?;
-        before.split_whitespace().next_back()?.parse().ok()
-    })
-}
-
-/// An image's archive.
-fn archive(name: &str) -> PathBuf {
-    Path::new("target/images").join(name)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! Tests run in processes of their own, so the list is a file, which those find by a variable.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,6 +38,28 @@ pub fn record(part: &str, why: &str) -> Result<()> {
 fn line(part: &str, why: &str) -> String {
     let why: Vec<&str> = why.split_whitespace().collect();
     format!("{part}: {}\n", why.join(" "))
+}
+
+/// A test that this machine cannot run, and why.
+#[derive(Debug)]
+pub struct Skipped(String);
+
+impl fmt::Display for Skipped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Skipped {}
+
+/// Says that this machine cannot run a test.
+pub fn skip<T>(why: impl Into<String>) -> Result<T> {
+    Err(Skipped(why.into()).into())
+}
+
+/// Why this machine cannot run what ended with an error, if that is it.
+pub fn why_skipped(error: &anyhow::Error) -> Option<&str> {
+    error.downcast_ref().map(|Skipped(why)| why.as_str())
 }
 
 /// Ends a run with its list: what was skipped is a failure if the run is strict.

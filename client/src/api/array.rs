@@ -1,27 +1,24 @@
 //! Arrays: making, describing, ending them.
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::Shape;
 use cuda_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUDA_ARRAY_MEMORY_REQUIREMENTS,
     CUDA_ARRAY_SPARSE_PROPERTIES, CUDA_ARRAY3D_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR_v1, CUarray,
     CUdevice, CUmipmappedArray,
 };
+use protocol::arrays::Shape;
 
 use super::Outcome;
 use crate::context::home as current;
 use crate::handle::Kind;
-use crate::params::{In, Out};
+use crate::pointers::{In, Out};
 use crate::session::session;
 
 fn create(handle: &Out<CUarray>, descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome {
     let current = current()?;
     handle.required()?;
     let shape = Shape::new(descriptor, 1)?;
-    let array = current
-        .session
-        .arrays
-        .create(&current, shape, Kind::Array)?;
+    let array = session()?.arrays.create(&current, shape, Kind::Array)?;
     handle.set(CUarray::from_bits(array))
 }
 
@@ -192,10 +189,7 @@ pub(crate) fn cuMipmappedArrayCreate(
     let sides = [descriptor.Width, descriptor.Height, descriptor.Depth];
     let most = 1 + sides.into_iter().max().unwrap_or(1).max(1).ilog2();
     let shape = Shape::new(&descriptor, num_mipmap_levels.clamp(1, most))?;
-    let array = current
-        .session
-        .arrays
-        .create(&current, shape, Kind::Mipmaps)?;
+    let array = session()?.arrays.create(&current, shape, Kind::Mipmaps)?;
     handle.set(CUmipmappedArray::from_bits(array))
 }
 

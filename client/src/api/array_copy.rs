@@ -4,17 +4,18 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUarray, CUdeviceptr, CUdeviceptr_v1, CUstream};
 
 use super::Outcome;
-use crate::array::Array;
-use crate::copy::{ArrayPlace, Extent, Place, Return, Side, copy};
 use crate::handle::Kind;
-use crate::params::{Bytes, BytesOut};
-use crate::session::Session;
+use crate::memory::array::Array;
+use crate::memory::copy::sides::{ArrayPosition, Extent, Location, Side};
+use crate::memory::copy::{Return, copy};
+use crate::pointers::{Bytes, BytesOut};
+use crate::session::{Session, session};
 use crate::stream::target;
 
 /// A side of a copy.
 #[derive(Clone, Copy, Debug)]
 enum End {
-    Memory(Place),
+    Memory(Location),
     /// An array, and how many bytes from its start.
     Array(Array, u64),
 }
@@ -40,7 +41,7 @@ impl End {
         if !whole || bytes > row || offset > row - bytes {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(Side::run(Place::Array(ArrayPlace {
+        Ok(Side::run(Location::Array(ArrayPosition {
             number: array.number,
             level: array.level,
             x: offset,
@@ -58,10 +59,20 @@ fn run(
     ends: impl FnOnce(&Session) -> Result<(End, End), CUresult>,
 ) -> Outcome {
     let target = target(stream)?;
-    let (to, from) = ends(target.current.session)?;
+    let session = session()?;
+    let (to, from) = ends(session)?;
     let (to, from) = (to.side(bytes as u64)?, from.side(bytes as u64)?);
     // SAFETY: memory of the program that a side names is the program's for as many bytes as it says.
-    unsafe { copy(&target, to, from, Extent::run(bytes as u64), when) }
+    unsafe {
+        copy(
+            session.addresses,
+            &target,
+            to,
+            from,
+            Extent::run(bytes as u64),
+            when,
+        )
+    }
 }
 
 fn host_to_array(
@@ -73,7 +84,7 @@ fn host_to_array(
     when: Return,
 ) -> Outcome {
     run(stream, bytes, when, |session| {
-        let from = End::Memory(session.host_place(host.pointer())?);
+        let from = End::Memory(session.addresses.host_place(host.pointer())?);
         Ok((End::array(session, array, offset)?, from))
     })
 }
@@ -87,7 +98,7 @@ fn array_to_host(
     when: Return,
 ) -> Outcome {
     run(stream, bytes, when, |session| {
-        let to = End::Memory(session.host_place(host.pointer())?);
+        let to = End::Memory(session.addresses.host_place(host.pointer())?);
         Ok((to, End::array(session, array, offset)?))
     })
 }
@@ -173,7 +184,7 @@ pub(crate) fn cuMemcpyDtoA_v2(
     byte_count: usize,
 ) -> Outcome {
     run(CUstream::NULL, byte_count, Return::WhenDone, |session| {
-        let from = End::Memory(session.device_place(src_device)?);
+        let from = End::Memory(session.addresses.device_place(src_device)?);
         Ok((End::array(session, dst_array, dst_offset)?, from))
     })
 }
@@ -199,7 +210,7 @@ pub(crate) fn cuMemcpyAtoD_v2(
     byte_count: usize,
 ) -> Outcome {
     run(CUstream::NULL, byte_count, Return::WhenDone, |session| {
-        let to = End::Memory(session.device_place(dst_device)?);
+        let to = End::Memory(session.addresses.device_place(dst_device)?);
         Ok((to, End::array(session, src_array, src_offset)?))
     })
 }

@@ -1,18 +1,19 @@
 //! Batches: of boxes that are copied, and of managed ranges that are moved or whose contents are dropped.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::CONTEXT_SLOTS;
 use cuda_abi::types::{
     CUDA_MEMCPY3D_BATCH_OP, CUarray, CUdeviceptr, CUmemDecompressParams, CUmemLocation,
     CUmemcpy3DOperand, CUmemorytype, CUstream,
 };
+use protocol::operations::CONTEXT_SLOTS;
 
 use super::Outcome;
 use super::copy::{Corner, shaped};
 use super::managed::{cuMemPrefetchAsync_v2, managed};
-use crate::copy::{Extent, Return};
 use crate::handle::Kind;
-use crate::params::{List, Out};
+use crate::memory::copy::Return;
+use crate::memory::copy::sides::Extent;
+use crate::pointers::{List, Out};
 use crate::session::{Session, session};
 use crate::stream::{Target, target};
 
@@ -91,7 +92,7 @@ fn corner(operand: &CUmemcpy3DOperand, extent: [u64; 3], element: u64) -> Result
 }
 
 fn copy_box(target: &Target, copy: &CUDA_MEMCPY3D_BATCH_OP) -> Outcome {
-    let session = target.current.session;
+    let session = session()?;
     let known = (1..=LAST_ORDER).contains(&copy.srcAccessOrder) && copy.flags & !OVERLAP == 0;
     let extent = copy.extent.map(|side| side as u64);
     if !known || extent.contains(&0) {
@@ -173,15 +174,15 @@ fn spread(
 
 /// The ranges of a batch, each of which is managed memory.
 fn ranges(
-    target: &Target,
     dptrs: &List<CUdeviceptr>,
     sizes: &List<usize>,
     count: usize,
 ) -> Result<Vec<(CUdeviceptr, usize)>, CUresult> {
     let (dptrs, sizes) = (dptrs.get(count as u32)?, sizes.get(count as u32)?);
     let all: Vec<_> = dptrs.into_iter().zip(sizes).collect();
+    let session = session()?;
     for (dptr, size) in &all {
-        managed(target.current.session, *dptr, *size)?;
+        managed(session, *dptr, *size)?;
     }
     Ok(all)
 }
@@ -197,8 +198,8 @@ pub(crate) fn cuMemPrefetchBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Outcome {
-    let target = stream_of(stream, count, flags)?;
-    let all = ranges(&target, &dptrs, &sizes, count)?;
+    stream_of(stream, count, flags)?;
+    let all = ranges(&dptrs, &sizes, count)?;
     if num_prefetch_locs > count {
         return Err(WRONG);
     }
@@ -218,9 +219,9 @@ pub(crate) fn cuMemDiscardBatchAsync(
     flags: u64,
     stream: CUstream,
 ) -> Outcome {
-    let target = stream_of(stream, count, flags)?;
+    stream_of(stream, count, flags)?;
     // What was dropped may be read as it was: it is where the program reads it already.
-    ranges(&target, &dptrs, &sizes, count).map(drop)
+    ranges(&dptrs, &sizes, count).map(drop)
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]

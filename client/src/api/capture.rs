@@ -7,9 +7,10 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::graph::edges_from;
-use crate::graph::capture::{self, BESIDE, CAPTURED, Info};
-use crate::params::{List, Out};
+use crate::graph::capture::{self, CaptureInfo};
+use crate::pointers::{List, Out};
 use crate::session::session;
+use crate::stream::capture::{BESIDE, CAPTURED};
 use crate::stream::{self, Target};
 
 pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Outcome {
@@ -18,8 +19,7 @@ pub(crate) fn cuStreamBeginCapture(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> Outcome {
     let target = stream::target(stream)?;
-    let captures = &target.current.session.graphs.captures;
-    captures.begin(&target, mode, None)
+    session()?.captures.begin(&target, mode, None)
 }
 
 pub(crate) fn cuStreamBeginCaptureToGraph(
@@ -31,19 +31,19 @@ pub(crate) fn cuStreamBeginCaptureToGraph(
     mode: CUstreamCaptureMode,
 ) -> Outcome {
     let target = stream::target(stream)?;
-    let graphs = &target.current.session.graphs;
+    let graphs = &session()?.graphs;
     graphs.get(graph.bits())?;
-    let front = edges_from(&dependencies, &dependency_data, num_dependencies)?;
-    let nodes: Vec<u64> = front.iter().map(|(node, _)| *node).collect();
+    let frontier = edges_from(&dependencies, &dependency_data, num_dependencies)?;
+    let nodes: Vec<u64> = frontier.iter().map(|(node, _)| *node).collect();
     graphs.serials(graph.bits(), &nodes)?;
-    graphs
+    session()?
         .captures
-        .begin(&target, mode, Some((graph.bits(), front)))
+        .begin(&target, mode, Some((graph.bits(), frontier)))
 }
 
 pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> Outcome {
     let target = stream::target(stream)?;
-    let ended = target.current.session.graphs.captures.end(&target);
+    let ended = session()?.captures.end(&target);
     // Without a place for it the graph is lost, but the capture is over.
     graph.set_if(CUgraph::from_bits(*ended.as_ref().unwrap_or(&0)));
     ended?;
@@ -55,19 +55,19 @@ pub(crate) fn cuStreamEndCapture(stream: CUstream, graph: Out<CUgraph>) -> Outco
 /// # Errors
 /// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a legacy stream beside a captured one; unlike its use, the
 /// question breaks nothing.
-fn info(target: &Target) -> Result<Option<Info>, CUresult> {
-    let special = target.stream.special();
-    if special & BESIDE != 0 {
+fn info(target: &Target) -> Result<Option<CaptureInfo>, CUresult> {
+    let mode_bits = target.stream.mode_bits();
+    if mode_bits & BESIDE != 0 {
         return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
     }
-    if special & CAPTURED == 0 {
+    if mode_bits & CAPTURED == 0 {
         return Ok(None);
     }
-    let capture = target.stream.capture().clone();
+    let capture = capture::standing(target)?;
     Ok(capture.and_then(|capture| capture.info(target)))
 }
 
-fn status(info: Option<&Info>) -> CUstreamCaptureStatus {
+fn status(info: Option<&CaptureInfo>) -> CUstreamCaptureStatus {
     match info {
         None => CUstreamCaptureStatus::NONE,
         Some(info) if info.broken => CUstreamCaptureStatus::INVALIDATED,
@@ -144,13 +144,13 @@ pub(crate) fn cuStreamUpdateCaptureDependencies_v2(
     num_dependencies: usize,
     flags: u32,
 ) -> Outcome {
-    let front = edges_from(&dependencies, &dependency_data, num_dependencies)?;
+    let frontier = edges_from(&dependencies, &dependency_data, num_dependencies)?;
     let target = stream::target(stream)?;
     if flags > 1 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    match target.standing()? {
-        Some(capture) => capture.update(&target, front, flags == 1),
+    match capture::standing(&target)? {
+        Some(capture) => capture.update(&target, frontier, flags == 1),
         None => Err(CUresult::ERROR_ILLEGAL_STATE),
     }
 }

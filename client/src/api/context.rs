@@ -11,9 +11,9 @@ use cuda_abi::types::{
 
 use super::{Outcome, given};
 use crate::context::{self, API_VERSION, Current, current, current_as_it_is};
-use crate::host;
-use crate::params::{In, List, Out};
+use crate::pointers::{In, List, Out};
 use crate::session::session;
+use crate::stream::host_function;
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 
 /// Refuses flags that CUDA does not have.
@@ -27,14 +27,14 @@ fn check_flags(flags: u32) -> Outcome {
 }
 
 pub(crate) fn cuDevicePrimaryCtxRetain(ctx: Out<CUcontext>, device: CUdevice) -> Outcome {
-    let primary = session()?.primary(device)?;
+    let primary = session()?.contexts.primary(device)?;
     ctx.required()?;
     primary.retain()?;
     ctx.set(CUcontext::from_bits(primary.handle()))
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease(device: CUdevice) -> Outcome {
-    session()?.primary(device)?.release()
+    session()?.contexts.primary(device)?.release()
 }
 
 pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Outcome {
@@ -42,7 +42,7 @@ pub(crate) fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) -> Outcome {
 }
 
 pub(crate) fn cuDevicePrimaryCtxReset(device: CUdevice) -> Outcome {
-    session()?.primary(device)?.reset()
+    session()?.contexts.primary(device)?.reset()
 }
 
 pub(crate) fn cuDevicePrimaryCtxReset_v2(device: CUdevice) -> Outcome {
@@ -54,7 +54,7 @@ pub(crate) fn cuDevicePrimaryCtxGetState(
     flags: Out<u32>,
     active: Out<i32>,
 ) -> Outcome {
-    let primary = session()?.primary(device)?;
+    let primary = session()?.contexts.primary(device)?;
     flags.required()?;
     active.required()?;
     flags.set(primary.context.flags().load(Ordering::Relaxed))?;
@@ -62,7 +62,7 @@ pub(crate) fn cuDevicePrimaryCtxGetState(
 }
 
 pub(crate) fn cuDevicePrimaryCtxSetFlags(device: CUdevice, flags: u32) -> Outcome {
-    let primary = session()?.primary(device)?;
+    let primary = session()?.contexts.primary(device)?;
     check_flags(flags)?;
     primary.context.flags().store(flags, Ordering::Relaxed);
     Ok(())
@@ -80,7 +80,7 @@ fn create(ctx: Out<CUcontext>, multiprocessors: u32, flags: u32, device: CUdevic
     let session = session()?;
     ctx.required()?;
     check_flags(flags)?;
-    let made = session.create_context(device, flags, multiprocessors)?;
+    let made = session.contexts.create(device, flags, multiprocessors)?;
     let handle = made.handle();
     context::push(handle)?;
     ctx.set(CUcontext::from_bits(handle))
@@ -135,7 +135,7 @@ pub(crate) fn cuCtxCreate_v4(
 pub(crate) fn cuCtxDestroy(ctx: CUcontext) -> Outcome {
     let session = session()?;
     given(ctx.bits())?;
-    session.destroy_context(ctx.bits())
+    session.contexts.destroy(ctx.bits())
 }
 
 pub(crate) fn cuCtxDestroy_v2(ctx: CUcontext) -> Outcome {
@@ -154,9 +154,9 @@ pub(crate) fn cuCtxAttach(ctx: Out<CUcontext>, flags: u32) -> Outcome {
 
 pub(crate) fn cuCtxDetach(ctx: CUcontext) -> Outcome {
     let session = session()?;
-    let context = session.context(ctx.bits())?;
+    let context = session.contexts.get(ctx.bits())?;
     if context.detach()? {
-        return session.destroy_context(ctx.bits());
+        return session.contexts.destroy(ctx.bits());
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ pub(crate) fn cuCtxDetach(ctx: CUcontext) -> Outcome {
 pub(crate) fn cuCtxPushCurrent(ctx: CUcontext) -> Outcome {
     let session = session()?;
     given(ctx.bits())?;
-    session.context(ctx.bits())?;
+    session.contexts.get(ctx.bits())?;
     context::push(ctx.bits())
 }
 
@@ -183,19 +183,19 @@ pub(crate) fn cuCtxPopCurrent_v2(ctx: Out<CUcontext>) -> Outcome {
 }
 
 pub(crate) fn cuCtxSetCurrent(ctx: CUcontext) -> Outcome {
-    host::permitted()?;
+    host_function::permitted()?;
     let session = session()?;
     if ctx.is_null() {
         // Takes the top away, if there is one.
         return context::pop().map(drop).or(Ok(()));
     }
-    session.context(ctx.bits())?;
+    session.contexts.get(ctx.bits())?;
     context::replace(ctx.bits());
     Ok(())
 }
 
 pub(crate) fn cuCtxGetCurrent(ctx: Out<CUcontext>) -> Outcome {
-    host::permitted()?;
+    host_function::permitted()?;
     session()?;
     ctx.set(CUcontext::from_bits(context::top()))
 }
@@ -205,7 +205,7 @@ fn given_or_current(ctx: CUcontext) -> Result<Current, CUresult> {
     if ctx.is_null() {
         current_as_it_is()
     } else {
-        session()?.context(ctx.bits())
+        session()?.contexts.get(ctx.bits())
     }
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn cuCtxSynchronize_v2(ctx: CUcontext) -> Outcome {
         return cuCtxSynchronize();
     }
     let session = session()?;
-    let context = session.context(ctx.bits())?;
+    let context = session.contexts.get(ctx.bits())?;
     session.check_fault(context.slot())?;
     context.drain()
 }

@@ -5,16 +5,16 @@ use cuda_abi::types::{CUcontext, CUevent};
 
 use super::Outcome;
 use crate::context::{Current, usable};
-use crate::event::make_wait;
 use crate::session::session;
 use crate::stream::Target;
+use crate::stream::event::make_wait;
 
 /// Records an event behind all that a context's streams have been given until now.
 pub(super) fn record(current: &Current, event: CUevent) -> Outcome {
-    let session = current.session;
+    let session = session()?;
     let known = session.events.get(event)?;
-    session.graphs.captures.forbid_in(current.handle())?;
-    let gathering = current.gathering_stream()?;
+    session.captures.forbid_in(current.handle())?;
+    let gathering = session.streams.gathering(current)?;
     for (key, stream) in session.streams.of_context(current.handle()) {
         gathering.wait_for(key.index(), stream.posted())?;
     }
@@ -24,12 +24,12 @@ pub(super) fn record(current: &Current, event: CUevent) -> Outcome {
 /// Makes all that a context's streams are given from now on wait for an event, those too that are
 /// made later.
 pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
-    let session = current.session;
+    let session = session()?;
     let known = session.events.get(event)?;
     if known.shared().is_some() {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
-    session.graphs.captures.forbid_in(current.handle())?;
+    session.captures.forbid_in(current.handle())?;
     // Before the streams are gone through: one that is made meanwhile finds it.
     if let Some(place) = known.asked(false)? {
         current
@@ -38,6 +38,7 @@ pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
     }
     for (key, stream) in session.streams.of_context(current.handle()) {
         let target = Target {
+            streams: session.streams,
             current: *current,
             slot: key.index(),
             stream,
@@ -50,8 +51,8 @@ pub(super) fn wait(current: &Current, event: CUevent) -> Outcome {
 /// The context of a handle, ready for use.
 fn context(ctx: CUcontext) -> Result<Current, CUresult> {
     let session = session()?;
-    session.context(ctx.bits())?;
-    usable(session, ctx.bits())
+    session.contexts.get(ctx.bits())?;
+    usable(session.contexts, ctx.bits())
 }
 
 pub(crate) fn cuCtxRecordEvent(ctx: CUcontext, event: CUevent) -> Outcome {

@@ -7,10 +7,11 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::copy::{ArrayPlace, Extent, Place, Return, Side, copy};
 use crate::handle::Kind;
-use crate::params::{Bytes, BytesOut, In};
-use crate::session::Session;
+use crate::memory::copy::sides::{ArrayPosition, Extent, Location, Side};
+use crate::memory::copy::{Return, copy};
+use crate::pointers::{Bytes, BytesOut, In};
+use crate::session::{Session, session};
 use crate::stream::{Target, target};
 
 /// Copies a run of bytes between two places.
@@ -18,16 +19,18 @@ fn run(
     stream: CUstream,
     bytes: usize,
     when: Return,
-    places: impl FnOnce(&Session) -> Result<(Place, Place), CUresult>,
+    places: impl FnOnce(&Session) -> Result<(Location, Location), CUresult>,
 ) -> Outcome {
     let target = target(stream)?;
     if bytes == 0 {
         return Ok(());
     }
-    let (to, from) = places(target.current.session)?;
+    let session = session()?;
+    let (to, from) = places(session)?;
     // SAFETY: the program promises `bytes` bytes at its own addresses, during the call.
     unsafe {
         copy(
+            session.addresses,
             &target,
             Side::run(to),
             Side::run(from),
@@ -46,8 +49,8 @@ fn host_to_device(
 ) -> Outcome {
     run(stream, bytes, when, |session| {
         Ok((
-            session.device_place(dst)?,
-            session.host_place(src.pointer())?,
+            session.addresses.device_place(dst)?,
+            session.addresses.host_place(src.pointer())?,
         ))
     })
 }
@@ -61,8 +64,8 @@ fn device_to_host(
 ) -> Outcome {
     run(stream, bytes, when, |session| {
         Ok((
-            session.host_place(dst.pointer())?,
-            session.device_place(src)?,
+            session.addresses.host_place(dst.pointer())?,
+            session.addresses.device_place(src)?,
         ))
     })
 }
@@ -75,7 +78,10 @@ fn device_to_device(
     when: Return,
 ) -> Outcome {
     run(stream, bytes, when, |session| {
-        Ok((session.device_place(dst)?, session.device_place(src)?))
+        Ok((
+            session.addresses.device_place(dst)?,
+            session.addresses.device_place(src)?,
+        ))
     })
 }
 
@@ -87,7 +93,10 @@ fn whichever(
     when: Return,
 ) -> Outcome {
     run(stream, bytes, when, |session| {
-        Ok((session.any_place(dst)?, session.any_place(src)?))
+        Ok((
+            session.addresses.any_place(dst)?,
+            session.addresses.any_place(src)?,
+        ))
     })
 }
 
@@ -278,9 +287,11 @@ impl Corner {
             .ok_or(wrong)?;
         let device = || self.device.checked_add(offset).ok_or(wrong);
         let place = match self.kind {
-            CUmemorytype::HOST => session.host_place(self.host.wrapping_add(offset as usize))?,
-            CUmemorytype::DEVICE => session.device_place(device()?)?,
-            CUmemorytype::UNIFIED => session.any_place(device()?)?,
+            CUmemorytype::HOST => session
+                .addresses
+                .host_place(self.host.wrapping_add(offset as usize))?,
+            CUmemorytype::DEVICE => session.addresses.device_place(device()?)?,
+            CUmemorytype::UNIFIED => session.addresses.any_place(device()?)?,
             // Arrays are not built, so nobody has one.
             CUmemorytype::ARRAY => return Err(CUresult::ERROR_INVALID_VALUE),
             _ => return Err(wrong),
@@ -309,7 +320,7 @@ impl Corner {
         {
             return Err(wrong);
         }
-        Ok(Side::run(Place::Array(ArrayPlace {
+        Ok(Side::run(Location::Array(ArrayPosition {
             number: array.number,
             level: array.level,
             x,
@@ -329,12 +340,10 @@ pub(super) fn shaped(
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(());
     }
-    let (to, from) = (
-        to.side(target.current.session, &extent)?,
-        from.side(target.current.session, &extent)?,
-    );
+    let session = session()?;
+    let (to, from) = (to.side(session, &extent)?, from.side(session, &extent)?);
     // SAFETY: the program promises memory for the extent at its own addresses, during the call.
-    unsafe { copy(target, to, from, extent, when) }
+    unsafe { copy(session.addresses, target, to, from, extent, when) }
 }
 
 fn rectangle(params: In<CUDA_MEMCPY2D>, stream: CUstream, when: Return) -> Outcome {

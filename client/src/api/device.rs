@@ -1,15 +1,14 @@
 //! Devices: all from what the server told at the start.
 
-use std::ffi::c_char;
-
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CUdevice, CUdevice_attribute, CUdevprop, CUexecAffinityType, CUuuid, DEVICE_ATTRIBUTES,
 };
 
 use super::Outcome;
-use crate::params::{Out, Text, TextOut};
-use crate::session::{Device, session};
+use crate::pointers::{Address, Out, Text, TextOut};
+use crate::session::connection::Device;
+use crate::session::session;
 
 fn device(ordinal: CUdevice) -> Result<&'static Device, CUresult> {
     session()?.device(ordinal)
@@ -40,7 +39,7 @@ pub(crate) fn cuDeviceGetUuid_v2(uuid: Out<CUuuid>, ordinal: CUdevice) -> Outcom
 
 /// The adapter's number under Windows.
 pub(crate) fn cuDeviceGetLuid(
-    luid: *mut c_char,
+    luid: Address,
     _device_node_mask: Out<u32>,
     ordinal: CUdevice,
 ) -> Outcome {

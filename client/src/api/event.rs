@@ -3,22 +3,21 @@
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::EventShare;
 use cuda_abi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
     CU_EVENT_RECORD_EXTERNAL, CUevent, CUoutput_mode, CUstream,
 };
+use protocol::operations::EventShare;
 
 use super::Outcome;
 use super::stream::query;
 use crate::context::home as current;
-use crate::event::Event;
-use crate::graph::capture;
 use crate::graph::node::Payload;
 use crate::handle::{Key, Kind};
-use crate::params::{Out, Text};
+use crate::pointers::{Out, Text};
 use crate::session::session;
 use crate::stream;
+use crate::stream::event::Event;
 
 /// Between two looks at an event that other processes share.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
@@ -33,16 +32,10 @@ pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let slot = match shared {
-        true => Some(
-            current
-                .session
-                .call(&EventShare { reserved: 0 })?
-                .fields
-                .event,
-        ),
+        true => Some(session()?.call(&EventShare { reserved: 0 })?.fields.event),
         false => None,
     };
-    let key = current.session.events.create(&current, flags, slot)?;
+    let key = session()?.events.create(&current, flags, slot)?;
     event.set(CUevent::from_bits(key.handle(Kind::Event)))
 }
 
@@ -62,12 +55,12 @@ pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> Outcome {
 
 pub(crate) fn cuEventRecordWithFlags(event: CUevent, stream: CUstream, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
-    let events = &target.current.session.events;
+    let events = &session()?.events;
     let known = events.get(event)?;
     match flags {
         0 => events.record(known, &target),
         CU_EVENT_RECORD_EXTERNAL => match target.standing()? {
-            Some(capture) => capture.add(&target, Payload::Record(event.bits())),
+            Some(capture) => capture.add(target.slot, Payload::Record(event.bits()).into()),
             None => Err(CUresult::ERROR_ILLEGAL_STATE),
         },
         _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -85,7 +78,7 @@ pub(crate) fn cuEventQuery(event: CUevent) -> Outcome {
         };
     }
     let place = event.asked(true)?;
-    capture::may_be_unsafe()?;
+    stream::may_be_unsafe()?;
     match place {
         Some(place) => {
             session.check_open()?;
@@ -107,12 +100,12 @@ pub(crate) fn cuEventSynchronize(event: CUevent) -> Outcome {
         return Ok(());
     }
     let place = event.asked(true)?;
-    capture::may_be_unsafe()?;
+    stream::may_be_unsafe()?;
     match place {
         Some(place) => {
             session.wait(place.slot, place.sequence)?;
             session.pools.synchronized(session);
-            session.outcome(place.context)
+            session.contexts.outcome(place.context)
         }
         None => Ok(()),
     }

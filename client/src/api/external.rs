@@ -15,8 +15,8 @@ use super::virtual_memory::{
     cuMemAddressFree, cuMemAddressReserve, cuMemImportFromShareableHandle, cuMemMap, cuMemRelease,
     cuMemSetAccess, cuMemUnmap,
 };
-use crate::external::{Buffer, Imported};
-use crate::params::{In, List, Out};
+use crate::memory::external::{Buffer, Imported};
+use crate::pointers::{In, List, Out};
 use crate::session::{Session, session};
 
 /// CUexternalMemoryHandleType: an opaque descriptor; what Windows and NVIDIA's own interfaces have.
@@ -47,7 +47,7 @@ pub(crate) fn cuImportExternalMemory(
     // SAFETY: the pointer is to a local.
     let place = unsafe { Out::new(&raw mut physical) };
     let posix = CUmemAllocationHandleType::POSIX_FILE_DESCRIPTOR;
-    let os_handle = std::ptr::without_provenance_mut(number as usize);
+    let os_handle = std::ptr::without_provenance_mut::<()>(number as usize).into();
     let imported = cuMemImportFromShareableHandle(place, os_handle, posix);
     if imported == Err(WRONG) {
         crate::log::log!(

@@ -11,16 +11,16 @@ use cuda_abi::types::{
 use super::Outcome;
 use super::library::{name_of, param_info};
 use crate::context::current;
-use crate::params::Out;
+use crate::pointers::Out;
 use crate::session::session;
 
 pub(crate) fn cuFuncGetModule(module: Out<CUmodule>, function: CUfunction) -> Outcome {
     let session = session()?;
     module.required()?;
     super::given(function.bits())?;
-    let found = session.functions.get(function.bits())?;
+    let found = session.code.functions.get(function.bits())?;
     if found.is_kernel() {
-        let (_, found) = session.functions.in_context(function.bits(), &current()?)?;
+        let (_, found) = session.code.in_context(function.bits(), &current()?)?;
         return module.set(CUmodule::from_bits(found.owner()));
     }
     module.set(CUmodule::from_bits(found.owner()))
@@ -47,7 +47,7 @@ pub(crate) fn cuFuncGetAttribute(
     attribute: CUfunction_attribute,
     function: CUfunction,
 ) -> Outcome {
-    let function = session()?.functions.get(function.bits())?;
+    let function = session()?.code.functions.get(function.bits())?;
     value.required()?;
     value.set(function.attribute(attribute)?)
 }
@@ -59,12 +59,13 @@ pub(crate) fn cuFuncSetAttribute(
 ) -> Outcome {
     let session = session()?;
     session
+        .code
         .functions
-        .set(session, function.bits(), attribute, value)
+        .set(function.bits(), attribute, value)
 }
 
 pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: CUfunc_cache) -> Outcome {
-    session()?.functions.get(function.bits())?;
+    session()?.code.functions.get(function.bits())?;
     if config > CUfunc_cache::PREFER_EQUAL {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -72,7 +73,7 @@ pub(crate) fn cuFuncSetCacheConfig(function: CUfunction, config: CUfunc_cache) -
 }
 
 pub(crate) fn cuFuncSetSharedMemConfig(function: CUfunction, config: CUsharedconfig) -> Outcome {
-    session()?.functions.get(function.bits())?;
+    session()?.code.functions.get(function.bits())?;
     if config > CUsharedconfig::EIGHT_BYTE_BANK_SIZE {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -80,7 +81,7 @@ pub(crate) fn cuFuncSetSharedMemConfig(function: CUfunction, config: CUsharedcon
 }
 
 pub(crate) fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, function: CUfunction) -> Outcome {
-    session()?.functions.get(function.bits())?;
+    session()?.code.functions.get(function.bits())?;
     // A module is loaded whole.
     state.set(CUfunctionLoadingState::LOADED)
 }
@@ -88,7 +89,7 @@ pub(crate) fn cuFuncIsLoaded(state: Out<CUfunctionLoadingState>, function: CUfun
 pub(crate) fn cuFuncLoad(function: CUfunction) -> Outcome {
     let session = session()?;
     session
-        .functions
+        .code
         .in_context(function.bits(), &current()?)
         .map(drop)
 }

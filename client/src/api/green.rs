@@ -6,16 +6,16 @@
 //! client's part.
 
 use cuda_abi::CUresult;
-use cuda_abi::facts::{MULTIPROCESSOR_STEP, MULTIPROCESSORS_PARTED};
 use cuda_abi::types::{
     CU_STREAM_NON_BLOCKING, CUcontext, CUdevResource, CUdevResourceDesc, CUdevResourceType,
     CUdevice, CUdevice_attribute, CUevent, CUgreenCtx, CUstream,
 };
+use protocol::device_facts::{MULTIPROCESSOR_STEP, MULTIPROCESSORS_PARTED};
 
 use super::{Outcome, context_events};
 use crate::context::{Current, current_as_it_is, usable};
 use crate::handle::{Key, Kind};
-use crate::params::{In, List, ListOut, Out};
+use crate::pointers::{In, List, ListOut, Out};
 use crate::session::{Session, session};
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
 
@@ -165,7 +165,7 @@ fn resource_of(current: &Current, result: &Out<CUdevResource>, kind: CUdevResour
         return Err(NO_SUCH);
     }
     let device = current.context.device();
-    let whole = Part::whole(current.session, device)?;
+    let whole = Part::whole(session()?, device)?;
     let own = current
         .context
         .multiprocessors()
@@ -179,7 +179,7 @@ fn resource_of(current: &Current, result: &Out<CUdevResource>, kind: CUdevResour
             ..whole
         },
     };
-    result.set(part.resource(steps(current.session, device)?.0))
+    result.set(part.resource(steps(session()?, device)?.0))
 }
 
 pub(crate) fn cuCtxGetDevResource(
@@ -189,7 +189,7 @@ pub(crate) fn cuCtxGetDevResource(
 ) -> Outcome {
     let current = match ctx.is_null() {
         true => current_as_it_is()?,
-        false => session()?.context(ctx.bits())?,
+        false => session()?.contexts.get(ctx.bits())?,
     };
     resource_of(&current, &result, kind)
 }
@@ -293,22 +293,25 @@ pub(crate) fn cuGreenCtxCreate(
     if flags != DEFAULT_STREAM || of != device || count == 0 {
         return Err(WRONG);
     }
-    let made = session.create_green(device, first, count)?;
+    let made = session.contexts.create_green(device, first, count)?;
     ctx.set(CUgreenCtx::from_bits(made.green_handle()))
 }
 
 pub(crate) fn cuGreenCtxDestroy(ctx: CUgreenCtx) -> Outcome {
-    session()?.destroy_green(ctx.bits())
+    session()?.contexts.destroy_green(ctx.bits())
 }
 
 /// A green context, ready for use.
 fn green(ctx: CUgreenCtx) -> Result<Current, CUresult> {
     let session = session()?;
-    usable(session, session.green(ctx.bits())?.handle())
+    usable(
+        session.contexts,
+        session.contexts.green(ctx.bits())?.handle(),
+    )
 }
 
 pub(crate) fn cuCtxFromGreenCtx(context: Out<CUcontext>, ctx: CUgreenCtx) -> Outcome {
-    let current = session()?.green(ctx.bits())?;
+    let current = session()?.contexts.green(ctx.bits())?;
     context.set(CUcontext::from_bits(current.handle()))
 }
 
@@ -317,11 +320,11 @@ pub(crate) fn cuGreenCtxGetDevResource(
     result: Out<CUdevResource>,
     kind: CUdevResourceType,
 ) -> Outcome {
-    resource_of(&session()?.green(ctx.bits())?, &result, kind)
+    resource_of(&session()?.contexts.green(ctx.bits())?, &result, kind)
 }
 
 pub(crate) fn cuGreenCtxGetId(green_ctx: CUgreenCtx, green_ctx_id: Out<u64>) -> Outcome {
-    green_ctx_id.set(session()?.green(green_ctx.bits())?.id())
+    green_ctx_id.set(session()?.contexts.green(green_ctx.bits())?.id())
 }
 
 pub(crate) fn cuGreenCtxRecordEvent(ctx: CUgreenCtx, event: CUevent) -> Outcome {
@@ -345,7 +348,7 @@ pub(crate) fn cuGreenCtxStreamCreate(
         return Err(WRONG);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-    let key = current.session.streams.create(&current, flags, priority)?;
+    let key = session()?.streams.create(&current, flags, priority)?;
     stream.set(CUstream::from_bits(key.handle(Kind::Stream)))
 }
 

@@ -10,10 +10,10 @@ use cuda_abi::proc_address::{Answer, DRIVER_VERSION, lookup};
 use cuda_abi::types::{CUdriverProcAddressQueryResult, CUuuid};
 
 use super::Outcome;
-use crate::attach;
 use crate::export_tables;
 use crate::exports::address;
-use crate::params::{In, Out, Text};
+use crate::pointers::{In, Out, Text};
+use crate::session::attach;
 
 pub(crate) fn cuInit(flags: u32) -> Outcome {
     if flags != 0 {

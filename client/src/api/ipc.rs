@@ -1,19 +1,19 @@
 //! Memory and events shared between processes of one user under one server.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
-    EventOpen, Expose, ExposeReply, Exposed, MemClose, MemImport, MemImportReply,
-};
 use cuda_abi::types::{
     CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
     CUdeviceptr, CUevent, CUipcEventHandle, CUipcMemHandle,
+};
+use protocol::operations::{
+    EventOpen, Expose, ExposeReply, Exposed, MemClose, MemImport, MemImportReply,
 };
 
 use super::Outcome;
 use crate::context::{Current, home as current};
 use crate::handle::Kind;
-use crate::memory::{Origin, Range};
-use crate::params::Out;
+use crate::memory::ranges::{Origin, Range};
+use crate::pointers::Out;
 use crate::session::{Session, session};
 
 /// What a handle begins with; the token follows.
@@ -46,7 +46,8 @@ pub(super) fn token_in(kind: [u8; 8], bytes: &[u8; 64]) -> Result<[u64; 4], CUre
 }
 
 pub(crate) fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
-    let session = current()?.session;
+    current()?;
+    let session = session()?;
     handle.required()?;
     // What cuMemAlloc and its kin gave; memory of pools has other ways.
     let range = session
@@ -90,9 +91,9 @@ pub(crate) fn cuIpcOpenMemHandle_v2(
 
 /// Opens another process's block, for a pool of this one or for none, and gives its address.
 pub(super) fn open(current: &Current, token: [u64; 4], pool: u64) -> Result<u64, CUresult> {
-    let session = current.session;
+    let session = session()?;
     // Held over the call: two threads that open the same memory get it once.
-    let mut imports = session.imports();
+    let mut imports = session.addresses.imports();
     let MemImportReply {
         address,
         bytes,
@@ -115,7 +116,7 @@ pub(super) fn open(current: &Current, token: [u64; 4], pool: u64) -> Result<u64,
         session.post(&MemClose { address })?;
         return Err(CUresult::ERROR_MAP_FAILED);
     }
-    session.add_import(&mut imports, address);
+    session.addresses.add_import(&mut imports, address);
     Ok(address)
 }
 
@@ -141,7 +142,7 @@ pub(super) fn close_of_pool(session: &Session, dptr: u64) -> Option<Outcome> {
 
 /// Gives up a share in another process's block.
 fn close(session: &Session, dptr: u64) -> Outcome {
-    let mut imports = session.imports();
+    let mut imports = session.addresses.imports();
     let shares = imports
         .get_mut(&dptr)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -177,10 +178,10 @@ pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle
     let current = current()?;
     event.required()?;
     let token = token_in(EVENT, &handle.reserved).map_err(|_| CUresult::ERROR_MAP_FAILED)?;
-    let opened = current.session.call(&EventOpen { token })?;
+    let opened = session()?.call(&EventOpen { token })?;
     let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     let shared = Some(opened.fields.event);
-    let key = current.session.events.create(&current, flags, shared)?;
+    let key = session()?.events.create(&current, flags, shared)?;
     event.set(CUevent::from_bits(key.handle(Kind::Event)))
 }
 

@@ -1,13 +1,15 @@
 //! Launches.
-
-use std::ffi::c_void;
+//!
+//! The first stop of a launch behind the exported shell: what CUDA's variants of it have of their own, and then
+//! `code::launch`. Knows no stream's lock and no ring.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
 
 use super::Outcome;
-use crate::launch::{Params, Shape, launch};
-use crate::params::In;
+use crate::code::launch::{Params, Shape, launch};
+use crate::pointers::{In, ParameterList};
+use crate::session::session;
 
 /// More attributes than there are kinds of them.
 const MOST_ATTRIBUTES: u32 = 64;
@@ -23,8 +25,8 @@ pub(crate) fn cuLaunchKernel(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     stream: CUstream,
-    kernel_params: *mut *mut c_void,
-    extra: *mut *mut c_void,
+    kernel_params: ParameterList,
+    extra: ParameterList,
 ) -> Outcome {
     let shape = Shape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
@@ -33,18 +35,18 @@ pub(crate) fn cuLaunchKernel(
         cooperative: false,
     };
     let params = Params {
-        each: kernel_params,
-        extra,
+        each: kernel_params.pointer(),
+        extra: extra.pointer(),
     };
     // SAFETY: the program promises parameters as the kernel has them.
-    unsafe { launch(function.bits(), stream, shape, params, &[]) }
+    unsafe { launch(session()?.code, function.bits(), stream, shape, params, &[]) }
 }
 
 pub(crate) fn cuLaunchKernelEx(
     config: In<CUlaunchConfig>,
     function: CUfunction,
-    kernel_params: *mut *mut c_void,
-    extra: *mut *mut c_void,
+    kernel_params: ParameterList,
+    extra: ParameterList,
 ) -> Outcome {
     let config = config.get()?;
     let shape = Shape {
@@ -53,23 +55,42 @@ pub(crate) fn cuLaunchKernelEx(
         shared: config.sharedMemBytes,
         cooperative: false,
     };
-    let attributes = attributes(&config)?;
+    // SAFETY: the program's configuration, whose list is as long as it says.
+    let attributes = unsafe { attributes(&config)? };
     let params = Params {
-        each: kernel_params,
-        extra,
+        each: kernel_params.pointer(),
+        extra: extra.pointer(),
     };
     // SAFETY: the program promises parameters as the kernel has them.
-    unsafe { launch(function.bits(), config.hStream, shape, params, &attributes) }
+    unsafe {
+        launch(
+            session()?.code,
+            function.bits(),
+            config.hStream,
+            shape,
+            params,
+            &attributes,
+        )
+    }
 }
 
-pub(super) fn attributes(config: &CUlaunchConfig) -> Result<Vec<CUlaunchAttribute>, CUresult> {
+/// The attributes of a launch's configuration.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for NULL where there are to be any, and for more than there are.
+///
+/// # Safety
+/// The configuration's list is NULL or holds as many attributes as it says.
+pub(super) unsafe fn attributes(
+    config: &CUlaunchConfig,
+) -> Result<Vec<CUlaunchAttribute>, CUresult> {
     if config.numAttrs == 0 {
         return Ok(Vec::new());
     }
     if config.attrs.is_null() || config.numAttrs > MOST_ATTRIBUTES {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // SAFETY: the program promises as many attributes there as it says.
+    // SAFETY: not NULL, so the list has as many attributes as the caller vouches for.
     Ok((0..config.numAttrs as usize)
         .map(|at| unsafe { config.attrs.add(at).read_unaligned() })
         .collect())
@@ -86,7 +107,7 @@ pub(crate) fn cuLaunchCooperativeKernel(
     block_dim_z: u32,
     shared_mem_bytes: u32,
     stream: CUstream,
-    kernel_params: *mut *mut c_void,
+    kernel_params: ParameterList,
 ) -> Outcome {
     let shape = Shape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
@@ -95,9 +116,9 @@ pub(crate) fn cuLaunchCooperativeKernel(
         cooperative: true,
     };
     let params = Params {
-        each: kernel_params,
+        each: kernel_params.pointer(),
         extra: std::ptr::null_mut(),
     };
     // SAFETY: the program promises parameters as the kernel has them.
-    unsafe { launch(function.bits(), stream, shape, params, &[]) }
+    unsafe { launch(session()?.code, function.bits(), stream, shape, params, &[]) }
 }

@@ -11,12 +11,12 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use super::module::{c_name, image_at, image_of_file};
+use crate::code::function::Function;
+use crate::code::image::Image;
+use crate::code::image::jit::Jit;
 use crate::context::{self, home as current, usable};
-use crate::function::Function;
 use crate::handle::Kind;
-use crate::image::Image;
-use crate::image::jit::Jit;
-use crate::params::{List, ListOut, Out, Text};
+use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
 
 fn load(
@@ -31,13 +31,13 @@ fn load(
     // it says, during the call.
     let mut jit = unsafe { Jit::read(count, options.pointer(), values.pointer())? };
     let image = image(session, &mut jit)?;
-    library.set(CUlibrary::from_bits(session.libraries.load(image)?))
+    library.set(CUlibrary::from_bits(session.code.libraries.load(image)?))
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]
 pub(crate) fn cuLibraryLoadData(
     library: Out<CUlibrary>,
-    code: *const c_void,
+    code: ImageStart,
     jit_options: List<CUjit_option>,
     jit_options_values: List<*mut c_void>,
     num_jit_options: u32,
@@ -74,23 +74,29 @@ pub(crate) fn cuLibraryLoadFromFile(
 
 pub(crate) fn cuLibraryUnload(library: CUlibrary) -> Outcome {
     let session = session()?;
-    session.libraries.unload(session, library.bits())
+    session.code.libraries.unload(
+        &session.code.modules,
+        &session.code.functions,
+        library.bits(),
+    )
 }
 
 pub(crate) fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name: Text) -> Outcome {
     let session = session()?;
     kernel.required()?;
     let name = name.get()?;
-    let library = session.libraries.get(library.bits())?;
-    let key = library.kernel(session, library.image.kernel(name)?)?;
+    let library = session.code.libraries.get(library.bits())?;
+    let key = library.kernel(&session.code.functions, library.image.kernel(name)?)?;
     kernel.set(CUkernel::from_bits(key.handle(Kind::Function)))
 }
 
 pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> Outcome {
     let session = session()?;
     module.required()?;
-    let library = session.libraries.get(library.bits())?;
-    module.set(CUmodule::from_bits(library.module_in(&current()?)?))
+    let library = session.code.libraries.get(library.bits())?;
+    module.set(CUmodule::from_bits(
+        library.module_in(&session.code.modules, &current()?)?,
+    ))
 }
 
 pub(crate) fn cuLibraryGetGlobal(
@@ -100,11 +106,11 @@ pub(crate) fn cuLibraryGetGlobal(
     name: Text,
 ) -> Outcome {
     let session = session()?;
-    let library = session.libraries.get(library.bits())?;
+    let library = session.code.libraries.get(library.bits())?;
     let name = name.get()?;
     library.image.variable(name)?;
-    let module = library.module_in(&current()?)?;
-    let (address, size) = session.modules.get(module)?.variable(name)?;
+    let module = library.module_in(&session.code.modules, &current()?)?;
+    let (address, size) = session.code.modules.get(module)?.variable(name)?;
     dptr.set_if(address);
     bytes.set_if(size as usize);
     Ok(())
@@ -117,16 +123,17 @@ pub(crate) fn cuLibraryGetManaged(
     name: Text,
 ) -> Outcome {
     let session = session()?;
-    let library = session.libraries.get(library.bits())?;
+    let library = session.code.libraries.get(library.bits())?;
     let name = name.get()?;
     library.image.variable(name)?;
     // Runtime 13 asks before any context is current.
     let current = match context::top() {
-        0 => usable(session, session.primary(0)?.handle())?,
+        0 => usable(session.contexts, session.contexts.primary(0)?.handle())?,
         _ => current()?,
     };
-    let module = library.module_in(&current)?;
+    let module = library.module_in(&session.code.modules, &current)?;
     let (address, size) = session
+        .code
         .modules
         .get(module)?
         .managed_variable(session, name)?;
@@ -142,13 +149,13 @@ pub(crate) fn cuLibraryGetUnifiedFunction(
 ) -> Outcome {
     fptr.required()?;
     symbol.get()?;
-    session()?.libraries.get(library.bits())?;
+    session()?.code.libraries.get(library.bits())?;
     // No device here can call what the processor can; NVIDIA's driver gives this code for a kernel.
     Err(CUresult::ERROR_INVALID_VALUE)
 }
 
 pub(crate) fn cuLibraryGetKernelCount(count: Out<u32>, library: CUlibrary) -> Outcome {
-    let library = session()?.libraries.get(library.bits())?;
+    let library = session()?.code.libraries.get(library.bits())?;
     count.set(library.image.descriptor.kernels.len() as u32)
 }
 
@@ -158,12 +165,14 @@ pub(crate) fn cuLibraryEnumerateKernels(
     library: CUlibrary,
 ) -> Outcome {
     let session = session()?;
-    let library = session.libraries.get(library.bits())?;
+    let library = session.code.libraries.get(library.bits())?;
     let count = num_kernels.min(library.image.descriptor.kernels.len() as u32);
     let handles: Vec<CUkernel> = (0..count)
         .map(|index| {
             Ok(CUkernel::from_bits(
-                library.kernel(session, index)?.handle(Kind::Function),
+                library
+                    .kernel(&session.code.functions, index)?
+                    .handle(Kind::Function),
             ))
         })
         .collect::<Result<_, CUresult>>()?;
@@ -172,13 +181,13 @@ pub(crate) fn cuLibraryEnumerateKernels(
 
 /// The kernel of a handle.
 fn kernel(session: &'static Session, handle: CUkernel) -> Result<&'static Function, CUresult> {
-    session.functions.get(handle.bits())
+    session.code.functions.get(handle.bits())
 }
 
 pub(crate) fn cuKernelGetFunction(function: Out<CUfunction>, kernel: CUkernel) -> Outcome {
     let session = session()?;
     function.required()?;
-    let (handle, _) = session.functions.in_context(kernel.bits(), &current()?)?;
+    let (handle, _) = session.code.in_context(kernel.bits(), &current()?)?;
     function.set(CUfunction::from_bits(handle))
 }
 
@@ -199,25 +208,12 @@ pub(crate) fn cuKernelGetName(name: Out<*const c_char>, handle: CUkernel) -> Out
 
 /// The name of a function or kernel.
 pub(super) fn name_of(session: &'static Session, handle: u64) -> Result<*const c_char, CUresult> {
-    let function = session.functions.get(handle)?;
+    let function = session.code.functions.get(handle)?;
     let index = function.index();
     if function.is_kernel() {
-        c_name(&session.libraries.get(function.owner())?.image, index)
+        c_name(&session.code.libraries.get(function.owner())?.image, index)
     } else {
-        c_name(&session.modules.get(function.owner())?.image, index)
-    }
-}
-
-/// The name of a function or kernel that is there.
-pub(crate) fn kernel_name(session: &'static Session, handle: u64) -> Option<String> {
-    let function = session.functions.get(handle).ok()?;
-    let name = |image: &Image| {
-        let name = image.name(function.index()).ok()?;
-        Some(name.to_string_lossy().into_owned())
-    };
-    match function.is_kernel() {
-        true => name(&session.libraries.get(function.owner()).ok()?.image),
-        false => name(&session.modules.get(function.owner()).ok()?.image),
+        c_name(&session.code.modules.get(function.owner())?.image, index)
     }
 }
 
@@ -228,7 +224,7 @@ pub(super) fn param_info(
     offset: &Out<usize>,
     size: &Out<usize>,
 ) -> Outcome {
-    let function = session()?.functions.get(handle)?;
+    let function = session()?.code.functions.get(handle)?;
     offset.required()?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let (at, bytes) = layout
@@ -270,9 +266,7 @@ pub(crate) fn cuKernelSetAttribute(
 ) -> Outcome {
     let session = session()?;
     session.device(device)?;
-    session
-        .functions
-        .set(session, handle.bits(), attribute, value)
+    session.code.functions.set(handle.bits(), attribute, value)
 }
 
 pub(crate) fn cuKernelSetCacheConfig(

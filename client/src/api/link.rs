@@ -7,10 +7,10 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState};
 
 use super::Outcome;
+use crate::code::image::find::{Found, find, is_wrapper};
+use crate::code::image::jit::Jit;
 use crate::context::current;
-use crate::image::find::{Found, find, is_wrapper};
-use crate::image::jit::Jit;
-use crate::params::{Bytes, List, Out, Text};
+use crate::pointers::{Bytes, List, Out, Text};
 use crate::session::session;
 
 pub(crate) fn cuLinkCreate(
@@ -28,12 +28,12 @@ pub(crate) fn cuLinkCreate_v2(
     option_values: List<*mut c_void>,
     state_out: Out<CUlinkState>,
 ) -> Outcome {
-    let current = current()?;
+    current()?;
     state_out.required()?;
     // SAFETY: the program promises `num_options` entries in both, writable values, and buffers as large
     // as it says, until it destroys the link.
     let jit = unsafe { Jit::read(num_options, options.pointer(), option_values.pointer())? };
-    let link = current.session.links.create(jit);
+    let link = session()?.code.links.create(jit);
     state_out.set(CUlinkState::from_bits(link))
 }
 
@@ -93,11 +93,17 @@ pub(crate) fn cuLinkAddData_v2(
         // SAFETY: it is a wrapper of the program's, which leads to a whole fatbin.
         let found = unsafe { find(start)? };
         let Found { start, bytes, .. } = found;
-        // SAFETY: as above.
+        // SAFETY: `find` saw a whole fatbin of `bytes` bytes there, which the program keeps during the call.
         let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
-        return session.links.add(session, state.bits(), kind, name, bytes);
+        return session
+            .code
+            .links
+            .add(session, state.bits(), kind, name, bytes);
     }
-    session.links.add(session, state.bits(), kind, name, bytes)
+    session
+        .code
+        .links
+        .add(session, state.bits(), kind, name, bytes)
 }
 
 pub(crate) fn cuLinkAddFile(
@@ -124,7 +130,7 @@ pub(crate) fn cuLinkAddFile_v2(
     let path = path.get()?;
     let content =
         std::fs::read(OsStr::from_bytes(path)).map_err(|_| CUresult::ERROR_FILE_NOT_FOUND)?;
-    let links = &session.links;
+    let links = &session.code.links;
     links.add(session, state.bits(), kind, path, &content)
 }
 
@@ -135,11 +141,11 @@ pub(crate) fn cuLinkComplete(
 ) -> Outcome {
     let session = session()?;
     cubin_out.required()?;
-    let (image, bytes) = session.links.complete(session, state.bits())?;
+    let (image, bytes) = session.code.links.complete(session, state.bits())?;
     size_out.set_if(bytes);
     cubin_out.set(image.cast_mut().cast())
 }
 
 pub(crate) fn cuLinkDestroy(state: CUlinkState) -> Outcome {
-    session()?.links.destroy(state.bits())
+    session()?.code.links.destroy(state.bits())
 }

@@ -4,7 +4,6 @@
 use std::ffi::c_void;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::ManagedAlloc;
 use cuda_abi::types::{
     CU_DEVICE_CPU, CU_DEVICE_INVALID, CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST,
     CU_MEM_ATTACH_SINGLE, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST,
@@ -12,14 +11,15 @@ use cuda_abi::types::{
     CU_MEM_LOCATION_TYPE_NONE, CUdevice, CUdeviceptr, CUmem_advise, CUmem_range_attribute,
     CUmemLocation, CUstream,
 };
+use protocol::operations::ManagedAlloc;
 
 use super::Outcome;
 use super::memory::note;
 use crate::context::{current_as_it_is, home as current};
-use crate::managed::{Advised, NOWHERE};
-use crate::memory::{Origin, Range};
-use crate::params::{BytesOut, List, Out};
-use crate::session::Session;
+use crate::memory::managed_advice::{Advised, NOWHERE};
+use crate::memory::ranges::{Origin, Range};
+use crate::pointers::{BytesOut, List, Out};
+use crate::session::{Session, session};
 use crate::stream::target;
 
 /// More attributes than there are.
@@ -33,16 +33,16 @@ pub(crate) fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, byte_count: usize, flags
     }
     let bytes = byte_count as u64;
     let ask = || {
-        current.session.call(&ManagedAlloc {
+        session()?.call(&ManagedAlloc {
             context: current.slot(),
             bytes,
         })
     };
-    let reply = current.session.with_caches_trimmed(ask)?;
+    let reply = session()?.pools.with_caches_trimmed(ask)?;
     let base = reply.fields.address;
-    current.session.check_in_host_window(base, bytes)?;
+    session()?.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Managed, base, bytes);
-    note(&current, Range { flags, ..range })?;
+    note(Range { flags, ..range })?;
     dptr.set(base)
 }
 
@@ -96,7 +96,8 @@ pub(crate) fn cuMemPrefetchAsync_v2(
     flags: u32,
     stream: CUstream,
 ) -> Outcome {
-    let session = target(stream)?.current.session;
+    target(stream)?;
+    let session = session()?;
     managed(session, dev_ptr, count)?;
     device_of(session, location)?;
     if flags != 0 {
@@ -129,7 +130,8 @@ pub(crate) fn cuMemAdvise_v2(
     advice: CUmem_advise,
     location: CUmemLocation,
 ) -> Outcome {
-    let session = current_as_it_is()?.session;
+    current_as_it_is()?;
+    let session = session()?;
     managed(session, dev_ptr, count)?;
     let change = |change: &dyn Fn(&mut Advised)| {
         session.advice.change(dev_ptr, count as u64, change);
@@ -215,12 +217,15 @@ fn attribute(
 }
 
 /// Writes an attribute's value where the program wants it.
-fn write(data: *mut u8, values: &[i32]) -> Outcome {
+///
+/// # Safety
+/// `data` is NULL or has room for the values.
+unsafe fn write(data: *mut u8, values: &[i32]) -> Outcome {
     if data.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     for (at, value) in values.iter().enumerate() {
-        // SAFETY: the program promises room for as many bytes as it said, which `attribute` kept to.
+        // SAFETY: not NULL, so there is room for the values, as the caller vouches.
         unsafe { data.cast::<i32>().add(at).write_unaligned(*value) };
     }
     Ok(())
@@ -233,13 +238,13 @@ pub(crate) fn cuMemRangeGetAttribute(
     dev_ptr: CUdeviceptr,
     count: usize,
 ) -> Outcome {
-    let session = current_as_it_is()?.session;
+    current_as_it_is()?;
+    let session = session()?;
     managed(session, dev_ptr, count)?;
     let parts = session.advice.of(dev_ptr, count as u64);
-    write(
-        data.pointer(),
-        &attribute(&parts, range_attribute, data_size)?,
-    )
+    let values = attribute(&parts, range_attribute, data_size)?;
+    // SAFETY: the program has room for `data_size` bytes there, and the values are as many.
+    unsafe { write(data.pointer(), &values) }
 }
 
 pub(crate) fn cuMemRangeGetAttributes(
@@ -250,7 +255,8 @@ pub(crate) fn cuMemRangeGetAttributes(
     dev_ptr: CUdeviceptr,
     count: usize,
 ) -> Outcome {
-    let session = current_as_it_is()?.session;
+    current_as_it_is()?;
+    let session = session()?;
     managed(session, dev_ptr, count)?;
     if num_attributes == 0 || num_attributes > MOST {
         return Err(CUresult::ERROR_INVALID_VALUE);
@@ -260,7 +266,9 @@ pub(crate) fn cuMemRangeGetAttributes(
     let sizes = data_sizes.get(number)?;
     let wanted = attributes.get(number)?;
     for ((data, size), wanted) in data.get(number)?.into_iter().zip(sizes).zip(wanted) {
-        write(data.cast(), &attribute(&parts, wanted, size)?)?;
+        let values = attribute(&parts, wanted, size)?;
+        // SAFETY: the program has room there for the bytes that it gives beside it, and the values are as many.
+        unsafe { write(data.cast(), &values)? };
     }
     Ok(())
 }
@@ -271,8 +279,8 @@ pub(crate) fn cuStreamAttachMemAsync(
     length: usize,
     flags: u32,
 ) -> Outcome {
-    let target = target(stream)?;
-    let session = target.current.session;
+    target(stream)?;
+    let session = session()?;
     let range = session.ranges.find(dptr).filter(Range::is_managed);
     let range = range.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     // All of an allocation, by its start; 0 says all.

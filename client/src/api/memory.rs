@@ -3,17 +3,17 @@
 use std::ffi::c_void;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{HostAlloc, HostFree, MemFree, MemInfo};
 use cuda_abi::types::{
     CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_WRITECOMBINED,
     CUdeviceptr, CUdeviceptr_v1,
 };
+use protocol::operations::{HostAlloc, HostFree, MemFree, MemInfo};
 
 use super::{Outcome, narrow};
-use crate::context::{Current, current_as_it_is, home as current};
-use crate::memory::{Origin, Range};
-use crate::pages;
-use crate::params::Out;
+use crate::context::{current_as_it_is, home as current};
+use crate::memory::ranges::{Origin, Range};
+use crate::os::prefault;
+use crate::pointers::{Address, Out};
 use crate::session::session;
 
 /// Rows of pitched memory begin at multiples of this many bytes.
@@ -22,7 +22,7 @@ const PITCH: usize = 512;
 fn info() -> Result<(u64, u64), CUresult> {
     let current = current()?;
     let device = current.device()?.number;
-    let reply = current.session.call(&MemInfo { device })?;
+    let reply = session()?.call(&MemInfo { device })?;
     Ok((reply.fields.free, reply.fields.total))
 }
 
@@ -42,8 +42,8 @@ pub(crate) fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
 }
 
 /// Notes memory that the server gave; what overlaps memory that is in use cannot be.
-pub(super) fn note(current: &Current, range: Range) -> Outcome {
-    if current.session.ranges.insert(range) {
+pub(super) fn note(range: Range) -> Outcome {
+    if session()?.ranges.insert(range) {
         return Ok(());
     }
     crate::log::log!(
@@ -59,11 +59,8 @@ fn allocate(bytes: u64) -> Result<CUdeviceptr, CUresult> {
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let address = current.session.take_memory(&current, bytes)?;
-    note(
-        &current,
-        Range::new(&current, Origin::Device, address, bytes),
-    )?;
+    let address = session()?.pools.take_memory(&current, bytes)?;
+    note(Range::new(&current, Origin::Device, address, bytes))?;
     Ok(address)
 }
 
@@ -123,14 +120,15 @@ pub(crate) fn cuMemFree(dptr: CUdeviceptr_v1) -> Outcome {
 
 pub(crate) fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
     // A thread without a context may free; one whose context is dead learns of it.
-    let session = match current() {
-        Err(CUresult::ERROR_INVALID_CONTEXT) => session()?,
-        current => current?.session,
-    };
+    match current() {
+        Err(CUresult::ERROR_INVALID_CONTEXT) => {}
+        current => drop(current?),
+    }
+    let session = session()?;
     if dptr == 0 {
         return Ok(()); // The usual way to have a context made.
     }
-    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+    if let Some(freed) = session.graphs.memories.free(dptr) {
         return freed;
     }
     if let Some(closed) = super::ipc::close_of_pool(session, dptr) {
@@ -175,12 +173,9 @@ pub(crate) fn cuMemGetAddressRange_v2(
 }
 
 fn device_range(address: u64) -> Result<Range, CUresult> {
-    let current = current()?;
-    current
-        .session
-        .ranges
-        .find(address)
-        .ok_or(CUresult::ERROR_NOT_FOUND)
+    current()?;
+    let range = session()?.ranges.find(address);
+    range.ok_or(CUresult::ERROR_NOT_FOUND)
 }
 
 pub(crate) fn cuMemAllocHost(pointer: Out<*mut c_void>, byte_count: u32) -> Outcome {
@@ -202,7 +197,7 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     if byte_count == 0 {
         return pointer.set(std::ptr::null_mut());
     }
-    let session = current.session;
+    let session = session()?;
     let bytes = byte_count as u64;
     let reply = session.call(&HostAlloc {
         context: current.slot(),
@@ -212,17 +207,17 @@ pub(crate) fn cuMemHostAlloc(pointer: Out<*mut c_void>, byte_count: usize, flags
     let base = reply.fields.address;
     session.check_in_host_window(base, bytes)?;
     let range = Range::new(&current, Origin::Host, base, bytes);
-    note(&current, Range { flags, ..range })?;
-    pages::make_present_if_there(&(base..base + bytes));
+    note(Range { flags, ..range })?;
+    prefault::make_present_if_there(&(base..base + bytes));
     pointer.set(std::ptr::with_exposed_provenance_mut(base as usize))
 }
 
-pub(crate) fn cuMemFreeHost(pointer: *mut c_void) -> Outcome {
+pub(crate) fn cuMemFreeHost(pointer: Address) -> Outcome {
     let session = session()?;
     if pointer.is_null() {
         return Ok(());
     }
-    let address = pointer.addr() as u64;
+    let address = pointer.bits();
     session
         .ranges
         .remove(address, |range| range.origin == Origin::Host)
@@ -231,18 +226,18 @@ pub(crate) fn cuMemFreeHost(pointer: *mut c_void) -> Outcome {
 }
 
 /// The range of page-locked memory in which a pointer lies.
-fn host_range(pointer: *mut c_void) -> Result<Range, CUresult> {
+fn host_range(pointer: Address) -> Result<Range, CUresult> {
     let session = session()?;
     session
         .ranges
-        .find(pointer.addr() as u64)
+        .find(pointer.bits())
         .filter(|range| matches!(range.origin, Origin::Host | Origin::Registered))
         .ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 pub(crate) fn cuMemHostGetDevicePointer(
     dptr: Out<CUdeviceptr_v1>,
-    pointer: *mut c_void,
+    pointer: Address,
     flags: u32,
 ) -> Outcome {
     dptr.required()?;
@@ -251,27 +246,28 @@ pub(crate) fn cuMemHostGetDevicePointer(
 
 pub(crate) fn cuMemHostGetDevicePointer_v2(
     dptr: Out<CUdeviceptr>,
-    pointer: *mut c_void,
+    pointer: Address,
     flags: u32,
 ) -> Outcome {
     dptr.required()?;
     dptr.set(host_pointer(pointer, flags)?)
 }
 
-fn host_pointer(pointer: *mut c_void, flags: u32) -> Result<u64, CUresult> {
+fn host_pointer(pointer: Address, flags: u32) -> Result<u64, CUresult> {
     let range = host_range(pointer)?;
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     // What was allocated has the same address for the program and for every device.
-    let address = pointer.addr() as u64;
-    Ok(match current_as_it_is()?.session.host.contains(&address) {
+    let address = pointer.bits();
+    let current = current_as_it_is()?;
+    Ok(match current.connection().host.contains(&address) {
         true => address,
         false => range.across(address),
     })
 }
 
-pub(crate) fn cuMemHostGetFlags(flags: Out<u32>, pointer: *mut c_void) -> Outcome {
+pub(crate) fn cuMemHostGetFlags(flags: Out<u32>, pointer: Address) -> Outcome {
     let range = host_range(pointer)?;
     // Under unified addressing all of it is portable and mapped, asked for or not.
     flags.set(range.flags | CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)

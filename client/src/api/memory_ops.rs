@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::ValueWait;
 use cuda_abi::types::{CUdevice_attribute, CUdeviceptr, CUstream, CUstreamBatchMemOpParams};
+use protocol::operations::ValueWait;
 
 use super::Outcome;
 use crate::context::Current;
 use crate::graph::batch::{Batch, Operation};
 use crate::graph::node::Payload;
-use crate::params::List;
+use crate::pointers::List;
+use crate::session::session;
 use crate::stream;
 
 /// CUstreamWaitValue_flags: a comparison, and whether remote writes are flushed.
@@ -42,8 +43,8 @@ pub(super) fn check_device(current: &Current) -> Outcome {
 }
 
 /// Refuses addresses that are not aligned to the value, or in no allocation.
-fn check_address(current: &Current, address: u64, bytes: u32) -> Outcome {
-    let range = current.session.ranges.find(address);
+fn check_address(address: u64, bytes: u32) -> Outcome {
+    let range = session()?.ranges.find(address);
     let there = range.is_some_and(|range| range.contains(address, u64::from(bytes)));
     match there && address.is_multiple_of(u64::from(bytes)) {
         true => Ok(()),
@@ -51,17 +52,11 @@ fn check_address(current: &Current, address: u64, bytes: u32) -> Outcome {
     }
 }
 
-fn wait(
-    current: &Current,
-    address: u64,
-    value: u64,
-    bytes: u32,
-    flags: u32,
-) -> Result<Operation, CUresult> {
+fn wait(address: u64, value: u64, bytes: u32, flags: u32) -> Result<Operation, CUresult> {
     if flags & !WAIT_FLUSH > WAIT_NOR {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    check_address(current, address, bytes)?;
+    check_address(address, bytes)?;
     if flags & WAIT_FLUSH != 0 {
         // Only devices that others write to from afar can flush.
         return Err(CUresult::ERROR_NOT_SUPPORTED);
@@ -74,23 +69,16 @@ fn wait(
     }))
 }
 
-fn write(
-    current: &Current,
-    to: u64,
-    value: u64,
-    bytes: u32,
-    flags: u32,
-) -> Result<Operation, CUresult> {
+fn write(to: u64, value: u64, bytes: u32, flags: u32) -> Result<Operation, CUresult> {
     if flags & !WRITE_NO_BARRIER != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    check_address(current, to, bytes)?;
+    check_address(to, bytes)?;
     Ok(Operation::Write { to, value, bytes })
 }
 
 /// The operation that a program describes, checked.
 pub(super) fn checked(
-    current: &Current,
     CUstreamBatchMemOpParams(words): &CUstreamBatchMemOpParams,
 ) -> Result<Operation, CUresult> {
     // Kind; address; value; flags. A flush and a barrier have their flags beside the kind.
@@ -98,10 +86,10 @@ pub(super) fn checked(
     let (address, value, flags) = (words[1], words[2], words[3] as u32);
     let low = value & u64::from(u32::MAX);
     match kind {
-        WAIT_32 => wait(current, address, low, 4, flags),
-        WAIT_64 => wait(current, address, value, 8, flags),
-        WRITE_32 => write(current, address, low, 4, flags),
-        WRITE_64 => write(current, address, value, 8, flags),
+        WAIT_32 => wait(address, low, 4, flags),
+        WAIT_64 => wait(address, value, 8, flags),
+        WRITE_32 => write(address, low, 4, flags),
+        WRITE_64 => write(address, value, 8, flags),
         FLUSH => Err(CUresult::ERROR_NOT_SUPPORTED),
         BARRIER if beside <= 1 => Ok(Operation::Nothing),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
@@ -112,7 +100,7 @@ pub(super) fn checked(
 fn put(stream: CUstream, params: Vec<CUstreamBatchMemOpParams>, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
     check_device(&target.current)?;
-    let operations = params.iter().map(|words| checked(&target.current, words));
+    let operations = params.iter().map(checked);
     let operations: Box<[Operation]> = operations.collect::<Result<_, _>>()?;
     if let Some(capture) = target.standing()? {
         let batch = Batch {
@@ -121,7 +109,7 @@ fn put(stream: CUstream, params: Vec<CUstreamBatchMemOpParams>, flags: u32) -> O
             params: params.into(),
             operations,
         };
-        return capture.add(&target, Payload::Batch(Arc::new(batch)));
+        return capture.add(target.slot, Payload::Batch(Arc::new(batch)).into());
     }
     operations.iter().try_for_each(|it| it.enqueue(&target))
 }

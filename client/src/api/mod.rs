@@ -1,7 +1,8 @@
 //! One function for each built entry point of the table, under its exported name.
 //!
 //! They check arguments in CUDA's order, answer what they can from what is known here, and pass on
-//! the rest. Pointers come as [`params`](crate::params); handles as their bits.
+//! the rest. Pointers come as [`pointers`](crate::pointers), made in `exports` on the program's promise to
+//! pass what the driver's manual asks for; handles come as their bits. No function here takes a raw pointer.
 #![allow(non_snake_case, reason = "the names are C's")]
 
 mod array;

@@ -10,23 +10,23 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::context::{Current, home as current};
+use crate::code::image::Image;
+use crate::code::image::find::{Found, check_file, find};
+use crate::code::image::jit::Jit;
+use crate::context::home as current;
 use crate::handle::Kind;
-use crate::image::Image;
-use crate::image::find::{Found, check_file, find};
-use crate::image::jit::Jit;
-use crate::params::{List, ListOut, Out, Text};
+use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
 
 /// Loads the image at an address of the program.
 pub(super) fn image_at(
     session: &'static Session,
-    image: *const c_void,
+    image: ImageStart,
     jit: &mut Jit,
 ) -> Result<Arc<Image>, CUresult> {
-    // SAFETY: the program promises a whole image there, which stays as it is during the call.
+    // SAFETY: the program passes a whole image, which stays as it is during the call.
     unsafe {
-        let found = find(image.cast()).inspect_err(|code| jit.no_image(*code))?;
+        let found = find(image.pointer()).inspect_err(|code| jit.no_image(*code))?;
         Image::load(session, &found, jit)
     }
 }
@@ -52,51 +52,55 @@ pub(super) fn image_of_file(
 
 fn load(
     module: &Out<CUmodule>,
-    image: impl FnOnce(&Current) -> Result<Arc<Image>, CUresult>,
+    image: impl FnOnce(&'static Session) -> Result<Arc<Image>, CUresult>,
 ) -> Outcome {
     let current = current()?;
     module.required()?;
-    let image = image(&current)?;
-    let handle = current.session.modules.load(&current, image, 0)?;
+    let session = session()?;
+    let image = image(session)?;
+    let handle = session.code.modules.load(&current, image, 0)?;
     module.set(CUmodule::from_bits(handle))
 }
 
 pub(crate) fn cuModuleLoad(module: Out<CUmodule>, file_name: Text) -> Outcome {
-    load(&module, |current| {
-        image_of_file(current.session, &file_name, &mut Jit::none())
+    load(&module, |session| {
+        image_of_file(session, &file_name, &mut Jit::none())
     })
 }
 
-pub(crate) fn cuModuleLoadData(module: Out<CUmodule>, image: *const c_void) -> Outcome {
-    load(&module, |current| {
-        image_at(current.session, image, &mut Jit::none())
+pub(crate) fn cuModuleLoadData(module: Out<CUmodule>, image: ImageStart) -> Outcome {
+    load(&module, |session| {
+        image_at(session, image, &mut Jit::none())
     })
 }
 
 pub(crate) fn cuModuleLoadDataEx(
     module: Out<CUmodule>,
-    image: *const c_void,
+    image: ImageStart,
     num_options: u32,
     options: List<CUjit_option>,
     option_values: List<*mut c_void>,
 ) -> Outcome {
-    load(&module, |current| {
+    load(&module, |session| {
         // SAFETY: the program promises `num_options` entries in both, writable values, and buffers
         // as large as it says, during the call.
         let mut jit =
             unsafe { Jit::read(num_options, options.pointer(), option_values.pointer())? };
-        image_at(current.session, image, &mut jit)
+        image_at(session, image, &mut jit)
     })
 }
 
-pub(crate) fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: *const c_void) -> Outcome {
+pub(crate) fn cuModuleLoadFatBinary(module: Out<CUmodule>, image: ImageStart) -> Outcome {
     cuModuleLoadData(module, image)
 }
 
 pub(crate) fn cuModuleUnload(module: CUmodule) -> Outcome {
     let session = session()?;
-    let context = session.modules.get(module.bits())?.context;
-    session.modules.unload(session, module.bits())?;
+    let context = session.code.modules.get(module.bits())?.context;
+    session
+        .code
+        .modules
+        .unload(&session.code.functions, module.bits())?;
     super::reference::forget(session, module.bits(), context)
 }
 
@@ -111,8 +115,8 @@ pub(crate) fn cuModuleGetFunction(
     if name.is_empty() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    let module = session.modules.get(module.bits())?;
-    let key = module.function(session, module.image.kernel(name)?)?;
+    let module = session.code.modules.get(module.bits())?;
+    let key = module.function(&session.code.functions, module.image.kernel(name)?)?;
     function.set(CUfunction::from_bits(key.handle(Kind::Function)))
 }
 
@@ -123,6 +127,7 @@ pub(crate) fn cuModuleGetGlobal(
     name: Text,
 ) -> Outcome {
     let (address, size) = session()?
+        .code
         .modules
         .get(module.bits())?
         .variable(name.get()?)?;
@@ -140,6 +145,7 @@ pub(crate) fn cuModuleGetGlobal_v2(
     name: Text,
 ) -> Outcome {
     let (address, size) = session()?
+        .code
         .modules
         .get(module.bits())?
         .variable(name.get()?)?;
@@ -152,7 +158,7 @@ pub(crate) fn cuModuleGetGlobal_v2(
 }
 
 pub(crate) fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) -> Outcome {
-    let module = session()?.modules.get(module.bits())?;
+    let module = session()?.code.modules.get(module.bits())?;
     count.set(module.image.descriptor.kernels.len() as u32)
 }
 
@@ -162,12 +168,14 @@ pub(crate) fn cuModuleEnumerateFunctions(
     module: CUmodule,
 ) -> Outcome {
     let session = session()?;
-    let module = session.modules.get(module.bits())?;
+    let module = session.code.modules.get(module.bits())?;
     let count = num_functions.min(module.image.descriptor.kernels.len() as u32);
     let handles: Vec<CUfunction> = (0..count)
         .map(|index| {
             Ok(CUfunction::from_bits(
-                module.function(session, index)?.handle(Kind::Function),
+                module
+                    .function(&session.code.functions, index)?
+                    .handle(Kind::Function),
             ))
         })
         .collect::<Result<_, CUresult>>()?;
@@ -184,7 +192,8 @@ pub(crate) fn cuModuleGetLoadingMode(mode: Out<CUmoduleLoadingMode>) -> Outcome 
 /// Whether the program's user wants everything that is linked into it loaded at once, which runtimes
 /// then do. Without CUDA_MODULE_LOADING code is loaded when it is needed.
 static EAGER: LazyLock<bool> = LazyLock::new(|| {
-    transport::program::variable("CUDA_MODULE_LOADING").is_some_and(|mode| mode == "EAGER")
+    daemon_interface::environment::variable("CUDA_MODULE_LOADING")
+        .is_some_and(|mode| mode == "EAGER")
 });
 
 /// A name as C has it, by its place in an image.

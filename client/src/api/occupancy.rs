@@ -1,26 +1,28 @@
 //! How many blocks fit.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::ClusterOccupancy;
 use cuda_abi::types::{
     CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE, CUdevice_attribute, CUfunction, CUlaunchAttribute,
     CUlaunchAttributeID, CUlaunchConfig, CUoccupancyB2DSize,
 };
+use protocol::operations::ClusterOccupancy;
 
 use super::Outcome;
+use crate::code::function::Function;
+use crate::code::launch::wire_form;
+use crate::code::occupancy;
 use crate::context::current;
-use crate::function::Function;
-use crate::launch::{wire_form, word};
-use crate::occupancy;
-use crate::params::{In, Out};
-use crate::session::Device;
+use crate::pointers::{In, Out};
+use crate::session::connection::Device;
+use crate::session::session;
+use crate::stream::attribute_values::word;
 
 /// The current context's device, and the function.
 fn subject(function: CUfunction) -> Result<(&'static Device, &'static Function), CUresult> {
     let current = current()?;
     Ok((
         current.device()?,
-        current.session.functions.get(function.bits())?,
+        session()?.code.functions.get(function.bits())?,
     ))
 }
 
@@ -128,8 +130,8 @@ fn ask_about_clusters(
     largest: bool,
 ) -> Result<i32, CUresult> {
     let current = current()?;
-    let functions = &current.session.functions;
-    let (_, function) = functions.in_context(function.bits(), &current)?;
+    let code = session()?.code;
+    let (_, function) = code.in_context(function.bits(), &current)?;
     let described: Vec<_> = attributes
         .iter()
         .filter(|attribute| SHAPING.contains(&attribute.id))
@@ -144,7 +146,7 @@ fn ask_about_clusters(
         largest: largest.into(),
     };
     let data: Vec<u8> = described.into_iter().flat_map(wire_form).collect();
-    let reply = current.session.call_with(&request, &data)?;
+    let reply = session()?.call_with(&request, &data)?;
     i32::try_from(reply.fields.count).map_err(|_| CUresult::ERROR_UNKNOWN)
 }
 
@@ -172,7 +174,8 @@ pub(crate) fn cuOccupancyMaxActiveClusters(
     let (device, known) = subject(function)?;
     num_clusters.required()?;
     let config = config.get()?;
-    let attributes = super::launch::attributes(&config)?;
+    // SAFETY: the program's configuration, whose list is as long as it says.
+    let attributes = unsafe { super::launch::attributes(&config)? };
     if has_clusters(&attributes) {
         let clusters = ask_about_clusters(function, &config, &attributes, false)?;
         return num_clusters.set(clusters);
@@ -201,7 +204,8 @@ pub(crate) fn cuOccupancyMaxPotentialClusterSize(
         // One block is a cluster everywhere.
         0 => 1,
         _ => {
-            let attributes = super::launch::attributes(&config)?;
+            // SAFETY: the program's configuration, whose list is as long as it says.
+            let attributes = unsafe { super::launch::attributes(&config)? };
             ask_about_clusters(function, &config, &attributes, true)?
         }
     };

@@ -9,11 +9,11 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::function::MOST_PARAM_BYTES;
+use crate::code::function::MOST_PARAM_BYTES;
+use crate::code::launch::{Params, Shape, launch};
+use crate::code::legacy_launch::Prepared;
 use crate::handle::{Key, Kind};
-use crate::launch::{Params, Shape, launch};
-use crate::params::{Bytes, List};
-use crate::prepared::Prepared;
+use crate::pointers::{Bytes, List};
 use crate::session::session;
 use crate::stream::{self, Target};
 
@@ -24,13 +24,14 @@ const NO_SYNC_AFTER: u32 = 2;
 /// Changes what a live function is prepared for.
 fn change(function: CUfunction, change: impl FnOnce(&mut Prepared) -> Outcome) -> Outcome {
     let session = session()?;
-    session.functions.get(function.bits())?;
+    session.code.functions.get(function.bits())?;
     let key = Key::of(function.bits(), Kind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    session.functions.prepared.change(key, change)
+    session.code.functions.prepared.change(key, change)
 }
 
 pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) -> Outcome {
     let most = session()?
+        .code
         .functions
         .get(function.bits())?
         .attribute(CUfunction_attribute::MAX_THREADS_PER_BLOCK)?;
@@ -50,6 +51,7 @@ pub(crate) fn cuFuncSetBlockShape(function: CUfunction, x: i32, y: i32, z: i32) 
 
 pub(crate) fn cuFuncSetSharedSize(function: CUfunction, bytes: u32) -> Outcome {
     let most = session()?
+        .code
         .functions
         .get(function.bits())?
         .attribute(CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES)?;
@@ -99,10 +101,10 @@ pub(crate) fn cuParamSetv(function: CUfunction, offset: i32, ptr: Bytes, bytes: 
 /// Launches a function as it was prepared.
 fn launch_prepared(function: CUfunction, grid: [i32; 2], stream: CUstream) -> Outcome {
     let session = session()?;
-    let found = session.functions.get(function.bits())?;
+    let found = session.code.functions.get(function.bits())?;
     let least = found.layout().map_or(0, |layout| layout.bytes);
     let key = Key::of(function.bits(), Kind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    let prepared = session.functions.prepared.of(key);
+    let prepared = session.code.functions.prepared.of(key);
     let [Ok(width), Ok(height)] = grid.map(u32::try_from) else {
         return Err(CUresult::ERROR_INVALID_VALUE);
     };
@@ -127,7 +129,7 @@ fn launch_prepared(function: CUfunction, grid: [i32; 2], stream: CUstream) -> Ou
         extra: extra.as_mut_ptr(),
     };
     // SAFETY: the list names a block of ours and its size, and ends; both outlive the call.
-    unsafe { launch(function.bits(), stream, shape, params, &[]) }
+    unsafe { launch(session.code, function.bits(), stream, shape, params, &[]) }
 }
 
 pub(crate) fn cuLaunch(function: CUfunction) -> Outcome {
@@ -216,7 +218,17 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
             extra: std::ptr::null_mut(),
         };
         // SAFETY: the program promises parameters as the kernel has them.
-        unsafe { launch(one.function.bits(), one.hStream, first, params, &[])? };
+        let launched = unsafe {
+            launch(
+                session.code,
+                one.function.bits(),
+                one.hStream,
+                first,
+                params,
+                &[],
+            )
+        };
+        launched?;
     }
     if flags & NO_SYNC_AFTER == 0 {
         meet(&targets)?;

@@ -1,17 +1,18 @@
 //! Two devices: reaching each other's memory, copying from one to the other, and batches of copies.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{CONTEXT_SLOTS, PeerAccess};
 use cuda_abi::types::{
     CUDA_MEMCPY3D, CUDA_MEMCPY3D_PEER, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdeviceptr,
     CUmemcpyAttributes, CUstream,
 };
+use protocol::operations::{CONTEXT_SLOTS, PeerAccess};
 
 use super::Outcome;
 use super::copy::{cuMemcpy3D_v2, cuMemcpy3DAsync_v2, cuMemcpyAsync, cuMemcpyDtoDAsync_v2};
 use crate::context::{Current, current, current_as_it_is};
-use crate::params::{In, List, Out};
-use crate::session::{Device, Session, session};
+use crate::pointers::{In, List, Out};
+use crate::session::connection::Device;
+use crate::session::{Session, session};
 use crate::stream::target;
 
 /// Copies that a batch may have: more than any program's.
@@ -62,7 +63,7 @@ pub(crate) fn cuDeviceGetP2PAttribute(
 /// The current context and the peer that a call names.
 fn pair(peer: CUcontext) -> Result<(Current, Current), CUresult> {
     let current = current()?;
-    let peer = current.session.context(peer.bits())?;
+    let peer = session()?.contexts.get(peer.bits())?;
     Ok((current, peer))
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outc
     if peers.contains(&peer.handle()) {
         return Err(CUresult::ERROR_PEER_ACCESS_ALREADY_ENABLED);
     }
-    current.session.call(&PeerAccess {
+    session()?.call(&PeerAccess {
         context: current.slot(),
         device: device.number,
         enabled: 1,
@@ -89,13 +90,13 @@ pub(crate) fn cuCtxEnablePeerAccess(peer_context: CUcontext, flags: u32) -> Outc
 }
 
 /// Lets all contexts on a device reach the memory on another; those that are made later ask by
-/// themselves ([`Pools::reached_from`](crate::pool::Pools::reached_from)).
+/// themselves ([`Pools::reached_from`](crate::memory::pool::Pools::reached_from)).
 pub(super) fn let_reach(session: &'static Session, from: CUdevice, to: CUdevice) -> Outcome {
     let (one, other) = (session.device(from)?, session.device(to)?);
     if !reach_each_other(one, other) {
         return Err(CUresult::ERROR_INVALID_DEVICE);
     }
-    for current in session.contexts_on(from) {
+    for current in session.contexts.on_device(from) {
         session.call(&PeerAccess {
             context: current.slot(),
             device: other.number,
@@ -107,14 +108,14 @@ pub(super) fn let_reach(session: &'static Session, from: CUdevice, to: CUdevice)
 
 pub(crate) fn cuCtxDisablePeerAccess(peer_context: CUcontext) -> Outcome {
     let (current, peer) = pair(peer_context)?;
-    let session = current.session;
+    let session = session()?;
     let mut peers = current.context.peers();
     let at = peers.iter().position(|&other| other == peer.handle());
     peers.swap_remove(at.ok_or(CUresult::ERROR_PEER_ACCESS_NOT_ENABLED)?);
     let device = peer.context.device();
     // Another context of the same device may still be a peer.
     let on_device = |&other: &u64| {
-        let other = session.context(other);
+        let other = session.contexts.get(other);
         other.is_ok_and(|other| other.context.device() == device)
     };
     if peers.iter().any(on_device) {
@@ -135,7 +136,7 @@ fn contexts(to: CUcontext, from: CUcontext) -> Result<[Current; 2], CUresult> {
     // NULL is the current one, as NVIDIA's driver has it.
     let named = |context: CUcontext| match context.bits() {
         0 => Ok(current),
-        bits => current.session.context(bits),
+        bits => session()?.contexts.get(bits),
     };
     Ok([named(to)?, named(from)?])
 }
@@ -317,7 +318,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::managed::NOWHERE;
+    use crate::memory::managed_advice::NOWHERE;
 
     #[test]
     fn attributes_of_a_batch_begin_at_0_and_rise() {

@@ -7,8 +7,8 @@ use cuda_abi::types::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
 use super::Outcome;
 use crate::context;
-use crate::memory::{Origin, Range};
-use crate::params::List;
+use crate::memory::ranges::{Origin, Range};
+use crate::pointers::{FromOpaque, List, Untyped};
 use crate::session::{Session, session};
 
 /// More attributes than there are.
@@ -27,19 +27,18 @@ enum Value {
 
 impl Value {
     /// Writes it where the program wants it.
-    fn write(self, data: *mut c_void) -> Outcome {
-        if data.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        // SAFETY: the program promises room for a value of the attribute's type.
+    ///
+    /// # Safety
+    /// This is a value of the attribute that the program gave beside `data`.
+    unsafe fn write(self, data: Untyped) -> Outcome {
+        // SAFETY: the attribute's value is of the variant's type, as the caller vouches.
         unsafe {
             match self {
-                Self::Bool(value) => data.cast::<u8>().write(u8::from(value)),
-                Self::Int(value) => data.cast::<u32>().write_unaligned(value),
-                Self::Long(value) => data.cast::<u64>().write_unaligned(value),
+                Self::Bool(value) => data.typed().set(u8::from(value)),
+                Self::Int(value) => data.typed().set(value),
+                Self::Long(value) => data.typed().set(value),
             }
         }
-        Ok(())
     }
 }
 
@@ -81,7 +80,8 @@ fn value(
         }
         CUpointer_attribute::DEVICE_ORDINAL => Value::Int(
             session
-                .context(range.context)?
+                .contexts
+                .get(range.context)?
                 .context
                 .device()
                 .cast_unsigned(),
@@ -134,7 +134,7 @@ fn nothing(attribute: CUpointer_attribute) -> Option<Value> {
 }
 
 pub(crate) fn cuPointerGetAttribute(
-    data: *mut c_void,
+    data: Untyped,
     attribute: CUpointer_attribute,
     ptr: CUdeviceptr,
 ) -> Outcome {
@@ -143,7 +143,11 @@ pub(crate) fn cuPointerGetAttribute(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     match session.ranges.find(ptr) {
-        Some(range) => value(session, &range, attribute, ptr)?.write(data),
+        Some(range) => {
+            let known = value(session, &range, attribute, ptr)?;
+            // SAFETY: the value is that of the attribute, for which the program gives `data`.
+            unsafe { known.write(data) }
+        }
         None => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }
@@ -171,16 +175,16 @@ pub(crate) fn cuPointerGetAttributes(
         let known = range
             .filter(|_| is_said)
             .and_then(|range| value(session, &range, attribute, ptr).ok());
-        known
-            .or_else(|| nothing(attribute))
-            .ok_or(CUresult::ERROR_INVALID_VALUE)?
-            .write(data)?;
+        let said = known.or_else(|| nothing(attribute));
+        let said = said.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        // SAFETY: the list has a place for the value of each attribute, and this is that attribute's.
+        unsafe { said.write(Untyped::from_opaque(data))? };
     }
     Ok(())
 }
 
 pub(crate) fn cuPointerSetAttribute(
-    value: *const c_void,
+    value: Untyped,
     attribute: CUpointer_attribute,
     ptr: CUdeviceptr,
 ) -> Outcome {
@@ -188,8 +192,8 @@ pub(crate) fn cuPointerSetAttribute(
     if value.is_null() || attribute != CUpointer_attribute::SYNC_MEMOPS {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    // SAFETY: not NULL; the program promises a value of the attribute's type, which is an int.
-    let on = unsafe { value.cast::<u32>().read_unaligned() } != 0;
+    // SAFETY: the attribute's value is an int.
+    let on = unsafe { value.typed::<u32>() }.get()? != 0;
     match session.ranges.set_sync_memops(ptr, on) {
         true => Ok(()),
         false => Err(CUresult::ERROR_INVALID_VALUE),

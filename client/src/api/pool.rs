@@ -1,23 +1,21 @@
 //! Stream-ordered allocation and memory pools.
 
-use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::MemFree;
 use cuda_abi::types::{
     CU_MEM_LOCATION_TYPE_DEVICE, CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc,
     CUmemAllocationHandleType, CUmemAllocationType, CUmemLocation, CUmemPool_attribute,
     CUmemPoolProps, CUmemoryPool, CUstream,
 };
+use protocol::operations::MemFree;
 
 use super::Outcome;
-use crate::graph::memory::Allocation;
 use crate::graph::node::Payload;
-use crate::memory::{Origin, Range};
-use crate::params::{In, List, Out};
-use crate::pool::{Reach, Settings};
+use crate::memory::pool::{Reach, Settings};
+use crate::memory::ranges::{Origin, Range};
+use crate::pointers::{In, List, Out, Untyped};
 use crate::session::{Session, session};
 use crate::stream::{Target, target};
 
@@ -31,19 +29,22 @@ fn allocate(dptr: &Out<CUdeviceptr>, bytes: usize, pool: u64, target: &Target) -
     let current = &target.current;
     if let Some(capture) = target.standing()? {
         // The graph's own memory: it is there from now on, and the program's while a launch says so.
-        let made = Allocation::new(&current.home()?, bytes as u64, false)?;
+        let made = session()?
+            .graphs
+            .memories
+            .allocate(&current.home()?, bytes as u64, false)?;
         let address = made.address();
-        capture.add(target, Payload::Allocate(made))?;
+        capture.add(target.slot, Payload::Allocate(made).into())?;
         return dptr.set(address);
     }
-    let pools = &current.session.pools;
+    let pools = &session()?.pools;
     let address = pools.allocate(target, pool, bytes as u64)?;
     let home = current.home()?;
     let range = Range {
         pool,
         ..Range::new(&home, Origin::Device, address, bytes as u64)
     };
-    super::memory::note(&home, range)?;
+    super::memory::note(range)?;
     dptr.set(address)
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn cuMemAllocAsync(
 ) -> Outcome {
     let target = target(stream)?;
     dptr.required()?;
-    let pools = &target.current.session.pools;
+    let pools = &session()?.pools;
     let pool = pools.current(target.current.context.device())?;
     allocate(&dptr, byte_count, pool.load(Ordering::Relaxed), &target)
 }
@@ -75,15 +76,15 @@ pub(crate) fn cuMemFreeAsync(dptr: CUdeviceptr, stream: CUstream) -> Outcome {
     if dptr == 0 {
         return Ok(());
     }
-    let session = target.current.session;
+    let session = session()?;
     if let Some(capture) = target.standing()? {
         // Only what a graph allocated can be freed by one.
         return match session.graphs.memories.contains(dptr) {
-            true => capture.add(&target, Payload::Free(dptr)),
+            true => capture.add(target.slot, Payload::Free(dptr).into()),
             false => Err(CUresult::ERROR_INVALID_VALUE),
         };
     }
-    if let Some(freed) = session.graphs.memories.free(session, dptr) {
+    if let Some(freed) = session.graphs.memories.free(dptr) {
         return freed;
     }
     if let Some(closed) = super::ipc::close_of_pool(session, dptr) {
@@ -219,7 +220,7 @@ enum Value {
 pub(crate) fn cuMemPoolGetAttribute(
     pool: CUmemoryPool,
     attribute: CUmemPool_attribute,
-    value: *mut c_void,
+    value: Untyped,
 ) -> Outcome {
     let pool = session()?.pools.get(pool.bits())?;
     if value.is_null() {
@@ -240,46 +241,49 @@ pub(crate) fn cuMemPoolGetAttribute(
         CUmemPool_attribute::USED_MEM_HIGH => Value::Bytes(counts.used_high),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    // SAFETY: not NULL; the program promises room for a value of the attribute's type.
+    // SAFETY: the variant has the type of the attribute's value.
     unsafe {
         match known {
-            Value::Bytes(bytes) => value.cast::<u64>().write_unaligned(bytes),
-            Value::Switch(on) => value.cast::<i32>().write_unaligned(i32::from(on)),
+            Value::Bytes(bytes) => value.typed().set(bytes),
+            Value::Switch(on) => value.typed().set(i32::from(on)),
         }
     }
-    Ok(())
 }
 
 pub(crate) fn cuMemPoolSetAttribute(
     pool: CUmemoryPool,
     attribute: CUmemPool_attribute,
-    value: *mut c_void,
+    value: Untyped,
 ) -> Outcome {
     let pool = session()?.pools.get(pool.bits())?;
     if value.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     pool.own()?;
-    // SAFETY: not NULL; the program promises a value of the attribute's type where this is asked.
-    let bytes = || unsafe { value.cast::<u64>().read_unaligned() };
-    // SAFETY: as above.
-    let on = || unsafe { value.cast::<i32>().read_unaligned() } != 0;
+    // SAFETY: asked only for attributes whose value is a 64-bit number.
+    let bytes = || unsafe { value.typed::<u64>() }.get();
+    // SAFETY: asked only for attributes whose value is an int.
+    let on = || Ok::<_, CUresult>(unsafe { value.typed::<i32>() }.get()? != 0);
     match attribute {
         CUmemPool_attribute::REUSE_FOLLOW_EVENT_DEPENDENCIES => {
-            pool.set(|settings| settings.follow_events = on());
+            let on = on()?;
+            pool.set(|settings| settings.follow_events = on);
         }
         CUmemPool_attribute::REUSE_ALLOW_OPPORTUNISTIC => {
-            pool.set(|settings| settings.opportunistic = on());
+            let on = on()?;
+            pool.set(|settings| settings.opportunistic = on);
         }
         CUmemPool_attribute::REUSE_ALLOW_INTERNAL_DEPENDENCIES => {
-            pool.set(|settings| settings.internal = on());
+            let on = on()?;
+            pool.set(|settings| settings.internal = on);
         }
         CUmemPool_attribute::RELEASE_THRESHOLD => {
-            pool.set(|settings| settings.threshold = bytes());
+            let bytes = bytes()?;
+            pool.set(|settings| settings.threshold = bytes);
         }
         // High marks can only be reset.
-        CUmemPool_attribute::RESERVED_MEM_HIGH if bytes() == 0 => pool.reset_high(false),
-        CUmemPool_attribute::USED_MEM_HIGH if bytes() == 0 => pool.reset_high(true),
+        CUmemPool_attribute::RESERVED_MEM_HIGH if bytes()? == 0 => pool.reset_high(false),
+        CUmemPool_attribute::USED_MEM_HIGH if bytes()? == 0 => pool.reset_high(true),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
     Ok(())

@@ -3,23 +3,22 @@
 //! The descriptor is a small file in memory with the pool's name; a token is that of a block, as
 //! cuIpcGetMemHandle has it, beside the name of its pool. Nothing of the server's travels in either.
 
-use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Expose, ExposeReply, Exposed};
 use cuda_abi::types::{
     CUdeviceptr, CUmemAllocationHandleType, CUmemPoolPtrExportData, CUmemRangeHandleType,
     CUmemoryPool,
 };
+use protocol::operations::{Expose, ExposeReply, Exposed};
 
 use super::Outcome;
 use super::ipc::{handle_of, open};
 use super::virtual_memory::{file_of, token_in};
 use crate::context::current;
-use crate::memory::Origin;
-use crate::params::{In, Out};
-use crate::pool::{PoolName, Reach, Settings};
+use crate::memory::pool::{PoolName, Reach, Settings};
+use crate::memory::ranges::Origin;
+use crate::pointers::{Address, In, Out, Untyped};
 use crate::session::session;
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -40,7 +39,7 @@ fn words(uuid: [u8; 16]) -> [u64; 2] {
 }
 
 pub(crate) fn cuMemPoolExportToShareableHandle(
-    handle: *mut c_void,
+    handle: Untyped,
     pool: CUmemoryPool,
     handle_type: CUmemAllocationHandleType,
     flags: u64,
@@ -55,14 +54,13 @@ pub(crate) fn cuMemPoolExportToShareableHandle(
     let [first, second] = words(session.device(pool.device)?.facts.uuid);
     let file =
         file_of(POOL, [low, high, first, second]).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-    // SAFETY: not NULL; the program promises room for an int.
-    unsafe { handle.cast::<i32>().write_unaligned(file.into_raw_fd()) };
-    Ok(())
+    // SAFETY: the type of handle is a descriptor's, which is an int.
+    unsafe { handle.typed() }.set(file.into_raw_fd())
 }
 
 pub(crate) fn cuMemPoolImportFromShareableHandle(
     pool: Out<CUmemoryPool>,
-    handle: *mut c_void,
+    handle: Address,
     handle_type: CUmemAllocationHandleType,
     flags: u64,
 ) -> Outcome {
@@ -72,7 +70,7 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
         return Err(WRONG);
     }
     // The descriptor itself travels in the pointer.
-    let number = i32::try_from(handle.addr()).map_err(|_| WRONG)?;
+    let number = i32::try_from(handle.bits()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
     let found = token_in(POOL, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let [low, high, first, second] = found;
@@ -128,10 +126,11 @@ pub(crate) fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     share_data: In<CUmemPoolPtrExportData>,
 ) -> Outcome {
-    let current = current()?;
+    current()?;
+    let session = session()?;
     ptr.required()?;
     let data = share_data.get()?.reserved;
-    let found = current.session.pools.get(pool.bits())?;
+    let found = session.pools.get(pool.bits())?;
     let Reach::Imported(name) = &found.reach else {
         return Err(WRONG);
     };
@@ -139,8 +138,8 @@ pub(crate) fn cuMemPoolImportPointer(
     if name_in(&data) != *name {
         return Err(WRONG);
     }
-    let home = current.session.primary(found.device)?;
-    let home = crate::context::usable(current.session, home.handle())?;
+    let home = session.contexts.primary(found.device)?;
+    let home = crate::context::usable(session.contexts, home.handle())?;
     // Freed by its owner, or never offered.
     let opened = open(&home, token, pool.bits()).map_err(|code| match code {
         CUresult::ERROR_INVALID_HANDLE => WRONG,
@@ -150,13 +149,14 @@ pub(crate) fn cuMemPoolImportPointer(
 }
 
 pub(crate) fn cuMemGetHandleForAddressRange(
-    handle: *mut c_void,
+    handle: Address,
     dptr: CUdeviceptr,
     size: usize,
     handle_type: CUmemRangeHandleType,
     _flags: u64,
 ) -> Outcome {
-    let session = current()?.session;
+    current()?;
+    let session = session()?;
     let page = rustix::param::page_size();
     let is_whole = (dptr as usize).is_multiple_of(page) && size.is_multiple_of(page);
     if handle.is_null()

@@ -7,21 +7,21 @@
 use std::sync::{MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::{LINEAR_ALIGNMENT, element_bytes};
-use cuda_abi::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 use cuda_abi::types::{
     CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY_DESCRIPTOR_v1, CUaddress_mode, CUarray, CUarray_format,
     CUdeviceptr, CUdeviceptr_v1, CUfilter_mode, CUfunction, CUmipmappedArray, CUmodule, CUsurfref,
     CUtexref,
 };
+use protocol::arrays::{LINEAR_ALIGNMENT, element_bytes};
+use protocol::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 
 use super::{Outcome, cuMemcpyHtoD_v2, narrow};
-use crate::array::Texture;
+use crate::code::texture_references::{ModuleVariable, References, Settings};
 use crate::context::{Current, current, home};
 use crate::handle::Kind;
 use crate::log::log;
-use crate::params::{Bytes, In, Out, Text};
-use crate::references::{Place, References, Settings};
+use crate::memory::array::Texture;
+use crate::pointers::{Bytes, In, Out, Text};
 use crate::session::{Session, session};
 
 /// CU_TRSA_OVERRIDE_FORMAT, without which an array of another format cannot be set.
@@ -38,14 +38,16 @@ const TEXTURE: Kind = Kind::TextureReference;
 const SURFACE: Kind = Kind::SurfaceReference;
 
 fn references(session: &Session) -> MutexGuard<'_, References> {
-    let references = &session.references;
+    let references = &session.code.references;
     references.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A reference's settings.
 fn settings(handle: u64, kind: Kind) -> Result<Settings, CUresult> {
     let session = session()?;
-    Ok(references(session).get(session, handle, kind)?.settings)
+    Ok(references(session)
+        .get(&session.code.modules, handle, kind)?
+        .settings)
 }
 
 /// The object that stands for settings, or 0.
@@ -54,7 +56,7 @@ fn object(current: &Current, surface: bool, settings: &Settings) -> Result<u64, 
         return Ok(0);
     };
     let descriptor = bound.descriptor();
-    let (resource, level) = super::texture::resource(current, &descriptor)?;
+    let (resource, level) = super::texture::resource(session()?, &descriptor)?;
     let texture = Texture {
         resource: descriptor,
         spec: Spec {
@@ -64,7 +66,7 @@ fn object(current: &Current, surface: bool, settings: &Settings) -> Result<u64, 
             view: None,
         },
     };
-    let arrays = &current.session.arrays;
+    let arrays = &session()?.arrays;
     arrays.create_texture(current, surface, texture)
 }
 
@@ -75,9 +77,9 @@ fn change(
     change: impl FnOnce(&mut Settings) -> Result<(), CUresult>,
 ) -> Outcome {
     let current = home()?;
-    let session = current.session;
+    let session = session()?;
     let mut references = references(session);
-    let reference = references.get(session, handle, kind)?;
+    let reference = references.get(&session.code.modules, handle, kind)?;
     let mut settings = reference.settings;
     change(&mut settings)?;
     if let Some(place) = reference.place {
@@ -112,7 +114,7 @@ fn wait(home: &Current) -> Outcome {
     home.drain()
 }
 
-fn write(place: Place, object: u64) -> Outcome {
+fn write(place: ModuleVariable, object: u64) -> Outcome {
     let bytes = object.to_le_bytes();
     // SAFETY: the bytes outlive the copy, which is done when it returns.
     let source = unsafe { Bytes::new(bytes.as_ptr().cast()) };
@@ -122,7 +124,7 @@ fn write(place: Place, object: u64) -> Outcome {
 /// Finds a reference of a module.
 fn named(module: CUmodule, name: &Text, kind: Kind, suffix: &str) -> Result<u64, CUresult> {
     let session = session()?;
-    let owner = session.modules.get(module.bits())?;
+    let owner = session.code.modules.get(module.bits())?;
     let name = name.get()?;
     let variable = [name, suffix.as_bytes()].concat();
     let Ok((address, 8)) = owner.variable(&variable) else {
@@ -133,7 +135,7 @@ fn named(module: CUmodule, name: &Text, kind: Kind, suffix: &str) -> Result<u64,
         );
         return Err(CUresult::ERROR_NOT_FOUND);
     };
-    let place = Place {
+    let place = ModuleVariable {
         module: module.bits(),
         context: owner.context,
         variable: address,
@@ -145,7 +147,7 @@ fn named(module: CUmodule, name: &Text, kind: Kind, suffix: &str) -> Result<u64,
 pub(super) fn forget(session: &'static Session, module: u64, context: u64) -> Outcome {
     let objects = references(session).forget(module);
     for (object, surface) in objects {
-        let context = session.context(context)?;
+        let context = session.contexts.get(context)?;
         session.arrays.destroy_texture(&context, surface, object)?;
     }
     Ok(())
@@ -168,7 +170,7 @@ pub(crate) fn cuModuleGetSurfRef(
 }
 
 pub(crate) fn cuParamSetTexRef(function: CUfunction, texunit: i32, tex_ref: CUtexref) -> Outcome {
-    session()?.functions.get(function.bits())?;
+    session()?.code.functions.get(function.bits())?;
     settings(tex_ref.bits(), TEXTURE)?;
     // Every kernel of the module reads it already.
     match texunit {

@@ -1,7 +1,5 @@
 //! Page-locking of the program's own memory.
 
-use std::ffi::c_void;
-
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTREGISTER_IOMEMORY, CU_MEMHOSTREGISTER_PORTABLE,
@@ -10,21 +8,22 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use crate::context::{Current, home as current};
-use crate::registered::Request;
+use crate::memory::registered::Request;
+use crate::pointers::Address;
 use crate::session::session;
 
-pub(crate) fn cuMemHostRegister(pointer: *mut c_void, byte_count: usize, flags: u32) -> Outcome {
+pub(crate) fn cuMemHostRegister(pointer: Address, byte_count: usize, flags: u32) -> Outcome {
     cuMemHostRegister_v2(pointer, byte_count, flags)
 }
 
-pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flags: u32) -> Outcome {
+pub(crate) fn cuMemHostRegister_v2(pointer: Address, byte_count: usize, flags: u32) -> Outcome {
     let current = current()?;
     let known = CU_MEMHOSTREGISTER_PORTABLE
         | CU_MEMHOSTREGISTER_DEVICEMAP
         | CU_MEMHOSTREGISTER_IOMEMORY
         | CU_MEMHOSTREGISTER_READ_ONLY;
-    let session = current.session;
-    let base = pointer.addr() as u64;
+    let session = session()?;
+    let base = pointer.bits();
     if base == 0 || byte_count == 0 || flags & !known != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -33,7 +32,7 @@ pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flag
         return Err(CUresult::ERROR_NOT_PERMITTED);
     }
     // Memory of ours is locked and mapped as it is.
-    if session.is_ours(base) {
+    if session.addresses.is_ours(base) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let request = Request {
@@ -45,10 +44,10 @@ pub(crate) fn cuMemHostRegister_v2(pointer: *mut c_void, byte_count: usize, flag
     session.registered.add(&current, request)
 }
 
-pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Outcome {
+pub(crate) fn cuMemHostUnregister(pointer: Address) -> Outcome {
     let session = session()?;
-    let base = pointer.addr() as u64;
-    if base == 0 || session.is_ours(base) {
+    let base = pointer.bits();
+    if base == 0 || session.addresses.is_ours(base) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = session.registered.context_of(base);
@@ -58,6 +57,6 @@ pub(crate) fn cuMemHostUnregister(pointer: *mut c_void) -> Outcome {
         None => CUresult::ERROR_HOST_MEMORY_NOT_REGISTERED,
     })?;
     // Devices may still use it. What becomes of their work is not this call's to tell.
-    let _ = session.context(context).as_ref().map(Current::drain);
-    session.registered.remove(session, base)
+    let _ = session.contexts.get(context).as_ref().map(Current::drain);
+    session.registered.remove(base)
 }

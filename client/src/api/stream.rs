@@ -7,17 +7,15 @@ use cuda_abi::types::{
     CU_EVENT_WAIT_EXTERNAL, CU_STREAM_NON_BLOCKING, CUcontext, CUdevice, CUevent, CUgreenCtx,
     CUhostFn, CUstream, CUstreamAttrID, CUstreamAttrValue, CUstreamCallback,
 };
-use std::ffi::c_void;
 
 use super::Outcome;
 use crate::context::current;
-use crate::event;
-use crate::graph::capture;
 use crate::graph::node::{HostNode, Payload};
 use crate::handle::{Key, Kind};
-use crate::host::{self, Call};
-use crate::params::{In, Out};
+use crate::pointers::{CallbackData, In, Out};
 use crate::session::session;
+use crate::stream::event;
+use crate::stream::host_function::{self, Call};
 use crate::stream::{self, GREATEST_PRIORITY, LEAST_PRIORITY, Target};
 
 pub(crate) fn cuStreamCreate(stream: Out<CUstream>, flags: u32) -> Outcome {
@@ -35,14 +33,14 @@ pub(crate) fn cuStreamCreateWithPriority(
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
-    let key = current.session.streams.create(&current, flags, priority)?;
+    let key = session()?.streams.create(&current, flags, priority)?;
     stream.set(CUstream::from_bits(key.handle(Kind::Stream)))
 }
 
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> Outcome {
     let session = session()?;
     let key = Key::of(stream.bits(), Kind::Stream).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-    session.streams.destroy(session, key)
+    session.streams.destroy(key)
 }
 
 pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
@@ -51,12 +49,12 @@ pub(crate) fn cuStreamDestroy_v2(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    capture::may_ask(&target)?;
+    target.may_ask()?;
     for (slot, sequence) in ends_of(&target)? {
-        target.current.session.wait(slot, sequence)?;
+        session()?.wait(slot, sequence)?;
     }
-    let session = target.current.session;
-    session.outcome(target.current.slot())?;
+    let session = session()?;
+    session.contexts.outcome(target.current.slot())?;
     session.pools.synchronized(session);
     Ok(())
 }
@@ -65,7 +63,7 @@ pub(crate) fn cuStreamSynchronize(stream: CUstream) -> Outcome {
 /// legacy stream stands for the blocking streams of its context too, as NVIDIA's driver has it: work that it
 /// was given now would wait for theirs.
 fn ends_of(target: &Target) -> Result<impl Iterator<Item = (u32, u64)>, CUresult> {
-    let session = target.current.session;
+    let session = session()?;
     session.check_open()?;
     let legacy = target.slot == target.current.slot();
     let context = target.current.handle();
@@ -92,7 +90,7 @@ const LOOK_EVERY: u32 = 1024;
 pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
     let session = session()?;
     if session.reached(target_slot, sequence) {
-        return session.outcome(context);
+        return session.contexts.outcome(context);
     }
     if FRUITLESS
         .fetch_add(1, Ordering::Relaxed)
@@ -105,7 +103,7 @@ pub(super) fn query(target_slot: u32, sequence: u64, context: u32) -> Outcome {
 
 pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
-    capture::may_ask(&target)?;
+    target.may_ask()?;
     for (slot, sequence) in ends_of(&target)? {
         query(slot, sequence, target.current.slot())?;
     }
@@ -114,7 +112,7 @@ pub(crate) fn cuStreamQuery(stream: CUstream) -> Outcome {
 
 pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) -> Outcome {
     let target = stream::target(stream)?;
-    let known = target.current.session.events.get(event)?;
+    let known = session()?.events.get(event)?;
     if flags > CU_EVENT_WAIT_EXTERNAL {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -124,25 +122,28 @@ pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: u32) ->
 pub(crate) fn cuLaunchHostFunc(
     stream: CUstream,
     callback: CUhostFn,
-    user_data: *mut c_void,
+    user_data: CallbackData,
 ) -> Outcome {
     let target = stream::target(stream)?;
     let function = callback.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     if let Some(capture) = target.standing()? {
         let data = user_data;
-        return capture.add(&target, Payload::Host(HostNode { function, data }));
+        return capture.add(
+            target.slot,
+            Payload::Host(HostNode { function, data }).into(),
+        );
     }
     let call = Call::Function {
         function,
         data: user_data,
     };
-    host::enqueue(&target, call).map(drop)
+    host_function::enqueue(&target, call).map(drop)
 }
 
 pub(crate) fn cuStreamAddCallback(
     stream: CUstream,
     callback: CUstreamCallback,
-    user_data: *mut c_void,
+    user_data: CallbackData,
     flags: u32,
 ) -> Outcome {
     let target = stream::target(stream)?;
@@ -150,13 +151,13 @@ pub(crate) fn cuStreamAddCallback(
     if flags != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    capture::refuse_captured(&target)?;
+    target.refuse_captured()?;
     let call = Call::Callback {
         function,
         stream,
         data: user_data,
     };
-    host::enqueue(&target, call).map(drop)
+    host_function::enqueue(&target, call).map(drop)
 }
 
 pub(crate) fn cuStreamGetPriority(stream: CUstream, priority: Out<i32>) -> Outcome {
@@ -203,10 +204,9 @@ pub(crate) fn cuStreamGetGreenCtx(stream: CUstream, ctx: Out<CUgreenCtx>) -> Out
 pub(crate) fn cuStreamGetDevice(stream: CUstream, device: Out<CUdevice>) -> Outcome {
     let target = stream::target(stream)?;
     device.set(
-        target
-            .current
-            .session
-            .context(target.stream.context())?
+        session()?
+            .contexts
+            .get(target.stream.context())?
             .context
             .device(),
     )
@@ -218,7 +218,7 @@ pub(crate) fn cuStreamGetAttribute(
     value: Out<CUstreamAttrValue>,
 ) -> Outcome {
     let target = stream::target(stream)?;
-    value.set(target.stream.attributes.get(target.stream, attribute)?)
+    value.set(target.stream.attribute(attribute)?)
 }
 
 pub(crate) fn cuStreamSetAttribute(
@@ -229,10 +229,7 @@ pub(crate) fn cuStreamSetAttribute(
     let target = stream::target(stream)?;
     let device = target.current.device()?;
     let value = param.get()?;
-    target
-        .stream
-        .attributes
-        .set(target.stream, device, attribute, &value)
+    target.stream.set_attribute(device, attribute, &value)
 }
 
 pub(crate) fn cuStreamCopyAttributes(dst_stream: CUstream, src_stream: CUstream) -> Outcome {
@@ -240,7 +237,6 @@ pub(crate) fn cuStreamCopyAttributes(dst_stream: CUstream, src_stream: CUstream)
     if to.stream.context() != from.stream.context() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
-    to.stream.set_priority(from.stream.priority());
-    to.stream.attributes.copy(&from.stream.attributes);
+    to.stream.copy_attributes(from.stream);
     Ok(())
 }

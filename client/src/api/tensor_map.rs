@@ -1,20 +1,18 @@
 //! Tensor maps: descriptors for tensor copies. The device's driver makes them, behind the server.
 
-use std::ffi::c_void;
-
 use cuda_abi::CUresult;
-use cuda_abi::operations::TensorMapReplace;
-use cuda_abi::tensor_maps::{MOST_RANK, Shape, Spec};
 use cuda_abi::types::{
     CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapIm2ColWideMode,
     CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
+use protocol::operations::TensorMapReplace;
+use protocol::tensor_maps::{MOST_RANK, Shape, Spec};
 
 use super::Outcome;
+use crate::code::tensor_map_cache::of_reply;
 use crate::context::current_as_it_is;
-use crate::params::{List, Out};
-use crate::session::Session;
-use crate::tensor_map::of_reply;
+use crate::pointers::{Address, List, Out};
+use crate::session::{Session, session};
 
 /// The elements of a list, and zeroes behind them.
 fn padded<T: Copy + Default, const N: usize>(
@@ -31,7 +29,9 @@ fn padded<T: Copy + Default, const N: usize>(
 /// Refuses addresses that are nobody's or another client's. NULL is a place that the program fills in
 /// later, on the device.
 fn check_own(session: &Session, address: u64) -> Outcome {
-    let is_own = address == 0 || session.is_ours(address) || session.ranges.find(address).is_some();
+    let is_own = address == 0
+        || session.addresses.is_ours(address)
+        || session.ranges.find(address).is_some();
     match is_own {
         true => Ok(()),
         false => Err(CUresult::ERROR_INVALID_VALUE),
@@ -50,9 +50,9 @@ fn check_rank(rank: u32, strides: &List<u64>) -> Outcome {
 fn encode(map: &Out<CUtensorMap>, spec: &Spec) -> Outcome {
     let current = current_as_it_is()?;
     spec.check()?;
-    check_own(current.session, spec.address)?;
-    let maps = &current.session.tensor_maps;
-    map.set(maps.encode(current.session, current.device()?.number, spec)?)
+    check_own(session()?, spec.address)?;
+    let maps = &session()?.code.tensor_maps;
+    map.set(maps.encode(session()?, current.device()?.number, spec)?)
 }
 
 #[allow(clippy::too_many_arguments, reason = "CUDA's function has them")]
@@ -60,7 +60,7 @@ pub(crate) fn cuTensorMapEncodeTiled(
     tensor_map: Out<CUtensorMap>,
     data_type: CUtensorMapDataType,
     rank: u32,
-    global_address: *mut c_void,
+    global_address: Address,
     global_dim: List<u64>,
     global_strides: List<u64>,
     box_dim: List<u32>,
@@ -76,7 +76,7 @@ pub(crate) fn cuTensorMapEncodeTiled(
     let spec = Spec {
         data_type,
         rank,
-        address: global_address.addr() as u64,
+        address: global_address.bits(),
         dims: padded(&global_dim, rank)?,
         strides: padded(&global_strides, rank - 1)?,
         shape: Shape::Tiled(padded(&box_dim, rank)?),
@@ -94,7 +94,7 @@ pub(crate) fn cuTensorMapEncodeIm2col(
     tensor_map: Out<CUtensorMap>,
     data_type: CUtensorMapDataType,
     rank: u32,
-    global_address: *mut c_void,
+    global_address: Address,
     global_dim: List<u64>,
     global_strides: List<u64>,
     pixel_box_lower_corner: List<i32>,
@@ -115,7 +115,7 @@ pub(crate) fn cuTensorMapEncodeIm2col(
     let spec = Spec {
         data_type,
         rank,
-        address: global_address.addr() as u64,
+        address: global_address.bits(),
         dims: padded(&global_dim, rank)?,
         strides: padded(&global_strides, rank - 1)?,
         shape: Shape::Im2col {
@@ -138,7 +138,7 @@ pub(crate) fn cuTensorMapEncodeIm2colWide(
     tensor_map: Out<CUtensorMap>,
     data_type: CUtensorMapDataType,
     rank: u32,
-    global_address: *mut c_void,
+    global_address: Address,
     global_dim: List<u64>,
     global_strides: List<u64>,
     pixel_box_lower_corner_width: i32,
@@ -158,7 +158,7 @@ pub(crate) fn cuTensorMapEncodeIm2colWide(
     let spec = Spec {
         data_type,
         rank,
-        address: global_address.addr() as u64,
+        address: global_address.bits(),
         dims: padded(&global_dim, rank)?,
         strides: padded(&global_strides, rank - 1)?,
         shape: Shape::Im2colWide {
@@ -179,12 +179,12 @@ pub(crate) fn cuTensorMapEncodeIm2colWide(
 
 pub(crate) fn cuTensorMapReplaceAddress(
     tensor_map: Out<CUtensorMap>,
-    global_address: *mut c_void,
+    global_address: Address,
 ) -> Outcome {
     let current = current_as_it_is()?;
-    let session = current.session;
+    let session = session()?;
     tensor_map.required()?;
-    let address = global_address.addr() as u64;
+    let address = global_address.bits();
     if address == 0 || !address.is_multiple_of(16) {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }

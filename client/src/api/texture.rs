@@ -1,17 +1,17 @@
 //! Texture and surface objects.
 
 use cuda_abi::CUresult;
-use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CUDA_RESOURCE_DESC, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarray_format, CUdevice,
     CUsurfObject, CUtexObject,
 };
+use protocol::textures::{Resource, Spec};
 
 use super::{Outcome, given};
-use crate::array::Texture;
-use crate::context::{Current, home as current};
+use crate::context::home as current;
 use crate::handle::Kind;
-use crate::params::{In, Out};
+use crate::memory::array::Texture;
+use crate::pointers::{In, Out};
 use crate::session::{Session, session};
 
 /// How many of a texture's bytes of memory there are. It may be described longer than its memory is, as
@@ -27,10 +27,9 @@ fn present(session: &Session, address: u64, bytes: u64) -> Result<u64, CUresult>
 
 /// What a description names, with the server's numbers, and the level that is meant.
 pub(super) fn resource(
-    current: &Current,
+    session: &Session,
     descriptor: &CUDA_RESOURCE_DESC,
 ) -> Result<(Resource, u32), CUresult> {
-    let session = current.session;
     Ok(match Resource::new(descriptor)? {
         Resource::Array(handle) => {
             given(handle)?;
@@ -64,7 +63,7 @@ pub(super) fn resource(
             height,
             pitch,
         } => {
-            let element = cuda_abi::arrays::element_bytes(format, channels)?;
+            let element = protocol::arrays::element_bytes(format, channels)?;
             // Checked above: neither can overflow.
             let row = width * u64::from(element);
             let there = present(session, address, pitch * (height - 1) + row)?;
@@ -92,7 +91,7 @@ pub(crate) fn cuTexObjectCreate(
     tex_object.required()?;
     let descriptor = res_desc.get()?;
     let sampler = tex_desc.get()?;
-    let (resource, level) = resource(&current, &descriptor)?;
+    let (resource, level) = resource(session()?, &descriptor)?;
     let spec = Spec {
         resource,
         level,
@@ -104,7 +103,7 @@ pub(crate) fn cuTexObjectCreate(
         resource: descriptor,
         spec,
     };
-    let arrays = &current.session.arrays;
+    let arrays = &session()?.arrays;
     tex_object.set(arrays.create_texture(&current, false, texture)?)
 }
 
@@ -113,7 +112,7 @@ pub(crate) fn cuTexObjectDestroy(tex_object: CUtexObject) -> Outcome {
     if tex_object == 0 {
         return Ok(());
     }
-    let arrays = &current.session.arrays;
+    let arrays = &session()?.arrays;
     arrays.destroy_texture(&current, false, tex_object)
 }
 
@@ -123,10 +122,7 @@ pub(crate) fn cuTexObjectGetResourceDesc(
 ) -> Outcome {
     let current = current()?;
     res_desc.required()?;
-    let texture = current
-        .session
-        .arrays
-        .texture(&current, false, tex_object)?;
+    let texture = session()?.arrays.texture(&current, false, tex_object)?;
     res_desc.set(texture.resource)
 }
 
@@ -136,10 +132,7 @@ pub(crate) fn cuTexObjectGetResourceViewDesc(
 ) -> Outcome {
     let current = current()?;
     res_view_desc.required()?;
-    let texture = current
-        .session
-        .arrays
-        .texture(&current, false, tex_object)?;
+    let texture = session()?.arrays.texture(&current, false, tex_object)?;
     // One without a view has none to give.
     let view = texture.spec.view.ok_or(CUresult::ERROR_INVALID_VALUE)?;
     res_view_desc.set(view)
@@ -151,10 +144,7 @@ pub(crate) fn cuTexObjectGetTextureDesc(
 ) -> Outcome {
     let current = current()?;
     tex_desc.required()?;
-    let texture = current
-        .session
-        .arrays
-        .texture(&current, false, tex_object)?;
+    let texture = session()?.arrays.texture(&current, false, tex_object)?;
     tex_desc.set(texture.spec.sampler.unwrap_or_default())
 }
 
@@ -165,7 +155,7 @@ pub(crate) fn cuSurfObjectCreate(
     let current = current()?;
     surf_object.required()?;
     let descriptor = res_desc.get()?;
-    let (resource, level) = resource(&current, &descriptor)?;
+    let (resource, level) = resource(session()?, &descriptor)?;
     let texture = Texture {
         resource: descriptor,
         spec: Spec {
@@ -175,7 +165,7 @@ pub(crate) fn cuSurfObjectCreate(
             view: None,
         },
     };
-    let arrays = &current.session.arrays;
+    let arrays = &session()?.arrays;
     surf_object.set(arrays.create_texture(&current, true, texture)?)
 }
 
@@ -184,7 +174,7 @@ pub(crate) fn cuSurfObjectDestroy(surf_object: CUsurfObject) -> Outcome {
     if surf_object == 0 {
         return Ok(());
     }
-    let arrays = &current.session.arrays;
+    let arrays = &session()?.arrays;
     arrays.destroy_texture(&current, true, surf_object)
 }
 
@@ -194,10 +184,7 @@ pub(crate) fn cuSurfObjectGetResourceDesc(
 ) -> Outcome {
     let current = current()?;
     res_desc.required()?;
-    let surface = current
-        .session
-        .arrays
-        .texture(&current, true, surf_object)?;
+    let surface = session()?.arrays.texture(&current, true, surf_object)?;
     res_desc.set(surface.resource)
 }
 
@@ -209,6 +196,6 @@ pub(crate) fn cuDeviceGetTexture1DLinearMaxWidth(
 ) -> Outcome {
     session()?.device(device)?;
     max_width_in_elements.required()?;
-    cuda_abi::arrays::element_bytes(format, num_channels)?;
-    max_width_in_elements.set(cuda_abi::arrays::MOST_LINEAR as usize)
+    protocol::arrays::element_bytes(format, num_channels)?;
+    max_width_in_elements.set(protocol::arrays::MOST_LINEAR as usize)
 }

@@ -1,29 +1,28 @@
 //! Virtual memory management: physical memory, reserved addresses and the mapping of one at the other.
 
-use std::ffi::c_void;
 use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
-    AddressFree, AddressReserve, Expose, ExposeReply, Exposed, PhysicalAccess, PhysicalCreate,
-    PhysicalImport, PhysicalMap, PhysicalRelease, PhysicalUnmap,
-};
 use cuda_abi::types::{
     CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_LOCATION_TYPE_HOST, CU_MEM_LOCATION_TYPE_HOST_NUMA,
     CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT, CUdevice_attribute, CUdeviceptr, CUmemAccess_flags,
     CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation,
 };
+use protocol::operations::{
+    AddressFree, AddressReserve, Expose, ExposeReply, Exposed, PhysicalAccess, PhysicalCreate,
+    PhysicalImport, PhysicalMap, PhysicalRelease, PhysicalUnmap,
+};
 
-use transport::descriptor;
+use transport::token_descriptor;
 
 use super::Outcome;
 use crate::context::{current, current_as_it_is, usable};
-use crate::memory::{Origin, Range};
-use crate::params::{In, List, Out};
+use crate::memory::ranges::{Origin, Range};
+use crate::memory::virtual_memory::GRANULARITY;
+use crate::pointers::{Address, In, List, Out, Untyped};
 use crate::session::{Session, session};
-use crate::virtual_memory::GRANULARITY;
 
 const WRONG: CUresult = CUresult::ERROR_INVALID_VALUE;
 
@@ -146,7 +145,7 @@ pub(crate) fn cuMemCreate(
     let bytes = size as u64;
     let number = session.device(device)?.number;
     let new = session.virtual_memory.lock().new_handle();
-    session.with_caches_trimmed(|| {
+    session.pools.with_caches_trimmed(|| {
         session.call(&PhysicalCreate {
             handle: new,
             device: number,
@@ -168,11 +167,11 @@ pub(crate) fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
 
 pub(crate) fn cuMemRetainAllocationHandle(
     handle: Out<CUmemGenericAllocationHandle>,
-    addr: *mut c_void,
+    addr: Address,
 ) -> Outcome {
     let session = session()?;
     handle.required()?;
-    let retained = session.virtual_memory.lock().retain(addr.addr() as u64)?;
+    let retained = session.virtual_memory.lock().retain(addr.bits())?;
     handle.set(retained)
 }
 
@@ -216,7 +215,10 @@ pub(crate) fn cuMemMap(
     }
     state.may_map(&range)?;
     // What is mapped belongs to no context; questions about it name its device's.
-    let home = usable(session, session.primary(physical.device)?.handle())?;
+    let home = usable(
+        session.contexts,
+        session.contexts.primary(physical.device)?.handle(),
+    )?;
     session.call(&PhysicalMap {
         handle,
         address: ptr,
@@ -300,7 +302,7 @@ pub(crate) fn cuMemGetAccess(
     let Some(mapping) = state.at(ptr) else {
         // Ordinary memory of the device is all accessible there.
         let range = session.ranges.find(ptr).ok_or(WRONG)?;
-        let home = session.context(range.context)?.context.device();
+        let home = session.contexts.get(range.context)?.context.device();
         let access = match home == device {
             true => CUmemAccess_flags::READWRITE,
             false => CUmemAccess_flags::NONE,
@@ -343,7 +345,7 @@ pub(super) fn token_in(magic: [u8; 8], fd: BorrowedFd<'_>) -> Option<[u64; 4]> {
 }
 
 pub(crate) fn cuMemExportToShareableHandle(
-    shareable_handle: *mut c_void,
+    shareable_handle: Untyped,
     handle: CUmemGenericAllocationHandle,
     handle_type: CUmemAllocationHandleType,
     flags: u64,
@@ -366,20 +368,15 @@ pub(crate) fn cuMemExportToShareableHandle(
             bytes: 0,
         })?
         .fields;
-    let file = descriptor::receive(session.link().connection(), token)
+    let file = token_descriptor::receive(session.link().connection(), token)
         .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-    // SAFETY: not NULL; the program promises room for an int.
-    unsafe {
-        shareable_handle
-            .cast::<i32>()
-            .write_unaligned(file.into_raw_fd());
-    }
-    Ok(())
+    // SAFETY: the type of handle is a descriptor's, which is an int.
+    unsafe { shareable_handle.typed() }.set(file.into_raw_fd())
 }
 
 pub(crate) fn cuMemImportFromShareableHandle(
     handle: Out<CUmemGenericAllocationHandle>,
-    os_handle: *mut c_void,
+    os_handle: Address,
     handle_type: CUmemAllocationHandleType,
 ) -> Outcome {
     let session = session()?;
@@ -389,9 +386,10 @@ pub(crate) fn cuMemImportFromShareableHandle(
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
     // The descriptor itself travels in the pointer.
-    let number = i32::try_from(os_handle.addr()).map_err(|_| WRONG)?;
+    let number = i32::try_from(os_handle.bits()).map_err(|_| WRONG)?;
     // SAFETY: the program promises an open descriptor; one that is not open fails to be read.
-    let token = descriptor::token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
+    let token =
+        token_descriptor::token_in(unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let new = session.virtual_memory.lock().new_handle();
     let reply = session.call(&PhysicalImport { handle: new, token })?;
     let fields = reply.fields;

@@ -254,9 +254,9 @@ pub(super) unsafe extern "C" fn open(
         if entry.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches for `size` bytes at `data`.
         let data = unsafe { bytes(data, size)? };
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches that each text is null or ends in a NUL.
         let texts = unsafe { [text(options), text(flavour), text(build)] };
         let opened = Box::into_raw(Box::new(Entry::new(kind, architecture, texts, data)));
         // SAFETY: not null, so valid for the write.
@@ -297,7 +297,7 @@ pub(super) unsafe extern "C" fn query(
 ) -> CUresult {
     status(|| {
         must_be_zero(unknown)?;
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches that `entry` is null or came from `open`; it is open during the call.
         let entry = unsafe { opened(entry)? };
         if data.is_null() || bytes.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -334,9 +334,9 @@ pub(super) unsafe extern "C" fn store(
 ) -> CUresult {
     status(|| {
         must_be_zero(unknown)?;
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches that `entry` is null or came from `open`; it is open during the call.
         let entry = unsafe { opened(entry)? };
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches for `size` bytes at `data`.
         let content = unsafe { bytes(data, size as usize)? };
         if content.is_empty() {
             return Err(CUresult::ERROR_INVALID_VALUE);
@@ -363,7 +363,7 @@ pub(super) unsafe extern "C" fn release(data: *mut c_void) -> CUresult {
 }
 
 // The caller's memory comes from the C library: drivers whose table lacks slot 6 leave it to `free`.
-// SAFETY: as C declares them.
+// SAFETY: these are the declarations of the C library; malloc may be called with any size.
 unsafe extern "C" {
     safe fn malloc(bytes: usize) -> *mut c_void;
     fn free(data: *mut c_void);

@@ -11,7 +11,7 @@ use cuda_abi::types::{CUcontext, CUdevice, CUfunction, CUmodule, CUstream};
 
 use super::integrity::{Question, answer};
 use super::table::{contain, status};
-use super::{CUDART_INTERFACE, INTEGRITY_CHECK, seam};
+use super::{CUDART_INTERFACE, INTEGRITY_CHECK, client_access};
 use crate::log::log;
 
 /// Writes an answer; null is an error.
@@ -33,8 +33,8 @@ unsafe fn set<T>(out: *mut T, value: T) -> Result<(), CUresult> {
 /// `out` is null or valid for a write.
 pub(super) unsafe extern "C" fn primary_context(out: *mut CUcontext, device: CUdevice) -> CUresult {
     status(|| {
-        let primary = seam::primary_context(device)?;
-        // SAFETY: as this function's.
+        let primary = client_access::primary_context(device)?;
+        // SAFETY: the caller vouches that `out` is null or valid for a write.
         unsafe { set(out, CUcontext::from_bits(primary)) }
     })
 }
@@ -52,9 +52,9 @@ pub(super) unsafe extern "C" fn load_module(
         if out.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: as this function's.
-        let module = unsafe { seam::load_module(wrapper)? };
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches for the wrapper and what it wraps.
+        let module = unsafe { client_access::load_module(wrapper)? };
+        // SAFETY: the caller vouches that `out` is null or valid for a write.
         unsafe { set(out, CUmodule::from_bits(module)) }
     })
 }
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C" fn load_module_of_header(
     fatbin: *const c_void,
     out: *mut CUmodule,
 ) -> CUresult {
-    // SAFETY: as this function's: an image says itself which form it has.
+    // SAFETY: the caller vouches for `out` and for a whole fatbin, which says itself which form it has.
     unsafe { load_module(out, fatbin) }
 }
 
@@ -99,7 +99,7 @@ impl<const N: usize> Board<N> {
             unsafe { board.write(self.0.as_ptr().cast_mut().cast()) };
         }
         if !elements.is_null() {
-            // SAFETY: as above.
+            // SAFETY: `elements` is not null, so valid for the write.
             unsafe { elements.write(N) };
         }
     }
@@ -111,7 +111,7 @@ impl<const N: usize> Board<N> {
 /// Each pointer is null or valid for a write.
 pub(super) unsafe extern "C" fn hooks_first(board: *mut *mut c_void, elements: *mut usize) {
     static BOARD: Board<1024> = Board::new();
-    // SAFETY: as this function's.
+    // SAFETY: the caller vouches that each pointer is null or valid for a write.
     unsafe { BOARD.tell(board, elements) };
 }
 
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn hooks_first(board: *mut *mut c_void, elements: *
 /// Each pointer is null or valid for a write.
 pub(super) unsafe extern "C" fn hooks_second(board: *mut *mut c_void, elements: *mut usize) {
     static BOARD: Board<14> = Board::new();
-    // SAFETY: as this function's.
+    // SAFETY: the caller vouches that each pointer is null or valid for a write.
     unsafe { BOARD.tell(board, elements) };
 }
 
@@ -131,8 +131,8 @@ pub(super) unsafe extern "C" fn hooks_second(board: *mut *mut c_void, elements: 
 /// `out` is null or valid for a write.
 pub(super) unsafe extern "C" fn tools_context(out: *mut CUcontext) -> CUresult {
     status(|| {
-        let current = seam::current().unwrap_or(0);
-        // SAFETY: as this function's.
+        let current = client_access::current().unwrap_or(0);
+        // SAFETY: the caller vouches that `out` is null or valid for a write.
         unsafe { set(out, CUcontext::from_bits(current)) }
     })
 }
@@ -147,9 +147,9 @@ pub(super) unsafe extern "C" fn check_integrity(
     out: *mut [u8; 16],
 ) -> CUresult {
     status(|| {
-        let devices = seam::devices()?;
+        let devices = client_access::devices()?;
         let question = Question {
-            driver_version: seam::driver_version(),
+            driver_version: client_access::driver_version(),
             version,
             pid: std::process::id(),
             thread: thread(),
@@ -158,7 +158,7 @@ pub(super) unsafe extern "C" fn check_integrity(
             function: INTEGRITY_CHECK.get(1).addr() as u64,
             unix_seconds,
         };
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches that `out` is null or valid for a write.
         unsafe { set(out, answer(&question, devices)) }
     })
 }
@@ -233,9 +233,9 @@ pub(super) unsafe extern "C" fn context_id(context: CUcontext, id: *mut u64) -> 
     status(|| {
         let number = match context.bits() {
             0 => 0,
-            bits => seam::context_id(bits)?,
+            bits => client_access::context_id(bits)?,
         };
-        // SAFETY: as this function's.
+        // SAFETY: the caller vouches that `id` is null or valid for a write.
         unsafe { set(id, number) }
     })
 }
@@ -252,8 +252,8 @@ pub(super) unsafe extern "C" fn stream_object(
     object: *mut u64,
 ) -> CUresult {
     status(|| {
-        let number = seam::stream_id(context.bits(), stream)?;
-        // SAFETY: as this function's.
+        let number = client_access::stream_id(context.bits(), stream)?;
+        // SAFETY: the caller vouches that `object` is null or valid for a write.
         unsafe { set(object, number) }
     })
 }
@@ -268,8 +268,8 @@ pub(super) unsafe extern "C" fn stream_id(
     id: *mut u64,
 ) -> CUresult {
     status(|| {
-        seam::alive(context.bits())?;
-        // SAFETY: as this function's.
+        client_access::alive(context.bits())?;
+        // SAFETY: the caller vouches that `id` is null or valid for a write.
         unsafe { set(id, object) }
     })
 }
@@ -289,13 +289,13 @@ pub(super) unsafe extern "C" fn for_each_function(
     user: *mut c_void,
 ) -> c_int {
     let functions = contain(Err(CUresult::ERROR_UNKNOWN), || {
-        seam::functions(module.bits())
+        client_access::functions(module.bits())
     });
     let (Ok(functions), Some(callback)) = (functions, callback) else {
         return 0;
     };
     for function in functions {
-        // SAFETY: as this function's; no lock is held, so the callback may call any entry point.
+        // SAFETY: the caller vouches for callback and `user`; no lock is held, so the callback may call any entry point.
         unsafe { callback(user, CUfunction::from_bits(function)) };
     }
     1

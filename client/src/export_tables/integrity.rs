@@ -2,7 +2,7 @@
 //!
 //! A runtime asks INTEGRITY_CHECK slot 1 at its start and computes the answer itself, from values of
 //! this process: so it is computed here, in the calling thread, at every question. The formula is a
-//! fact of interoperability (`libcuda-compat` section 5.3). After one wrong answer every call of that
+//! fact of interoperability. After one wrong answer every call of that
 //! copy of the runtime gives 103 until the process ends.
 
 use super::md2::{BLOCK, HmacMd2};

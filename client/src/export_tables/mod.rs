@@ -2,15 +2,16 @@
 //!
 //! CUDA runtimes and NVIDIA's libraries talk to the driver through arrays of functions that no header
 //! declares, besides the public functions. This folder owns those arrays, what runtimes keep with a
-//! context ([`storage`]), the self-test ([`integrity`]) and NVRTC's cache ([`compile_cache`]). What they need of the rest of the client
-//! is in [`seam`], and nothing else of the client is known here. UUIDs, sizes, slots and answers are
-//! those of `libcuda-compat` section 5; names are ZLUDA's, or ours (T_…, ERROR_LOG, COMPILE_CACHE).
+//! context ([`storage`]), the self-test ([`integrity`]) and NVRTC's cache ([`compile_cache`]). What they
+//! need of the rest of the client is in [`client_access`], and nothing else of the client is known here.
+//! Names of tables are ZLUDA's, or ours (T_…, ERROR_LOG, COMPILE_CACHE).
 
+mod client_access;
 mod compile_cache;
 mod entries;
 mod integrity;
 mod md2;
-mod seam;
+mod name;
 mod storage;
 mod table;
 #[cfg(test)]
@@ -19,29 +20,10 @@ mod tests;
 use std::ffi::c_void;
 
 use crate::log::log;
+use name::Name;
 use table::{Table, unserved_slots};
 
 pub(crate) use storage::context_destroyed;
-
-/// A table that is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    non_camel_case_types,
-    reason = "tables without a known name are called after their UUIDs"
-)]
-enum Name {
-    CudartInterface,
-    Hooks,
-    ToolsTls,
-    ContextLocalStorage,
-    IntegrityCheck,
-    ContextChecks,
-    ErrorLog,
-    T_21318C60,
-    T_1734DC26,
-    T_6E163FBE,
-    CompileCache,
-}
 
 /// A UUID in memory order, as it is written.
 type Uuid = u128;
@@ -71,23 +53,6 @@ static REFUSED: [(Uuid, &str); 4] = [
     (0x195bcbf4_d67d_024a_acc5_1d29cea631ae, "HEAP_ACCESS"),
     (0xdd9e98a4_f410_4844_99b0_e2aeb7b432b5, "HYBRID_CUDART"),
 ];
-
-impl Name {
-    /// All of them, in the order of their numbers.
-    const ALL: [Self; 11] = [
-        Self::CudartInterface,
-        Self::Hooks,
-        Self::ToolsTls,
-        Self::ContextLocalStorage,
-        Self::IntegrityCheck,
-        Self::ContextChecks,
-        Self::ErrorLog,
-        Self::T_21318C60,
-        Self::T_1734DC26,
-        Self::T_6E163FBE,
-        Self::CompileCache,
-    ];
-}
 
 static CUDART_INTERFACE: Table = Table::new(unserved_slots!(Name::CudartInterface))
     .of_slots(13)

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::types::CUcontext;
 
-use super::seam;
+use super::client_access;
 use super::table::{contain, status};
 
 /// Told of a value whose context ends.
@@ -22,7 +22,7 @@ type Destructor =
     Option<unsafe extern "C" fn(context: CUcontext, key: *mut c_void, value: *mut c_void)>;
 
 /// Context and key.
-type Place = (u64, u64);
+type StorageKey = (u64, u64);
 
 /// What is kept.
 #[derive(Clone, Copy)]
@@ -33,11 +33,11 @@ struct Kept {
 }
 
 /// Everything that is kept. Never locked in a fork's child, where nobody may be left to unlock it.
-static KEPT: Mutex<BTreeMap<Place, Kept>> = Mutex::new(BTreeMap::new());
+static KEPT: Mutex<BTreeMap<StorageKey, Kept>> = Mutex::new(BTreeMap::new());
 
 static CACHE: Cache = Cache::new();
 
-fn kept() -> MutexGuard<'static, BTreeMap<Place, Kept>> {
+fn kept() -> MutexGuard<'static, BTreeMap<StorageKey, Kept>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -52,9 +52,9 @@ pub(super) unsafe extern "C" fn put(
     destructor: Destructor,
 ) -> CUresult {
     status(|| {
-        seam::attached()?;
+        client_access::attached()?;
         let context = named(context)?;
-        seam::alive(context)?;
+        client_access::alive(context)?;
         let place = (context, key.addr() as u64);
         let value = value.expose_provenance() as u64;
         let mut kept = kept();
@@ -67,7 +67,7 @@ pub(super) unsafe extern "C" fn put(
 /// Slot 1: takes a value away, without its destructor.
 pub(super) extern "C" fn delete(context: CUcontext, key: *mut c_void) -> CUresult {
     status(|| {
-        seam::attached()?;
+        client_access::attached()?;
         let place = (named(context)?, key.addr() as u64);
         let mut kept = kept();
         CACHE.clear(place);
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn get(
 }
 
 fn find(context: CUcontext, key: u64) -> Result<u64, CUresult> {
-    seam::attached()?;
+    client_access::attached()?;
     let place = (named(context)?, key);
     match CACHE.get(place) {
         Some(value) => Ok(value),
@@ -109,21 +109,21 @@ fn find(context: CUcontext, key: u64) -> Result<u64, CUresult> {
 }
 
 #[cold]
-fn find_in_map(place: Place) -> Result<u64, CUresult> {
+fn find_in_map(place: StorageKey) -> Result<u64, CUresult> {
     let kept = kept();
     if let Some(kept) = kept.get(&place) {
         // With the lock held, so that nobody takes it away in between.
         CACHE.set(place, kept.value);
         return Ok(kept.value);
     }
-    seam::alive(place.0)?;
+    client_access::alive(place.0)?;
     Err(CUresult::ERROR_INVALID_HANDLE)
 }
 
 /// The context that is meant: null means the current one.
 fn named(context: CUcontext) -> Result<u64, CUresult> {
     match context.bits() {
-        0 => seam::current().ok_or(CUresult::ERROR_INVALID_CONTEXT),
+        0 => client_access::current().ok_or(CUresult::ERROR_INVALID_CONTEXT),
         bits => Ok(bits),
     }
 }
@@ -132,10 +132,10 @@ fn named(context: CUcontext) -> Result<u64, CUresult> {
 ///
 /// They are the program's code and may call any entry point, so the caller holds no lock.
 pub(crate) fn context_destroyed(context: CUcontext) {
-    let ended: Vec<(Place, Kept)> = {
+    let ended: Vec<(StorageKey, Kept)> = {
         let mut kept = kept();
         let of_context = (context.bits(), 0)..=(context.bits(), u64::MAX);
-        let places: Vec<Place> = kept.range(of_context).map(|(place, _)| *place).collect();
+        let places: Vec<StorageKey> = kept.range(of_context).map(|(place, _)| *place).collect();
         places
             .into_iter()
             .filter_map(|place| {
@@ -196,19 +196,19 @@ impl Cache {
         )
     }
 
-    fn set_of(&self, (context, key): Place) -> &[Way; WAYS] {
+    fn set_of(&self, (context, key): StorageKey) -> &[Way; WAYS] {
         // Keys are addresses and contexts count from 0: the product spreads both to the upper bits.
         let mixed = (context ^ key.rotate_left(20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.0[(mixed >> 56) as usize % SETS].0
     }
 
     #[inline]
-    fn get(&self, place: Place) -> Option<u64> {
+    fn get(&self, place: StorageKey) -> Option<u64> {
         self.set_of(place).iter().find_map(|way| way.get(place))
     }
 
     /// Notes a value. To be called with the map locked.
-    fn set(&self, place: Place, value: u64) {
+    fn set(&self, place: StorageKey, value: u64) {
         let set = self.set_of(place);
         let way = set
             .iter()
@@ -225,7 +225,7 @@ impl Cache {
     }
 
     /// Forgets a place. To be called with the map locked.
-    fn clear(&self, place: Place) {
+    fn clear(&self, place: StorageKey) {
         if let Some(way) = self.set_of(place).iter().find(|way| way.is(place)) {
             way.write((0, 0), 0);
         }
@@ -233,7 +233,7 @@ impl Cache {
 }
 
 impl Way {
-    fn is(&self, (context, key): Place) -> bool {
+    fn is(&self, (context, key): StorageKey) -> bool {
         self.context.load(Ordering::Relaxed) == context && self.key.load(Ordering::Relaxed) == key
     }
 
@@ -242,7 +242,7 @@ impl Way {
     }
 
     #[inline]
-    fn get(&self, place: Place) -> Option<u64> {
+    fn get(&self, place: StorageKey) -> Option<u64> {
         // Acquire: what is read below is at least as new as this sequence.
         let before = self.sequence.load(Ordering::Acquire);
         if !self.is(place) {
@@ -256,7 +256,7 @@ impl Way {
         (before == after && before & 1 == 0).then_some(value)
     }
 
-    fn write(&self, (context, key): Place, value: u64) {
+    fn write(&self, (context, key): StorageKey, value: u64) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence
             .store(sequence.wrapping_add(1), Ordering::Relaxed);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cuda_abi::CUresult;
 
-use super::Name;
+use super::name::Name;
 use crate::log::log;
 
 /// Slots that every table has in memory.

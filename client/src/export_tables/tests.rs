@@ -10,7 +10,7 @@ use cuda_abi::types::*;
 use super::integrity::{Device, Question, answer};
 use super::*;
 use crate::api::*;
-use crate::params::In;
+use crate::pointers::In;
 use crate::testing::{context, load, out, start};
 
 /// The table that cuGetExportTable gives.
@@ -297,7 +297,7 @@ fn images_load_into_the_current_context_by_slot() {
     assert_eq!(loaded, CUresult::SUCCESS);
     crate::testing::function(module, "axpy\0");
     cuCtxDestroy(mine).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the module is valid for a write, the image is whole.
     let loaded = unsafe { load(&raw mut module, image, 0, 0, 0) };
     assert_eq!(loaded, CUresult::ERROR_INVALID_CONTEXT);
 }

@@ -1,10 +1,13 @@
 //! Waits for values in memory and writes of values, as cuStreamBatchMemOp does them: in a stream, and as a
 //! node.
+//!
+//! `api::memory_ops` checks the operations and posts them by this, graphs lower their nodes to it. It knows
+//! nothing of what the program may ask for.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{ValueWait, Write};
 use cuda_abi::types::CUstreamBatchMemOpParams;
-use transport::session::Written;
+use protocol::operations::{ValueWait, Write};
+use transport::session::EncodedRequest;
 
 use crate::stream::Target;
 
@@ -23,12 +26,15 @@ pub(crate) enum Operation {
 
 impl Operation {
     /// Its request, written down.
-    pub(super) fn written(&self) -> Option<Written> {
+    pub(super) fn written(&self) -> Option<EncodedRequest> {
         match self {
-            Self::Wait(wait) => Some(Written::new(wait, &[])),
+            Self::Wait(wait) => Some(EncodedRequest::new(wait, &[])),
             Self::Write { to, value, bytes } => {
                 let all = value.to_le_bytes();
-                Some(Written::new(&Write { to: *to }, &[&all[..*bytes as usize]]))
+                Some(EncodedRequest::new(
+                    &Write { to: *to },
+                    &[&all[..*bytes as usize]],
+                ))
             }
             Self::Nothing => None,
         }

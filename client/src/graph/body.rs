@@ -1,4 +1,7 @@
 //! Graphs: nodes, edges, and what keeps them together.
+//!
+//! Owns the shape of a graph: which node comes behind which, and the data of its edges. It knows nothing of
+//! streams and launches.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

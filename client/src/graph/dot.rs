@@ -1,12 +1,14 @@
 //! Graphs in the DOT language.
+//!
+//! Owns the text, for cuGraphDebugDotPrint alone. Changes nothing and knows no file.
 
 use std::fmt::Write;
+use std::path::Path;
 
 use cuda_abi::CUresult;
 
-use super::Graphs;
-use super::node::{Kernel, Payload};
-use crate::session::session;
+use super::node::Payload;
+use super::table::Graphs;
 
 /// Print everything.
 const VERBOSE: u32 = 1;
@@ -30,15 +32,17 @@ fn name(payload: &Payload) -> &'static str {
         Payload::Free(_) => "MEM_FREE",
         Payload::Batch(_) => "BATCH_MEM_OP",
         Payload::Conditional(_) => "CONDITIONAL",
-        Payload::Written { .. } => "OTHER",
+        Payload::Encoded { .. } => "OTHER",
     }
 }
 
 /// What a node is called: a kernel by its name, others by their kind.
-fn called(payload: &Payload) -> String {
-    let known = |kernel: &Kernel| crate::api::kernel_name(session().ok()?, kernel.function);
+fn called(graphs: &Graphs, payload: &Payload) -> String {
+    let known = |function| graphs.code.kernel_name(function);
     match payload {
-        Payload::Kernel(kernel) => known(kernel).unwrap_or_else(|| name(payload).to_owned()),
+        Payload::Kernel(kernel) => {
+            known(kernel.function).unwrap_or_else(|| name(payload).to_owned())
+        }
         _ => name(payload).to_owned(),
     }
 }
@@ -63,12 +67,22 @@ fn parameters(payload: &Payload) -> String {
         Payload::Free(address) => format!("{address:#x}"),
         Payload::Batch(batch) => format!("{} operations", batch.operations.len()),
         Payload::Conditional(node) => format!("{:?}\\nhandle {:#x}", node.kind, node.handle.name()),
-        Payload::Empty | Payload::Child(_) | Payload::Written { .. } => String::new(),
+        Payload::Empty | Payload::Child(_) | Payload::Encoded { .. } => String::new(),
     }
 }
 
+/// Writes a graph to a file in the DOT language.
+///
+/// # Errors
+/// CUDA_ERROR_INVALID_VALUE for a handle that names none, CUDA_ERROR_OPERATING_SYSTEM for a file that
+/// cannot be written.
+pub(crate) fn print(graphs: &Graphs, graph: u64, path: &Path, flags: u32) -> Result<(), CUresult> {
+    let text = text(graphs, graph, flags)?;
+    std::fs::write(path, text).map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)
+}
+
 /// A graph's text, with those of the graphs inside of it.
-pub(super) fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CUresult> {
+fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CUresult> {
     graphs.get(graph)?;
     let mut text = String::from("digraph dot {\n");
     let mut left = vec![(graph, 0_u32)];
@@ -80,7 +94,7 @@ pub(super) fn text(graphs: &Graphs, graph: u64, flags: u32) -> Result<String, CU
         );
         let body = graphs.get(graph)?.body();
         for (serial, node) in &body.nodes {
-            let mut label = format!("{serial}\\n{}", called(&node.payload));
+            let mut label = format!("{serial}\\n{}", called(graphs, &node.payload));
             if flags & (VERBOSE | PARAMETERS) != 0 {
                 label.push_str("\\n");
                 label.push_str(&parameters(&node.payload));

@@ -1,5 +1,8 @@
 //! Executable graphs: a [`Schedule`] of what a graph's nodes put into streams, what it keeps alive, and
 //! how its nodes change.
+//!
+//! Owns the lock that launches and changes of one executable graph take. `api::graph::exec` calls it; how a
+//! launch posts is `launch`'s business.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,14 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUgraphExecUpdateResult, CUgraphExecUpdateResultInfo, CUgraphNode};
 
-use super::Graphs;
+use super::listed::{AFTER_CHILD, Listed};
 use super::lower::lower;
 use super::node::Payload;
-use super::schedule::{AFTER_CHILD, Listed, Node, Schedule};
-use crate::handle::Kind;
-use crate::host;
-use crate::session::Session;
+use super::schedule::Schedule;
+use super::step::ScheduledNode;
+use super::table::Graphs;
+use crate::handle::object_table::Slots;
+use crate::handle::{Key, Kind};
 use crate::stream::Target;
+use crate::stream::host_function;
 
 /// Free what the last launch allocated and nobody freed, before the next launch.
 pub(crate) const AUTO_FREE: u64 = 1;
@@ -26,11 +31,11 @@ const DEVICE_LAUNCH: u64 = 4;
 /// An executable graph.
 #[derive(Debug, Default)]
 pub(crate) struct Exec {
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<ExecState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ExecState {
     schedule: Schedule,
     /// The handle of the graph of which it was made.
     graph: u64,
@@ -41,28 +46,57 @@ struct State {
     objects: HashMap<u64, u32>,
 }
 
-impl Graphs {
+/// All executable graphs of the process.
+#[derive(Debug)]
+pub(crate) struct Execs {
+    graphs: &'static Graphs,
+    table: Slots<Exec>,
+}
+
+impl Execs {
+    /// None yet; they are made of these graphs.
+    pub(crate) fn new(graphs: &'static Graphs) -> Self {
+        Self {
+            graphs,
+            table: Slots::new(0, u32::MAX),
+        }
+    }
+
+    /// The executable graph of a handle.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a handle that names none.
+    pub(crate) fn get(&self, exec: u64) -> Result<&Exec, CUresult> {
+        Key::of(exec, Kind::GraphExec)
+            .and_then(|key| self.table.get(key))
+            .ok_or(CUresult::ERROR_INVALID_VALUE)
+    }
+
+    /// Ends an executable graph.
+    pub(crate) fn end(&self, exec: u64) -> Result<(), CUresult> {
+        let key = Key::of(exec, Kind::GraphExec).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let ended = self.table.remove(key);
+        ended.ok_or(CUresult::ERROR_INVALID_VALUE)?.finish();
+        self.table.release(key.index());
+        Ok(())
+    }
+
     /// Makes a graph executable.
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for flags that there are not and for a graph with a cycle,
     /// CUDA_ERROR_NOT_SUPPORTED for a launch from devices and for a second instance of a graph that
     /// allocates or has conditional nodes, and what the nodes' parameters give.
-    pub(crate) fn instantiate(
-        &'static self,
-        session: &'static Session,
-        graph: u64,
-        flags: u64,
-    ) -> Result<u64, CUresult> {
+    pub(crate) fn instantiate(&self, graph: u64, flags: u64) -> Result<u64, CUresult> {
         if flags & !(FLAGS | DEVICE_LAUNCH) != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if flags & DEVICE_LAUNCH != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let schedule = Schedule::new(session, graph, 0)?;
-        self.take_instance(graph)?;
-        let objects = self.retain_objects_of(graph);
+        let schedule = Schedule::new(self.graphs, graph, 0)?;
+        self.graphs.take_instance(graph)?;
+        let objects = self.graphs.retain_objects_of(graph);
         let places = schedule
             .nodes
             .iter()
@@ -70,7 +104,7 @@ impl Graphs {
             .filter(|(_, node)| node.listed.kind != AFTER_CHILD)
             .map(|(at, node)| (node.listed.handle, at))
             .collect();
-        let mut state = Some(State {
+        let mut state = Some(ExecState {
             schedule,
             graph,
             flags,
@@ -78,11 +112,11 @@ impl Graphs {
             objects,
         });
         let key = self
-            .execs
+            .table
             .insert(|_, _| true, |_, exec| *exec.state() = state.take());
         if let (None, Some(state)) = (key, state) {
-            self.release_objects(state.objects);
-            self.give_instance(graph);
+            self.graphs.release_objects(state.objects);
+            self.graphs.give_instance(graph);
         }
         key.map(|key| key.handle(Kind::GraphExec))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
@@ -92,53 +126,51 @@ impl Graphs {
 /// Work that is done when the last launch has: the user objects go.
 #[derive(Debug)]
 struct Ended {
-    session: &'static Session,
+    graphs: &'static Graphs,
     objects: Mutex<HashMap<u64, u32>>,
 }
 
-impl host::Ours for Ended {
+impl host_function::InternalWork for Ended {
     fn run(&self) {
         let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
-        self.session
-            .graphs
-            .release_objects(std::mem::take(&mut *objects));
+        self.graphs.release_objects(std::mem::take(&mut *objects));
     }
 }
 
 /// Releases user objects once the last launch has ended that may use them.
-fn release_after(session: &'static Session, end: Option<(u32, u64)>, objects: HashMap<u64, u32>) {
+fn release_after(graphs: &'static Graphs, end: Option<(u32, u64)>, objects: HashMap<u64, u32>) {
     if objects.is_empty() {
         return;
     }
     let ended = Arc::new(Ended {
-        session,
+        graphs,
         objects: Mutex::new(objects),
     });
     let (slot, sequence) = end.unwrap_or((0, 0));
-    host::after(session, slot, sequence, ended);
+    host_function::after(graphs.streams, slot, sequence, ended);
 }
 
 impl Exec {
-    fn state(&self) -> MutexGuard<'_, Option<State>> {
+    fn state(&self) -> MutexGuard<'_, Option<ExecState>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(
         &self,
-        use_it: impl FnOnce(&mut State) -> Result<T, CUresult>,
+        use_it: impl FnOnce(&mut ExecState) -> Result<T, CUresult>,
     ) -> Result<T, CUresult> {
         let mut state = self.state();
         use_it(state.as_mut().ok_or(CUresult::ERROR_INVALID_VALUE)?)
     }
 
     /// Ends it. What was launched goes on.
-    pub(super) fn end(&self) {
+    fn finish(&self) {
         let Some(state) = self.state().take() else {
             return;
         };
-        let (session, end) = (state.schedule.session, state.schedule.end);
-        session.graphs.give_instance(state.graph);
-        release_after(session, end, state.objects);
+        let (graphs, end) = (state.schedule.graphs, state.schedule.end);
+        graphs.give_instance(state.graph);
+        release_after(graphs, end, state.objects);
     }
 
     /// The flags that it was made with.
@@ -190,16 +222,16 @@ impl Exec {
                 .places
                 .get(&node)
                 .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-            let Schedule { session, nodes, .. } = &mut state.schedule;
-            let session = *session;
+            let Schedule { graphs, nodes, .. } = &mut state.schedule;
+            let graphs = *graphs;
             let end = nodes[at..]
                 .iter()
                 .position(|it| it.listed.kind == AFTER_CHILD && it.listed.handle == node)
                 .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-            let list = session.graphs.list(graph)?;
+            let list = graphs.list(graph)?;
             let inside = &nodes[at + 1..at + end];
             // Its first nodes come behind the one before them, which the other graph does not have.
-            let same = |own: &Node, other: &Listed| {
+            let same = |own: &ScheduledNode, other: &Listed| {
                 let own_after: BTreeSet<usize> = own
                     .listed
                     .after
@@ -219,10 +251,10 @@ impl Exec {
             }
             let mut lowered = Vec::with_capacity(list.len());
             for (own, other) in inside.iter().zip(&list) {
-                if own.compare(session, other).is_err() {
+                if own.compare(graphs, other).is_err() {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                lowered.push(lower(session, &other.payload, 0)?);
+                lowered.push(lower(graphs, &other.payload, 0)?);
             }
             for ((own, other), steps) in nodes[at + 1..].iter_mut().zip(list).zip(lowered) {
                 own.listed.payload = other.payload;
@@ -244,8 +276,8 @@ impl Exec {
     ) -> Result<(), CUresult> {
         self.with(|state| {
             let own = &mut state.schedule;
-            let session = own.session;
-            let list = session.graphs.list(graph)?;
+            let graphs = own.graphs;
+            let list = graphs.list(graph)?;
             let mut refuse = |(result, node)| {
                 info.result = result;
                 info.errorNode = CUgraphNode::from_bits(node);
@@ -254,19 +286,19 @@ impl Exec {
             own.compare(&list).map_err(&mut refuse)?;
             let mut lowered = Vec::with_capacity(list.len());
             for other in &list {
-                let steps = lower(session, &other.payload, 0);
+                let steps = lower(graphs, &other.payload, 0);
                 let changed = (CUgraphExecUpdateResult::PARAMETERS_CHANGED, other.handle);
                 lowered.push(steps.map_err(|_| refuse(changed))?);
             }
-            own.handles = session.graphs.handles_of(graph)?;
+            own.handles = graphs.handles_of(graph)?;
             own.changed();
             for ((own, other), steps) in own.nodes.iter_mut().zip(list).zip(lowered) {
                 own.listed.payload = other.payload;
                 own.steps = steps;
             }
-            let objects = session.graphs.retain_objects_of(graph);
+            let objects = graphs.retain_objects_of(graph);
             let former = std::mem::replace(&mut state.objects, objects);
-            release_after(session, state.schedule.end, former);
+            release_after(graphs, state.schedule.end, former);
             Ok(())
         })
     }
@@ -280,14 +312,14 @@ impl Exec {
     }
 }
 
-impl State {
-    fn node(&mut self, node: u64) -> Result<&mut Node, CUresult> {
+impl ExecState {
+    fn node(&mut self, node: u64) -> Result<&mut ScheduledNode, CUresult> {
         let place = self.places.get(&node);
         let place = *place.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         Ok(&mut self.schedule.nodes[place])
     }
 
-    fn node_that_can_be_disabled(&mut self, node: u64) -> Result<&mut Node, CUresult> {
+    fn node_that_can_be_disabled(&mut self, node: u64) -> Result<&mut ScheduledNode, CUresult> {
         let node = self.node(node)?;
         match node.listed.payload.can_be_disabled() {
             true => Ok(node),

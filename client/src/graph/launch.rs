@@ -1,44 +1,48 @@
 //! One launch of an executable graph: its nodes go into their lanes.
+//!
+//! Owns the guards of all streams that the launch uses, from its first request to its last, so that nothing
+//! comes between. `exec` calls it. What the requests mean it does not know.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{EventRecord, RunLaunch, StreamWait};
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent};
+use protocol::operations::{EventRecord, RunLaunch, StreamWait};
 
 use super::conditional::Handle;
-use super::lower::Step;
 use super::run::Run;
-use super::schedule::Node;
-use crate::event::Place;
-use crate::host;
-use crate::stream::{Appender, Target};
+use super::step::{ScheduledNode, Step};
+use super::table::Graphs;
+use crate::stream::event::StreamPlace;
+use crate::stream::host_function;
+use crate::stream::{StreamGuard, Target};
 
-/// A launch under way: all of its streams are in hand.
+/// A launch under way: it holds the guards of all of its streams.
 pub(super) struct Launch<'a> {
-    lanes: Vec<Appender<'a>>,
+    graphs: &'static Graphs,
+    lanes: Vec<StreamGuard<'a>>,
     /// Which lanes have come behind the launch's start.
     begun: Vec<bool>,
     start: u64,
     /// The place at which each node is done, by its index.
     places: HashMap<usize, (u32, u64)>,
     /// Events that this launch records, by handle.
-    recorded: Vec<(u64, Place)>,
+    recorded: Vec<(u64, StreamPlace)>,
 }
 
 impl<'a> Launch<'a> {
-    /// Takes the streams in hand. `end` is where the last launch ends.
+    /// Takes the guards of the streams. `end` is where the last launch ends.
     pub(super) fn begin(
+        graphs: &'static Graphs,
         target: &'a Target,
         own: &'a [Target],
         end: Option<(u32, u64)>,
     ) -> Result<Self, CUresult> {
-        let session = target.current.session;
-        let mut first = target.appender();
+        let mut first = target.guard();
         if let Some((on, until)) = end
             && on != target.slot
-            && !session.reached(on, until)
+            && !graphs.connection.reached(on, until)
         {
             first.post(&StreamWait { on, until }, &[])?;
         } else if !own.is_empty() && target.stream.flags() & CU_STREAM_NON_BLOCKING == 0 {
@@ -54,8 +58,9 @@ impl<'a> Launch<'a> {
         }
         let start = first.stream().posted();
         let mut lanes = vec![first];
-        lanes.extend(own.iter().map(Target::appender));
+        lanes.extend(own.iter().map(Target::guard));
         Ok(Self {
+            graphs,
             begun: std::iter::once(true)
                 .chain(own.iter().map(|_| false))
                 .collect(),
@@ -80,16 +85,21 @@ impl<'a> Launch<'a> {
     }
 
     fn wait(&mut self, lane: usize, on: u32, until: u64) -> Result<(), CUresult> {
-        let appender = &mut self.lanes[lane];
-        if on == appender.slot() || appender.session().reached(on, until) {
+        let guard = &mut self.lanes[lane];
+        if on == guard.slot() || guard.connection().reached(on, until) {
             return Ok(());
         }
-        appender.post(&StreamWait { on, until }, &[]).map(drop)
+        guard.post(&StreamWait { on, until }, &[]).map(drop)
     }
 
     /// Puts what a node does into its lane. `again` is whether memory that is not freed yet counts as
     /// freed.
-    pub(super) fn node(&mut self, nodes: &[Node], at: usize, again: bool) -> Result<(), CUresult> {
+    pub(super) fn node(
+        &mut self,
+        nodes: &[ScheduledNode],
+        at: usize,
+        again: bool,
+    ) -> Result<(), CUresult> {
         let node = &nodes[at];
         let lane = self.ready(node)?;
         if node.enabled {
@@ -102,7 +112,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Has the server launch a run.
-    pub(super) fn run(&mut self, nodes: &[Node], run: &Run) -> Result<(), CUresult> {
+    pub(super) fn run(&mut self, nodes: &[ScheduledNode], run: &Run) -> Result<(), CUresult> {
         let Some(&first) = run.nodes().first() else {
             return Ok(());
         };
@@ -114,7 +124,7 @@ impl<'a> Launch<'a> {
     }
 
     /// Has a node's lane wait for what the node comes behind. Gives the lane.
-    fn ready(&mut self, node: &Node) -> Result<usize, CUresult> {
+    fn ready(&mut self, node: &ScheduledNode) -> Result<usize, CUresult> {
         let lane = node.lane as usize;
         if !std::mem::replace(&mut self.begun[lane], true) {
             self.wait(lane, self.lanes[0].slot(), self.start)?;
@@ -131,31 +141,31 @@ impl<'a> Launch<'a> {
     fn done(&mut self, lane: usize, nodes: &[usize]) {
         // Nobody else waits for them where there is no other lane.
         if self.lanes.len() > 1 {
-            let appender = &self.lanes[lane];
-            let place = (appender.slot(), appender.stream().posted());
+            let guard = &self.lanes[lane];
+            let place = (guard.slot(), guard.stream().posted());
             self.places.extend(nodes.iter().map(|&at| (at, place)));
         }
     }
 
     fn step(&mut self, lane: usize, step: &Step, again: bool) -> Result<(), CUresult> {
-        let appender = &mut self.lanes[lane];
-        let session = appender.session();
+        let guard = &mut self.lanes[lane];
+        let graphs = self.graphs;
         match step {
-            Step::Post(written) => appender.post_written(written).map(drop),
-            Step::Call(call) => host::append(appender, call.clone()).map(drop),
+            Step::Post(written) => guard.post_encoded(written).map(drop),
+            Step::Call(call) => host_function::append(guard, call.clone()).map(drop),
             Step::Branch(branch) => {
-                let branch = Arc::clone(branch);
-                host::append(appender, host::Call::Ours(branch)).map(drop)
+                let branch: Arc<dyn host_function::InternalWork> = branch.clone();
+                host_function::append(guard, host_function::Call::Internal(branch)).map(drop)
             }
             Step::Record(event) => {
-                let request = session
+                let request = graphs
                     .events
                     .get(CUevent::from_bits(*event))?
                     .record_request();
-                let place = Place {
-                    sequence: appender.post(&request, &[])?,
-                    slot: appender.slot(),
-                    context: appender.context(),
+                let place = StreamPlace {
+                    sequence: guard.post(&request, &[])?,
+                    slot: guard.slot(),
+                    context: guard.context(),
                 };
                 self.recorded.push((*event, place));
                 Ok(())
@@ -164,21 +174,17 @@ impl<'a> Launch<'a> {
                 let own = self.recorded.iter().rev().find(|(it, _)| it == event);
                 let place = match own {
                     Some((_, place)) => Some(*place),
-                    None => session.events.get(CUevent::from_bits(*event))?.place(),
+                    None => graphs.events.get(CUevent::from_bits(*event))?.place(),
                 };
                 match place {
                     Some(place) => self.wait(lane, place.slot, place.sequence),
                     None => Ok(()),
                 }
             }
-            Step::Allocate(allocation) => session
-                .graphs
+            Step::Allocate(allocation) => graphs.memories.make_live(allocation.address(), again),
+            Step::Free(address) => graphs
                 .memories
-                .make_live(allocation.address(), again),
-            Step::Free(address) => session
-                .graphs
-                .memories
-                .free(session, *address)
+                .free(*address)
                 .unwrap_or(Err(CUresult::ERROR_INVALID_VALUE)),
         }
     }
@@ -192,11 +198,11 @@ impl<'a> Launch<'a> {
             }
         }
         let first = &self.lanes[0];
-        let (session, end) = (first.session(), (first.slot(), first.stream().posted()));
+        let (graphs, end) = (self.graphs, (first.slot(), first.stream().posted()));
         drop(self.lanes);
         for (event, place) in self.recorded {
-            if let Ok(event) = session.events.get(CUevent::from_bits(event)) {
-                session.events.recorded_at(event, place);
+            if let Ok(event) = graphs.events.get(CUevent::from_bits(event)) {
+                graphs.events.recorded_at(event, place);
             }
         }
         Ok(end)

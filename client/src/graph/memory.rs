@@ -9,16 +9,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{ManagedAlloc, MemFree};
 use cuda_abi::types::{CU_MEM_ATTACH_GLOBAL, CUgraphMem_attribute};
+use protocol::operations::{ManagedAlloc, MemFree};
 
 use crate::context::Current;
-use crate::memory::{Origin, Range};
-use crate::session::Session;
+use crate::memory::pool::Pools;
+use crate::memory::ranges::{Origin, Range, Ranges};
+use crate::session::connection::Connection;
 
 /// All memory of graphs, by address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Memories {
+    connection: &'static Connection,
+    ranges: &'static Ranges,
+    pools: &'static Pools,
     map: Mutex<Map>,
 }
 
@@ -47,7 +51,7 @@ struct Entry {
 /// The hold that graphs have on an allocation.
 #[derive(Debug)]
 pub(crate) struct Allocation {
-    session: &'static Session,
+    memories: &'static Memories,
     address: u64,
     bytes: u64,
     context: u64,
@@ -55,6 +59,20 @@ pub(crate) struct Allocation {
 }
 
 impl Memories {
+    /// None yet; they come from the server, after what pools hold, and are noted among the ranges.
+    pub(super) fn new(
+        connection: &'static Connection,
+        ranges: &'static Ranges,
+        pools: &'static Pools,
+    ) -> Self {
+        Self {
+            connection,
+            ranges,
+            pools,
+            map: Mutex::default(),
+        }
+    }
+
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,7 +112,7 @@ impl Memories {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE if the program has it no more.
-    pub(crate) fn free(&self, session: &Session, address: u64) -> Option<Result<(), CUresult>> {
+    pub(crate) fn free(&self, address: u64) -> Option<Result<(), CUresult>> {
         let mut map = self.map();
         let entry = map.by_address.get_mut(&address)?;
         if !std::mem::take(&mut entry.live) {
@@ -105,7 +123,67 @@ impl Memories {
         }
         map.by_address.remove(&address);
         drop(map);
-        Some(give_back(session, address))
+        Some(self.give_back(address))
+    }
+
+    /// Allocates memory for a graph: a device's, or managed memory.
+    pub(crate) fn allocate(
+        &'static self,
+        current: &Current,
+        bytes: u64,
+        managed: bool,
+    ) -> Result<Arc<Allocation>, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let (address, range) = match managed {
+            false => {
+                let address = self.pools.take_memory(current, bytes)?;
+                let range = Range::new(current, Origin::Device, address, bytes);
+                (address, range)
+            }
+            true => {
+                let context = current.slot();
+                let ask = || self.connection.call(&ManagedAlloc { context, bytes });
+                let address = self.pools.with_caches_trimmed(ask)?.fields.address;
+                let range = Range {
+                    flags: CU_MEM_ATTACH_GLOBAL,
+                    ..Range::new(current, Origin::Managed, address, bytes)
+                };
+                (address, range)
+            }
+        };
+        let noted = self.ranges.insert(range);
+        if !noted {
+            return Err(CUresult::ERROR_UNKNOWN);
+        }
+        let device = current.context.device();
+        let mut map = self.map();
+        let entry = Entry {
+            bytes,
+            device,
+            context: current.handle(),
+            live: false,
+            launched: false,
+            held: true,
+        };
+        map.by_address.insert(address, entry);
+        drop(map);
+        Ok(Arc::new(Allocation {
+            memories: self,
+            address,
+            bytes,
+            context: current.handle(),
+            managed,
+        }))
+    }
+
+    fn give_back(&self, address: u64) -> Result<(), CUresult> {
+        // The context's end may have taken it before.
+        match self.ranges.remove(address, |_| true) {
+            Some(_) => self.connection.post(&MemFree { address }),
+            None => Ok(()),
+        }
     }
 
     /// Forgets the memory of a context that has ended; it ended with it.
@@ -167,63 +245,7 @@ impl Map {
     }
 }
 
-fn give_back(session: &Session, address: u64) -> Result<(), CUresult> {
-    // The context's end may have taken it before.
-    match session.ranges.remove(address, |_| true) {
-        Some(_) => session.post(&MemFree { address }),
-        None => Ok(()),
-    }
-}
-
 impl Allocation {
-    /// Allocates memory for a graph: a device's, or managed memory.
-    pub(crate) fn new(current: &Current, bytes: u64, managed: bool) -> Result<Arc<Self>, CUresult> {
-        if bytes == 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let session = current.session;
-        let (address, range) = match managed {
-            false => {
-                let address = session.take_memory(current, bytes)?;
-                let range = Range::new(current, Origin::Device, address, bytes);
-                (address, range)
-            }
-            true => {
-                let context = current.slot();
-                let ask = || session.call(&ManagedAlloc { context, bytes });
-                let address = session.with_caches_trimmed(ask)?.fields.address;
-                let range = Range {
-                    flags: CU_MEM_ATTACH_GLOBAL,
-                    ..Range::new(current, Origin::Managed, address, bytes)
-                };
-                (address, range)
-            }
-        };
-        let noted = session.ranges.insert(range);
-        if !noted {
-            return Err(CUresult::ERROR_UNKNOWN);
-        }
-        let device = current.context.device();
-        let mut map = session.graphs.memories.map();
-        let entry = Entry {
-            bytes,
-            device,
-            context: current.handle(),
-            live: false,
-            launched: false,
-            held: true,
-        };
-        map.by_address.insert(address, entry);
-        drop(map);
-        Ok(Arc::new(Self {
-            session,
-            address,
-            bytes,
-            context: current.handle(),
-            managed,
-        }))
-    }
-
     /// Where it is.
     pub(crate) fn address(&self) -> u64 {
         self.address
@@ -247,7 +269,7 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let mut map = self.session.graphs.memories.map();
+        let mut map = self.memories.map();
         let Some(entry) = map.by_address.get_mut(&self.address) else {
             return;
         };
@@ -258,6 +280,6 @@ impl Drop for Allocation {
         map.by_address.remove(&self.address);
         drop(map);
         // If there is no server any more there is no memory either.
-        let _ = give_back(self.session, self.address);
+        let _ = self.memories.give_back(self.address);
     }
 }

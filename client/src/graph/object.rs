@@ -1,4 +1,7 @@
 //! User objects: resources of the program that graphs hold, with the function that ends them.
+//!
+//! Owns the count of who holds each. `api::graph` makes and gives them away, graphs hold them. The program's
+//! function is called as a host function is, so it may call nothing of CUDA's.
 
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -6,37 +9,34 @@ use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
 
-use super::Graphs;
+use super::table::Graphs;
 use crate::handle::{Key, Kind};
-use crate::host;
+use crate::pointers::CallbackData;
+use crate::stream::host_function;
 
 /// A user object.
 #[derive(Debug, Default)]
 pub(super) struct Object {
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<Shares>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
-    pointer: *mut c_void,
+struct Shares {
+    pointer: CallbackData,
     end: unsafe extern "C" fn(*mut c_void),
     /// Shares of the program and of graphs.
     shares: u64,
 }
 
-// SAFETY: the pointer is only handed to the program's own function, which the program promised may be
-// called by any thread.
-unsafe impl Send for Held {}
-
 impl Graphs {
     /// Makes a user object with some shares of the program's. Gives its handle.
     pub(crate) fn create_object(
         &self,
-        pointer: *mut c_void,
+        pointer: CallbackData,
         end: unsafe extern "C" fn(*mut c_void),
         shares: u32,
     ) -> Result<u64, CUresult> {
-        let held = Held {
+        let held = Shares {
             pointer,
             end,
             shares: u64::from(shares),
@@ -83,7 +83,7 @@ impl Graphs {
                 self.objects.release(key.index());
             }
             // SAFETY: the program promised that its function may be called with its pointer, once.
-            host::calling(|| unsafe { (held.end)(held.pointer) });
+            host_function::calling(|| unsafe { (held.end)(held.pointer.pointer()) });
         }
         Ok(())
     }

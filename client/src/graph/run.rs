@@ -8,15 +8,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
+use protocol::operations::{Launch, RUN_BYTES, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
 
-use super::lower::Step;
-use super::schedule::Node;
-use crate::session::Session;
+use super::step::{ScheduledNode, Step};
+use crate::session::connection::Connection;
 
 /// The runs of all of the process' graphs.
-#[derive(Debug, Default)]
-pub(crate) struct Register(Mutex<Registered>);
+#[derive(Debug)]
+pub(crate) struct RunRegister {
+    connection: &'static Connection,
+    registered: Mutex<Registered>,
+}
 
 #[derive(Debug, Default)]
 struct Registered {
@@ -27,21 +29,32 @@ struct Registered {
     /// Bytes that all runs take, as [`RunAdd::bytes`] says.
     bytes: usize,
     /// Runs that are not launched any more, each with the place where its last launch ends.
-    leaving: Vec<(Kept, (u32, u64))>,
+    leaving: Vec<(RunNumber, (u32, u64))>,
 }
 
 /// A run that the server has.
 #[derive(Debug)]
-struct Kept {
+struct RunNumber {
     number: u32,
     bytes: usize,
 }
 
-impl Register {
+impl RunRegister {
+    /// No runs yet.
+    pub(super) fn new(connection: &'static Connection) -> Self {
+        Self {
+            connection,
+            registered: Mutex::default(),
+        }
+    }
+
     /// Takes a number and so many bytes; `None` if there is no room for them.
-    fn take(&self, session: &Session, bytes: usize) -> Option<Kept> {
-        self.sweep(session);
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take(&self, bytes: usize) -> Option<RunNumber> {
+        self.sweep();
+        let mut state = self
+            .registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if state.bytes + bytes > RUN_BYTES {
             return None;
         }
@@ -54,26 +67,33 @@ impl Register {
             None => return None,
         };
         state.bytes += bytes;
-        Some(Kept { number, bytes })
+        Some(RunNumber { number, bytes })
     }
 
     /// Has the server forget runs, once it has come past the end of their last launch.
-    fn leave(&self, session: &Session, runs: impl Iterator<Item = Kept>, end: (u32, u64)) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    fn retire(&self, runs: impl Iterator<Item = RunNumber>, end: (u32, u64)) {
+        let mut state = self
+            .registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         state.leaving.extend(runs.map(|run| (run, end)));
         drop(state);
-        self.sweep(session);
+        self.sweep();
     }
 
     /// Has the server forget those of which no launch is under way.
-    fn sweep(&self, session: &Session) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over =
-            |(_, (slot, sequence)): &mut (Kept, (u32, u64))| session.reached(*slot, *sequence);
+    fn sweep(&self) {
+        let mut state = self
+            .registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_over = |(_, (slot, sequence)): &mut (RunNumber, (u32, u64))| {
+            self.connection.reached(*slot, *sequence)
+        };
         let over: Vec<_> = state.leaving.extract_if(.., is_over).collect();
-        for (Kept { number, bytes }, _) in over {
+        for (RunNumber { number, bytes }, _) in over {
             // A session that is over has no runs.
-            let _ = session.post(&RunDestroy { run: number });
+            let _ = self.connection.post(&RunDestroy { run: number });
             state.bytes -= bytes;
             state.free.push(number);
         }
@@ -83,7 +103,7 @@ impl Register {
 /// Nodes that are launched together.
 #[derive(Debug)]
 pub(super) struct Run {
-    kept: Kept,
+    kept: RunNumber,
     /// Where they stand in the schedule, in their order.
     nodes: Vec<usize>,
 }
@@ -132,8 +152,8 @@ impl Units {
     /// The session's end.
     pub(super) fn take(
         &mut self,
-        session: &'static Session,
-        nodes: &[Node],
+        register: &'static RunRegister,
+        nodes: &[ScheduledNode],
         order: &[usize],
     ) -> Result<&[Unit], CUresult> {
         match self.age {
@@ -145,7 +165,7 @@ impl Units {
                 let mut runs = HashMap::new();
                 let mut inside: HashSet<usize> = HashSet::new();
                 for of_run in together(nodes, order) {
-                    if let Some(run) = make(session, nodes, of_run)? {
+                    if let Some(run) = make(register, nodes, of_run)? {
                         inside.extend(run.nodes.iter().skip(1));
                         runs.insert(run.nodes[0], run);
                     }
@@ -167,19 +187,19 @@ impl Units {
     }
 
     /// Forgets them: nodes have changed, or the schedule ends. `end` is where the last launch ends.
-    pub(super) fn forget(&mut self, session: &Session, end: Option<(u32, u64)>) {
+    pub(super) fn forget(&mut self, register: &RunRegister, end: Option<(u32, u64)>) {
         let Self { list, .. } = std::mem::take(self);
         let runs = list.into_iter().filter_map(|unit| match unit {
             Unit::Run(run) => Some(run.kept),
             Unit::Node(_) => None,
         });
         let end = end.unwrap_or((0, 0));
-        session.graphs.runs.leave(session, runs, end);
+        register.retire(runs, end);
     }
 }
 
 /// What a node launches, and with what data, if a launch is all that it puts into its lane.
-fn launch_of(node: &Node) -> Option<(Launch, &[u8])> {
+fn launch_of(node: &ScheduledNode) -> Option<(Launch, &[u8])> {
     match &node.steps[..] {
         [Step::Post(written)] if node.enabled => Some((written.request()?, written.data())),
         _ => None,
@@ -188,7 +208,7 @@ fn launch_of(node: &Node) -> Option<(Launch, &[u8])> {
 
 /// The nodes that can be launched together: two or more that follow each other in a lane. Only the first may wait
 /// for nodes of other lanes, and only for the last may others wait.
-fn together(nodes: &[Node], order: &[usize]) -> Vec<Vec<usize>> {
+fn together(nodes: &[ScheduledNode], order: &[usize]) -> Vec<Vec<usize>> {
     let awaited: HashSet<usize> = nodes.iter().flat_map(|node| &node.waits).copied().collect();
     let mut open: HashMap<u32, Vec<usize>> = HashMap::new();
     let mut closed = Vec::new();
@@ -213,17 +233,19 @@ fn together(nodes: &[Node], order: &[usize]) -> Vec<Vec<usize>> {
 
 /// Gives the server a run; `None` if there is no room for it.
 fn make(
-    session: &'static Session,
-    nodes: &[Node],
+    register: &'static RunRegister,
+    nodes: &[ScheduledNode],
     of_run: Vec<usize>,
 ) -> Result<Option<Run>, CUresult> {
     let launches = || of_run.iter().filter_map(|&at| launch_of(&nodes[at]));
     let bytes = launches().map(|(_, data)| RunAdd::bytes(data.len()));
-    let Some(kept) = session.graphs.runs.take(session, bytes.sum()) else {
+    let Some(kept) = register.take(bytes.sum()) else {
         return Ok(None);
     };
     for (launch, data) in launches() {
-        session.post_with(&RunAdd::new(kept.number, &launch), data)?;
+        register
+            .connection
+            .post_with(&RunAdd::new(kept.number, &launch), data)?;
     }
     Ok(Some(Run {
         kept,

@@ -11,52 +11,27 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent, CUgraphExecUpdateResult};
 
-use super::Graphs;
-use super::conditional::{Body, Handle};
+use super::conditional::Handle;
 use super::launch::Launch;
-use super::lower::{Step, lower};
+use super::listed::{AFTER_CHILD, Listed};
+use super::lower::lower;
 use super::node::Payload;
 use super::run::{Unit, Units};
+use super::step::{Bodies, Refusal, ScheduledNode, Step};
+use super::table::Graphs;
 use crate::context;
 use crate::handle::Key;
-use crate::host;
-use crate::session::Session;
+use crate::stream::host_function;
 use crate::stream::{LEAST_PRIORITY, Target};
 
 /// Lanes that one schedule may have.
 const MOST_LANES: u32 = 16;
 
-/// A node of a graph, or of a graph inside of it, as a list has it; child graphs are a node before
-/// and one after their own.
-#[derive(Debug)]
-pub(super) struct Listed {
-    pub handle: u64,
-    /// The node's kind; the node after a child graph's own has [`AFTER_CHILD`].
-    pub kind: u32,
-    pub payload: Payload,
-    /// Where in the list those stand that come before.
-    pub after: Vec<usize>,
-}
-
-/// The kind of what stands after a child graph's nodes.
-pub(super) const AFTER_CHILD: u32 = 0x100;
-
-/// A node with what it puts into its stream.
-#[derive(Debug)]
-pub(super) struct Node {
-    pub listed: Listed,
-    pub steps: Vec<Step>,
-    pub enabled: bool,
-    pub lane: u32,
-    /// Nodes of other lanes that it waits for.
-    pub waits: Vec<usize>,
-}
-
 /// The nodes of a graph, ready to be launched.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    pub session: &'static Session,
-    pub nodes: Vec<Node>,
+    pub graphs: &'static Graphs,
+    pub nodes: Vec<ScheduledNode>,
     /// `nodes` in an order in which each comes behind all that it depends on.
     order: Vec<usize>,
     /// The streams of lanes 1 and up.
@@ -67,9 +42,6 @@ pub(super) struct Schedule {
     /// The conditional handles of the graph.
     pub handles: Vec<Arc<Handle>>,
 }
-
-/// Why a schedule cannot take the parameters of a graph, and the node because of which it cannot.
-pub(super) type Refusal = (CUgraphExecUpdateResult, u64);
 
 /// Puts a list in order.
 ///
@@ -101,7 +73,7 @@ fn in_order(list: &[Listed]) -> Result<Vec<usize>, CUresult> {
 }
 
 /// Gives each node a lane, and what it must wait for in others. Returns how many lanes there are.
-fn assign(nodes: &mut [Node], order: &[usize]) -> u32 {
+fn assign(nodes: &mut [ScheduledNode], order: &[usize]) -> u32 {
     // The last node of each lane.
     let mut tails: Vec<usize> = Vec::new();
     for &at in order {
@@ -131,17 +103,13 @@ impl Schedule {
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a graph with a cycle, and what the nodes' parameters give.
-    pub(super) fn new(
-        session: &'static Session,
-        graph: u64,
-        depth: usize,
-    ) -> Result<Self, CUresult> {
-        let list = session.graphs.list(graph)?;
+    pub(super) fn new(graphs: &'static Graphs, graph: u64, depth: usize) -> Result<Self, CUresult> {
+        let list = graphs.list(graph)?;
         let order = in_order(&list)?;
         let mut nodes = Vec::with_capacity(list.len());
         for listed in list {
-            nodes.push(Node {
-                steps: lower(session, &listed.payload, depth)?,
+            nodes.push(ScheduledNode {
+                steps: lower(graphs, &listed.payload, depth)?,
                 listed,
                 enabled: true,
                 lane: 0,
@@ -150,7 +118,7 @@ impl Schedule {
         }
         let count = assign(&mut nodes, &order);
         let mut schedule = Self {
-            session,
+            graphs,
             nodes,
             order,
             lanes: Vec::new(),
@@ -158,7 +126,7 @@ impl Schedule {
             end: None,
             // All of a launch begin with it, those of graphs inside too.
             handles: match depth {
-                0 => session.graphs.handles_of(graph)?,
+                0 => graphs.handles_of(graph)?,
                 _ => Vec::new(),
             },
         };
@@ -172,10 +140,10 @@ impl Schedule {
         }
         let mut contexts = self.nodes.iter().map(|node| node.listed.payload.context());
         let current = match contexts.find_map(|context| context) {
-            Some(context) => context::usable(self.session, context)?,
+            Some(context) => context::usable(self.graphs.streams.contexts, context)?,
             None => context::current()?,
         };
-        let streams = &self.session.streams;
+        let streams = self.graphs.streams;
         for _ in 1..count {
             let made = match depth {
                 0 => streams.create(&current, CU_STREAM_NON_BLOCKING, LEAST_PRIORITY),
@@ -191,19 +159,19 @@ impl Schedule {
     fn find<T>(
         &mut self,
         node: u64,
-        here: impl FnOnce(&'static Session, &mut Node) -> T,
-        inside: impl Fn(&Body) -> Option<T>,
+        here: impl FnOnce(&'static Graphs, &mut ScheduledNode) -> T,
+        inside: impl Fn(&dyn Bodies) -> Option<T>,
     ) -> Option<T> {
-        let is = |it: &Node| it.listed.handle == node && it.listed.kind != AFTER_CHILD;
+        let is = |it: &ScheduledNode| it.listed.handle == node && it.listed.kind != AFTER_CHILD;
         if let Some(at) = self.nodes.iter().position(is) {
-            return Some(here(self.session, &mut self.nodes[at]));
+            return Some(here(self.graphs, &mut self.nodes[at]));
         }
         let steps = self.nodes.iter().flat_map(|node| &node.steps);
-        let branches = steps.filter_map(|step| match step {
-            Step::Branch(branch) => Some(branch),
+        let mut branches = steps.filter_map(|step| match step {
+            Step::Branch(bodies) => Some(&**bodies),
             _ => None,
         });
-        branches.flat_map(|branch| &branch.bodies).find_map(inside)
+        branches.find_map(inside)
     }
 
     /// Gives a node other parameters of its kind; `None` if it is not among these, nor inside of them.
@@ -211,28 +179,28 @@ impl Schedule {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for parameters that it cannot take.
     pub(super) fn set(&mut self, node: u64, payload: &Payload) -> Option<Result<(), CUresult>> {
-        let set = |session, node: &mut Node| {
+        let set = |graphs, node: &mut ScheduledNode| {
             if cannot_become(&node.listed.payload, payload).is_some() {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
-            node.steps = lower(session, payload, 0)?;
+            node.steps = lower(graphs, payload, 0)?;
             node.listed.payload = payload.clone();
             Ok(())
         };
-        let set = self.find(node, set, |body| body.set(node, payload));
+        let set = self.find(node, set, |bodies| bodies.set(node, payload));
         self.changed();
         set
     }
 
     /// What a node does; `None` if it is not among these, nor inside of them.
     pub(super) fn payload(&mut self, node: u64) -> Option<Payload> {
-        let told = |_, node: &mut Node| node.listed.payload.clone();
-        self.find(node, told, |body| body.payload(node))
+        let told = |_, node: &mut ScheduledNode| node.listed.payload.clone();
+        self.find(node, told, |bodies| bodies.payload(node))
     }
 
     /// Nodes have changed.
     pub(super) fn changed(&mut self) {
-        self.units.forget(self.session, self.end);
+        self.units.forget(self.graphs.runs, self.end);
     }
 
     /// Whether it can take the parameters of the nodes of a list.
@@ -251,7 +219,7 @@ impl Schedule {
             }
         }
         for (own, other) in self.nodes.iter().zip(list) {
-            own.compare(self.session, other)?;
+            own.compare(self.graphs, other)?;
         }
         Ok(())
     }
@@ -259,8 +227,8 @@ impl Schedule {
     /// Puts a launch into a stream that is not captured. `again` is whether memory that is not freed yet
     /// counts as freed. Gives where it ends.
     pub(super) fn launch(&mut self, target: &Target, again: bool) -> Result<(u32, u64), CUresult> {
-        let session = self.session;
-        let units = self.units.take(session, &self.nodes, &self.order)?;
+        let graphs = self.graphs;
+        let units = self.units.take(graphs.runs, &self.nodes, &self.order)?;
         // Those of runs are launches.
         let alone = units.iter().filter_map(|unit| match unit {
             Unit::Node(at) => Some(&self.nodes[*at]),
@@ -268,34 +236,27 @@ impl Schedule {
         });
         let steps = || alone.clone().flat_map(|node| &node.steps);
         if steps().any(|step| matches!(step, Step::Call(_) | Step::Branch(_))) {
-            host::ready(session)?;
+            host_function::ready(graphs.streams)?;
         }
         for step in steps() {
             if let Step::Allocate(allocation) = step
                 && !again
-                && session.graphs.memories.is_live(allocation.address())
+                && graphs.memories.is_live(allocation.address())
             {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
         }
         for step in steps() {
             if let Step::Record(event) | Step::Wait(event) = step {
-                session.events.get(CUevent::from_bits(*event))?;
+                graphs.events.get(CUevent::from_bits(*event))?;
             }
         }
         let own: Vec<Target> = self
             .lanes
             .iter()
-            .map(|key| {
-                let stream = session.streams.get(*key);
-                Ok(Target {
-                    current: target.current,
-                    slot: key.index(),
-                    stream: stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?,
-                })
-            })
+            .map(|key| graphs.streams.target(&target.current, *key))
             .collect::<Result<_, CUresult>>()?;
-        let mut launch = Launch::begin(target, &own, self.end)?;
+        let mut launch = Launch::begin(graphs, target, &own, self.end)?;
         for handle in &self.handles {
             launch.begin_with(handle)?;
         }
@@ -318,17 +279,17 @@ impl Drop for Schedule {
         self.changed();
         for key in &self.lanes {
             // Their context may have ended before.
-            let _ = self.session.streams.destroy(self.session, *key);
+            let _ = self.graphs.streams.destroy(*key);
         }
     }
 }
 
-impl Node {
+impl ScheduledNode {
     /// Whether it can take another's parameters.
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn compare(&self, session: &Session, other: &Listed) -> Result<(), Refusal> {
+    pub(super) fn compare(&self, graphs: &Graphs, other: &Listed) -> Result<(), Refusal> {
         if self.listed.kind != other.kind {
             let result = CUgraphExecUpdateResult::NODE_TYPE_CHANGED;
             return Err((result, other.handle));
@@ -336,16 +297,16 @@ impl Node {
         if let Some(result) = cannot_become(&self.listed.payload, &other.payload) {
             return Err((result, other.handle));
         }
-        let (Payload::Conditional(node), Some(Step::Branch(branch))) =
+        let (Payload::Conditional(node), Some(Step::Branch(bodies))) =
             (&other.payload, self.steps.first())
         else {
             return Ok(());
         };
-        for (own, body) in branch.bodies.iter().zip(&node.bodies) {
-            let list = session.graphs.list(*body);
+        for (at, body) in node.bodies.iter().enumerate() {
+            let list = graphs.list(*body);
             let list =
                 list.map_err(|_| (CUgraphExecUpdateResult::TOPOLOGY_CHANGED, other.handle))?;
-            own.compare(&list)?;
+            bodies.compare(at, &list)?;
         }
         Ok(())
     }
@@ -408,12 +369,12 @@ mod tests {
         }
     }
 
-    fn scheduled(graph: &[&[usize]]) -> (Vec<Node>, Vec<usize>, u32) {
+    fn scheduled(graph: &[&[usize]]) -> (Vec<ScheduledNode>, Vec<usize>, u32) {
         let list: Vec<Listed> = graph.iter().map(|after| listed(after)).collect();
         let order = in_order(&list).unwrap();
-        let mut nodes: Vec<Node> = list
+        let mut nodes: Vec<ScheduledNode> = list
             .into_iter()
-            .map(|listed| Node {
+            .map(|listed| ScheduledNode {
                 listed,
                 steps: Vec::new(),
                 enabled: true,

@@ -1,13 +1,20 @@
 //! Attributes of a stream: kept as the program sets them, and checked as CUDA checks them.
+//!
+//! `api::stream` sets and asks them. It posts nothing.
 
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUlaunchAttributeID, CUlaunchAttributeValue};
 
-use super::{GREATEST_PRIORITY, LEAST_PRIORITY, Stream};
-use crate::launch;
-use crate::session::Device;
+use super::attribute_values::{check_value, word};
+use crate::session::connection::Device;
+
+/// The lowest priority that a stream can have.
+pub(crate) const LEAST_PRIORITY: i32 = 0;
+/// The highest one; smaller numbers are more urgent.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 /// What a stream keeps beside its priority.
 #[derive(Clone, Copy, Debug)]
@@ -63,14 +70,14 @@ impl Attributes {
     /// CUDA_ERROR_INVALID_VALUE for one that streams do not have.
     pub(crate) fn get(
         &self,
-        stream: &Stream,
+        priority: &AtomicI32,
         attribute: CUlaunchAttributeID,
     ) -> Result<CUlaunchAttributeValue, CUresult> {
         let own = *self.lock();
         Ok(match attribute {
             CUlaunchAttributeID::ACCESS_POLICY_WINDOW => own.window,
             CUlaunchAttributeID::SYNCHRONIZATION_POLICY => value(&own.policy.to_ne_bytes()),
-            CUlaunchAttributeID::PRIORITY => value(&stream.priority().to_ne_bytes()),
+            CUlaunchAttributeID::PRIORITY => value(&priority.load(Ordering::Relaxed).to_ne_bytes()),
             CUlaunchAttributeID::MEM_SYNC_DOMAIN => value(&own.domain.to_ne_bytes()),
             CUlaunchAttributeID::MEM_SYNC_DOMAIN_MAP => value(&own.domains),
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
@@ -83,25 +90,26 @@ impl Attributes {
     /// CUDA_ERROR_INVALID_VALUE for one that streams do not have, and for a value that it cannot have.
     pub(crate) fn set(
         &self,
-        stream: &Stream,
+        priority: &AtomicI32,
         device: &Device,
         attribute: CUlaunchAttributeID,
         value: &CUlaunchAttributeValue,
     ) -> Result<(), CUresult> {
-        let word = launch::word(value, 0);
+        let word = word(value, 0);
         let mut own = self.lock();
         match attribute {
             CUlaunchAttributeID::SYNCHRONIZATION_POLICY if (1..=4).contains(&word) => {
                 own.policy = word.cast_signed();
             }
             CUlaunchAttributeID::PRIORITY => {
-                let priority = word.cast_signed();
-                stream.set_priority(priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY));
+                let wanted = word.cast_signed();
+                let wanted = wanted.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
+                priority.store(wanted, Ordering::Relaxed);
             }
             CUlaunchAttributeID::ACCESS_POLICY_WINDOW
             | CUlaunchAttributeID::MEM_SYNC_DOMAIN
             | CUlaunchAttributeID::MEM_SYNC_DOMAIN_MAP => {
-                launch::check_value(device, attribute, value)?;
+                check_value(device, attribute, value)?;
                 match attribute {
                     CUlaunchAttributeID::ACCESS_POLICY_WINDOW => own.window = *value,
                     CUlaunchAttributeID::MEM_SYNC_DOMAIN => own.domain = word,

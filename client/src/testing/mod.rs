@@ -12,18 +12,20 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::ContextCreate;
 use cuda_abi::types::*;
-use transport::handshake::{self, Packet, Purpose, Welcome};
+use protocol::control_messages::{self, Packet, Purpose, Welcome};
+use protocol::device_facts::DeviceFacts;
+use protocol::operations::ContextCreate;
 use transport::session::{Publisher, ServerEnd, SessionMemory};
 use transport::socket::Listener;
+
+use crate::pointers::{Address, CallbackData, FromOpaque, ImageStart, ParameterList, Untyped};
 
 pub(crate) use server::Launched;
 
 /// What tests and server share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct TestServer {
     /// Every launch so far.
     pub launches: Mutex<Vec<Launched>>,
     /// The runs that there are, by number, and the data of their launches.
@@ -39,7 +41,7 @@ pub(crate) struct Shared {
     publisher: Mutex<Option<Arc<Publisher>>>,
 }
 
-static SHARED: std::sync::LazyLock<Arc<Shared>> = std::sync::LazyLock::new(Arc::default);
+static SHARED: std::sync::LazyLock<Arc<TestServer>> = std::sync::LazyLock::new(Arc::default);
 
 /// Held by a test that closes the gate, and by those that it would disturb.
 pub(crate) static GATE: Mutex<()> = Mutex::new(());
@@ -115,10 +117,10 @@ fn serve(listener: &Listener) {
     let staging = transport::memory::Mapping::map(&memory.staging).expect("staging");
     let facts = facts();
     let welcome = Packet::Welcome(Welcome {
-        version: handshake::VERSION,
+        version: control_messages::VERSION,
         session: 1,
         server_pid: std::process::id() as i32,
-        facts: DeviceFacts::encode_all(&facts),
+        facts: facts.clone(),
         host_base: ARENA,
         host_bytes: WINDOW,
     });
@@ -136,7 +138,7 @@ fn serve(listener: &Listener) {
 }
 
 /// Starts the server and calls cuInit, once for all tests.
-pub(crate) fn start() -> &'static Shared {
+pub(crate) fn start() -> &'static TestServer {
     static START: Once = Once::new();
     START.call_once(|| {
         let directory =
@@ -152,7 +154,7 @@ pub(crate) fn start() -> &'static Shared {
     &SHARED
 }
 
-impl Shared {
+impl TestServer {
     /// Lets kernels called `gate` finish, or keeps them from it.
     pub(crate) fn open_gate(&self, open: bool) {
         self.gate.store(open, Ordering::SeqCst);
@@ -179,28 +181,57 @@ pub(crate) fn context(device: i32) -> CUcontext {
 }
 
 /// A parameter that is written.
-pub(crate) fn out<T>(value: &mut T) -> crate::params::Out<T> {
+pub(crate) fn out<T>(value: &mut T) -> crate::pointers::Out<T> {
     // SAFETY: the tests' values outlive the calls.
-    unsafe { crate::params::Out::new(value) }
+    unsafe { crate::pointers::Out::new(value) }
+}
+
+/// A value's place as a parameter whose type another one names.
+pub(crate) fn untyped(pointer: *mut c_void) -> Untyped {
+    // SAFETY: the tests' values outlive the calls, and have the type that is named.
+    unsafe { Untyped::from_opaque(pointer) }
+}
+
+/// The parameters of a launch.
+pub(crate) fn parameters(list: *mut *mut c_void) -> ParameterList {
+    // SAFETY: NULL, or a test's own list, which is as its kernel has it.
+    unsafe { ParameterList::from_opaque(list) }
+}
+
+/// What a test's function is called with.
+pub(crate) fn data_of_call(data: *mut c_void) -> CallbackData {
+    // SAFETY: the tests' functions take what they are given, on any thread.
+    unsafe { CallbackData::from_opaque(data) }
+}
+
+/// An image as a parameter.
+pub(crate) fn image_start(start: *const c_void) -> ImageStart {
+    // SAFETY: NULL, or the start of a test's own image, which is whole.
+    unsafe { ImageStart::from_opaque(start) }
+}
+
+/// An address as a parameter.
+pub(crate) fn address_of(pointer: *mut c_void) -> Address {
+    Address::from(pointer)
 }
 
 /// Text as a parameter; it ends in a NUL.
-pub(crate) fn text(text: &'static str) -> crate::params::Text {
+pub(crate) fn text(text: &'static str) -> crate::pointers::Text {
     assert!(text.ends_with('\0'));
     // SAFETY: it ends in a NUL.
-    unsafe { crate::params::Text::new(text.as_ptr().cast()) }
+    unsafe { crate::pointers::Text::new(text.as_ptr().cast()) }
 }
 
 /// Bytes of a test as a parameter.
-pub(crate) fn bytes(bytes: &[u8]) -> crate::params::Bytes {
+pub(crate) fn bytes(bytes: &[u8]) -> crate::pointers::Bytes {
     // SAFETY: the tests' slices outlive the calls.
-    unsafe { crate::params::Bytes::new(bytes.as_ptr().cast::<c_void>()) }
+    unsafe { crate::pointers::Bytes::new(bytes.as_ptr().cast::<c_void>()) }
 }
 
 /// Room in a test as a parameter.
-pub(crate) fn room(bytes: &mut [u8]) -> crate::params::BytesOut {
+pub(crate) fn room(bytes: &mut [u8]) -> crate::pointers::BytesOut {
     // SAFETY: the tests' slices outlive the calls.
-    unsafe { crate::params::BytesOut::new(bytes.as_mut_ptr().cast::<c_void>()) }
+    unsafe { crate::pointers::BytesOut::new(bytes.as_mut_ptr().cast::<c_void>()) }
 }
 
 /// Allocates device memory.
@@ -221,7 +252,8 @@ pub(crate) fn read(address: CUdeviceptr, count: usize) -> Vec<u8> {
 pub(crate) fn load(image: &'static str) -> CUmodule {
     assert!(image.ends_with('\0'));
     let mut module = CUmodule::NULL;
-    crate::api::cuModuleLoadData(out(&mut module), image.as_ptr().cast()).expect("a module");
+    crate::api::cuModuleLoadData(out(&mut module), image_start(image.as_ptr().cast()))
+        .expect("a module");
     module
 }
 
@@ -249,7 +281,7 @@ pub(crate) fn launch(
         1,
         0,
         stream,
-        each,
-        std::ptr::null_mut(),
+        parameters(each),
+        parameters(std::ptr::null_mut()),
     )
 }

@@ -3,21 +3,22 @@
 mod arrays;
 mod image;
 mod memory;
+mod order;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::Shape;
-use cuda_abi::descriptor::Descriptor;
-use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::*;
-use cuda_abi::tensor_maps;
-use cuda_abi::textures::Spec;
+use protocol::arrays::Shape;
+use protocol::device_facts::DeviceFacts;
+use protocol::image_descriptor::Descriptor;
+use protocol::operations::*;
+use protocol::tensor_maps;
+use protocol::textures::Spec;
 use transport::memory::Mapping;
 use transport::ring::Record;
-use transport::session::{Consumer, Publisher, REPLY_DATA};
+use transport::session::{Consumer, Publisher};
 
-use super::{MEMORY, Shared};
+use super::{MEMORY, TestServer};
 
 /// A launch as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ struct Server<'a> {
     host: u64,
     host_next: u64,
     facts: &'a [DeviceFacts],
-    shared: &'a Shared,
+    shared: &'a TestServer,
     /// Memory by address.
     memory: BTreeMap<u64, Vec<u8>>,
     next: Vec<u64>,
@@ -64,7 +65,7 @@ pub(super) fn run(
     staging: &Mapping,
     host: u64,
     facts: &[DeviceFacts],
-    shared: &Shared,
+    shared: &TestServer,
 ) {
     let mut server = Server {
         publisher,
@@ -95,137 +96,6 @@ pub(super) fn run(
         }
         server.advance();
         consumer.wait(false);
-    }
-}
-
-impl Server<'_> {
-    fn handle(&mut self, record: Record) {
-        let opcode = Opcode::from_number(record.header.opcode).expect("a known operation");
-        let header = record.header;
-        if opcode.row().class == OperationClass::Stream {
-            let queue = self.pending.entry(header.channel).or_default();
-            queue.push_back(Pending { record });
-            self.advance();
-            return;
-        }
-        let mut data = Vec::new();
-        let outcome =
-            dispatch(self, &header, record.slots(), record.data(), &mut data).expect("fields");
-        if let Outcome::Replied {
-            status,
-            slots,
-            count,
-        } = outcome
-        {
-            self.publisher
-                .reply(
-                    header.channel,
-                    header.sequence,
-                    status,
-                    &slots[..count],
-                    &data,
-                )
-                .expect("a reply that fits");
-        } else {
-            assert_eq!(outcome, Outcome::Posted(Ok(())), "{opcode:?}");
-        }
-    }
-
-    /// Runs what can run of every stream.
-    fn advance(&mut self) {
-        let mut moved = true;
-        while std::mem::take(&mut moved) {
-            let slots: Vec<u32> = self.pending.keys().copied().collect();
-            for slot in slots {
-                while let Some(next) = self.pending.get_mut(&slot).and_then(VecDeque::pop_front) {
-                    if self.must_wait(&next.record) {
-                        self.pending.entry(slot).or_default().push_front(next);
-                        break;
-                    }
-                    let record = next.record;
-                    let header = record.header;
-                    let last = self.completed.entry(slot).or_default();
-                    assert_eq!(
-                        header.sequence,
-                        *last + 1,
-                        "places of stream {slot} are in order"
-                    );
-                    let outcome = dispatch(
-                        self,
-                        &header,
-                        record.slots(),
-                        record.data(),
-                        &mut Vec::new(),
-                    );
-                    assert_eq!(outcome, Ok(Outcome::Posted(Ok(()))), "{record:?}");
-                    self.completed.insert(slot, header.sequence);
-                    self.publisher.complete(slot, header.sequence);
-                    moved = true;
-                }
-            }
-        }
-    }
-
-    fn must_wait(&mut self, record: &Record) -> bool {
-        use cuda_abi::wire::Fields;
-        match Opcode::from_number(record.header.opcode) {
-            Some(Opcode::StreamWait) => {
-                let wait = StreamWait::read(record.slots()).expect("fields");
-                self.completed.get(&wait.on).copied().unwrap_or(0) < wait.until
-            }
-            Some(Opcode::ValueWait) => {
-                let wait = ValueWait::read(record.slots()).expect("fields");
-                let now = self.load(Space::Unified as u32, wait.address, u64::from(wait.bytes));
-                // Enough for the tests: they wait for equal values.
-                now != wait.value.to_le_bytes()[..wait.bytes as usize]
-            }
-            Some(Opcode::HostGate) => {
-                let header = &record.header;
-                self.released.get(&header.channel).copied().unwrap_or(0) < header.sequence
-            }
-            Some(Opcode::Launch) => {
-                let launch = Launch::read(record.slots()).expect("fields");
-                self.name(&launch) == "gate" && !self.shared.gate_is_open()
-            }
-            Some(Opcode::RunLaunch) => {
-                let run = RunLaunch::read(record.slots()).expect("fields").run;
-                let mut launches = self.runs[&run].iter();
-                let waits = launches.any(|(launch, _)| self.name(launch) == "gate");
-                waits && !self.shared.gate_is_open()
-            }
-            _ => false,
-        }
-    }
-
-    fn name(&self, launch: &Launch) -> String {
-        let (image, _) = self.modules[&launch.module];
-        self.descriptors[&image].kernels[launch.kernel as usize]
-            .name
-            .clone()
-    }
-
-    fn device_of(&self, context: u32) -> usize {
-        self.contexts[&context] as usize
-    }
-
-    /// Puts a long reply where it fits.
-    fn place(&self, data: Vec<u8>, staging: u64, capacity: u64, reply: &mut Vec<u8>) {
-        if data.len() <= REPLY_DATA {
-            *reply = data;
-        } else if data.len() as u64 <= capacity {
-            self.staging.copy_in(staging as usize, &data);
-        }
-    }
-
-    fn description(&self, image: u64) -> (CUresult, Vec<u8>, Vec<u8>) {
-        match image::describe(&self.images[&image]) {
-            Ok(descriptor) => (
-                CUresult::SUCCESS,
-                descriptor.encode(),
-                b"no remarks".to_vec(),
-            ),
-            Err(log) => (CUresult::ERROR_INVALID_PTX, Vec::new(), log.into_bytes()),
-        }
     }
 }
 
@@ -358,7 +228,7 @@ impl Operations for Server<'_> {
         Ok(())
     }
 
-    fn host_gate(&mut self, _: At, _: &HostGate, _: &[u8]) -> Posted {
+    fn host_barrier(&mut self, _: At, _: &HostBarrier, _: &[u8]) -> Posted {
         Ok(())
     }
 

@@ -2,15 +2,17 @@
 
 use std::fmt::Write;
 
-use cuda_abi::limits;
+use protocol::control_messages::{self, ListedDevice};
+use protocol::limits;
 use serde_json::{Value, json};
-use transport::handshake::{self, ListedDevice};
 
-use super::{Answer, Arguments, Caller, not_allowed};
+use super::answer::{Answer, Caller};
+use super::line::Arguments;
+use super::lookup::not_allowed;
 use crate::daemon::Daemon;
-use crate::group_files::GroupLimits;
-use crate::registry::{Client, ServerId};
-use crate::settings::{as_given, device_named};
+use crate::groups::saved::GroupLimits;
+use crate::servers::limits::{as_given, device_named};
+use crate::servers::registry::{Client, ServerId};
 
 /// What a command says memory is to be: for each device named, a size or no limit.
 pub(super) type Sizes = Vec<(String, Option<String>)>;
@@ -178,9 +180,9 @@ fn of_client(
     let Some((id, session, server, client)) = found else {
         return Answer::refusal(format_args!("Client {text} not found"));
     };
-    let mut change = handshake::Change {
+    let mut change = control_messages::Change {
         session,
-        ..handshake::Change::default()
+        ..control_messages::Change::default()
     };
     if !set {
         return daemon.change_client(id, None, change);

@@ -5,8 +5,10 @@ use std::fmt::Write;
 use cuda_abi::CUresult;
 use serde_json::{Value, json};
 
-use super::{Answer, Arguments, Caller, server};
-use crate::daemon::{Daemon, Until};
+use super::answer::{Answer, Awaited, Caller};
+use super::line::Arguments;
+use super::lookup::server;
+use crate::daemon::Daemon;
 
 pub(super) fn get_client_list(
     daemon: &mut Daemon,
@@ -132,7 +134,7 @@ pub(super) fn terminate_client(
     match sessions.last() {
         Some(&session) => Answer {
             text: "0\n".into(),
-            ..Answer::after(Until::Ended(session))
+            ..Answer::after(Awaited::Ended(session))
         }
         .with_value(json!({ "result": 0 })),
         None => failed(format!("Invalid process {word}!\n")),

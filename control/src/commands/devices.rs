@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
+use protocol::control_messages::ListedDevice;
 use serde_json::{Value, json};
-use transport::handshake::ListedDevice;
 
-use super::{Answer, Arguments, Caller, server};
+use super::answer::{Answer, Caller};
+use super::line::Arguments;
+use super::lookup::server;
 use crate::daemon::Daemon;
 use crate::log::Role;
-use crate::registry::{ServerId, State};
+use crate::servers::registry::{ServerId, State};
 
 /// The first three groups of a UUID, which is what lists of clients show.
 pub(super) fn short(uuid: &str) -> &str {

@@ -2,16 +2,18 @@
 
 use std::fmt::Write;
 
-use cuda_abi::limits;
+use protocol::limits;
 use serde_json::{Value, json};
 
+use super::answer::{Answer, Caller};
 use super::changes::{memory_line, put_sizes, refused_change, sizes};
+use super::line::Arguments;
+use super::lookup::not_allowed;
 use super::partitions::settled_partition;
-use super::{Answer, Arguments, Caller, not_allowed};
 use crate::daemon::Daemon;
-use crate::group_files::{GroupLimits, Kept, is_name};
+use crate::groups::saved::{GroupLimits, SavedGroup, is_name};
 use crate::groups::{Group, Kind, cgroup_path};
-use crate::settings::{as_given, device_named};
+use crate::servers::limits::{as_given, device_named};
 
 pub(super) fn group(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>) -> Answer {
     let name = arguments.word(1);
@@ -47,7 +49,7 @@ pub(super) fn sees(daemon: &Daemon, caller: Caller, number: u32) -> bool {
 }
 
 fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
-    let read = || -> Result<Kept, String> {
+    let read = || -> Result<SavedGroup, String> {
         if !is_name(name) {
             return Err(format!(
                 "{name:?} cannot be a group's name: up to 64 letters, digits, and . - _ within"
@@ -75,7 +77,7 @@ fn add(daemon: &mut Daemon, name: &str, arguments: &Arguments<'_>) -> Answer {
                 format!("{text:?} is no cgroup's path, as /system.slice/x or /sys/fs/cgroup/…")
             })?),
         };
-        Ok(Kept {
+        Ok(SavedGroup {
             name: name.to_owned(),
             limits,
             cgroup,
@@ -126,7 +128,7 @@ fn memory(daemon: &Daemon, group: &Group) -> Vec<(String, Option<u64>, u64)> {
         let named = group.limits.memory.iter();
         return named
             .map(|(device, size)| {
-                let used = device.parse().map_or(0, |device| group.ledger.used(device));
+                let used = device.parse().map_or(0, |device| group.usage.used(device));
                 (device.clone(), bytes(size), used)
             })
             .collect();
@@ -138,12 +140,15 @@ fn memory(daemon: &Daemon, group: &Group) -> Vec<(String, Option<u64>, u64)> {
                 .filter(|(name, _)| device_named(&daemon.devices, name) == Some(device))
                 .filter_map(|(_, size)| bytes(size))
                 .min();
-            (device.to_string(), limit, group.ledger.used(device))
+            (device.to_string(), limit, group.usage.used(device))
         })
         .collect()
 }
 
-fn clients(daemon: &Daemon, number: u32) -> impl Iterator<Item = (u32, &crate::registry::Client)> {
+fn clients(
+    daemon: &Daemon,
+    number: u32,
+) -> impl Iterator<Item = (u32, &crate::servers::registry::Client)> {
     let servers = daemon.registry.servers.values();
     servers
         .flat_map(|server| server.clients.values().map(|client| (server.pid(), client)))

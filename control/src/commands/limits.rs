@@ -1,13 +1,15 @@
 //! Commands that set and show limits.
 
-use cuda_abi::limits;
+use protocol::control_messages::ListedDevice;
+use protocol::limits;
 use serde_json::json;
-use transport::handshake::ListedDevice;
 
+use super::answer::{Answer, Caller};
 use super::changes::no_device;
-use super::{Answer, Arguments, Caller, with_server};
+use super::line::Arguments;
+use super::lookup::with_server;
 use crate::daemon::Daemon;
-use crate::settings::{Settings, as_given, device_named};
+use crate::servers::limits::{ServerLimits, as_given, device_named};
 
 /// Sets a percentage and answers with the one in force, which is what NVIDIA's prints even when it
 /// refuses; why it refused is said on standard error, in the log and by the exit status.
@@ -76,7 +78,7 @@ pub(super) fn get_active_thread_percentage(
 /// this takes `none`, and refuses the rest and says why. Which devices there are is not known before a
 /// server has run.
 fn set_memory(
-    settings: &mut Settings,
+    settings: &mut ServerLimits,
     devices: &[ListedDevice],
     device: Option<&str>,
     size: Option<&str>,
@@ -101,7 +103,7 @@ fn is_unknown(devices: &[ListedDevice], device: &str) -> bool {
     !devices.is_empty() && device_named(devices, device).is_none()
 }
 
-fn show_memory(settings: &Settings, devices: &[ListedDevice], device: Option<&str>) -> Answer {
+fn show_memory(settings: &ServerLimits, devices: &[ListedDevice], device: Option<&str>) -> Answer {
     let Some(device) = device else {
         return Answer::refusal("Invalid command format.");
     };

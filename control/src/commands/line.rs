@@ -2,7 +2,7 @@
 //!
 //! Knows the table's grammar and nothing of the daemon. What an argument means is the command's.
 
-use super::{COMMANDS, Command};
+use super::row::Command;
 
 /// A line that is a command.
 #[derive(Clone, Debug)]
@@ -77,11 +77,11 @@ impl std::error::Error for LineError<'_> {}
 ///
 /// # Errors
 /// When it is no command, or has more than the command takes.
-pub fn parse(line: &str) -> Result<Line<'_>, LineError<'_>> {
+pub fn parse<'a>(commands: &'static [Command], line: &'a str) -> Result<Line<'a>, LineError<'a>> {
     let line = line.trim();
     let mut words = line.split_whitespace();
     let name = words.next().unwrap_or("");
-    let command = COMMANDS
+    let command = commands
         .iter()
         .find(|command| command.name == name)
         .ok_or(LineError::Unknown(line))?;
@@ -112,7 +112,7 @@ pub fn parse(line: &str) -> Result<Line<'_>, LineError<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::super::{COMMANDS, parse};
 
     #[test]
     fn words_and_options_are_sorted() {

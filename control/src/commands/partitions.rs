@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{Answer, Arguments, Caller};
-use crate::daemon::{Daemon, Until};
-use crate::partitions::{Partition, chunks, free_chunks};
-use crate::registry::State;
-use crate::settings::device_named;
+use super::answer::{Answer, Awaited, Caller};
+use super::line::Arguments;
+use crate::daemon::Daemon;
+use crate::groups::partition::{Partition, chunks, free_chunks};
+use crate::servers::limits::device_named;
+use crate::servers::registry::State;
 
 const OFF: &str = "devices are not partitioned: a daemon with -S does that";
 
@@ -28,7 +29,7 @@ pub(super) fn devices_first(daemon: &mut Daemon, caller: Caller) -> Option<Answe
         None => daemon.start_for_user(caller.uid),
     };
     Some(match id {
-        Ok(id) => Answer::again_after(Until::Ready(id)),
+        Ok(id) => Answer::again_after(Awaited::Ready(id)),
         Err(error) => Answer::refusal(error),
     })
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Answer, Arguments, Caller, server, with_server};
-use crate::daemon::{Daemon, Until};
-use crate::registry::State;
+use super::answer::{Answer, Awaited, Caller};
+use super::line::Arguments;
+use super::lookup::{server, with_server};
+use crate::daemon::Daemon;
+use crate::servers::registry::State;
 
 pub(super) fn start_server(
     daemon: &mut Daemon,
@@ -25,7 +27,7 @@ pub(super) fn start_server(
     }
     if let Some(other) = daemon.in_the_way_of(uid) {
         if daemon.make_way_if_idle(other) {
-            return Answer::again_after(Until::Gone(other));
+            return Answer::again_after(Awaited::Gone(other));
         }
         return Answer::refusal(
             "another user's server has clients; this user's starts when they have left \
@@ -34,7 +36,9 @@ pub(super) fn start_server(
     }
     match daemon.start_for_user(uid) {
         Ok(id) => match daemon.registry.servers.get(&id) {
-            Some(server) if server.state == State::Initializing => Answer::after(Until::Ready(id)),
+            Some(server) if server.state == State::Initializing => {
+                Answer::after(Awaited::Ready(id))
+            }
             _ => Answer::nothing(),
         },
         Err(error) => Answer::refusal(error),
@@ -49,7 +53,7 @@ pub(super) fn shutdown_server(
     match server(daemon, caller, arguments.word(0)) {
         Ok(id) => {
             daemon.shut_down_server(id, arguments.has("-f"), None);
-            Answer::after(Until::Gone(id))
+            Answer::after(Awaited::Gone(id))
         }
         Err(refusal) => refusal,
     }
@@ -62,7 +66,7 @@ pub(super) fn quit(daemon: &mut Daemon, _: Caller, arguments: &Arguments<'_>) ->
         Some(Err(_)) => return Answer::refusal("quit -t takes a number of seconds"),
     };
     daemon.quit(grace);
-    Answer::after(Until::AllGone)
+    Answer::after(Awaited::AllGone)
 }
 
 pub(super) fn get_server_list(daemon: &mut Daemon, caller: Caller, _: &Arguments<'_>) -> Answer {

@@ -1,6 +1,6 @@
 //! What an operator asks for.
 
-use crate::directories::text_variable;
+use crate::files::directories::text_variable;
 
 /// What runs beneath servers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

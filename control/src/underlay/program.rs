@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::own_files;
+use crate::files::safe_fs;
 
 /// Names the program to be run, by an absolute path.
 pub(super) const VARIABLE: &str = "OPENMPS_NVIDIA_MPS";
@@ -34,7 +34,7 @@ pub(super) fn find() -> Result<PathBuf, String> {
 }
 
 fn named(path: &Path) -> Result<PathBuf, String> {
-    let found = own_files::trusted_program(path).map_err(|why| format!("{VARIABLE}: {why}"))?;
+    let found = safe_fs::trusted_program(path).map_err(|why| format!("{VARIABLE}: {why}"))?;
     match is_this_program(&found) {
         true => Err(format!("{VARIABLE}: {} is OpenMPS' own", path.display())),
         false => Ok(found),
@@ -46,7 +46,7 @@ fn first_in<'a>(folders: impl Iterator<Item = &'a Path> + Clone) -> Result<PathB
     let there = there.filter(|path| path.exists() && !is_this_program(path));
     let mut refused = None;
     for path in there {
-        match own_files::trusted_program(&path) {
+        match safe_fs::trusted_program(&path) {
             Ok(found) => return Ok(found),
             Err(why) => refused = refused.or(Some(why)),
         }

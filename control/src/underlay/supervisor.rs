@@ -40,7 +40,7 @@ const TAIL: usize = 600;
 
 /// What the supervisor tells the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum SupervisorMessage {
     /// NVIDIA's control daemon answers.
     Up {
         /// Its process.
@@ -55,7 +55,7 @@ pub(super) enum Word {
     },
 }
 
-impl Word {
+impl SupervisorMessage {
     fn encode(&self) -> Vec<u8> {
         let value = match self {
             Self::Up { pid, version } => json!({ "pid": pid, "version": version }),
@@ -65,7 +65,7 @@ impl Word {
     }
 
     /// What was said; `None` of what no supervisor says.
-    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let value: Value = serde_json::from_slice(bytes).ok()?;
         let text = |name: &str| Some(value[name].as_str()?.to_owned());
         if let Some(why) = text("why") {
@@ -144,7 +144,7 @@ impl Supervisor {
         let word = match self.start(options) {
             Ok(word) => word,
             Err(why) => {
-                self.tell(&Word::Down { why });
+                self.tell(&SupervisorMessage::Down { why });
                 return false;
             }
         };
@@ -154,18 +154,18 @@ impl Supervisor {
         };
         // Its server may go on without it, and those who are its clients.
         let why = format!("its control daemon has ended, {ended}{}", self.tail());
-        self.tell(&Word::Down { why });
+        self.tell(&SupervisorMessage::Down { why });
         wait(&self.lease, None, None);
         false
     }
 
-    fn tell(&self, word: &Word) {
+    fn tell(&self, word: &SupervisorMessage) {
         // A daemon that is gone need not know.
         let _ = self.daemon.try_send(&word.encode(), &[]);
     }
 
     /// Starts NVIDIA's control daemon and waits until it answers.
-    fn start(&mut self, options: &[OsString]) -> Result<Word, String> {
+    fn start(&mut self, options: &[OsString]) -> Result<SupervisorMessage, String> {
         let version = self.version()?;
         let shown = self.program.display();
         let failed = |error: &dyn std::fmt::Display| format!("{shown} cannot be started: {error}");
@@ -190,7 +190,7 @@ impl Supervisor {
             let answers = socket.exists()
                 && ask(&self.program, "get_default_active_thread_percentage").is_ok();
             if answers {
-                return Ok(Word::Up { pid, version });
+                return Ok(SupervisorMessage::Up { pid, version });
             }
             if Instant::now() >= deadline {
                 let told = tail(&self.whole);
@@ -401,18 +401,18 @@ mod tests {
     #[test]
     fn words_come_through() {
         for word in [
-            Word::Up {
+            SupervisorMessage::Up {
                 pid: 77,
                 version: "13000".into(),
             },
-            Word::Down {
+            SupervisorMessage::Down {
                 why: "a \"reason\"\n".into(),
             },
         ] {
-            assert_eq!(Word::decode(&word.encode()), Some(word));
+            assert_eq!(SupervisorMessage::decode(&word.encode()), Some(word));
         }
         for junk in ["", "{}", "[1]", r#"{"pid":-1,"version":"1"}"#] {
-            assert_eq!(Word::decode(junk.as_bytes()), None);
+            assert_eq!(SupervisorMessage::decode(junk.as_bytes()), None);
         }
     }
 

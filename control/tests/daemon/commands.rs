@@ -476,9 +476,8 @@ fn limits_of_a_server_hold_for_its_later_clients() {
     assert_eq!(rig.ask("set_default_active_thread_percentage 50"), "50.0\n");
     assert_eq!(rig.ask("set_default_device_pinned_mem_limit 0 3G"), "");
     let seen = |client: &crate::harness::Client| {
-        let facts = &client.welcome.facts;
-        let device = &cuda_abi::facts::DeviceFacts::decode_all(facts).unwrap()[0];
-        let count = device.attribute(cuda_abi::facts::MULTIPROCESSOR_COUNT);
+        let device = &client.welcome.facts[0];
+        let count = device.attribute(protocol::device_facts::MULTIPROCESSOR_COUNT);
         (count.unwrap(), device.total_memory)
     };
     let first = rig.attach();

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{EventRecord, MemAlloc, MemFree};
+use protocol::operations::{EventRecord, MemAlloc, MemFree};
 
 use crate::harness::{Rig, Test};
 

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{ManagedAlloc, MemAlloc, MemFree, MemInfo, PhysicalCreate};
+use protocol::operations::{ManagedAlloc, MemAlloc, MemFree, MemInfo, PhysicalCreate};
 use rustix::process::Signal;
 
 use crate::harness::{Client, Held, Rig, kill, runs, until};

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::{ContextCreate, EventRecord, Launch};
 use engine::arena::HOST_BYTES;
-use transport::handshake::{
+use protocol::control_messages::{
     ClientFields, FEATURE_QUEUED, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
 };
+use protocol::operations::{ContextCreate, EventRecord, Launch};
 use transport::session::{ClientEnd, SessionMemory};
 use transport::socket::{Connection, SocketError};
 
@@ -330,15 +330,15 @@ pub fn hold(arguments: &[String]) -> ExitCode {
 
 /// Makes a context, and says whether it is one, and how many multiprocessors there are.
 fn say_what_it_got(client: &Client) {
-    let facts = cuda_abi::facts::DeviceFacts::decode_all(&client.welcome.facts).unwrap();
+    let facts = &client.welcome.facts;
     let count = facts[0]
-        .attribute(cuda_abi::facts::MULTIPROCESSOR_COUNT)
+        .attribute(protocol::device_facts::MULTIPROCESSOR_COUNT)
         .unwrap();
     client
         .end
         .post(0, 0, &ContextCreate::default(), &[])
         .unwrap();
-    let info = cuda_abi::operations::MemInfo { device: 0 };
+    let info = protocol::operations::MemInfo { device: 0 };
     client.end.call(&info, &[]).unwrap();
     match client.end.fault(0).0 {
         0 => println!("ready {count}"),

@@ -57,7 +57,7 @@ fn serve() -> ExitCode {
     if let Some(path) = std::env::var_os("TEST_SERVER_WAITS") {
         harness::until("it may go on", || std::path::Path::new(&path).exists());
     }
-    let (connection, log) = control::server_process::adopt().expect("started by a daemon");
+    let (connection, log) = control::servers::process::adopt().expect("started by a daemon");
     let engine = Arc::new(fake::FakeEngine::new());
     match server::run(connection, engine, Arc::new(ServerLog(log))) {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,14 +71,14 @@ fn main() -> ExitCode {
     match name.rsplit('/').next() {
         Some("nvidia-cuda-mps-control") => {
             let arguments: Vec<String> = arguments.collect();
-            let machine = control::Machine {
+            let host = control::HostProgram {
                 start_server: server_program,
                 supervise_underlay: control::this_program,
                 driver: || None,
                 open_modes: modes::open,
                 drives_hardware: || false,
             };
-            control::main(&arguments, machine)
+            control::main(&arguments, host)
         }
         Some("nvidia-cuda-mps-server") => serve(),
         Some("look") => boundary::look(),

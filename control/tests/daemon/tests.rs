@@ -3,8 +3,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use protocol::control_messages::ClientFields;
 use rustix::process::Signal;
-use transport::handshake::ClientFields;
 
 use crate::harness::{Rig, kill, named, runs, say_hello, until, welcomed};
 use crate::skipped::skipped;
@@ -169,7 +169,7 @@ fn limits_are_read_back_and_junk_changes_nothing() {
         "2G\n"
     );
     let client = rig.attach();
-    let facts = cuda_abi::facts::DeviceFacts::decode_all(&client.welcome.facts).unwrap();
+    let facts = &client.welcome.facts;
     assert_eq!(facts[0].total_memory, 2 << 30);
     assert_eq!(facts[0].attribute(16), Some(25));
 }
@@ -389,11 +389,14 @@ fn the_foreground_daemon_logs_to_its_terminal_and_ends_with_a_signal() {
         let client = rig.attach();
         client.work();
         let server = rig.servers()[0];
-        let began = Instant::now();
         kill(pid, signal);
         let mut child = rig.foreground.take().unwrap();
-        assert!(child.wait().unwrap().success());
-        assert!(began.elapsed() < Duration::from_secs(2));
+        let mut ended = None;
+        until("it ends", || {
+            ended = child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.unwrap().success());
         assert!(!runs(server) && !client.end.is_alive());
         assert!(!rig.pipe().join("nvidia-cuda-mps-control.pid").exists());
         let mut printed = String::new();
@@ -463,11 +466,13 @@ fn silent_and_mad_connections_hinder_nobody() {
         assert_eq!(connection.receive().is_ok(), answered, "{bytes:?}");
         until("it is closed", || connection.is_closed());
     }
-    let began = Instant::now();
     assert_eq!(rig.ask("get_default_active_thread_percentage"), "100.0\n");
     rig.attach().work();
-    assert!(began.elapsed() < Duration::from_secs(5));
-    drop(silent);
+    let waits = silent.iter().filter(|one| !one.is_closed()).count();
+    assert!(
+        waits > 0,
+        "others were served before all who are silent were given up"
+    );
 }
 
 fn many_clients_come_at_once() {

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use cuda_abi::operations::{self, At};
 use engine::CUresult;
+use protocol::operations::{self, At};
 
 use super::NvidiaClient;
-use crate::context::Context;
+use crate::code::module::Module;
 use crate::device::Device;
-use crate::launch::Launch;
-use crate::module::Module;
-use crate::stream::Stream;
-use crate::work::Work;
+use crate::device::context::Context;
+use crate::submit::command::Work;
+use crate::submit::launch::Launch;
+use crate::submit::stream::Stream;
 
 impl NvidiaClient {
     pub(super) fn context(&self, id: u32) -> Result<&Arc<Context>, CUresult> {
@@ -80,10 +80,10 @@ impl NvidiaClient {
         let mut launch = Launch::new(module, request, data)?;
         let device = module.context().device();
         let local = module.local_bytes(request.kernel);
-        if !device.local().has(local) {
+        if !device.has_local_memory(local) {
             // It may take as long as kernels run.
             self.common.leave();
-            device.local().take(device, local)?;
+            device.take_local_memory(local)?;
         }
         if self.nice != 0 {
             launch.keep_priority();

@@ -3,24 +3,24 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use cuda_abi::operations::{
+use engine::{CUresult, Charge};
+use protocol::operations::{
     self, IMAGE_PART, IMAGE_REGISTERS_SHIFT, IMAGE_VERBOSE, OUTPUT_NONE, OUTPUT_PIECE,
     OUTPUT_STDERR, OUTPUT_STDOUT,
 };
-use engine::{CUresult, Charge};
 
 use super::objects::{MOST_OBJECTS, Objects};
-use crate::device::Shared;
+use crate::device::Devices;
+use crate::image;
 use crate::image::{Refused, Workspace};
 use crate::module::{Image, Module};
 use crate::services::Sink;
-use crate::{exec, image};
 
 impl Objects {
     /// See [`engine::Client::image_load`].
     pub(super) fn load_image(
         &mut self,
-        shared: &Shared,
+        devices: &Devices,
         request: &operations::ImageLoad,
         data: &[u8],
         reply: &mut Vec<u8>,
@@ -29,25 +29,25 @@ impl Objects {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let most = request.options >> IMAGE_REGISTERS_SHIFT & 0xff;
-        let options = exec::Options {
+        let options = ptx_vm::Options {
             max_registers: Some(most).filter(|&most| most != 0),
-            ..exec::Options::default()
+            ..ptx_vm::Options::default()
         };
         let memory = Workspace::new(&self.held);
         let loaded = if request.options & IMAGE_PART != 0 {
-            image::check_part(data, shared.capability, &memory).map(|()| None)
+            image::check_part(data, devices.capability, &memory).map(|()| None)
         } else {
             let compile = |data: &[u8], options: &_| {
-                image::compile(data, options, shared.capability, &memory)
+                image::compile(data, options, devices.capability, &memory)
             };
             let hold = |bytes| {
                 // What it was compiled from is gone.
                 memory.clear();
                 self.hold(bytes)
             };
-            let compiled = shared
+            let compiled = devices
                 .images
-                .load(data, &options, shared.capability, compile, hold);
+                .load(data, &options, devices.capability, compile, hold);
             compiled
                 .and_then(|image| self.check_instructions(&image).map(|()| image))
                 .map(Some)
@@ -101,7 +101,7 @@ impl Objects {
             .filter(|kept| seen.insert(Arc::as_ptr(kept)))
             .map(|kept| kept.module.instructions())
             .sum();
-        if kept + image.module.instructions() > exec::CLIENT_INSTRUCTIONS {
+        if kept + image.module.instructions() > ptx_vm::CLIENT_INSTRUCTIONS {
             let why = "the program's modules have more instructions than the software GPU keeps for one client";
             return Err(Refused::new(CUresult::ERROR_OUT_OF_MEMORY, &why));
         }
@@ -123,7 +123,7 @@ impl Objects {
         if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let observer = Arc::clone(&self.common.observer);
+        let observer = Arc::clone(&self.client.observer);
         let allocate = |bytes, managed| observer.allocate(request.context, bytes, managed);
         let module = Module::new(Arc::clone(image), context, &self.memory, allocate)?;
         for address in &*module.globals {

@@ -4,23 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use cuda_abi::operations::{self, At};
 use engine::{Bound, CUresult, Granularity, Runs};
+use protocol::operations::{self, At};
 
 use crate::array::Array;
 use crate::context::Context;
-use crate::exec;
 use crate::grid::Grid;
 use crate::memory::ClientMemory;
 use crate::module::{Image, Module};
-use crate::stream::{Common, Operation, Stream};
+use crate::stream::{ClientState, Operation, Stream};
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
 pub(super) const MOST_OBJECTS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Objects {
-    pub(super) common: Arc<Common>,
+    pub(super) client: Arc<ClientState>,
     /// SMs that the client sees. Its share may change, but not what it was told.
     pub(super) sms: u64,
     pub(super) memory: ClientMemory,
@@ -34,7 +33,7 @@ pub(super) struct Objects {
     pub(super) runs: Runs<Vec<(operations::Launch, Box<[u8]>)>>,
     pub(super) arrays: HashMap<u64, Arc<Array>>,
     /// What kernels read of them, and whose those numbers are; `true` for surfaces.
-    pub(super) textures: Arc<exec::Textures>,
+    pub(super) textures: Arc<ptx_vm::Textures>,
     pub(super) texture_owners: HashMap<(u64, bool), TextureOwner>,
 }
 
@@ -80,8 +79,8 @@ impl Objects {
         if let Some(stream) = self.streams.get(&slot) {
             return stream.renew(priority, context);
         }
-        let common = Arc::clone(&self.common);
-        let stream = Stream::new(slot, priority, context, common);
+        let client = Arc::clone(&self.client);
+        let stream = Stream::new(slot, priority, context, client);
         self.streams.insert(slot, stream);
         Ok(())
     }
@@ -117,7 +116,7 @@ impl Objects {
             ),
             priority,
             self.sms
-                .min(granted(self.common.scheduler.workers(), context.part)),
+                .min(granted(self.client.scheduler.workers(), context.part)),
             request,
             data,
         )

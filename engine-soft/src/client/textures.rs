@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use cuda_abi::operations::{self, At, Space};
-use cuda_abi::textures::{Resource, Spec};
 use engine::CUresult;
+use protocol::operations::{self, At, Space};
+use protocol::textures::{Resource, Spec};
 
 use super::objects::{MOST_OBJECTS, Objects, TextureOwner};
 use crate::array::{self, Array};
 use crate::copy::ArrayTransfer;
-use crate::device::Shared;
-use crate::exec;
+use crate::device::Devices;
 use crate::stream::Operation;
 
 impl Objects {
     /// See [`engine::Client::array_create`].
     pub(super) fn make_array(
         &mut self,
-        shared: &Shared,
+        devices: &Devices,
         request: &operations::ArrayCreate,
     ) -> Result<operations::ArrayCreateReply, CUresult> {
         let context = Arc::clone(self.context(request.context)?);
@@ -25,7 +24,7 @@ impl Objects {
         if self.arrays.contains_key(&request.array) || self.arrays.len() >= MOST_OBJECTS {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let budget = shared
+        let budget = devices
             .budgets
             .get(context.device as usize)
             .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
@@ -132,7 +131,7 @@ impl Objects {
     }
 }
 
-fn remove_texture(textures: &exec::Textures, object: u64, surface: bool) -> bool {
+fn remove_texture(textures: &ptx_vm::Textures, object: u64, surface: bool) -> bool {
     if surface {
         textures.remove_surface(object)
     } else {

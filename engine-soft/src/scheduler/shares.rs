@@ -1,26 +1,26 @@
-//! Whose turn it is, by what clients and groups of them are to have.
+//! Which client runs next, by what clients and groups of them are to have.
 //!
 //! The device's time is divided into *parts* first: one for each client that has reserved its share,
 //! one for each reserved group (less what its members have reserved for themselves), and the rest,
 //! which is all others' together. A part has an allowance that grows with the clock, by its percentage
-//! of all threads' time, and that turns use up; while it is used up, nobody of the part has a turn, and
+//! of all threads' time, and that time slices use up; while it is used up, nobody of the part has a time slice, and
 //! the device may well be idle. Nothing is ever taken from another part, so what is reserved is there
 //! for its owner. While nothing is reserved there is only the rest, without an allowance: it is
 //! everything.
 //!
-//! Among those that may have a turn, virtual time decides ([`tree`](super::tree)): between parts, within the rest
+//! Among those that may have a time slice, virtual time decides ([`tree`](super::tree)): between parts, within the rest
 //! between groups and clients that are in none, within a group between its clients. Clients of the lower
 //! priority class go when no normal client may, and for a small part of the time, one in
 //! [`TRICKLE`], when one may, so that no kernel waits for ever for another client's.
 //!
-//! **How exact that is.** A turn is begun as long as the part's allowance is not used up; what it takes
+//! **How exact that is.** A time slice is begun as long as the part's allowance is not used up; what it takes
 //! beyond is owed, and is waited for before the next one. What is not used is saved up for 20 ms. So in
-//! a time `t` a part of `p` percent has at most `p` percent of `t + 20 ms`, and one turn of each thread
+//! a time `t` a part of `p` percent has at most `p` percent of `t + 20 ms`, and one time slice of each thread
 //! (3 ms; less for a part that has not that much in 20 ms). The rest is one percent at least, even
 //! where all is reserved, so that work for which nobody reserved anything still ends. What a client's own
 //! thread in the server does is counted if it is a kernel, not if it is a small copy.
 //!
-//! Is told the time and what turns took; knows nothing of threads, of clocks and of what turns are for.
+//! Is told the time and what time slices took; knows nothing of threads, of clocks and of what time slices are for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,11 +34,11 @@ use super::tree::{Count, REST, ROOT, Tree, weight};
 /// Below-normal work gets one part of so many of the time while normal work waits.
 const TRICKLE: i64 = 32;
 
-/// What a turn is taken to cost until it is over, in nanoseconds.
+/// What a time slice is taken to cost until it is over, in nanoseconds.
 const ADVANCE: u64 = 500_000;
 
-/// The shortest limit of a turn: however small a part is, it gets somewhere.
-const SHORTEST_TURN: Duration = Duration::from_micros(200);
+/// The shortest limit of a time slice: however small a part is, it gets somewhere.
+const SHORTEST_SLICE: Duration = Duration::from_micros(200);
 
 /// What is left of the device, or of a group, when all of it is reserved. Percent.
 const LEAST_REST: f64 = 1.0;
@@ -46,7 +46,7 @@ const LEAST_REST: f64 = 1.0;
 /// By how much percentages that make 100 together may exceed it, being no exact numbers.
 const INEXACT: f64 = 1e-3;
 
-/// A client that is to have a turn.
+/// A client that is to have a time slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) id: usize,
@@ -255,7 +255,7 @@ impl Shares {
         Some(choice)
     }
 
-    /// A turn of this client's, whoever is first, if its part has something left.
+    /// A time slice of this client's, whoever is first, if its part has something left.
     pub(super) fn of(&mut self, account: &Account, now: u64) -> Option<Choice> {
         let class = account.class();
         let early = class == 1 && self.tree.first(0, now).is_some();
@@ -267,7 +267,7 @@ impl Shares {
         self.is_open(account, now).then_some(choice)
     }
 
-    /// Whether anybody may have a turn.
+    /// Whether anybody may have a time slice.
     pub(super) fn may_go_on(&mut self, now: u64) -> bool {
         self.ready() > 0
             && (!self.tree.is_held(REST)
@@ -279,9 +279,9 @@ impl Shares {
         self.tree.opens(now)
     }
 
-    /// A turn begins. Gives its limit, if it has one beside the work's own.
+    /// A time slice begins. Gives its limit, if it has one beside the work's own.
     pub(super) fn begin(&mut self, choice: Choice, now: u64) -> Option<Duration> {
-        // Paid for in advance, or all threads would take such a turn at once.
+        // Paid for in advance, or all threads would take such a time slice at once.
         if choice.early {
             self.owed -= TRICKLE * ADVANCE.cast_signed();
         }
@@ -293,10 +293,10 @@ impl Shares {
         };
         self.tree.count(choice.id, count, now);
         let most = self.tree.most(choice.id)?;
-        Some(most.max(SHORTEST_TURN))
+        Some(most.max(SHORTEST_SLICE))
     }
 
-    /// A turn is over that took so many nanoseconds. `part` is the percentage that the context has at
+    /// A time slice is over that took so many nanoseconds. `part` is the percentage that the context has at
     /// most for which it was.
     pub(super) fn end(&mut self, choice: Choice, nanoseconds: u64, part: f32, now: u64) {
         let count = Count {
@@ -319,7 +319,7 @@ impl Shares {
         }
     }
 
-    /// Counts what a client did outside of all turns.
+    /// Counts what a client did outside of all time slices.
     pub(super) fn charge(&mut self, account: &Account, nanoseconds: u64, part: f32, now: u64) {
         let count = Count {
             class: account.class(),
@@ -330,7 +330,7 @@ impl Shares {
         self.tree.count(account.id, count, now);
     }
 
-    /// Whether a client may do small work outside of all turns: its part has something left, and
+    /// Whether a client may do small work outside of all time slices: its part has something left, and
     /// nobody waits, or neither it nor what it belongs to is ahead of others.
     pub(super) fn may_go_ahead(&mut self, account: &Account, now: u64) -> bool {
         let is_behind = self.ready() == 0 || self.tree.is_behind(account.id);

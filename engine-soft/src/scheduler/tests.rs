@@ -1,16 +1,16 @@
 //! Shares, classes and priorities, with tasks that only take time. What is compared is time that the
 //! tasks were given, so that a busy machine changes little.
 
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, RwLock};
 
-use cuda_abi::operations::At;
 use engine::{Bound, CUresult, Charge, Observer, Window};
+use protocol::operations::At;
 
 use super::*;
 use crate::context::Context;
 use crate::memory::CopySpace;
-use crate::stream::{Common, Stream};
+use crate::stream::{ClientState, Stream};
 use crate::work::{Progress, Task};
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ struct Told(Mutex<Vec<u32>>);
 
 impl Observer for Told {
     fn completed(&self, at: At, _result: Result<(), CUresult>) {
-        lock(&self.0).push(at.stream);
+        self.0.lock().push(at.stream);
     }
     fn event_time(&self, _event: u32, _nanoseconds: u64) {}
     fn wrote(&self) {}
@@ -73,7 +73,7 @@ impl Task for Work {
 }
 
 struct Member {
-    common: Arc<Common>,
+    client: Arc<ClientState>,
     context: Arc<Context>,
     told: Arc<Told>,
 }
@@ -95,7 +95,7 @@ impl Member {
         let account = scheduler.join(share, group).unwrap();
         Self {
             context: Arc::new(Context::new(0, 0, 100.0, Arc::clone(&observer))),
-            common: Arc::new(Common {
+            client: Arc::new(ClientState {
                 observer,
                 scheduler,
                 account,
@@ -111,37 +111,37 @@ impl Member {
     /// Starts work of so many units, and gives the count of what it was given.
     fn start(&self, slot: u32, priority: i32, units: u64) -> Arc<AtomicU64> {
         let given = Arc::new(AtomicU64::new(0));
-        let (context, common) = (Arc::clone(&self.context), Arc::clone(&self.common));
-        let stream = Stream::new(slot, priority, Arc::clone(&context), common);
+        let (context, client) = (Arc::clone(&self.context), Arc::clone(&self.client));
+        let stream = Stream::new(slot, priority, Arc::clone(&context), client);
         let task = Box::new(Work {
             units,
             given: Arc::clone(&given),
         });
         let job = Job::new(
-            &stream,
+            Arc::clone(&stream) as _,
             Some(1),
             context,
             priority,
             task,
             Piece::whole(units),
         );
-        let Common {
+        let ClientState {
             scheduler, account, ..
-        } = &*self.common;
+        } = &*self.client;
         scheduler.submit(account, Arc::new(job), usize::MAX);
         given
     }
 
     fn leave(&self) {
         self.context.destroy();
-        self.common.scheduler.leave(&self.common.account);
+        self.client.scheduler.leave(&self.client.account);
     }
 }
 
 const ENDLESS: u64 = 1 << 40;
 
 /// Waits until the fractions that each has of the time of all from now on are as they should be. One
-/// turn may well be seen to take a tenth of a second, on a machine that has better things to do.
+/// time slice may well be seen to take a tenth of a second, on a machine that has better things to do.
 fn wait_for_shares(given: &[&Arc<AtomicU64>], time: Duration, are_right: impl Fn(&[f64]) -> bool) {
     let read = || {
         given
@@ -247,10 +247,10 @@ fn work_that_ends_is_reported_once() {
     wait_until(|| {
         members
             .iter()
-            .all(|member| lock(&member.told.0).len() == 40)
+            .all(|member| member.told.0.lock().len() == 40)
     });
     for member in &members {
-        let mut told = lock(&member.told.0).clone();
+        let mut told = member.told.0.lock().clone();
         told.sort_unstable();
         assert_eq!(told, (0..40).collect::<Vec<u32>>());
         member.leave();
@@ -263,7 +263,7 @@ fn idle_threads_use_no_processor() {
     let member = Member::new(&pool, 100.0, 0);
     member.start(1, 0, 10);
     std::thread::sleep(Duration::from_millis(100));
-    let state = lock(&pool.scheduler().state);
+    let state = pool.scheduler().state.lock();
     assert_eq!((state.asleep, state.waking, state.helping), (4, 0, 0));
     assert_eq!(state.shares.ready(), 0);
     drop(state);
@@ -304,7 +304,7 @@ fn a_reserved_share_is_held_and_kept_free() {
         for (member, part) in [(&owner, 0.2), (&other, 0.8)] {
             let started = Instant::now();
             let given = member.start(1, 0, ENDLESS);
-            // More by 20 ms, and by one turn of each thread.
+            // More by 20 ms, and by one time slice of each thread.
             let held = || {
                 let given = given.load(Ordering::Relaxed) as f64 / 1e6;
                 let time = started.elapsed().as_secs_f64() * 1e3 + 20.0;
@@ -318,7 +318,7 @@ fn a_reserved_share_is_held_and_kept_free() {
                     owner.start(slot, 0, 5);
                     other.start(slot, 0, 5);
                 }
-                let all = |member: &Member| lock(&member.told.0).len() == 10;
+                let all = |member: &Member| member.told.0.lock().len() == 10;
                 wait_until(|| held() && all(&owner) && all(&other));
                 other.leave();
             }
@@ -364,11 +364,11 @@ fn threads_that_wait_for_a_part_use_no_processor() {
     let member = Member::with(&pool, share, None);
     member.start(1, 0, ENDLESS);
     std::thread::sleep(Duration::from_millis(100));
-    // At most one is in a turn, and one looks out.
+    // At most one is in a time slice, and one is the timer thread.
     wait_until(|| {
-        let state = lock(&pool.scheduler().state);
+        let state = pool.scheduler().state.lock();
         state.asleep + state.waking >= 2
     });
     member.leave();
-    wait_until(|| lock(&pool.scheduler().state).asleep == 4);
+    wait_until(|| pool.scheduler().state.lock().asleep == 4);
 }

@@ -52,7 +52,7 @@ impl Account {
         self.time.fetch_max(floor, Ordering::Relaxed).max(floor)
     }
 
-    /// Counts what was done outside of all turns, for a context that has at most `part` percent.
+    /// Counts what was done outside of all time slices, for a context that has at most `part` percent.
     pub(super) fn charge(&self, nanoseconds: u64, part: f32) {
         let more = self.virtual_time(nanoseconds as f64, part);
         self.time.fetch_add(more as u64, Ordering::Relaxed);

@@ -1,15 +1,15 @@
 //! Arrays, textures and surfaces; images of several parts.
 
-use cuda_abi::linked::{self, Part};
-use cuda_abi::operations::{
-    ArrayCopy, ArrayCreate, ArrayDestroy, IMAGE_PART, ImageLoad, ModuleLoad, Space, TextureCreate,
-    TextureDestroy,
-};
-use cuda_abi::textures::{Resource, Spec};
 use cuda_abi::types::{
     CU_TRSF_NORMALIZED_COORDINATES, CU_TRSF_READ_AS_INTEGER, CUDA_ARRAY3D_SURFACE_LDST,
     CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUjitInputType,
 };
+use protocol::linked_image::{self, Part};
+use protocol::operations::{
+    ArrayCopy, ArrayCreate, ArrayDestroy, IMAGE_PART, ImageLoad, ModuleLoad, Space, TextureCreate,
+    TextureDestroy,
+};
+use protocol::textures::{Resource, Spec};
 
 use super::kernels;
 use super::rig::{Guest, noise, params};
@@ -300,7 +300,7 @@ pub fn arrays_give_their_memory_back(engine: &dyn Engine) {
         assert_eq!(guest.client.array_destroy(&destroy, &[]), Ok(()));
     }
     // The others go with their context.
-    let destroy = cuda_abi::operations::ContextDestroy { context: 0 };
+    let destroy = protocol::operations::ContextDestroy { context: 0 };
     assert_eq!(guest.client.context_destroy(&destroy, &[]), Ok(()));
     assert!(guest.client.free_memory(0) >= before - (1 << 20));
 }
@@ -316,7 +316,7 @@ fn part(name: &'static str, text: &'static str) -> Part<'static> {
 /// Several parts become one image: functions and variables of one are those of the others.
 pub fn parts_are_linked(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
-    let image = linked::encode([
+    let image = linked_image::encode([
         part("caller", kernels::CALLER),
         part("callee", kernels::CALLEE),
     ]);
@@ -340,11 +340,11 @@ pub fn parts_are_linked(engine: &dyn Engine) {
 /// Links that lack something, have it twice, or have a damaged part, say what.
 pub fn links_that_fail_say_why(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);
-    let alone = linked::encode([part("caller", kernels::CALLER)]);
+    let alone = linked_image::encode([part("caller", kernels::CALLER)]);
     let (status, _, log) = guest.image(1, &alone);
     assert_ne!(status, CUresult::SUCCESS);
     assert!(log.contains("amount"), "{log}");
-    let twice = linked::encode([
+    let twice = linked_image::encode([
         part("caller", kernels::CALLER),
         part("one", kernels::CALLEE),
         part("two", kernels::CALLEE),
@@ -363,7 +363,7 @@ pub fn links_that_fail_say_why(engine: &dyn Engine) {
             options: IMAGE_PART,
             ..ImageLoad::default()
         };
-        let image = linked::encode(parts.iter().copied());
+        let image = linked_image::encode(parts.iter().copied());
         let said = guest
             .client
             .image_load(&request, &image, &mut Vec::new())

@@ -1,6 +1,6 @@
 //! Copies, fills and writes of all shapes, against the same done by hand.
 
-use cuda_abi::operations::{Copy, Fill, Space};
+use protocol::operations::{Copy, Fill, Space};
 
 use super::rig::{Guest, STAGING, noise};
 use crate::arena::GRANULE;

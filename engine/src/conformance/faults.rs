@@ -1,6 +1,6 @@
 //! Faults: whom they hit, what is said of them, and whom they leave alone.
 
-use cuda_abi::operations::Fill;
+use protocol::operations::Fill;
 
 use super::kernels;
 use super::rig::{Guest, noise, params, simple_launch};

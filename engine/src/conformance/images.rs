@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_abi::operations::{ImageUnload, ModuleLoad, ModuleUnload};
+use protocol::operations::{ImageUnload, ModuleLoad, ModuleUnload};
 
 use super::kernels;
 use super::rig::{Guest, PATIENCE, noise, params};

@@ -1,10 +1,10 @@
 //! Launches: what they do and what they may ask for.
 
-use cuda_abi::operations::{
+use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
+use protocol::operations::{
     CONTEXT_GREEN, ContextCreate, ContextDestroy, FunctionSet, LAUNCH_COOPERATIVE, Launch,
     ModuleUnload, OUTPUT_NONE, OUTPUT_PIECE, OUTPUT_STDOUT, OutputTake, STREAM_DEPTH,
 };
-use cuda_abi::types::{CUdevice_attribute, CUfunction_attribute, CUlaunchAttributeID};
 
 use super::kernels;
 use super::rig::{Guest, params, simple_launch};
@@ -104,7 +104,7 @@ pub fn every_block_and_thread_runs_once(engine: &dyn Engine) {
     ] {
         let threads: u32 = grid.iter().chain(&block).product();
         assert!(u64::from(threads) < most);
-        let zero = cuda_abi::operations::Fill {
+        let zero = protocol::operations::Fill {
             to: device,
             element: 4,
             width: most,

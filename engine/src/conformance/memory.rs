@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cuda_abi::operations::{Copy, Space};
+use protocol::operations::{Copy, Space};
 
 use super::rig::{Guest, PATIENCE, more_addresses, noise};
 use crate::arena::GRANULE;

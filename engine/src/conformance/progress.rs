@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::ContextDestroy;
+use protocol::operations::ContextDestroy;
 
 use super::kernels;
 use super::rig::{Guest, PATIENCE, params};
@@ -208,7 +208,7 @@ fn one_life(mut guest: Guest, random: &mut Random) {
     for _ in 0..random.below(50) {
         let stream = streams[random.below(8) as usize];
         let at = device + random.below(31) * GRANULE;
-        let fill = cuda_abi::operations::Fill {
+        let fill = protocol::operations::Fill {
             to: at,
             element: 4,
             value: 7,

@@ -13,8 +13,8 @@ pub use self::told::{Completion, Told};
 use super::kernels;
 use crate::arena::GRANULE;
 use crate::{Attachment, Bound, CUresult, Client, Engine, Observer, Owner, Region, Share, Window};
-use cuda_abi::descriptor::Descriptor;
-use cuda_abi::operations::{
+use protocol::image_descriptor::Descriptor;
+use protocol::operations::{
     At, ContextCreate, Copy, EventRecord, Fill, ImageLoad, Launch, ModuleLoad, RunAdd, RunDestroy,
     RunLaunch, Space, StreamCreate, StreamDestroy, Write,
 };

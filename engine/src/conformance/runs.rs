@@ -1,6 +1,6 @@
 //! Runs: launches that are kept, and made again and again as one operation.
 
-use cuda_abi::operations::{Launch, ModuleUnload, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
+use protocol::operations::{Launch, ModuleUnload, RUN_LENGTH, RUNS, RunAdd, RunDestroy};
 
 use super::kernels;
 use super::rig::{Guest, params, simple_launch};

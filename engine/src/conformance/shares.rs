@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use cuda_abi::facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
+use protocol::device_facts::{DeviceFacts, MULTIPROCESSOR_COUNT};
 
 use super::rig::{Guest, PATIENCE, params};
 use super::{kernels, progress};

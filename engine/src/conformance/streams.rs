@@ -1,6 +1,6 @@
 //! Streams, events and contexts: order within one, independence of several.
 
-use cuda_abi::operations::{At, ContextDestroy, Fill};
+use protocol::operations::{At, ContextDestroy, Fill};
 
 use super::kernels;
 use super::rig::{Guest, params};
@@ -141,9 +141,9 @@ pub fn unknown_handles_are_refused(engine: &dyn Engine) {
         guest.stream_in(7, 0).is_err(),
         "another context's legacy stream"
     );
-    let again = cuda_abi::operations::ContextCreate::default();
+    let again = protocol::operations::ContextCreate::default();
     assert!(guest.client.context_create(&again, &[]).is_err());
-    let nowhere = cuda_abi::operations::ContextCreate {
+    let nowhere = protocol::operations::ContextCreate {
         context: 9,
         device: 99,
         flags: 0,

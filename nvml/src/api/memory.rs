@@ -1,7 +1,7 @@
 //! Memory, as the client may have it.
 
 use cuda_abi::nvml::nvmlReturn_t;
-use transport::handshake::ViewedDevice;
+use protocol::control_messages::ViewedDevice;
 
 use super::version_is;
 use crate::params::Out;

@@ -7,9 +7,10 @@ use std::process::Command;
 
 use control::{AskError, CLOSED_FILES, Directories};
 use sandbox::Kernel;
-use transport::socket::{PATH_MAX, SocketError};
+use transport::socket::PATH_MAX;
 
-use super::{Finding, confinement, underlay};
+use super::finding::Finding;
+use super::{confinement, underlay};
 use crate::reach;
 
 /// Descriptors below which a server runs out with few clients; NVIDIA's manual advises as many.
@@ -204,7 +205,7 @@ fn daemon(directories: &Directories) -> Finding {
         Err(AskError::NoDaemon) => {
             Finding::problem(SUBJECT, "none runs", "start one: openmps control -d")
         }
-        Err(AskError::Socket(error @ SocketError::NoDaemon(..))) => Finding::problem(
+        Err(AskError::Untrusted(error)) => Finding::problem(
             SUBJECT,
             error.to_string(),
             "if nobody of this machine's operators runs it, end it, and start a daemon: openmps control -d",
@@ -422,8 +423,8 @@ fn surroundings(root: &Path) -> Vec<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::State;
     use super::*;
+    use crate::doctor::finding::Outcome;
 
     fn directories(root: &Path) -> Directories {
         Directories {
@@ -450,7 +451,7 @@ mod tests {
         }
         let found = open_files(&directories);
         assert_eq!(found.len(), 1);
-        assert_eq!(found[0].state, State::Ok);
+        assert_eq!(found[0].state, Outcome::Ok);
         assert!(
             found[0].text.contains("control_lock 0600 (NVIDIA's: 0666)"),
             "{}",
@@ -467,7 +468,7 @@ mod tests {
                 .iter()
                 .zip(["hold the lock", "end another", "write lines", "change"])
         {
-            assert_eq!(finding.state, State::Warning);
+            assert_eq!(finding.state, Outcome::Warning);
             assert!(finding.text.contains(part), "{}", finding.text);
         }
     }
@@ -476,9 +477,9 @@ mod tests {
     fn pipe_directories_that_cannot_work_are_problems() {
         let root = tempfile::tempdir().unwrap();
         let good = directories(root.path());
-        assert_eq!(pipe_directory(&good).state, State::Ok);
+        assert_eq!(pipe_directory(&good).state, Outcome::Ok);
         let found = daemon(&good);
-        assert_eq!(found.state, State::Problem);
+        assert_eq!(found.state, Outcome::Problem);
         assert!(found.mend.unwrap().contains("openmps control -d"));
         std::fs::write(&good.pipe, "").unwrap();
         assert!(pipe_directory(&good).text.contains("no directory"));
@@ -490,7 +491,7 @@ mod tests {
         };
         assert!(pipe_directory(&several).text.contains("several"));
         let closed = directories(&good.pipe);
-        assert_eq!(pipe_directory(&closed).state, State::Problem);
+        assert_eq!(pipe_directory(&closed).state, Outcome::Problem);
     }
 
     #[test]
@@ -511,10 +512,10 @@ mod tests {
         let path = root.path().join("libcuda.so.1");
         std::fs::write(&path, "NVIDIA's").unwrap();
         let found = library(root.path().as_os_str());
-        assert_eq!(found.state, State::Warning);
+        assert_eq!(found.state, Outcome::Warning);
         assert!(found.text.contains(path.to_str().unwrap()));
         std::fs::write(&path, "..OPENMPS_CONNECT_TIMEOUT..").unwrap();
-        assert_eq!(library(root.path().as_os_str()).state, State::Ok);
+        assert_eq!(library(root.path().as_os_str()).state, Outcome::Ok);
     }
 
     #[test]
@@ -530,14 +531,18 @@ mod tests {
         .unwrap();
         let found = driver(root.path());
         assert!(found[0].text.contains("580"));
-        assert!(found.iter().any(|finding| finding.state == State::Problem));
+        assert!(
+            found
+                .iter()
+                .any(|finding| finding.state == Outcome::Problem)
+        );
         for name in ["nvidiactl", "nvidia-uvm", "nvidia0", "nvidia-modeset"] {
             std::fs::write(root.path().join("dev").join(name), "").unwrap();
         }
         assert!(
             driver(root.path())
                 .iter()
-                .all(|finding| finding.state != State::Problem)
+                .all(|finding| finding.state != Outcome::Problem)
         );
     }
 
@@ -550,6 +555,6 @@ mod tests {
         std::fs::write(root.path().join(".dockerenv"), "").unwrap();
         let found = surroundings(root.path());
         assert_eq!(found.len(), 2);
-        assert_eq!(log_directory(&root.path().join("a/b")).state, State::Ok);
+        assert_eq!(log_directory(&root.path().join("a/b")).state, Outcome::Ok);
     }
 }

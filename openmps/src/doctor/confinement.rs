@@ -3,7 +3,7 @@
 use control::Directories;
 use sandbox::{Kernel, State, VARIABLE};
 
-use super::Finding;
+use super::finding::Finding;
 
 const SUBJECT: &str = "sandbox";
 
@@ -100,7 +100,7 @@ fn said(states: &[(String, bool)]) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::State as Found;
+    use crate::doctor::finding::Outcome;
 
     #[test]
     fn a_kernel_that_can_less_is_told() {
@@ -108,11 +108,11 @@ mod tests {
             filters_calls,
             landlock,
         };
-        assert_eq!(possible(kernel(true, 7)).state, Found::Ok);
+        assert_eq!(possible(kernel(true, 7)).state, Outcome::Ok);
         let older = possible(kernel(true, 3));
-        assert!(older.state == Found::Ok && older.text.contains("version 3"));
+        assert!(older.state == Outcome::Ok && older.text.contains("version 3"));
         let none = possible(kernel(true, 0));
-        assert!(none.state == Found::Warning && none.mend.unwrap().contains("LANDLOCK"));
+        assert!(none.state == Outcome::Warning && none.mend.unwrap().contains("LANDLOCK"));
         let neither = possible(kernel(false, 0));
         assert!(neither.text.contains("no Landlock") && neither.mend.unwrap().contains("SECCOMP"));
     }
@@ -136,8 +136,8 @@ mod tests {
             ("server 8".to_owned(), false),
         ];
         assert!(said(&[]).is_none());
-        assert_eq!(said(&states[..1]).unwrap().state, Found::Ok);
+        assert_eq!(said(&states[..1]).unwrap().state, Outcome::Ok);
         let found = said(&states).unwrap();
-        assert!(found.state == Found::Warning && found.text.contains("server 8"));
+        assert!(found.state == Outcome::Warning && found.text.contains("server 8"));
     }
 }

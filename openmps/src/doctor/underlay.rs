@@ -4,7 +4,7 @@ use control::Directories;
 use control::underlay::Mode;
 use serde_json::Value;
 
-use super::Finding;
+use super::finding::Finding;
 
 const SUBJECT: &str = "underlay";
 
@@ -63,16 +63,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::doctor::State;
+    use crate::doctor::finding::Outcome;
 
     #[test]
     fn one_that_is_absent_is_worse_where_it_must_be_had() {
         let of =
             |mode: &str, state: &str| said(&json!({ "mode": mode, "state": state, "text": "t" }));
-        assert_eq!(of("none", "off").state, State::Ok);
-        assert_eq!(of("auto", "up").state, State::Ok);
-        assert_eq!(of("auto", "absent").state, State::Warning);
-        assert_eq!(of("nvidia-mps", "absent").state, State::Problem);
+        assert_eq!(of("none", "off").state, Outcome::Ok);
+        assert_eq!(of("auto", "up").state, Outcome::Ok);
+        assert_eq!(of("auto", "absent").state, Outcome::Warning);
+        assert_eq!(of("nvidia-mps", "absent").state, Outcome::Problem);
         assert_eq!(of("auto", "up").text, "auto: t");
         assert_eq!(
             said(&json!({ "mode": "auto", "state": "up" })).text,
@@ -90,8 +90,8 @@ mod tests {
                 .contains("--underlay=auto")
         );
         assert_eq!(possible(Ok(Mode::None), not()).text, "none");
-        assert_eq!(possible(Ok(Mode::NvidiaMps), not()).state, State::Problem);
-        assert_eq!(possible(Ok(Mode::Auto), not()).state, State::Ok);
-        assert_eq!(possible(Err("x".into()), not()).state, State::Problem);
+        assert_eq!(possible(Ok(Mode::NvidiaMps), not()).state, Outcome::Problem);
+        assert_eq!(possible(Ok(Mode::Auto), not()).state, Outcome::Ok);
+        assert_eq!(possible(Err("x".into()), not()).state, Outcome::Problem);
     }
 }

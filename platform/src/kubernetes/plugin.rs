@@ -9,9 +9,10 @@ mod service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
@@ -167,11 +168,7 @@ impl<N: Node> Shared<N> {
     ) -> Result<T, String> {
         let shared = Arc::clone(self);
         let done = tokio::task::spawn_blocking(move || {
-            // A poisoned list is whole: it is written down before and after each step.
-            let mut all = shared
-                .allocations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut all = shared.allocations.lock();
             work(&shared, &mut all)
         });
         done.await.map_err(|error| error.to_string())?

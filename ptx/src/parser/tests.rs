@@ -581,6 +581,7 @@ fn bytes_that_are_no_text_are_refused_with_their_line() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "megabytes of text take minutes")]
 fn little_text_cannot_ask_for_much_memory() {
     let padding = format!("{HEAD}.global .b8 x[2][900000000] = {{{{1}}, {{1}}}};");
     assert_eq!(refused(&padding).kind, ErrorKind::TooLarge("initializer"));
@@ -597,6 +598,7 @@ fn little_text_cannot_ask_for_much_memory() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "is about time")]
 fn deep_and_long_texts_take_linear_time() {
     // Each of these would take minutes if any step were quadratic.
     let many = 100_000;
@@ -684,6 +686,7 @@ fn a_text_costs_no_more_instructions_than_it_may() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "megabytes of text take minutes")]
 fn whatever_a_text_repeats_it_pays_for() {
     // What a text can have many of, and how much of it a MiB of memory may hold at most.
     let body = |line: &str| format!(".func f() {{\n.reg .pred p; .reg .b32 r;\n{line}\n}}");

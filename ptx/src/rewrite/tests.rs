@@ -220,7 +220,8 @@ fn calls_are_redirected() {
 fn damage_never_panics() {
     let source =
         format!("{HEAD}.visible .global .attribute(.managed) .align 4 .u32 counter = 3;\n{PRINTS}");
-    for end in 0..source.len() {
+    let step = if cfg!(miri) { 97 } else { 1 };
+    for end in (0..source.len()).step_by(step) {
         let _ = rewrite(&source[..end], "", &[], Budget::default());
         let mut rewriter = Rewriter {
             words: words(&source[..end]),

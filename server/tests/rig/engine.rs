@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cuda_abi::CUresult;
-use cuda_abi::descriptor::{Descriptor, Variable};
-use cuda_abi::facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
-use cuda_abi::operations::*;
-use engine::{Attachment, Client, Engine, GroupShare, Held, Observer, Owner, Window};
+use engine::{Attachment, Client, Engine, GroupShare, MemoryHandle, Observer, Owner, Window};
+use protocol::device_facts::{DeviceFacts, PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
+use protocol::image_descriptor::{Descriptor, Variable};
+use protocol::operations::*;
 
 /// Kernels: one that ends at once, one that ends when its gate (grid's x) is opened, one that faults,
 /// one that makes the engine panic, one that its device does not survive.
@@ -236,7 +236,7 @@ impl Engine for FakeEngine {
         (code != 0).then_some(CUresult(code))
     }
 
-    fn stuck(&self) -> Option<String> {
+    fn hung_work(&self) -> Option<String> {
         let stuck = self.shared.stuck.load(Ordering::SeqCst);
         stuck.then(|| "spin on device 0 (Fake GPU)".into())
     }
@@ -392,19 +392,19 @@ impl Client for FakeClient {
         self.world.room - self.world.committed.load(Ordering::SeqCst)
     }
 
-    fn share(&mut self, _: Window) -> Result<Held, CUresult> {
-        Ok(Held::new(Arc::new(())))
+    fn share(&mut self, _: Window) -> Result<MemoryHandle, CUresult> {
+        Ok(MemoryHandle::new(Arc::new(())))
     }
 
-    fn import(&mut self, _: &Held) -> Result<(), CUresult> {
+    fn import(&mut self, _: &MemoryHandle) -> Result<(), CUresult> {
         Ok(())
     }
 
-    fn physical_create(&mut self, _: u32, _: u64) -> Result<Held, CUresult> {
-        Ok(Held::new(Arc::new(())))
+    fn physical_create(&mut self, _: u32, _: u64) -> Result<MemoryHandle, CUresult> {
+        Ok(MemoryHandle::new(Arc::new(())))
     }
 
-    fn physical_map(&mut self, _: Window, _: &Held, _: u64) -> Result<(), CUresult> {
+    fn physical_map(&mut self, _: Window, _: &MemoryHandle, _: u64) -> Result<(), CUresult> {
         self.world.mappings.lock().unwrap().push(Mapping::Made);
         Ok(())
     }

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use ::engine::arena::HOST_BYTES;
 use cuda_abi::CUresult;
-use cuda_abi::facts::DeviceFacts;
-use cuda_abi::operations::{ContextCreate, Launch, StreamCreate};
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
-use transport::handshake::{
+use protocol::control_messages::{
     Admit, ClientFields, Ending, Membership, Packet, VERSION, Welcome, fingerprint,
 };
+use protocol::device_facts::DeviceFacts;
+use protocol::operations::{ContextCreate, Launch, StreamCreate};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use transport::session::{ClientEnd, SessionMemory};
 use transport::socket::{Connection, SocketError, poll};
 
@@ -90,8 +90,8 @@ impl Rig {
         let server = {
             let (engine, log) = (engine.clone(), log.clone());
             std::thread::spawn(move || {
-                let gate = Box::new(server::Open);
-                server::run_gated(connection, engine, log, gate, held).unwrap();
+                let gate = Box::new(server::EnforcedByDriver);
+                server::run_with_policy(connection, engine, log, gate, held).unwrap();
             })
         };
         let rig = Self {
@@ -191,7 +191,7 @@ impl Rig {
                 let memory = SessionMemory::from_fds(fds, HOST_BYTES).unwrap();
                 Ok(TestClient {
                     session,
-                    facts: DeviceFacts::decode_all(&welcome.facts).unwrap(),
+                    facts: welcome.facts.clone(),
                     welcome,
                     end: ClientEnd::new(&memory, connection).unwrap(),
                     memory,
@@ -294,7 +294,7 @@ impl TestClient {
     }
 
     /// Posts a stream's operation, and says its place.
-    pub fn enqueue<R: cuda_abi::operations::Request>(&self, stream: u32, request: &R) -> u64 {
+    pub fn enqueue<R: protocol::operations::Request>(&self, stream: u32, request: &R) -> u64 {
         let mut sequences = self.sequences.lock().unwrap();
         let sequence = sequences.entry(stream).or_default();
         *sequence += 1;
@@ -320,17 +320,17 @@ impl TestClient {
 
     /// A round trip: everything posted before has been taken.
     pub fn round_trip(&self) {
-        let info = cuda_abi::operations::MemInfo { device: 0 };
+        let info = protocol::operations::MemInfo { device: 0 };
         assert_eq!(self.end.call(&info, &[]).unwrap().status, CUresult::SUCCESS);
     }
 
     pub fn free_memory(&self) -> u64 {
-        let info = cuda_abi::operations::MemInfo { device: 0 };
+        let info = protocol::operations::MemInfo { device: 0 };
         self.end.call(&info, &[]).unwrap().fields.free
     }
 
     pub fn alloc(&self, bytes: u64) -> Result<u64, CUresult> {
-        let alloc = cuda_abi::operations::MemAlloc { context: 0, bytes };
+        let alloc = protocol::operations::MemAlloc { context: 0, bytes };
         let reply = self.end.call(&alloc, &[]).unwrap();
         if reply.status == CUresult::SUCCESS {
             Ok(reply.fields.address)

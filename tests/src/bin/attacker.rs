@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
-    FILE_PACKET, Fill, HostAlloc, HostGate, ImageLoad, ImagePut, MemAlloc, MemInfo, STREAM_DEPTH,
-    StreamCreate, Write,
+use protocol::operations::{
+    FILE_PACKET, Fill, HostAlloc, HostBarrier, ImageLoad, ImagePut, MemAlloc, MemInfo,
+    STREAM_DEPTH, StreamCreate, Write,
 };
 use tests::hostile::client::{BareClient, client_greeting, connect};
 use tests::hostile::descriptors::{Kind, every_kind, map_file, send_everywhere};
@@ -129,7 +129,7 @@ fn stop(directory: &Path, stage: u32) {
         ..StreamCreate::default()
     };
     end.post(0, 0, &stream, &[]).expect("a session");
-    end.post(40, 1, &HostGate { reserved: 0 }, &[])
+    end.post(40, 1, &HostBarrier { reserved: 0 }, &[])
         .expect("a session");
     for place in 2..200 {
         end.post(40, place, &Write::default(), &[&[7; 4096]])
@@ -307,7 +307,7 @@ fn records(directory: &Path) {
             };
             let end = &poster.end;
             end.post(0, 0, &stream, &[]).expect("a session");
-            end.post(slot, 1, &HostGate { reserved: 0 }, &[])
+            end.post(slot, 1, &HostBarrier { reserved: 0 }, &[])
                 .expect("a session");
             for place in 2..=STREAM_DEPTH {
                 end.post(slot, place, &Write::default(), &[&[7; 16 << 10]])

@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cuda_abi::operations::ContextCreate;
-use transport::handshake::{ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint};
+use protocol::control_messages::{
+    ClientFields, Hello, Packet, Purpose, VERSION, Welcome, fingerprint,
+};
+use protocol::operations::ContextCreate;
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, SessionMemory};
 use transport::socket::Connection;

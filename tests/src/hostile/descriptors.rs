@@ -7,9 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use cuda_abi::operations::{FILE_PACKET, FileMap, MemInfo};
+use protocol::control_messages::Purpose;
+use protocol::operations::{FILE_PACKET, FileMap, MemInfo};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
-use transport::handshake::Purpose;
 use transport::socket::Connection;
 
 use super::client::{BareClient, client_greeting, connect, greeting};

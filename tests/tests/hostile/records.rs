@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::{
+use protocol::control_messages::{ClientFields, Hello, Packet, Purpose, VERSION, Version};
+use protocol::operations::{
     ContextCreate, Copy, HostFree, ImagePut, Launch, MemAlloc, MemFree, MemInfo, ModuleLoad,
     ModuleUnload, StreamCreate, StreamDestroy, StreamWait, Write,
 };
 use tests::daemon::{Daemon, eventually, settled_threads_and_files, succeed, threads_and_files};
 use tests::hostile::client::BareClient;
-use transport::handshake::{ClientFields, Hello, Packet, Purpose, VERSION, Version};
 use transport::session::{ClientEnd, RING_BYTES};
 use transport::socket::Connection;
 

@@ -8,8 +8,10 @@
 //!
 //! Owns these mappings, and the process's action for SIGBUS once there was one.
 
+#![allow(clippy::disallowed_types, reason = "no model of loom goes here")]
+
 use super::{Mapping, MemoryError, Sealed, system};
-use crate::sync::machine::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{FileType, OFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ffi::{c_int, c_void};
@@ -32,7 +34,7 @@ const HUGETLBFS: u32 = 0x9584_58f6;
 const MOST: usize = 4096;
 
 /// An overlay, as the handler sees it. `start` is 0 where there is none.
-struct Listed {
+struct OverlayEntry {
     start: AtomicU64,
     end: AtomicU64,
     /// Bytes of a page of its file.
@@ -40,8 +42,8 @@ struct Listed {
     torn: AtomicBool,
 }
 
-static LISTED: [Listed; MOST] = [const {
-    Listed {
+static OVERLAYS: [OverlayEntry; MOST] = [const {
+    OverlayEntry {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         page: AtomicU64::new(0),
@@ -53,7 +55,7 @@ static LISTED: [Listed; MOST] = [const {
 static TORN_PAGES: AtomicU64 = AtomicU64::new(0);
 
 /// Held while the list changes.
-static CHANGING: Mutex<()> = Mutex::new(());
+static OVERLAYS_CHANGE: Mutex<()> = Mutex::new(());
 
 /// How many pages were touched in all overlays that there were, which their files did not have.
 #[must_use]
@@ -167,7 +169,7 @@ impl Overlay {
     /// Whether a page was touched that the file did not have.
     #[must_use]
     pub fn is_torn(&self) -> bool {
-        LISTED[self.slot].torn.load(Ordering::Acquire)
+        OVERLAYS[self.slot].torn.load(Ordering::Acquire)
     }
 
     /// Puts our own memory back, zeroed. Nobody touches the file through this any more. It is done when
@@ -208,24 +210,28 @@ impl Overlay {
 impl Drop for Overlay {
     fn drop(&mut self) {
         if self.restore().is_ok() {
-            let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-            LISTED[self.slot].start.store(0, Ordering::Release);
+            let _changing = OVERLAYS_CHANGE
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            OVERLAYS[self.slot].start.store(0, Ordering::Release);
         }
     }
 }
 
 fn list(start: u64, bytes: u64, page: u64) -> Result<usize, MemoryError> {
-    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    let free = |listed: &Listed| listed.start.load(Ordering::Relaxed) == 0;
-    let slot = LISTED
+    let _changing = OVERLAYS_CHANGE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let free = |entry: &OverlayEntry| entry.start.load(Ordering::Relaxed) == 0;
+    let slot = OVERLAYS
         .iter()
         .position(free)
         .ok_or(MemoryError::System("map a file", rustix::io::Errno::NOMEM))?;
-    let listed = &LISTED[slot];
-    listed.torn.store(false, Ordering::Relaxed);
-    listed.page.store(page, Ordering::Relaxed);
-    listed.end.store(start + bytes, Ordering::Relaxed);
-    listed.start.store(start, Ordering::Release);
+    let entry = &OVERLAYS[slot];
+    entry.torn.store(false, Ordering::Relaxed);
+    entry.page.store(page, Ordering::Relaxed);
+    entry.end.store(start + bytes, Ordering::Relaxed);
+    entry.start.store(start, Ordering::Release);
     Ok(slot)
 }
 
@@ -256,12 +262,14 @@ unsafe extern "C" {
 }
 
 /// What SIGBUS did before.
-static FORMER: OnceLock<Action> = OnceLock::new();
+static PREVIOUS_ACTION: OnceLock<Action> = OnceLock::new();
 
 /// Has SIGBUS come to `torn` from now on.
 fn catch_torn_pages() -> Result<(), MemoryError> {
-    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
-    if FORMER.get().is_some() {
+    let _changing = OVERLAYS_CHANGE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if PREVIOUS_ACTION.get().is_some() {
         return Ok(());
     }
     let handler: unsafe extern "C" fn(c_int, *const Information, *mut c_void) = torn;
@@ -281,7 +289,7 @@ fn catch_torn_pages() -> Result<(), MemoryError> {
         ));
     }
     // Nobody else sets it: the lock is held.
-    let _ = FORMER.set(former);
+    let _ = PREVIOUS_ACTION.set(former);
     Ok(())
 }
 
@@ -290,12 +298,12 @@ fn catch_torn_pages() -> Result<(), MemoryError> {
 unsafe extern "C" fn torn(_: c_int, information: *const Information, _: *mut c_void) {
     // SAFETY: the kernel gives every handler with SA_SIGINFO a siginfo_t.
     let address = unsafe { (*information).address }.addr() as u64;
-    let is_in = |listed: &&Listed| {
-        let start = listed.start.load(Ordering::Acquire);
-        start != 0 && (start..listed.end.load(Ordering::Relaxed)).contains(&address)
+    let is_in = |entry: &&OverlayEntry| {
+        let start = entry.start.load(Ordering::Acquire);
+        start != 0 && (start..entry.end.load(Ordering::Relaxed)).contains(&address)
     };
-    if let Some(listed) = LISTED.iter().find(is_in) {
-        let page = listed.page.load(Ordering::Relaxed);
+    if let Some(entry) = OVERLAYS.iter().find(is_in) {
+        let page = entry.page.load(Ordering::Relaxed);
         let to = std::ptr::with_exposed_provenance_mut((address & !(page - 1)) as usize);
         // SAFETY: a system call and nothing else, on a page of a listed overlay: what is mapped there is
         // a file that has no such page, and whose owner promised nothing.
@@ -308,12 +316,12 @@ unsafe extern "C" fn torn(_: c_int, information: *const Information, _: *mut c_v
             )
         };
         if mapped.is_ok() {
-            listed.torn.store(true, Ordering::Release);
+            entry.torn.store(true, Ordering::Release);
             TORN_PAGES.fetch_add(1, Ordering::Release);
             return;
         }
     }
-    if let Some(former) = FORMER.get() {
+    if let Some(former) = PREVIOUS_ACTION.get() {
         // SAFETY: what the C library gave is given back to it.
         unsafe { sigaction(SIGBUS, former, std::ptr::null_mut()) };
     }

@@ -1,23 +1,25 @@
-//! The ring's end that takes. It believes nothing that is written there.
+//! The ring's end that takes: one thread of the server. It believes nothing that is written there.
+//!
+//! Knows a record's length and header, not its operation; who wakes it is in [`Doorbell`].
 
-use super::{Area, Malformed, Position, Record, longest};
-use crate::doorbell::{self, LEAST_WATCH, Patience};
+use super::{Malformed, Position, Record, RingMemory, longest};
+use crate::doorbell::{self, AdaptiveSpinner, LEAST_WATCH};
 use crate::sync::{AtomicBool, Ordering, fence};
-use cuda_abi::wire::{HEADER_SLOTS, Header};
+use protocol::wire::{HEADER_SLOTS, Header};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The end that takes; one thread.
 pub(crate) struct Consumer<A> {
-    area: A,
+    memory: A,
     /// Our own cursors; the shared ones are only told.
     taken: u64,
     /// `produced` as last seen.
     produced: u64,
     retirement: Retirement,
-    patience: Patience,
+    spinner: AdaptiveSpinner,
     /// For what is under way beside the ring.
-    watching: Patience,
+    watching: AdaptiveSpinner,
 }
 
 /// Which taken records still need their place.
@@ -49,30 +51,30 @@ impl Retirement {
 }
 
 /// How long a consumer sleeps at most: it is rung for all that matters, unless a hostile client took
-/// its alarm down.
+/// its waiter word down.
 const IDLE_SLICE: Duration = Duration::from_secs(2);
 
-impl<A: Area> Consumer<A> {
-    pub(crate) fn new(area: A) -> Self {
+impl<A: RingMemory> Consumer<A> {
+    pub(crate) fn new(memory: A) -> Self {
         Self {
-            area,
+            memory,
             taken: 0,
             produced: 0,
             retirement: Retirement::default(),
-            patience: Patience::new(),
-            watching: Patience::of_at_least(LEAST_WATCH),
+            spinner: AdaptiveSpinner::new(),
+            watching: AdaptiveSpinner::at_least(LEAST_WATCH),
         }
     }
 
     /// Copies the next record out, if there is one.
     #[inline]
     pub(crate) fn take(&mut self, into: &mut Record) -> Result<Option<Position>, Malformed> {
-        let capacity = self.area.data().len();
+        let capacity = self.memory.data().len();
         let mut begin = self.taken;
         if self.produced == begin && !self.look()? {
             return Ok(None);
         }
-        let ring = self.area.data();
+        let ring = self.memory.data();
         let mut at = begin as usize & (capacity - 1);
         let mut available = (self.produced - begin) as usize;
         let mut first = ring[at].load(Ordering::Relaxed);
@@ -118,7 +120,7 @@ impl<A: Area> Consumer<A> {
         }
         into.data.truncate(header.data as usize);
         self.taken = begin + words as u64;
-        self.area.taken().store(self.taken, Ordering::Relaxed);
+        self.memory.taken().store(self.taken, Ordering::Relaxed);
         self.retirement.open.push_back((self.taken, false));
         Ok(Some(Position(self.taken)))
     }
@@ -126,8 +128,8 @@ impl<A: Area> Consumer<A> {
     /// Looks whether there are more records.
     fn look(&mut self) -> Result<bool, Malformed> {
         // [records]: what producers wrote before they moved the cursor is seen after this.
-        let produced = self.area.produced().load(Ordering::Acquire);
-        let capacity = self.area.data().len() as u64;
+        let produced = self.memory.produced().load(Ordering::Acquire);
+        let capacity = self.memory.data().len() as u64;
         // Past what could be free, back, or round and round: all of them wrap to too far.
         if produced.wrapping_sub(self.taken) > capacity
             || produced.wrapping_sub(self.retirement.retired) > capacity
@@ -149,7 +151,7 @@ impl<A: Area> Consumer<A> {
     /// When more than half of the ring is taken and not retired, retires it all.
     pub(crate) fn spill(&mut self) -> bool {
         let kept = self.taken - self.retirement.retired;
-        if kept <= self.area.data().len() as u64 / 2 {
+        if kept <= self.memory.data().len() as u64 / 2 {
             return false;
         }
         self.retirement.open.clear();
@@ -161,46 +163,46 @@ impl<A: Area> Consumer<A> {
     #[inline]
     fn tell_retired(&self) {
         // [space]: the copies were made before this.
-        self.area
+        self.memory
             .retired()
             .store(self.retirement.retired, Ordering::Release);
-        doorbell::ring(self.area.room(), self.retirement.retired);
+        doorbell::ring(self.memory.space_waiter(), self.retirement.retired);
     }
 
-    /// Whether there seems to be a record, or somebody called [`Bell::ring`].
-    fn is_called(&self, bell: &Bell) -> bool {
-        bell.rung.load(Ordering::Relaxed)
-            || self.area.produced().load(Ordering::Relaxed) != self.taken
+    /// Whether there seems to be a record, or somebody called [`Doorbell::ring`].
+    fn is_called(&self, doorbell: &Doorbell) -> bool {
+        doorbell.rung.load(Ordering::Relaxed)
+            || self.memory.produced().load(Ordering::Relaxed) != self.taken
     }
 
     /// Spins, for a short while at most, until there seems to be a record, somebody called
-    /// [`Bell::ring`], or `look` says so; a little longer after [`Bell::near`]. Whether any of them came.
-    pub(crate) fn watch(&self, bell: &Bell, mut look: impl FnMut() -> bool) -> bool {
-        let done = || self.is_called(bell) || look();
-        let came = if bell.near.swap(false, Ordering::Relaxed) {
+    /// [`Doorbell::ring`], or `look` says so; a little longer after [`Doorbell::pre_wake`]. Whether any of them came.
+    pub(crate) fn watch(&self, doorbell: &Doorbell, mut look: impl FnMut() -> bool) -> bool {
+        let done = || self.is_called(doorbell) || look();
+        let came = if doorbell.imminent.swap(false, Ordering::Relaxed) {
             doorbell::spin_for_moments(done)
         } else {
             self.watching.spin(done)
         };
-        bell.hear();
+        doorbell.hear();
         came
     }
 
-    /// Waits until there seems to be a record or somebody called [`Bell::ring`], but not for ever.
-    pub(crate) fn wait(&mut self, bell: &Bell, spin: bool) {
-        let (taken, area) = (self.taken, &self.area);
-        let done = || self.is_called(bell);
-        if !(spin && self.patience.spin(done) || done()) {
+    /// Waits until there seems to be a record or somebody called [`Doorbell::ring`], but not for ever.
+    pub(crate) fn wait(&mut self, doorbell: &Doorbell, spin: bool) {
+        let (taken, memory) = (self.taken, &self.memory);
+        let done = || self.is_called(doorbell);
+        if !(spin && self.spinner.spin(done) || done()) {
             // Of something that is over by now.
-            bell.near.store(false, Ordering::Relaxed);
-            bell.asleep.store(true, Ordering::Relaxed);
-            self.patience.sleep(|| {
-                doorbell::sleep(area.bell(), taken + 1, IDLE_SLICE, done);
+            doorbell.imminent.store(false, Ordering::Relaxed);
+            doorbell.asleep.store(true, Ordering::Relaxed);
+            self.spinner.sleep(|| {
+                doorbell::sleep(memory.consumer_waiter(), taken + 1, IDLE_SLICE, done);
                 done()
             });
-            bell.asleep.store(false, Ordering::Relaxed);
+            doorbell.asleep.store(false, Ordering::Relaxed);
         }
-        bell.hear();
+        doorbell.hear();
     }
 }
 
@@ -210,25 +212,25 @@ fn opcode_of(first: u64) -> u16 {
 
 /// How other threads of the consumer's process wake it. Both words are out of the peer's reach.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Doorbell {
     rung: AtomicBool,
     asleep: AtomicBool,
     /// What the consumer watches for is a matter of moments.
-    near: AtomicBool,
+    imminent: AtomicBool,
 }
 
-impl Bell {
+impl Doorbell {
     /// Takes notice of it, if it was rung.
     fn hear(&self) {
         if self.rung.load(Ordering::Relaxed) {
-            // [own bell]: what was done before the bell was rung is seen after this.
+            // [own doorbell]: what was done before the doorbell was rung is seen after this.
             self.rung.swap(false, Ordering::Acquire);
         }
     }
 
     /// Makes the consumer's wait return, this time or the next.
-    pub(crate) fn ring<A: Area>(&self, area: &A) {
-        // [own bell]
+    pub(crate) fn ring<A: RingMemory>(&self, memory: &A) {
+        // [own doorbell]
         if self.rung.swap(true, Ordering::AcqRel) {
             // Whoever rang before and was not heard yet wakes the consumer, who then sees our part too.
             return;
@@ -236,15 +238,15 @@ impl Bell {
         // [sleep-or-ring]: as in the doorbell, but by our own words.
         fence(Ordering::SeqCst);
         if self.asleep.load(Ordering::Relaxed) {
-            doorbell::wake(area.bell());
+            doorbell::wake(memory.consumer_waiter());
         }
     }
 
     /// Has a consumer that is asleep awake, and watching, in a moment.
-    pub(crate) fn near<A: Area>(&self, area: &A) {
+    pub(crate) fn pre_wake<A: RingMemory>(&self, memory: &A) {
         if self.asleep.load(Ordering::Relaxed) {
-            self.near.store(true, Ordering::Relaxed);
-            self.ring(area);
+            self.imminent.store(true, Ordering::Relaxed);
+            self.ring(memory);
         }
     }
 }

@@ -1,34 +1,36 @@
-//! The ring's end that posts.
+//! The ring's end that posts: any number of a client's threads, which trust each other.
+//!
+//! Knows how long a record is, not what it says.
 
-use super::{Apart, Area, longest};
-use crate::doorbell::{self, Patience};
+use super::{CachePadded, RingMemory, longest};
+use crate::doorbell::{self, AdaptiveSpinner};
 use crate::sync::{self, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The end that posts; any number of threads.
 pub(crate) struct Producer<A> {
-    area: A,
-    reserved: Apart<AtomicU64>,
+    memory: A,
+    reserved: CachePadded<AtomicU64>,
     /// `retired` as last seen: the shared word is read only when this says that the ring is full.
-    retired: Apart<AtomicU64>,
-    patience: Patience,
+    retired: CachePadded<AtomicU64>,
+    spinner: AdaptiveSpinner,
 }
 
 /// How often a producer without space looks up to ask whether there is still a consumer.
 const SPACE_SLICE: Duration = Duration::from_millis(100);
 
-impl<A: Area> Producer<A> {
-    pub(crate) fn new(area: A) -> Self {
+impl<A: RingMemory> Producer<A> {
+    pub(crate) fn new(memory: A) -> Self {
         Self {
-            area,
-            reserved: Apart(AtomicU64::new(0)),
-            retired: Apart(AtomicU64::new(0)),
-            patience: Patience::new(),
+            memory,
+            reserved: CachePadded(AtomicU64::new(0)),
+            retired: CachePadded(AtomicU64::new(0)),
+            spinner: AdaptiveSpinner::new(),
         }
     }
 
     pub(crate) fn area(&self) -> &A {
-        &self.area
+        &self.memory
     }
 
     /// Posts a record: `head` are the words of header and fields, `data` the bytes behind them.
@@ -40,7 +42,7 @@ impl<A: Area> Producer<A> {
     pub(crate) fn post(&self, head: &[u64], data: &[&[u8]], go_on: impl Fn() -> bool) -> bool {
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         let words = head.len() + bytes.div_ceil(8);
-        let ring = self.area.data();
+        let ring = self.memory.data();
         assert!(
             words <= longest(ring.len()),
             "a record of {words} words is too long for the ring"
@@ -66,7 +68,7 @@ impl<A: Area> Producer<A> {
     /// Takes a ticket: the position of a free place, and the words of padding at its beginning.
     #[inline]
     fn reserve(&self, words: usize, go_on: &impl Fn() -> bool) -> Option<(u64, usize)> {
-        let capacity = self.area.data().len();
+        let capacity = self.memory.data().len();
         let mut begin = self.reserved.0.load(Ordering::Relaxed);
         loop {
             let left = capacity - (begin as usize & (capacity - 1));
@@ -100,10 +102,10 @@ impl<A: Area> Producer<A> {
 
     #[cold]
     fn wait_for_space(&self, target: u64, go_on: &impl Fn() -> bool) -> bool {
-        let shared = self.area.retired();
+        let shared = self.memory.retired();
         let found = doorbell::wait(
-            &self.patience,
-            self.area.room(),
+            &self.spinner,
+            self.memory.space_waiter(),
             target,
             SPACE_SLICE,
             || shared.load(Ordering::Acquire) >= target,
@@ -119,13 +121,13 @@ impl<A: Area> Producer<A> {
     /// Moves `produced` over the record when all before it are complete, and rings.
     #[inline]
     fn publish(&self, begin: u64, end: u64, go_on: &impl Fn() -> bool) -> bool {
-        let produced = self.area.produced();
+        let produced = self.memory.produced();
         // [records]: acquired from the producer before, released together with our own record.
         if produced.load(Ordering::Acquire) != begin && !await_turn(produced, begin, go_on) {
             return false;
         }
         produced.store(end, Ordering::Release);
-        doorbell::ring(self.area.bell(), end);
+        doorbell::ring(self.memory.consumer_waiter(), end);
         true
     }
 }

@@ -1,17 +1,20 @@
-//! The client's end of a session.
+//! The client's end of a session: posting, calling, waiting.
+//!
+//! Used by any number of the program's threads, through `client`'s session. Knows a request's class and bytes, and
+//! nothing of what it does.
 
 use super::SessionMemory;
-use super::layout::{REPLIES, RING_HEAD, Shared};
-use super::replies::{self, Slots};
+use super::layout::{REPLIES, RING_HEAD, SessionMapping};
+use super::replies::{self, Reply, ReplySlots};
 use super::staging::Staging;
-use crate::doorbell::{self, Patience};
+use crate::doorbell::{self, AdaptiveSpinner};
 use crate::memory::{Mapping, MemoryError};
 use crate::ring::Producer;
 use crate::socket::Connection;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use cuda_abi::CUresult;
-use cuda_abi::operations::{Request, STREAM_DEPTH, STREAM_SLOTS};
-use cuda_abi::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
+use protocol::operations::{Request, STREAM_DEPTH, STREAM_SLOTS};
+use protocol::wire::{HEADER_SLOTS, Header, MAX_FIELD_SLOTS};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,27 +30,16 @@ impl std::fmt::Display for Closed {
 
 impl std::error::Error for Closed {}
 
-/// The answer to a call.
+/// A request in its wire form, to be posted later or again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply<F> {
-    /// What came of it. The fields are zero and the data empty unless it succeeded.
-    pub status: CUresult,
-    /// The fields.
-    pub fields: F,
-    /// The bytes behind the fields.
-    pub data: Vec<u8>,
-}
-
-/// A request that is written down, to be posted later or again and again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct EncodedRequest {
     header: Header,
     slots: [u64; MAX_FIELD_SLOTS],
     data: Box<[u8]>,
 }
 
-impl Written {
-    /// Writes a request down, with its data.
+impl EncodedRequest {
+    /// Encodes a request, with its data.
     #[must_use]
     pub fn new<R: Request>(request: &R, data: &[&[u8]]) -> Self {
         let data = data.concat().into_boxed_slice();
@@ -87,12 +79,12 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// The client's end of a session; any number of threads.
 pub struct ClientEnd {
-    producer: Producer<Shared>,
-    slots: Slots,
+    producer: Producer<SessionMapping>,
+    slots: ReplySlots,
     staging: Staging,
     connection: Connection,
     dead: AtomicBool,
-    patience: Patience,
+    spinner: AdaptiveSpinner,
     /// How far each stream was when last looked at for its depth. A hint: it is never ahead.
     seen: Box<[AtomicU64]>,
 }
@@ -123,22 +115,22 @@ impl ClientEnd {
         // taken, staging when it is filled.
         ring.populate_for_writing(0, RING_HEAD);
         status.populate_for_reading(0, REPLIES);
-        let shared = Shared {
+        let mapping = SessionMapping {
             ring: Arc::new(ring),
             status: Arc::new(status),
         };
         Ok(Self {
-            producer: Producer::new(shared),
-            slots: Slots::new(),
+            producer: Producer::new(mapping),
+            slots: ReplySlots::new(),
             staging: Staging::new(staging),
             connection,
             dead: AtomicBool::new(false),
-            patience: Patience::new(),
+            spinner: AdaptiveSpinner::new(),
             seen: (0..STREAM_SLOTS).map(|_| AtomicU64::new(0)).collect(),
         })
     }
 
-    fn shared(&self) -> &Shared {
+    fn mapping(&self) -> &SessionMapping {
         self.producer.area()
     }
 
@@ -215,7 +207,7 @@ impl ClientEnd {
         if posted { Ok(()) } else { Err(Closed) }
     }
 
-    /// Posts a request that was written down earlier, as [`ClientEnd::post`] does.
+    /// Posts a request that was encoded earlier, as [`ClientEnd::post`] does.
     ///
     /// # Errors
     /// When the session is over.
@@ -223,11 +215,11 @@ impl ClientEnd {
     /// # Panics
     /// When there are more than [`RECORD_DATA`](super::RECORD_DATA) bytes of data.
     #[inline]
-    pub fn post_written(
+    pub fn post_encoded(
         &self,
         channel: u32,
         sequence: u64,
-        written: &Written,
+        request: &EncodedRequest,
     ) -> Result<(), Closed> {
         if self.dead.load(Ordering::Relaxed) {
             return Err(Closed);
@@ -235,15 +227,15 @@ impl ClientEnd {
         let header = Header {
             sequence,
             channel,
-            ..written.header
+            ..request.header
         };
         let slots = usize::from(header.slots);
         let mut head = [0; HEADER_SLOTS + MAX_FIELD_SLOTS];
         head[..HEADER_SLOTS].copy_from_slice(&header.encode());
-        head[HEADER_SLOTS..HEADER_SLOTS + slots].copy_from_slice(&written.slots[..slots]);
+        head[HEADER_SLOTS..HEADER_SLOTS + slots].copy_from_slice(&request.slots[..slots]);
         let posted = self
             .producer
-            .post(&head[..HEADER_SLOTS + slots], &[&written.data], || {
+            .post(&head[..HEADER_SLOTS + slots], &[&request.data], || {
                 self.is_alive()
             });
         if posted { Ok(()) } else { Err(Closed) }
@@ -261,16 +253,16 @@ impl ClientEnd {
         let slot = self.slots.take();
         let number = slot.number as usize;
         // The first look also touches the page, before the server does, so that we pay for it.
-        let is_there = || replies::is_there(self.shared(), number, slot.serial);
+        let is_there = || replies::is_there(self.mapping(), number, slot.serial);
         debug_assert!(!is_there(), "serial numbers are given out once");
         self.post(slot.number, slot.serial, request, data)?;
-        let alarm = &self.shared().reply_alarms()[number];
-        if !doorbell::wait(&self.patience, alarm, slot.serial, SLICE, is_there, || {
+        let waiter = &self.mapping().reply_waiters()[number];
+        if !doorbell::wait(&self.spinner, waiter, slot.serial, SLICE, is_there, || {
             self.is_alive()
         }) {
             return Err(Closed);
         }
-        replies::read::<R>(self.shared(), number).ok_or(Closed)
+        replies::read::<R>(self.mapping(), number).ok_or(Closed)
     }
 
     /// How far a stream has come: all its work up to this place is done, successfully or not.
@@ -281,7 +273,7 @@ impl ClientEnd {
     #[must_use]
     pub fn completed(&self, stream: u32) -> u64 {
         // [completion]
-        self.shared().completions()[stream as usize].load(Ordering::Acquire)
+        self.mapping().completions()[stream as usize].load(Ordering::Acquire)
     }
 
     /// Waits until a stream has come to a place in its order.
@@ -292,11 +284,11 @@ impl ClientEnd {
     /// # Panics
     /// When there is no such stream slot.
     pub fn wait(&self, stream: u32, sequence: u64) -> Result<(), Closed> {
-        let word = &self.shared().completions()[stream as usize];
-        let alarm = &self.shared().stream_alarms()[stream as usize];
+        let word = &self.mapping().completions()[stream as usize];
+        let waiter = &self.mapping().stream_waiters()[stream as usize];
         // [completion]
         let done = || word.load(Ordering::Acquire) >= sequence;
-        if doorbell::wait(&self.patience, alarm, sequence, SLICE, done, || {
+        if doorbell::wait(&self.spinner, waiter, sequence, SLICE, done, || {
             self.is_alive()
         }) {
             Ok(())
@@ -329,13 +321,13 @@ impl ClientEnd {
         Ok(())
     }
 
-    /// Says that a stream's gates are released up to a place. To be called before the request that says
+    /// Says that a stream's host barriers are released up to a place. To be called before the request that says
     /// the same, which the server cannot take while it holds back as much as it may.
     ///
     /// # Panics
     /// When there is no such stream slot.
-    pub fn release_gate(&self, stream: u32, until: u64) {
-        self.shared().gates()[stream as usize].fetch_max(until, Ordering::Release);
+    pub fn release_host_barrier(&self, stream: u32, until: u64) {
+        self.mapping().host_barriers()[stream as usize].fetch_max(until, Ordering::Release);
     }
 
     /// The time that an event's slot holds, in nanoseconds; 0 before the first.
@@ -344,7 +336,7 @@ impl ClientEnd {
     /// When there is no such event slot.
     #[must_use]
     pub fn event_time(&self, event: u32) -> u64 {
-        self.shared().events()[event as usize].load(Ordering::Acquire)
+        self.mapping().events()[event as usize].load(Ordering::Acquire)
     }
 
     /// The error that a context is dead of, or success. Read it after a completion: what killed the
@@ -354,14 +346,14 @@ impl ClientEnd {
     /// When there is no such context slot.
     #[inline]
     pub fn fault(&self, context: u32) -> CUresult {
-        CUresult(self.shared().faults()[context as usize].load(Ordering::Acquire) as u32)
+        CUresult(self.mapping().faults()[context as usize].load(Ordering::Acquire) as u32)
     }
 
     /// A number that grows whenever kernels print. Read it after a completion.
     #[inline]
     #[must_use]
-    pub fn texts(&self) -> u64 {
-        self.shared().texts().load(Ordering::Acquire)
+    pub fn output_count(&self) -> u64 {
+        self.mapping().output_count().load(Ordering::Acquire)
     }
 
     /// The last operation of a context that was refused without harm to the context: a number that
@@ -371,7 +363,7 @@ impl ClientEnd {
     /// When there is no such context slot.
     #[inline]
     pub fn refused(&self, context: u32) -> u32 {
-        (self.shared().faults()[context as usize].load(Ordering::Acquire) >> 32) as u32
+        (self.mapping().faults()[context as usize].load(Ordering::Acquire) >> 32) as u32
     }
 
     /// The memory that larger data passes through.
@@ -383,7 +375,7 @@ impl ClientEnd {
     /// Why the server ended the session, if it said so.
     #[must_use]
     pub fn closed(&self) -> Option<CUresult> {
-        let code = self.shared().closed().load(Ordering::Acquire) as u32;
+        let code = self.mapping().closed().load(Ordering::Acquire) as u32;
         (code != 0).then_some(CUresult(code))
     }
 

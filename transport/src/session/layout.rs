@@ -4,45 +4,45 @@
 //! ```text
 //! ring memory (client and server write)          status memory (the server writes)
 //!      0  produced                                    0  taken
-//!    128  the server's alarm for records            128  retired
-//!    256  the clients' alarm for space              256  closed
-//!                                                   384  texts: counts what kernels printed
-//!   1024  alarms of the reply slots                1024  fault of each context (low half), and its
+//!    128  the server's waiter word for records      128  retired
+//!    256  the clients' waiter word for space        256  closed
+//!                                                   384  output count: of what kernels printed
+//!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
-//!   4096  alarms of the streams                    4096  completion word of each stream
+//!   4096  waiter words of the streams               4096  completion word of each stream
 //!  36864  the records, 1 MiB                      36864  time of each event
-//! 1085440  gates of the streams: up to where     167936  reply slots, 4 KiB each
-//!          the client has released each
+//! 1085440  host barriers of the streams: up     167936  reply slots, 4 KiB each
+//!          to where the client released each
 //! ```
 
 use crate::memory::Mapping;
-use crate::ring::{Area, longest};
+use crate::ring::{RingMemory, longest};
 use crate::sync::AtomicU64;
-use cuda_abi::operations::{CONTEXT_SLOTS, EVENT_SLOTS, STREAM_SLOTS};
-use cuda_abi::wire::{HEADER_SLOTS, MAX_FIELD_SLOTS};
+use protocol::operations::{CONTEXT_SLOTS, EVENT_SLOTS, STREAM_SLOTS};
+use protocol::wire::{HEADER_SLOTS, MAX_FIELD_SLOTS};
 use std::sync::Arc;
 
 const PRODUCED: usize = 0;
-const BELL: usize = 128;
-const ROOM: usize = 256;
-const REPLY_ALARMS: usize = 1024;
-const STREAM_ALARMS: usize = 4096;
-const RECORDS: usize = STREAM_ALARMS + STREAM_SLOTS as usize * 8;
+const CONSUMER_WAITER: usize = 128;
+const SPACE_WAITER: usize = 256;
+const REPLY_WAITERS: usize = 1024;
+const STREAM_WAITERS: usize = 4096;
+const RECORDS: usize = STREAM_WAITERS + STREAM_SLOTS as usize * 8;
 const RECORDS_BYTES: usize = 1 << 20;
 
 const TAKEN: usize = 0;
 const RETIRED: usize = 128;
 const CLOSED: usize = 256;
-const TEXTS: usize = 384;
+const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
 const EVENTS: usize = COMPLETIONS + STREAM_SLOTS as usize * 8;
 pub(super) const REPLIES: usize = EVENTS + EVENT_SLOTS as usize * 8;
 
-const GATES: usize = RECORDS + RECORDS_BYTES;
+const HOST_BARRIERS: usize = RECORDS + RECORDS_BYTES;
 
 /// Bytes of the ring's memory.
-pub const RING_BYTES: usize = GATES + STREAM_SLOTS as usize * 8;
+pub const RING_BYTES: usize = HOST_BARRIERS + STREAM_SLOTS as usize * 8;
 
 /// Bytes of the status memory.
 pub const STATUS_BYTES: usize = REPLIES + REPLY_SLOTS * REPLY_BYTES;
@@ -64,21 +64,21 @@ const REPLY_HEAD: usize = 3 + MAX_FIELD_SLOTS;
 /// The most bytes of data that a reply can carry. Longer ones go through staging memory.
 pub const REPLY_DATA: usize = REPLY_BYTES - REPLY_HEAD * 8;
 
-const _: () = assert!(REPLY_ALARMS + REPLY_SLOTS * 8 <= STREAM_ALARMS);
+const _: () = assert!(REPLY_WAITERS + REPLY_SLOTS * 8 <= STREAM_WAITERS);
 const _: () = assert!(FAULTS + CONTEXT_SLOTS as usize * 8 <= COMPLETIONS);
-const _: () = assert!(RECORDS == 36864 && GATES == 1_085_440 && REPLIES == 167_936);
+const _: () = assert!(RECORDS == 36864 && HOST_BARRIERS == 1_085_440 && REPLIES == 167_936);
 
 /// The part of the ring's memory that the client touches first and at once.
 pub(super) const RING_HEAD: usize = RECORDS;
 
 /// The memories that both ends look at, mapped.
 #[derive(Clone, Debug)]
-pub(super) struct Shared {
+pub(super) struct SessionMapping {
     pub(super) ring: Arc<Mapping>,
     pub(super) status: Arc<Mapping>,
 }
 
-impl Area for Shared {
+impl RingMemory for SessionMapping {
     #[inline]
     fn data(&self) -> &[AtomicU64] {
         self.ring.words(RECORDS, RECORDS_BYTES / 8)
@@ -88,12 +88,12 @@ impl Area for Shared {
         self.ring.word(PRODUCED)
     }
     #[inline]
-    fn bell(&self) -> &AtomicU64 {
-        self.ring.word(BELL)
+    fn consumer_waiter(&self) -> &AtomicU64 {
+        self.ring.word(CONSUMER_WAITER)
     }
     #[inline]
-    fn room(&self) -> &AtomicU64 {
-        self.ring.word(ROOM)
+    fn space_waiter(&self) -> &AtomicU64 {
+        self.ring.word(SPACE_WAITER)
     }
     #[inline]
     fn taken(&self) -> &AtomicU64 {
@@ -105,7 +105,7 @@ impl Area for Shared {
     }
 }
 
-impl Shared {
+impl SessionMapping {
     /// Zero, or why the session is over: a CUresult.
     #[inline]
     pub(super) fn closed(&self) -> &AtomicU64 {
@@ -114,23 +114,23 @@ impl Shared {
 
     /// Grows whenever there is text to take.
     #[inline]
-    pub(super) fn texts(&self) -> &AtomicU64 {
-        self.status.word(TEXTS)
+    pub(super) fn output_count(&self) -> &AtomicU64 {
+        self.status.word(OUTPUT_COUNT)
     }
 
     #[inline]
-    pub(super) fn reply_alarms(&self) -> &[AtomicU64] {
-        self.ring.words(REPLY_ALARMS, REPLY_SLOTS)
+    pub(super) fn reply_waiters(&self) -> &[AtomicU64] {
+        self.ring.words(REPLY_WAITERS, REPLY_SLOTS)
     }
 
     #[inline]
-    pub(super) fn stream_alarms(&self) -> &[AtomicU64] {
-        self.ring.words(STREAM_ALARMS, STREAM_SLOTS as usize)
+    pub(super) fn stream_waiters(&self) -> &[AtomicU64] {
+        self.ring.words(STREAM_WAITERS, STREAM_SLOTS as usize)
     }
 
     #[inline]
-    pub(super) fn gates(&self) -> &[AtomicU64] {
-        self.ring.words(GATES, STREAM_SLOTS as usize)
+    pub(super) fn host_barriers(&self) -> &[AtomicU64] {
+        self.ring.words(HOST_BARRIERS, STREAM_SLOTS as usize)
     }
 
     #[inline]

@@ -1,22 +1,39 @@
 //! Reply slots: which one a waiting call has, and what stands in it.
+//!
+//! Both ends use it: the client hands slots out and reads them, the server writes them.
 
-use super::client::Reply;
-use super::layout::{REPLY_DATA, REPLY_SLOTS, Shared};
+#![allow(
+    clippy::disallowed_types,
+    reason = "models are of the ring, without sessions"
+)]
+
+use super::layout::{REPLY_DATA, REPLY_SLOTS, SessionMapping};
 use crate::sync::Ordering;
 use cuda_abi::CUresult;
-use cuda_abi::operations::Request;
-use cuda_abi::wire::{Fields, MAX_FIELD_SLOTS};
+use protocol::operations::Request;
+use protocol::wire::{Fields, MAX_FIELD_SLOTS};
 use std::sync::{Condvar, Mutex, PoisonError};
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<F> {
+    /// What came of it. The fields are zero and the data empty unless it succeeded.
+    pub status: CUresult,
+    /// The fields.
+    pub fields: F,
+    /// The bytes behind the fields.
+    pub data: Vec<u8>,
+}
 
 /// Hands the slots out, one to a waiting call, and a serial number with each.
 #[derive(Debug)]
-pub(super) struct Slots {
-    state: Mutex<State>,
+pub(super) struct ReplySlots {
+    state: Mutex<FreeSlots>,
     freed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct FreeSlots {
     free: u64,
     serial: u64,
 }
@@ -24,16 +41,16 @@ struct State {
 const _: () = assert!(REPLY_SLOTS == u64::BITS as usize);
 
 /// A slot in hand.
-pub(super) struct Slot<'a> {
-    slots: &'a Slots,
+pub(super) struct ReplySlot<'a> {
+    slots: &'a ReplySlots,
     pub(super) number: u32,
     pub(super) serial: u64,
 }
 
-impl Slots {
+impl ReplySlots {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(FreeSlots {
                 free: u64::MAX,
                 serial: 0,
             }),
@@ -42,7 +59,7 @@ impl Slots {
     }
 
     /// Takes a slot; waits while all are in other hands, which end when the session does.
-    pub(super) fn take(&self) -> Slot<'_> {
+    pub(super) fn take(&self) -> ReplySlot<'_> {
         // Nothing in the critical sections can panic.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while state.free == 0 {
@@ -54,7 +71,7 @@ impl Slots {
         let number = state.free.trailing_zeros();
         state.free &= !(1 << number);
         state.serial += 1;
-        Slot {
+        ReplySlot {
             slots: self,
             number,
             serial: state.serial,
@@ -62,7 +79,7 @@ impl Slots {
     }
 }
 
-impl Drop for Slot<'_> {
+impl Drop for ReplySlot<'_> {
     fn drop(&mut self) {
         let mut state = self
             .slots
@@ -79,14 +96,14 @@ impl Drop for Slot<'_> {
 ///
 /// The caller made sure that the slot is one and that slots and data fit.
 pub(super) fn write(
-    shared: &Shared,
+    mapping: &SessionMapping,
     slot: usize,
     serial: u64,
     status: CUresult,
     slots: &[u64],
     data: &[u8],
 ) {
-    let (head, data_at) = shared.reply(slot);
+    let (head, data_at) = mapping.reply(slot);
     head[1].store(
         u64::from(status.0) | (slots.len() as u64) << 32,
         Ordering::Relaxed,
@@ -95,21 +112,21 @@ pub(super) fn write(
     for (word, value) in head[3..].iter().zip(slots) {
         word.store(*value, Ordering::Relaxed);
     }
-    shared.status.copy_in(data_at, data);
+    mapping.status.copy_in(data_at, data);
     // [reply]
     head[0].store(serial, Ordering::Release);
 }
 
 /// Whether the reply to this serial number stands in the slot.
 #[inline]
-pub(super) fn is_there(shared: &Shared, slot: usize, serial: u64) -> bool {
+pub(super) fn is_there(mapping: &SessionMapping, slot: usize, serial: u64) -> bool {
     // [reply]
-    shared.reply(slot).0[0].load(Ordering::Acquire) == serial
+    mapping.reply(slot).0[0].load(Ordering::Acquire) == serial
 }
 
 /// Reads a reply that is there. `None` when its fields cannot be.
-pub(super) fn read<R: Request>(shared: &Shared, slot: usize) -> Option<Reply<R::Reply>> {
-    let (head, data_at) = shared.reply(slot);
+pub(super) fn read<R: Request>(mapping: &SessionMapping, slot: usize) -> Option<Reply<R::Reply>> {
+    let (head, data_at) = mapping.reply(slot);
     let second = head[1].load(Ordering::Relaxed);
     let count = ((second >> 32) as usize).min(MAX_FIELD_SLOTS);
     let bytes = (head[2].load(Ordering::Relaxed) as usize).min(REPLY_DATA);
@@ -118,7 +135,7 @@ pub(super) fn read<R: Request>(shared: &Shared, slot: usize) -> Option<Reply<R::
         *slot = word.load(Ordering::Relaxed);
     }
     let mut data = vec![0; bytes];
-    shared.status.copy_out(data_at, &mut data);
+    mapping.status.copy_out(data_at, &mut data);
     let fields = R::Reply::read(&slots[..count]).ok()?;
     Some(Reply {
         status: CUresult(second as u32),

@@ -1,13 +1,16 @@
-//! The server's end of a session.
+//! The server's end of a session: taking records, and telling the client what happened.
+//!
+//! The session's thread has the [`Consumer`]; engines' threads have the [`Publisher`]. Believes nothing that the client
+//! wrote.
 
-use super::layout::{REPLY_DATA, REPLY_SLOTS, Shared};
+use super::layout::{REPLY_DATA, REPLY_SLOTS, SessionMapping};
 use super::{SessionMemory, replies};
 use crate::doorbell;
 use crate::memory::{Mapping, MemoryError};
-use crate::ring::{self, Bell, Malformed, Position, Record};
+use crate::ring::{self, Doorbell, Malformed, Position, Record};
 use crate::sync::{AtomicU64, Ordering};
 use cuda_abi::CUresult;
-use cuda_abi::wire::MAX_FIELD_SLOTS;
+use protocol::wire::MAX_FIELD_SLOTS;
 use std::sync::Arc;
 
 /// The server's end of a session, before it is taken apart.
@@ -27,8 +30,8 @@ impl ServerEnd {
         let status = Arc::new(Mapping::map(&memory.status)?);
         memory.status.seal_future_write()?;
         let publisher = Publisher {
-            shared: Shared { ring, status },
-            bell: Bell::default(),
+            mapping: SessionMapping { ring, status },
+            doorbell: Doorbell::default(),
         };
         Ok(Self {
             publisher: Arc::new(publisher),
@@ -38,7 +41,7 @@ impl ServerEnd {
     /// The half that takes records, for one thread, and the half that tells, for all.
     #[must_use]
     pub fn split(self) -> (Consumer, Arc<Publisher>) {
-        let ring = ring::Consumer::new(self.publisher.shared.clone());
+        let ring = ring::Consumer::new(self.publisher.mapping.clone());
         (
             Consumer {
                 ring,
@@ -51,7 +54,7 @@ impl ServerEnd {
 
 /// Takes a client's records.
 pub struct Consumer {
-    ring: ring::Consumer<Shared>,
+    ring: ring::Consumer<SessionMapping>,
     publisher: Arc<Publisher>,
 }
 
@@ -76,14 +79,14 @@ impl Consumer {
     /// wait; returns after some seconds in any case. With `spin` it spins first, if there is a
     /// processor to spare. Afterwards the caller looks at everything again.
     pub fn wait(&mut self, spin: bool) {
-        self.ring.wait(&self.publisher.bell, spin);
+        self.ring.wait(&self.publisher.doorbell, spin);
     }
 
     /// Spins, for a short while at most, until there is what [`Consumer::wait`] waits for, or `look` says
     /// that there is something else to do. Whether that came; if not, it is time to wait. For a session
     /// that looks itself how far its work has come.
     pub fn watch(&self, look: impl FnMut() -> bool) -> bool {
-        self.ring.watch(&self.publisher.bell, look)
+        self.ring.watch(&self.publisher.doorbell, look)
     }
 
     /// Says that a record's work is done and its place in the ring not needed any more. In any order.
@@ -122,8 +125,8 @@ impl std::error::Error for NotSent {}
 
 /// Tells a client what happened; any thread of the server.
 pub struct Publisher {
-    shared: Shared,
-    bell: Bell,
+    mapping: SessionMapping,
+    doorbell: Doorbell,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -138,37 +141,37 @@ impl Publisher {
     /// has no word, and nobody waits for it.
     #[inline]
     pub fn complete(&self, stream: u32, sequence: u64) {
-        let (words, alarms) = (self.shared.completions(), self.shared.stream_alarms());
+        let (words, waiters) = (self.mapping.completions(), self.mapping.stream_waiters());
         let stream = stream as usize;
-        if let (Some(word), Some(alarm)) = (words.get(stream), alarms.get(stream)) {
+        if let (Some(word), Some(waiter)) = (words.get(stream), waiters.get(stream)) {
             // [completion]: what was written for the work is seen by whoever sees its end.
             word.fetch_max(sequence, Ordering::Release);
-            doorbell::ring(alarm, sequence);
+            doorbell::ring(waiter, sequence);
         }
     }
 
     /// Says that a stream's work is about to be done: who sleeps until then wakes up, and the session with
     /// them, since they may have more to do then.
-    pub fn near(&self, stream: u32) {
-        self.bell.near(&self.shared);
-        if let Some(alarm) = self.shared.stream_alarms().get(stream as usize) {
-            doorbell::near(alarm);
+    pub fn pre_wake(&self, stream: u32) {
+        self.doorbell.pre_wake(&self.mapping);
+        if let Some(waiter) = self.mapping.stream_waiters().get(stream as usize) {
+            doorbell::pre_wake(waiter);
         }
     }
 
-    /// Up to where the client says that it has released a stream's gates; 0 for a slot that there is
+    /// Up to where the client says that it has released a stream's host barriers; 0 for a slot that there is
     /// not. It may say anything.
     #[must_use]
     pub fn released(&self, stream: u32) -> u64 {
-        // [completion]: what the client wrote before it released the gate is seen by what was behind.
-        let word = self.shared.gates().get(stream as usize);
+        // [completion]: what the client wrote before it released the barrier is seen by what was behind.
+        let word = self.mapping.host_barriers().get(stream as usize);
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
     /// Notes an event's time in nanoseconds. To be called before the event's completion.
     #[inline]
     pub fn event_time(&self, event: u32, nanoseconds: u64) {
-        set(self.shared.events(), event, nanoseconds);
+        set(self.mapping.events(), event, nanoseconds);
     }
 
     /// Says that a context is dead. To be called before the completion of the work that was lost.
@@ -188,7 +191,7 @@ impl Publisher {
     }
 
     fn tell(&self, context: u32, change: impl Fn(u64) -> u64) {
-        if let Some(word) = self.shared.faults().get(context as usize) {
+        if let Some(word) = self.mapping.faults().get(context as usize) {
             let mut before = word.load(Ordering::Relaxed);
             while let Err(now) = word.compare_exchange_weak(
                 before,
@@ -204,7 +207,7 @@ impl Publisher {
     /// Says that kernels have printed. To be called before the completion of their work.
     pub fn wrote(&self) {
         // Only the server writes this word; the client may see any value, which is its own affair.
-        self.shared.texts().fetch_add(1, Ordering::Release);
+        self.mapping.output_count().fetch_add(1, Ordering::Release);
     }
 
     /// Answers a call: `channel` and `serial` are those of its header.
@@ -226,27 +229,27 @@ impl Publisher {
         if slots.len() > MAX_FIELD_SLOTS || data.len() > REPLY_DATA {
             return Err(NotSent::TooLong);
         }
-        replies::write(&self.shared, slot, serial, status, slots, data);
-        doorbell::ring(&self.shared.reply_alarms()[slot], serial);
+        replies::write(&self.mapping, slot, serial, status, slots, data);
+        doorbell::ring(&self.mapping.reply_waiters()[slot], serial);
         Ok(())
     }
 
     /// Makes the session's own [`Consumer::wait`] return, this time or the next.
     #[inline]
     pub fn ring_self(&self) {
-        self.bell.ring(&self.shared);
+        self.doorbell.ring(&self.mapping);
     }
 
     /// Says that the session is over, and why, and wakes all who wait. `code` is not success.
     pub fn close(&self, code: CUresult) {
-        self.shared
+        self.mapping
             .closed()
             .store(u64::from(code.0), Ordering::Release);
-        let alarms = self.shared.stream_alarms().iter();
-        for alarm in alarms.chain(self.shared.reply_alarms()) {
-            doorbell::ring(alarm, u64::MAX >> 1);
+        let waiters = self.mapping.stream_waiters().iter();
+        for waiter in waiters.chain(self.mapping.reply_waiters()) {
+            doorbell::ring(waiter, u64::MAX >> 1);
         }
-        doorbell::ring(ring::Area::room(&self.shared), u64::MAX >> 1);
+        doorbell::ring(ring::RingMemory::space_waiter(&self.mapping), u64::MAX >> 1);
     }
 }
 

@@ -1,4 +1,11 @@
-//! Staging memory, as the client hands it out to its threads.
+//! Staging memory, as the client hands it out to its threads: an allocator of chunks, first fit.
+//!
+//! Pageable copies, images and long replies pass through it. The server is told offsets, and checks them itself.
+
+#![allow(
+    clippy::disallowed_types,
+    reason = "models are of the ring, without sessions"
+)]
 
 use crate::memory::Mapping;
 use std::collections::BTreeMap;
@@ -11,11 +18,11 @@ const GRAIN: usize = 128;
 /// The staging memory of a client; clones are the same memory.
 #[derive(Clone, Debug)]
 pub struct Staging {
-    inner: Arc<Inner>,
+    memory: Arc<StagingMemory>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct StagingMemory {
     mapping: Mapping,
     /// Free ranges: bytes by offset. Neighbours are always joined.
     free: Mutex<BTreeMap<usize, usize>>,
@@ -25,7 +32,7 @@ struct Inner {
 /// A piece of staging memory; free again when dropped. Drop it when the server is through with it.
 #[derive(Debug)]
 pub struct Chunk {
-    inner: Arc<Inner>,
+    memory: Arc<StagingMemory>,
     offset: usize,
     len: usize,
 }
@@ -34,7 +41,7 @@ impl Staging {
     pub(super) fn new(mapping: Mapping) -> Self {
         let free = Mutex::new(BTreeMap::from([(0, mapping.len())]));
         Self {
-            inner: Arc::new(Inner {
+            memory: Arc::new(StagingMemory {
                 mapping,
                 free,
                 freed: Condvar::new(),
@@ -45,7 +52,7 @@ impl Staging {
     /// All of it, in bytes; no chunk can be larger.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.inner.mapping.len()
+        self.memory.mapping.len()
     }
 
     /// Takes a chunk of `bytes` bytes, or none if there is no such room. Takes the first place that
@@ -63,9 +70,9 @@ impl Staging {
             return None;
         }
         let deadline = Instant::now() + most;
-        let inner = &self.inner;
+        let memory = &self.memory;
         // Nothing in the critical sections can panic.
-        let mut free = inner.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = memory.free.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let found = free
                 .iter()
@@ -77,7 +84,7 @@ impl Staging {
                     free.insert(offset + size, room - size);
                 }
                 return Some(Chunk {
-                    inner: inner.clone(),
+                    memory: memory.clone(),
                     offset,
                     len: bytes,
                 });
@@ -86,7 +93,7 @@ impl Staging {
             if left.is_zero() {
                 return None;
             }
-            free = inner
+            free = memory
                 .freed
                 .wait_timeout(free, left)
                 .unwrap_or_else(PoisonError::into_inner)
@@ -128,7 +135,7 @@ impl Chunk {
     /// When they do not fit.
     pub fn copy_in(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
-        self.inner.mapping.copy_in(self.offset + at, from);
+        self.memory.mapping.copy_in(self.offset + at, from);
     }
 
     /// Copies bytes out of it, from its byte `at` on.
@@ -137,7 +144,7 @@ impl Chunk {
     /// When they are not there.
     pub fn copy_out(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        self.inner.mapping.copy_out(self.offset + at, into);
+        self.memory.mapping.copy_out(self.offset + at, into);
     }
 
     /// As [`Chunk::copy_in`], from memory that the program gave a pointer to.
@@ -151,7 +158,7 @@ impl Chunk {
         self.check(at, bytes);
         // SAFETY: the caller's promise is the same.
         unsafe {
-            self.inner
+            self.memory
                 .mapping
                 .copy_in_from(self.offset + at, from, bytes);
         }
@@ -168,7 +175,7 @@ impl Chunk {
         self.check(at, bytes);
         // SAFETY: the caller's promise is the same.
         unsafe {
-            self.inner
+            self.memory
                 .mapping
                 .copy_out_to(self.offset + at, into, bytes);
         }
@@ -182,13 +189,13 @@ impl Chunk {
     ///
     /// # Panics
     /// When they are not there.
-    pub unsafe fn copy_out_past_caches(&self, at: usize, into: *mut u8, bytes: usize) {
+    pub unsafe fn copy_out_non_temporal(&self, at: usize, into: *mut u8, bytes: usize) {
         self.check(at, bytes);
         // SAFETY: the caller's promise is the same.
         unsafe {
-            self.inner
+            self.memory
                 .mapping
-                .copy_out_past_caches(self.offset + at, into, bytes);
+                .copy_out_non_temporal(self.offset + at, into, bytes);
         }
     }
 }
@@ -198,7 +205,7 @@ impl Drop for Chunk {
         let mut offset = self.offset;
         let mut size = self.len.max(1).next_multiple_of(GRAIN);
         let mut free = self
-            .inner
+            .memory
             .free
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +222,7 @@ impl Drop for Chunk {
         }
         free.insert(offset, size);
         drop(free);
-        self.inner.freed.notify_all();
+        self.memory.freed.notify_all();
     }
 }
 

@@ -79,7 +79,10 @@ fn tool(name: &str) -> Result<Command> {
 
 pub(super) fn oracle() -> Result<()> {
     let folder = Folder::new("cdi")?;
-    let (file, library) = (folder.0.join("openmps.json"), folder.0.join("lib"));
+    let (file, library) = (
+        folder.path().join("openmps.json"),
+        folder.path().join("lib"),
+    );
     said(
         Command::new(openmps())
             .args(["cdi", "generate", "--replicas", "3", "--output"])
@@ -93,7 +96,7 @@ pub(super) fn oracle() -> Result<()> {
     );
     said(tool("validate")?.arg(&file))?;
     // The same tool refuses what is wrong: it is awake.
-    let wrong = folder.0.join("wrong.json");
+    let wrong = folder.path().join("wrong.json");
     fs::write(
         &wrong,
         fs::read_to_string(&file)?.replace("\"mounts\"", "\"mount\""),
@@ -110,7 +113,7 @@ pub(super) fn oracle() -> Result<()> {
     }
     let registered = Registered::generate(Path::new("/tmp/nvidia-mps"), &library, 3)?;
     let listed = said(tool("cdi")?.arg("devices"))?;
-    let spec = folder.0.join("config.json");
+    let spec = folder.path().join("config.json");
     fs::write(&spec, r#"{"ociVersion":"1.0.2","root":{"path":"r"}}"#)?;
     let names = registered.names()?;
     // Number, UUID, three parts, all.

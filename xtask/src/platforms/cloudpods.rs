@@ -32,7 +32,7 @@ impl Host {
     }
 
     fn folder(&self) -> &Path {
-        &self.0.0
+        self.0.path()
     }
 
     fn write(&self, name: &str, text: &str) -> Result<()> {

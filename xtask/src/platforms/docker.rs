@@ -35,7 +35,7 @@ impl Docker {
     /// As [`Docker::start`], of the programs on another path.
     pub(super) fn start_from(programs: OsString) -> Result<Self> {
         let folder = Folder::new("docker")?;
-        let path = |name: &str| folder.0.join(name);
+        let path = |name: &str| folder.path().join(name);
         // No bridge and no rules of a firewall: nothing of it stays on the machine.
         let config = json!({
             "data-root": path("data"),
@@ -81,7 +81,7 @@ impl Docker {
                 || output(&mut self.docker(&["info"]))?.status.success())
         });
         if ended.is_err() || self.child.try_wait()?.is_some() {
-            let log = fs::read_to_string(self.folder.0.join("log"))?;
+            let log = fs::read_to_string(self.folder.path().join("log"))?;
             let last = log.lines().next_back().unwrap_or_default();
             return skip(format!("dockerd does not start here: {last}"));
         }
@@ -103,12 +103,12 @@ impl Docker {
     }
 
     pub(super) fn folder(&self) -> &Path {
-        &self.folder.0
+        self.folder.path()
     }
 
     /// Any command, for this daemon.
     pub(super) fn set_up<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let socket = self.folder.0.join("docker.sock");
+        let socket = self.folder.path().join("docker.sock");
         command
             .env("DOCKER_HOST", format!("unix://{}", socket.display()))
             .env_remove("DOCKER_CONTEXT")

@@ -17,15 +17,15 @@ const DOCS: [&str; 2] = ["docs/compose.md", "docs/cdi.md"];
 pub(super) fn refused() -> Result<()> {
     need(&["musl-gcc"], &["musl-tools"])?;
     let folder = Folder::new("musl")?;
-    let program = folder.0.join("memory");
+    let program = folder.path().join("memory");
     run(Command::new("musl-gcc")
         .arg("-o")
         .arg(&program)
         .arg("tests/platforms/memory.c"))?;
-    let library = folder.0.join("libcuda.so.1");
+    let library = folder.path().join("libcuda.so.1");
     fs::copy(root().join("target/embedded/release/libcuda.so"), &library)?;
     // As a container has it.
-    let mounted = output(Command::new(&program).env("LD_LIBRARY_PATH", &folder.0))?;
+    let mounted = output(Command::new(&program).env("LD_LIBRARY_PATH", folder.path()))?;
     let text = String::from_utf8_lossy(&mounted.stdout).into_owned()
         + &String::from_utf8_lossy(&mounted.stderr);
     let needed = format!("(needed by {})", library.display());

@@ -120,14 +120,14 @@ struct Containerd {
 impl Containerd {
     fn start(path: OsString) -> Result<Self> {
         let folder = Folder::new("containerd")?;
-        let place = |name: &str| folder.0.join(name);
+        let place = |name: &str| folder.path().join(name);
         fs::write(
             place("config.toml"),
             format!(
                 "version = 3\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
                  disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.cri.v1.runtime\"]\n\
                  [grpc]\naddress = \"{0}/socket\"\n",
-                folder.0.display()
+                folder.path().display()
             ),
         )?;
         let child = start(
@@ -147,7 +147,7 @@ impl Containerd {
                 || output(&mut containerd.ctr(&["version"]))?.status.success())
         });
         if answers.is_err() || containerd.child.try_wait()?.is_some() {
-            let log = fs::read_to_string(containerd.folder.0.join("log"))?;
+            let log = fs::read_to_string(containerd.folder.path().join("log"))?;
             let last = log.lines().next_back().unwrap_or_default();
             return skip(format!("containerd does not start here: {last}"));
         }
@@ -159,7 +159,7 @@ impl Containerd {
         command
             .env("PATH", &self.path)
             .arg("--address")
-            .arg(self.folder.0.join("socket"))
+            .arg(self.folder.path().join("socket"))
             .args(arguments);
         command
     }
@@ -193,7 +193,7 @@ pub(super) fn containerd() -> Result<()> {
     }
     containerd.load(&root().join(archive("openmps-nbody.tar")))?;
     let daemon = Daemon::of_built(1)?;
-    let library = containerd.folder.0.join("lib");
+    let library = containerd.folder.path().join("lib");
     let registered = Registered::generate(&daemon.pipe(), &library, 4)?;
     devices(&registered, |device, program, arguments| {
         let mount = format!(

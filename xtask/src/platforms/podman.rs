@@ -66,14 +66,14 @@ impl Podman {
         let folder = Folder::new("podman")?;
         // crun refuses a hybrid cgroup tree, and more than these limits a sandbox may not give.
         fs::write(
-            folder.0.join("containers.conf"),
+            folder.path().join("containers.conf"),
             "[containers]\ndefault_ulimits = [\"nofile=4096:4096\", \"nproc=4096:4096\"]\n\
              init_path = \"/usr/bin/catatonit\"\n\
              [engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n",
         )?;
         // An image may be of anybody's choosing: nothing here is signed.
         fs::write(
-            folder.0.join("policy.json"),
+            folder.path().join("policy.json"),
             "{\"default\": [{\"type\": \"insecureAcceptAnything\"}]}\n",
         )?;
         let user = match rootless {
@@ -87,7 +87,7 @@ impl Podman {
         };
         let podman = Self { folder, user };
         for name in ["storage", "run", "tmp"] {
-            let path = podman.folder.0.join(name);
+            let path = podman.folder.path().join(name);
             fs::create_dir_all(&path)?;
             if podman.user.is_some() {
                 said(Command::new("chown").arg(USER).arg(&path))?;
@@ -114,22 +114,22 @@ impl Podman {
 
     /// Loads an image, from where whoever runs podman can read it.
     fn load(&self, archive: &Path) -> Result<Output> {
-        let copy = self.folder.0.join("image.tar");
+        let copy = self.folder.path().join("image.tar");
         fs::copy(archive, &copy)?;
         output(
             self.podman(&["load", "--signature-policy"])
-                .arg(self.folder.0.join("policy.json"))
+                .arg(self.folder.path().join("policy.json"))
                 .arg("-i")
                 .arg(copy),
         )
     }
 
     pub(super) fn folder(&self) -> &Path {
-        &self.folder.0
+        self.folder.path()
     }
 
     pub(super) fn podman(&self, arguments: &[&str]) -> Command {
-        let path = |name: &str| self.folder.0.join(name);
+        let path = |name: &str| self.folder.path().join(name);
         let mut command = match &self.user {
             None => Command::new("podman"),
             Some(user) => {
@@ -193,11 +193,11 @@ impl Drop for Podman {
 
 fn works(podman: &Podman) -> Result<()> {
     let daemon = Daemon::of_built(1)?;
-    let library = podman.folder.0.join("lib");
+    let library = podman.folder.path().join("lib");
     let registered = Registered::generate(&daemon.pipe(), &library, 4)?;
     // Read by podman's user, below a folder that it can enter.
-    let program = podman.folder.0.join("probe/memory");
-    fs::create_dir_all(podman.folder.0.join("probe"))?;
+    let program = podman.folder.path().join("probe/memory");
+    fs::create_dir_all(podman.folder.path().join("probe"))?;
     fs::copy(memory_program()?, &program)?;
 
     let text = said(
@@ -232,7 +232,7 @@ fn works(podman: &Podman) -> Result<()> {
         .iter()
         .find(|name| name.contains("::"))
         .context("a part")?;
-    let bind = format!("{}:/probe:ro", podman.folder.0.join("probe").display());
+    let bind = format!("{}:/probe:ro", podman.folder.path().join("probe").display());
     let run = |arguments: &[&str]| {
         let mut command = podman.podman(&["run", "--network=none", "--entrypoint=/probe/memory"]);
         command.args([

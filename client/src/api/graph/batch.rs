@@ -10,12 +10,12 @@ use cuda_abi::types::{
 
 use super::super::Outcome;
 use super::super::memory_ops::{MOST, check_device, checked};
-use super::nodes::{add, in_context};
-use super::params::set;
+use super::described::{add, in_context, set};
 use super::{after, graphs};
 use crate::graph::batch::Batch;
 use crate::graph::node::Payload;
-use crate::params::{In, List, Out};
+use crate::pointers::{In, List, Out};
+use crate::session::session;
 
 /// What the program describes, checked.
 pub(super) fn batch(params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Payload, CUresult> {
@@ -28,7 +28,7 @@ pub(super) fn batch(params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Payload, C
     // SAFETY: the program promises as many operations as it says.
     let list: List<CUstreamBatchMemOpParams> = unsafe { List::new(params.paramArray) };
     let list = list.get(params.count)?;
-    let operations = list.iter().map(|words| checked(&current, words));
+    let operations = list.iter().map(checked);
     let operations = operations.collect::<Result<_, _>>()?;
     Ok(Payload::Batch(Arc::new(Batch {
         context: current.handle(),
@@ -78,6 +78,6 @@ pub(crate) fn cuGraphExecBatchMemOpNodeSetParams(
     node: CUgraphNode,
     node_params: In<CUDA_BATCH_MEM_OP_NODE_PARAMS>,
 ) -> Outcome {
-    let exec = graphs()?.exec(graph_exec.bits())?;
+    let exec = session()?.execs.get(graph_exec.bits())?;
     exec.set(node.bits(), batch(&node_params.get()?)?)
 }

@@ -6,11 +6,11 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUgraph, CUgraphConditionalHandle, CUgraphNodeParams};
 
 use super::super::Outcome;
+use super::described::in_context;
 use super::graphs;
-use super::nodes::in_context;
 use crate::graph::conditional::{Conditional, Form, Handle};
 use crate::graph::node::Payload;
-use crate::params::Out;
+use crate::pointers::Out;
 
 /// The flag of cuGraphConditionalHandleCreate that has launches begin with the default value.
 const ASSIGN_DEFAULT: u32 = 1;

@@ -9,14 +9,13 @@ use cuda_abi::types::{
 };
 
 use super::super::Outcome;
-use super::graphs;
-use super::nodes::{copy, event, generic, kernel, widened};
+use super::described::{copy, event, kernel, widened};
+use super::nodes::generic;
 use super::params::attributes_of;
 use crate::context;
-use crate::graph::capture;
 use crate::graph::exec::Exec;
 use crate::graph::node::{FillNode, HostNode, Payload};
-use crate::params::{In, Out, TextOut};
+use crate::pointers::{In, Out, TextOut};
 use crate::session::session;
 use crate::stream;
 
@@ -25,7 +24,7 @@ const INSTANTIATED: u32 = 0;
 const NOT_INSTANTIATED: u32 = 1;
 
 fn exec(graph_exec: CUgraphExec) -> Result<&'static Exec, CUresult> {
-    graphs()?.exec(graph_exec.bits())
+    session()?.execs.get(graph_exec.bits())
 }
 
 pub(crate) fn cuGraphInstantiate(
@@ -58,7 +57,7 @@ pub(crate) fn cuGraphInstantiateWithFlags(
 ) -> Outcome {
     let session = session()?;
     graph_exec.required()?;
-    let made = session.graphs.instantiate(session, graph.bits(), flags)?;
+    let made = session.execs.instantiate(graph.bits(), flags)?;
     graph_exec.set(CUgraphExec::from_bits(made))
 }
 
@@ -79,7 +78,7 @@ pub(crate) fn cuGraphInstantiateWithParams(
 }
 
 pub(crate) fn cuGraphExecDestroy(graph_exec: CUgraphExec) -> Outcome {
-    graphs()?.end_exec(graph_exec.bits())
+    session()?.execs.end(graph_exec.bits())
 }
 
 pub(crate) fn cuGraphExecGetFlags(graph_exec: CUgraphExec, flags: Out<u64>) -> Outcome {
@@ -89,7 +88,7 @@ pub(crate) fn cuGraphExecGetFlags(graph_exec: CUgraphExec, flags: Out<u64>) -> O
 pub(crate) fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
     let exec = exec(graph)?;
-    capture::refuse_captured(&target)?;
+    target.refuse_captured()?;
     exec.launch(&target)
 }
 
@@ -97,7 +96,7 @@ pub(crate) fn cuGraphUpload(graph: CUgraphExec, stream: CUstream) -> Outcome {
     let target = stream::target(stream)?;
     exec(graph)?;
     // Everything is ready when it is instantiated.
-    capture::refuse_captured(&target)
+    target.refuse_captured()
 }
 
 pub(crate) fn cuGraphExecUpdate(
@@ -189,9 +188,9 @@ pub(crate) fn cuGraphExecMemsetNodeSetParams(
 ) -> Outcome {
     let current = match ctx.is_null() {
         true => context::current()?,
-        false => context::usable(session()?, ctx.bits())?,
+        false => context::usable(session()?.contexts, ctx.bits())?,
     };
-    let then = FillNode::new(&memset_params.get()?, &current)?;
+    let then = FillNode::new(session()?.ranges, &memset_params.get()?, &current)?;
     exec(graph_exec)?.set(node.bits(), Payload::Fill(then))
 }
 
@@ -201,7 +200,8 @@ pub(crate) fn cuGraphExecHostNodeSetParams(
     node_params: In<CUDA_HOST_NODE_PARAMS>,
 ) -> Outcome {
     let params = node_params.get()?;
-    let then = HostNode::new(params.r#fn, params.userData)?;
+    // SAFETY: the program promises so of the function that it describes.
+    let then = unsafe { HostNode::new(&params)? };
     exec(graph_exec)?.set(node.bits(), Payload::Host(then))
 }
 

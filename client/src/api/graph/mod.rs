@@ -3,11 +3,11 @@
 
 mod batch;
 mod conditional;
+mod described;
 mod exec;
 mod nodes;
 mod params;
 
-use std::ffi::c_void;
 use std::os::unix::ffi::OsStrExt;
 
 use cuda_abi::CUresult;
@@ -24,7 +24,7 @@ pub(crate) use params::*;
 
 use super::Outcome;
 use crate::graph::{From, Graphs};
-use crate::params::{List, ListOut, Out, Text};
+use crate::pointers::{CallbackData, List, ListOut, Out, Text, Untyped};
 use crate::session::session;
 
 /// The flag of cuUserObjectCreate that must be set: destructors are not waited for.
@@ -33,7 +33,7 @@ const NO_DESTRUCTOR_SYNC: u32 = 1;
 const MOVE: u32 = 1;
 
 fn graphs() -> Result<&'static Graphs, CUresult> {
-    Ok(&session()?.graphs)
+    Ok(session()?.graphs)
 }
 
 /// A list whose length is a size_t.
@@ -138,13 +138,13 @@ pub(crate) fn cuGraphGetRootNodes(
 
 /// Edges as the program is told of them: from, to, and what they mean.
 #[derive(Default)]
-struct Told {
+struct EdgeLists {
     from: Vec<u64>,
     to: Vec<u64>,
     data: Vec<CUgraphEdgeData>,
 }
 
-impl Told {
+impl EdgeLists {
     /// The edges of a graph that `wanted` picks by the handles of their ends.
     fn of(graph: u64, wanted: impl Fn(u64, u64) -> bool) -> Result<Self, CUresult> {
         let body = graphs()?.get(graph)?.body();
@@ -185,7 +185,7 @@ pub(crate) fn cuGraphGetEdges(
     to: ListOut<CUgraphNode>,
     num_edges: Out<usize>,
 ) -> Outcome {
-    let told = Told::of(graph.bits(), |_, _| true)?;
+    let told = EdgeLists::of(graph.bits(), |_, _| true)?;
     if from.is_null() != to.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -205,7 +205,7 @@ pub(crate) fn cuGraphGetEdges_v2(
     edge_data: ListOut<CUgraphEdgeData>,
     num_edges: Out<usize>,
 ) -> Outcome {
-    let told = Told::of(graph.bits(), |_, _| true)?;
+    let told = EdgeLists::of(graph.bits(), |_, _| true)?;
     if from.is_null() != to.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -226,7 +226,7 @@ fn neighbours(
     count: &Out<usize>,
 ) -> Outcome {
     let (graph, _) = graphs()?.place(node.bits())?;
-    let told = Told::of(graph, |from, to| match before {
+    let told = EdgeLists::of(graph, |from, to| match before {
         true => to == node.bits(),
         false => from == node.bits(),
     })?;
@@ -350,41 +350,37 @@ pub(crate) fn cuGraphRemoveDependencies_v2(
 pub(crate) fn cuGraphDebugDotPrint(graph: CUgraph, path: Text, flags: u32) -> Outcome {
     let session = session()?;
     let path = std::ffi::OsStr::from_bytes(path.get()?);
-    session.print_graph(graph.bits(), path.as_ref(), flags)
+    crate::graph::dot::print(session.graphs, graph.bits(), path.as_ref(), flags)
 }
 
 /// Where a number about the memory of graphs is read or written.
-fn number(value: *mut c_void) -> Result<*mut u64, CUresult> {
-    match value.is_null() {
-        true => Err(CUresult::ERROR_INVALID_VALUE),
-        false => Ok(value.cast()),
-    }
+fn number(value: Untyped) -> Result<Out<u64>, CUresult> {
+    // SAFETY: every attribute of graphs' memory is a 64-bit number.
+    let number = unsafe { value.typed() };
+    number.required()?;
+    Ok(number)
 }
 
 pub(crate) fn cuDeviceGetGraphMemAttribute(
     device: CUdevice,
     attribute: CUgraphMem_attribute,
-    value: *mut c_void,
+    value: Untyped,
 ) -> Outcome {
     let session = session()?;
     session.device(device)?;
     let value = number(value)?;
     let count = session.graphs.memories.attribute(device, attribute)?;
-    // SAFETY: not NULL, and the program promises room for a 64-bit number.
-    unsafe { value.write_unaligned(count) };
-    Ok(())
+    value.set(count)
 }
 
 pub(crate) fn cuDeviceSetGraphMemAttribute(
     device: CUdevice,
     attribute: CUgraphMem_attribute,
-    value: *mut c_void,
+    value: Untyped,
 ) -> Outcome {
     let session = session()?;
     session.device(device)?;
-    // SAFETY: not NULL, and the program promises a 64-bit number.
-    let wanted = unsafe { number(value)?.read_unaligned() };
-    if wanted != 0 {
+    if number(value)?.get()? != 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     session.graphs.memories.reset(device, attribute)
@@ -397,7 +393,7 @@ pub(crate) fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
 
 pub(crate) fn cuUserObjectCreate(
     object: Out<CUuserObject>,
-    ptr: *mut c_void,
+    ptr: CallbackData,
     destroy: CUhostFn,
     initial_refcount: u32,
     flags: u32,

@@ -1,126 +1,25 @@
 //! Nodes of graphs: making them, and their parameters.
+//!
+//! One function for each of CUDA's that adds a node, and the generic ones. What a description means stands in
+//! `described`; the graphs themselves in `graph`.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
     CUDA_HOST_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS, CUDA_KERNEL_NODE_PARAMS_v1,
     CUDA_MEM_ALLOC_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS, CUcontext, CUdeviceptr,
-    CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUgraphNodeType, CUkernel,
+    CUevent, CUgraph, CUgraphEdgeData, CUgraphNode, CUgraphNodeParams, CUgraphNodeType,
     CUlaunchAttribute,
 };
 
 use super::super::Outcome;
-use super::super::copy::described;
 use super::batch::batch;
 use super::conditional::conditional;
+use super::described::{DEVICE, MANAGED, PINNED, add, copy, event, in_context, kernel, widened};
 use super::{after, edges_from, graphs};
-use crate::context::{self, Current, current};
-use crate::graph::From;
-use crate::graph::memory::Allocation;
-use crate::graph::node::{CopyNode, FillNode, HostNode, Kernel, Payload};
-use crate::launch::{self, Params, Shape};
-use crate::params::{In, List, Out};
+use crate::context::{self, current};
+use crate::graph::node::{FillNode, HostNode, Payload};
+use crate::pointers::{In, List, Out};
 use crate::session::session;
-
-/// CUmemAllocationType, twice, and CUmemLocationType of memory that graphs can allocate.
-pub(super) const PINNED: u32 = 1;
-pub(super) const MANAGED: u32 = 2;
-pub(super) const DEVICE: u32 = 1;
-
-/// The context that a node is to run in: the named one, or the calling thread's.
-pub(super) fn in_context(ctx: CUcontext) -> Result<Current, CUresult> {
-    match ctx.is_null() {
-        true => current(),
-        false => context::usable(session()?, ctx.bits()),
-    }
-}
-
-/// A kernel node's launch, in the form that has everything.
-pub(super) fn widened(old: &CUDA_KERNEL_NODE_PARAMS_v1) -> CUDA_KERNEL_NODE_PARAMS {
-    CUDA_KERNEL_NODE_PARAMS {
-        func: old.func,
-        gridDimX: old.gridDimX,
-        gridDimY: old.gridDimY,
-        gridDimZ: old.gridDimZ,
-        blockDimX: old.blockDimX,
-        blockDimY: old.blockDimY,
-        blockDimZ: old.blockDimZ,
-        sharedMemBytes: old.sharedMemBytes,
-        kernelParams: old.kernelParams,
-        extra: old.extra,
-        kern: CUkernel::NULL,
-        ctx: CUcontext::NULL,
-    }
-}
-
-/// What the program describes, checked. `former` are the attributes of the node that it is for.
-pub(super) fn kernel(
-    params: &CUDA_KERNEL_NODE_PARAMS,
-    former: Vec<CUlaunchAttribute>,
-) -> Result<Kernel, CUresult> {
-    let handle = match params.func.is_null() {
-        true => params.kern.bits(),
-        false => params.func.bits(),
-    };
-    let functions = &session()?.functions;
-    let current = match functions.get(handle)?.context() {
-        0 => in_context(params.ctx)?,
-        own => context::usable(session()?, own)?,
-    };
-    let cooperative = former.iter().any(|attribute| {
-        attribute.id == cuda_abi::types::CUlaunchAttributeID::COOPERATIVE
-            && launch::word(&attribute.value, 0) != 0
-    });
-    let shape = Shape {
-        grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
-        block: [params.blockDimX, params.blockDimY, params.blockDimZ],
-        shared: params.sharedMemBytes,
-        cooperative,
-    };
-    let each = Params {
-        each: params.kernelParams,
-        extra: params.extra,
-    };
-    // SAFETY: the program promises parameters as the kernel has them.
-    let mut kernel = unsafe { launch::node(&current, handle, shape, each, former)? };
-    kernel.kernel = params.kern.bits();
-    Ok(kernel)
-}
-
-/// A copy as the program describes it, checked.
-pub(super) fn copy(params: &CUDA_MEMCPY3D, ctx: CUcontext) -> Result<CopyNode, CUresult> {
-    let current = in_context(ctx)?;
-    let (to, from, extent) = described(current.session, params)?;
-    current.session.check_side(&to, &extent)?;
-    current.session.check_side(&from, &extent)?;
-    Ok(CopyNode {
-        to,
-        from,
-        extent,
-        context: current.handle(),
-        given: Some(Box::new(*params)),
-    })
-}
-
-/// An event that may be in a node.
-pub(super) fn event(event: CUevent) -> Result<u64, CUresult> {
-    let known = session()?.events.get(event);
-    known.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
-    Ok(event.bits())
-}
-
-/// Adds a node, if there is a place to put its handle.
-pub(super) fn add(
-    node: &Out<CUgraphNode>,
-    graph: CUgraph,
-    after: &[From],
-    payload: impl FnOnce() -> Result<Payload, CUresult>,
-) -> Outcome {
-    let graphs = graphs()?;
-    node.required()?;
-    graphs.get(graph.bits())?;
-    let made = graphs.add(graph.bits(), after, payload()?)?;
-    node.set(CUgraphNode::from_bits(made))
-}
 
 pub(crate) fn cuGraphAddEmptyNode(
     graph_node: Out<CUgraphNode>,
@@ -184,7 +83,11 @@ pub(crate) fn cuGraphAddMemsetNode(
     let after = after(&dependencies, num_dependencies)?;
     let params = memset_params.get()?;
     add(&graph_node, graph, &after, || {
-        Ok(Payload::Fill(FillNode::new(&params, &in_context(ctx)?)?))
+        Ok(Payload::Fill(FillNode::new(
+            session()?.ranges,
+            &params,
+            &in_context(ctx)?,
+        )?))
     })
 }
 
@@ -198,7 +101,8 @@ pub(crate) fn cuGraphAddHostNode(
     let after = after(&dependencies, num_dependencies)?;
     let params = node_params.get()?;
     add(&graph_node, graph, &after, || {
-        Ok(Payload::Host(HostNode::new(params.r#fn, params.userData)?))
+        // SAFETY: the program promises so of the function that it describes.
+        Ok(Payload::Host(unsafe { HostNode::new(&params)? }))
     })
 }
 
@@ -253,11 +157,15 @@ fn allocation(params: &CUDA_MEM_ALLOC_NODE_PARAMS) -> Result<Payload, CUresult> 
     session.device(params.location.id)?;
     let mut current = current()?;
     if current.context.device() != params.location.id {
-        current = session.primary(params.location.id)?;
-        current = context::usable(session, current.handle())?;
+        current = session.contexts.primary(params.location.id)?;
+        current = context::usable(session.contexts, current.handle())?;
     }
     let managed = params.allocType == MANAGED;
-    let made = Allocation::new(&current.home()?, params.bytesize as u64, managed)?;
+    let made =
+        session
+            .graphs
+            .memories
+            .allocate(&current.home()?, params.bytesize as u64, managed)?;
     Ok(Payload::Allocate(made))
 }
 
@@ -401,12 +309,13 @@ pub(super) fn generic(
             // SAFETY: the structure is numbers.
             let described: CUDA_MEMSET_NODE_PARAMS = unsafe { body(params) };
             let current = in_context(CUcontext::from_bits(params.body[5]))?;
-            Payload::Fill(FillNode::new(&described, &current)?)
+            Payload::Fill(FillNode::new(session()?.ranges, &described, &current)?)
         }
         (CUgraphNodeType::HOST, _) => {
             // SAFETY: the structure is pointers, and NULL is no function.
             let described: CUDA_HOST_NODE_PARAMS = unsafe { body(params) };
-            Payload::Host(HostNode::new(described.r#fn, described.userData)?)
+            // SAFETY: the program promises so of the function that it describes.
+            Payload::Host(unsafe { HostNode::new(&described)? })
         }
         (CUgraphNodeType::WAIT_EVENT, _) => {
             Payload::Wait(event(CUevent::from_bits(params.body[0]))?)

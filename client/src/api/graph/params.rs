@@ -1,4 +1,6 @@
 //! Parameters of nodes that are there.
+//!
+//! Asking for them and setting them, in the graph. Those of executable graphs stand in `exec`.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{
@@ -9,24 +11,15 @@ use cuda_abi::types::{
 };
 
 use super::super::Outcome;
+use super::described::{DEVICE, MANAGED, PINNED, copy, event, in_context, kernel, set, widened};
 use super::graphs;
-use super::nodes::{DEVICE, MANAGED, PINNED, copy, event, generic, in_context, kernel, widened};
+use super::nodes::generic;
+use crate::code::launch::recorded::RecordedLaunch;
+use crate::code::launch::{self, Shape};
 use crate::context;
-use crate::graph::node::{FillNode, HostNode, Kernel, Payload};
-use crate::launch::{self, Shape};
-use crate::params::{In, Out};
+use crate::graph::node::{FillNode, HostNode, Payload};
+use crate::pointers::{In, Out};
 use crate::session::session;
-
-/// Gives a node other parameters of its own kind.
-pub(super) fn set(node: CUgraphNode, payload: Payload) -> Outcome {
-    graphs()?.with_node(node.bits(), |now| {
-        if now.kind() != payload.kind() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        *now = payload;
-        Ok(())
-    })
-}
 
 /// The attributes of a kernel node.
 pub(super) fn attributes_of(node: CUgraphNode) -> Result<Vec<CUlaunchAttribute>, CUresult> {
@@ -62,7 +55,7 @@ pub(crate) fn cuGraphKernelNodeSetParams_v2(
 }
 
 /// A kernel node as the program is told of it. The pointers in it are the node's own.
-fn described_kernel(kernel: &Kernel) -> CUDA_KERNEL_NODE_PARAMS {
+fn described_kernel(kernel: &RecordedLaunch) -> CUDA_KERNEL_NODE_PARAMS {
     let Shape {
         grid,
         block,
@@ -118,10 +111,10 @@ pub(crate) fn cuGraphKernelNodeGetParams_v2(
         };
         let mut wide = described_kernel(kernel);
         wide.kern = CUkernel::from_bits(kernel.kernel);
-        if session.functions.get(kernel.function)?.is_kernel() {
+        if session.code.functions.get(kernel.function)?.is_kernel() {
             // Runtimes launch kernels, and look for both here.
-            let current = context::usable(session, kernel.context)?;
-            let (function, _) = session.functions.in_context(kernel.function, &current)?;
+            let current = context::usable(session.contexts, kernel.context)?;
+            let (function, _) = session.code.in_context(kernel.function, &current)?;
             wide.kern = CUkernel::from_bits(kernel.function);
             wide.func = CUfunction::from_bits(function);
         }
@@ -153,12 +146,18 @@ fn set_attributes(node: CUgraphNode, new: &[CUlaunchAttribute]) -> Outcome {
         let Payload::Kernel(kernel) = payload else {
             return Err(CUresult::ERROR_INVALID_VALUE);
         };
-        let current = context::usable(session, kernel.context)?;
-        let (_, function) = session.functions.in_context(kernel.function, &current)?;
+        let current = context::usable(session.contexts, kernel.context)?;
+        let (_, function) = session.code.in_context(kernel.function, &current)?;
         let mut attributes = kernel.attributes.clone();
         attributes.retain(|old| new.iter().all(|new| new.id != old.id));
         attributes.extend_from_slice(new);
-        let asked = launch::asked(&current, function, kernel.shape, &attributes)?;
+        let asked = launch::asked(
+            session.events,
+            &current,
+            function,
+            kernel.shape,
+            &attributes,
+        )?;
         kernel.shape.cooperative = asked.shape.cooperative;
         kernel.attributes = attributes;
         Ok(())
@@ -223,7 +222,7 @@ pub(crate) fn cuGraphMemsetNodeSetParams(
         Payload::Fill(fill) => CUcontext::from_bits(fill.context),
         _ => return Err(CUresult::ERROR_INVALID_VALUE),
     };
-    let fill = FillNode::new(&params, &in_context(context)?)?;
+    let fill = FillNode::new(session()?.ranges, &params, &in_context(context)?)?;
     set(node, Payload::Fill(fill))
 }
 
@@ -234,7 +233,7 @@ pub(crate) fn cuGraphHostNodeGetParams(
     match graphs()?.payload(node.bits())? {
         Payload::Host(host) => node_params.set(CUDA_HOST_NODE_PARAMS {
             r#fn: Some(host.function),
-            userData: host.data,
+            userData: host.data.pointer(),
         }),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
@@ -245,7 +244,8 @@ pub(crate) fn cuGraphHostNodeSetParams(
     node_params: In<CUDA_HOST_NODE_PARAMS>,
 ) -> Outcome {
     let params = node_params.get()?;
-    let host = HostNode::new(params.r#fn, params.userData)?;
+    // SAFETY: the program promises so of the function that it describes.
+    let host = unsafe { HostNode::new(&params)? };
     set(node, Payload::Host(host))
 }
 
@@ -286,7 +286,7 @@ pub(crate) fn cuGraphMemAllocNodeGetParams(
     let Payload::Allocate(made) = session.graphs.payload(node.bits())? else {
         return Err(CUresult::ERROR_INVALID_VALUE);
     };
-    let device = session.context(made.context())?.context.device();
+    let device = session.contexts.get(made.context())?.context.device();
     params.set(CUDA_MEM_ALLOC_NODE_PARAMS {
         allocType: if made.is_managed() { MANAGED } else { PINNED },
         handleTypes: 0,

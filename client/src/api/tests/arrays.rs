@@ -3,7 +3,7 @@
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::In;
+use crate::pointers::In;
 use crate::testing::*;
 
 fn described(width: usize, height: usize, depth: usize) -> CUDA_ARRAY3D_DESCRIPTOR {

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{In, List, Out};
+use crate::pointers::{In, List, Out};
 use crate::testing::*;
 
 const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
@@ -185,7 +185,7 @@ fn a_pool_is_shared_only_if_it_was_made_so() {
     let (plain, shared) = (pool(CUmemAllocationHandleType::NONE), pool(posix));
     let last = std::cell::Cell::new(-1_i32);
     let export = |pool, kind, flags| {
-        cuMemPoolExportToShareableHandle(last.as_ptr().cast(), pool, kind, flags)
+        cuMemPoolExportToShareableHandle(untyped(last.as_ptr().cast()), pool, kind, flags)
     };
     assert_eq!(export(plain, posix, 0), WRONG);
     assert_eq!(export(shared, CUmemAllocationHandleType::NONE, 0), WRONG);
@@ -193,12 +193,12 @@ fn a_pool_is_shared_only_if_it_was_made_so() {
     assert_eq!(export(CUmemoryPool::NULL, posix, 0), WRONG);
     export(shared, posix, 0).unwrap();
     let fd = last.get();
-    let null = cuMemPoolExportToShareableHandle(std::ptr::null_mut(), shared, posix, 0);
+    let null = cuMemPoolExportToShareableHandle(untyped(std::ptr::null_mut()), shared, posix, 0);
     assert_eq!(null, WRONG);
     let mut imported = CUmemoryPool::NULL;
     let mut import = |fd: i32, kind, flags| {
         let handle = std::ptr::without_provenance_mut::<c_void>(fd as usize);
-        cuMemPoolImportFromShareableHandle(out(&mut imported), handle, kind, flags)
+        cuMemPoolImportFromShareableHandle(out(&mut imported), address_of(handle), kind, flags)
     };
     let other = std::fs::File::open("/dev/null").unwrap();
     assert_eq!(
@@ -217,8 +217,8 @@ fn a_pool_is_shared_only_if_it_was_made_so() {
     let attribute = CUmemPool_attribute::RELEASE_THRESHOLD;
     for refused in [
         cuMemAllocFromPoolAsync(out(&mut address), 64, imported, stream),
-        cuMemPoolGetAttribute(imported, attribute, data),
-        cuMemPoolSetAttribute(imported, attribute, data),
+        cuMemPoolGetAttribute(imported, attribute, untyped(data)),
+        cuMemPoolSetAttribute(imported, attribute, untyped(data)),
         cuMemPoolTrimTo(imported, 0),
         cuDeviceSetMemPool(0, imported),
         export(imported, posix, 0),
@@ -232,7 +232,7 @@ fn a_pool_is_shared_only_if_it_was_made_so() {
     cuMemAllocFromPoolAsync(out(&mut address), 1000, shared, stream).unwrap();
     let mut types = 0_u64;
     let wanted = CUpointer_attribute::ALLOWED_HANDLE_TYPES;
-    cuPointerGetAttribute((&raw mut types).cast(), wanted, address).unwrap();
+    cuPointerGetAttribute(untyped((&raw mut types).cast()), wanted, address).unwrap();
     assert_eq!(types, 1);
     assert_eq!(cuMemPoolExportPointer(Out::null(), address), WRONG);
     assert_eq!(cuMemPoolExportPointer(out(&mut token), address + 16), WRONG);
@@ -250,7 +250,7 @@ fn a_range_has_no_dma_buffer() {
     let mut fd = -1_i32;
     let kind = CUmemRangeHandleType::DMA_BUF_FD;
     let mut get = |address, size, kind| {
-        cuMemGetHandleForAddressRange((&raw mut fd).cast(), address, size, kind, 0)
+        cuMemGetHandleForAddressRange(address_of((&raw mut fd).cast()), address, size, kind, 0)
     };
     assert_eq!(get(address, 4096, kind), Err(CUresult::ERROR_NOT_SUPPORTED));
     assert_eq!(get(address + 1, 4096, kind), WRONG);

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{In, List, ListOut};
+use crate::pointers::{In, List, ListOut};
 use crate::testing::*;
 
 #[test]
@@ -41,8 +41,8 @@ fn launches_carry_their_parameters_either_way() {
             1,
             0,
             CUstream::NULL,
-            std::ptr::null_mut(),
-            extra,
+            parameters(std::ptr::null_mut()),
+            parameters(extra),
         )
     };
     by_extra(store, extra.as_mut_ptr()).unwrap();
@@ -95,8 +95,8 @@ fn wrong_shapes_are_refused_at_once() {
             block[2],
             shared,
             CUstream::NULL,
-            none,
-            none,
+            parameters(none),
+            parameters(none),
         )
     };
     let one = [1, 1, 1];
@@ -126,7 +126,18 @@ fn wrong_shapes_are_refused_at_once() {
     assert_eq!(shaped(one, one, 48 << 10), Ok(()));
     let cooperative = |blocks| {
         let none = std::ptr::null_mut();
-        cuLaunchCooperativeKernel(plain, blocks, 1, 1, 512, 1, 1, 0, CUstream::NULL, none)
+        cuLaunchCooperativeKernel(
+            plain,
+            blocks,
+            1,
+            1,
+            512,
+            1,
+            1,
+            0,
+            CUstream::NULL,
+            parameters(none),
+        )
     };
     assert_eq!(cooperative(16), Ok(()));
     assert_eq!(
@@ -166,8 +177,8 @@ fn launch_attributes_travel_whole() {
     cuLaunchKernelEx(
         In::of(&config),
         kernel,
-        each.as_mut_ptr(),
-        std::ptr::null_mut(),
+        parameters(each.as_mut_ptr()),
+        parameters(std::ptr::null_mut()),
     )
     .unwrap();
     cuCtxSynchronize().unwrap();
@@ -232,13 +243,13 @@ fn libraries_need_no_context_and_become_modules_in_each() {
     let image = "kernel store 8 8\nvariable counter 16\nkernel other 4\n\0";
     // SAFETY: no options, so no arrays.
     let none = || unsafe { List::new(std::ptr::null()) };
-    // SAFETY: as above.
+    // SAFETY: no options, so no arrays.
     let no_values = || unsafe { List::new(std::ptr::null()) };
-    // SAFETY: as above.
+    // SAFETY: no options, so no arrays.
     let no_options = || unsafe { List::new(std::ptr::null()) };
     cuLibraryLoadData(
         out(&mut library),
-        image.as_ptr().cast(),
+        image_start(image.as_ptr().cast()),
         none(),
         no_values(),
         0,
@@ -330,7 +341,7 @@ fn images_tell_their_errors_and_long_ones_are_described_in_full() {
             List::new(values.as_mut_ptr().cast_const()),
         )
     };
-    let failed = cuModuleLoadDataEx(out(&mut module), image, 2, options, list);
+    let failed = cuModuleLoadDataEx(out(&mut module), image_start(image), 2, options, list);
     assert_eq!(failed, Err(CUresult::ERROR_INVALID_PTX));
     assert!(log.starts_with(b"line 3: bad\0"));
     assert_eq!(values[1].addr(), 12);
@@ -342,7 +353,7 @@ fn images_tell_their_errors_and_long_ones_are_described_in_full() {
     // Larger than what may be on its way at once.
     let mut large = vec![b'\n'; 20 << 20];
     large.extend(b"kernel last\n\0");
-    cuModuleLoadData(out(&mut module), large.as_ptr().cast()).unwrap();
+    cuModuleLoadData(out(&mut module), image_start(large.as_ptr().cast())).unwrap();
     function(module, "last\0");
     let nowhere = cuModuleLoad(out(&mut module), text("/nonexistent/image.ptx\0"));
     assert_eq!(nowhere, Err(CUresult::ERROR_FILE_NOT_FOUND));

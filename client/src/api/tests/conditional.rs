@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{In, List};
+use crate::pointers::{In, List};
 use crate::testing::*;
 
 const STORE: &str = "kernel store 8 8\n\0";

@@ -1,6 +1,6 @@
 //! Devices, contexts, and what is not built.
 
-use crate::params::List;
+use crate::pointers::List;
 use cuda_abi::functions::Function;
 use cuda_abi::types::*;
 
@@ -230,12 +230,15 @@ fn a_fault_is_that_contexts_alone_and_stays() {
 #[test]
 fn what_is_not_built_is_said_once() {
     let shared = start();
-    let before = crate::absent::calls(Function::cuLinkDestroy);
+    let before = crate::exports::unsupported::calls(Function::cuLinkDestroy);
     for _ in 0..3 {
-        let answer = crate::absent::absent(Function::cuLinkDestroy);
+        let answer = crate::exports::unsupported::absent(Function::cuLinkDestroy);
         assert_eq!(answer, Err(CUresult::ERROR_NOT_SUPPORTED));
     }
-    assert_eq!(crate::absent::calls(Function::cuLinkDestroy), before + 3);
+    assert_eq!(
+        crate::exports::unsupported::calls(Function::cuLinkDestroy),
+        before + 3
+    );
     let mine = context(0);
     cuMemGetInfo_v2(out(&mut 0), out(&mut 0)).unwrap(); // comes after what was posted before
     let named = shared.not_supported.lock().unwrap().clone();

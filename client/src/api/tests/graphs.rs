@@ -1,5 +1,7 @@
 //! Host functions, captures and graphs.
 
+mod locks;
+
 use std::ffi::c_void;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -7,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{In, List, ListOut};
+use crate::pointers::{In, List, ListOut};
 use crate::testing::*;
 
 const STORE: &str = "kernel store 8 8\n\0";
@@ -83,7 +85,7 @@ static CALLS: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::new());
 
 extern "C" fn note(data: *mut c_void) {
     // What a host function must not call says so.
-    let asked = crate::host::permitted();
+    let asked = crate::stream::host_function::permitted();
     CALLS.lock().unwrap().push((data.addr(), asked));
 }
 
@@ -105,9 +107,11 @@ fn host_functions_are_called_in_the_order_of_their_stream_and_may_call_nothing()
             let data = std::ptr::without_provenance_mut(1000 * (which + 1) + round);
             store(store_it, stream, to, round as u64).unwrap();
             match round % 2 {
-                0 => cuLaunchHostFunc(stream, Some(note), data).unwrap(),
-                _ if which == 2 => cuLaunchHostFunc(stream, Some(note), data).unwrap(),
-                _ => cuStreamAddCallback(stream, Some(noted), data, 0).unwrap(),
+                0 => cuLaunchHostFunc(stream, Some(note), data_of_call(data)).unwrap(),
+                _ if which == 2 => {
+                    cuLaunchHostFunc(stream, Some(note), data_of_call(data)).unwrap();
+                }
+                _ => cuStreamAddCallback(stream, Some(noted), data_of_call(data), 0).unwrap(),
             }
         }
     }
@@ -125,8 +129,14 @@ fn host_functions_are_called_in_the_order_of_their_stream_and_may_call_nothing()
     assert_eq!(number(to), 19);
     let null = std::ptr::null_mut();
     let wrong = Err(CUresult::ERROR_INVALID_VALUE);
-    assert_eq!(cuLaunchHostFunc(streams[0], None, null), wrong);
-    assert_eq!(cuStreamAddCallback(streams[0], Some(noted), null, 1), wrong);
+    assert_eq!(
+        cuLaunchHostFunc(streams[0], None, data_of_call(null)),
+        wrong
+    );
+    assert_eq!(
+        cuStreamAddCallback(streams[0], Some(noted), data_of_call(null), 1),
+        wrong
+    );
     cuCtxDestroy_v2(mine).unwrap();
 }
 
@@ -359,7 +369,7 @@ fn what_a_capture_does_not_bear_breaks_it() {
     cuStreamBeginCapture_v2(one, THREAD).unwrap();
     cuEventRecord(inside, one).unwrap();
     cuStreamWaitEvent(two, inside, 0).unwrap();
-    cuLaunchHostFunc(two, Some(note), std::ptr::null_mut()).unwrap();
+    cuLaunchHostFunc(two, Some(note), data_of_call(std::ptr::null_mut())).unwrap();
     assert_eq!(ended(one), Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED));
     assert_eq!(capturing(two), CUstreamCaptureStatus::NONE);
     // Two captures cannot become one.
@@ -399,15 +409,15 @@ fn a_prohibited_call_breaks_captures_that_forbid_it_to_the_thread() {
     let unsupported = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
     cuStreamBeginCapture_v2(one, THREAD).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(crate::graph::capture::may_be_unsafe(), Ok(())));
+        scope.spawn(|| assert_eq!(crate::stream::may_be_unsafe(), Ok(())));
     });
     let mut mode = CUstreamCaptureMode::RELAXED;
     cuThreadExchangeStreamCaptureMode(out(&mut mode)).unwrap();
     assert_eq!(mode, CUstreamCaptureMode::GLOBAL);
-    assert_eq!(crate::graph::capture::may_be_unsafe(), Ok(()));
+    assert_eq!(crate::stream::may_be_unsafe(), Ok(()));
     cuThreadExchangeStreamCaptureMode(out(&mut mode)).unwrap();
     assert_eq!(capturing(one), CUstreamCaptureStatus::ACTIVE);
-    assert_eq!(crate::graph::capture::may_be_unsafe(), unsupported);
+    assert_eq!(crate::stream::may_be_unsafe(), unsupported);
     assert_eq!(capturing(one), CUstreamCaptureStatus::INVALIDATED);
     assert!(ended(one).is_err());
     cuCtxDestroy_v2(mine).unwrap();
@@ -462,7 +472,7 @@ fn graphs_are_built_copied_updated_and_launched() {
     cuGraphAddMemcpyNode(out(&mut copy), graph, after, 1, In::of(&described), mine).unwrap();
     let mut object = CUuserObject::NULL;
     let null = std::ptr::null_mut();
-    cuUserObjectCreate(out(&mut object), null, Some(end_object), 1, 1).unwrap();
+    cuUserObjectCreate(out(&mut object), data_of_call(null), Some(end_object), 1, 1).unwrap();
     cuGraphRetainUserObject(graph, object, 1, 1).unwrap();
 
     let exec = instantiate(graph);
@@ -576,86 +586,5 @@ fn memory_of_a_graph_is_there_from_its_node_to_its_last_holder() {
     assert_eq!(read(params.dptr, 1), [1]);
     cuMemFree_v2(params.dptr).unwrap();
     assert_eq!(cuMemFree_v2(params.dptr), wrong);
-    cuCtxDestroy_v2(mine).unwrap();
-}
-
-/// Of all that a warm program does with streams, nothing takes a lock of another stream's, or one that
-/// is held while something is put into another stream.
-#[test]
-fn a_stream_in_hand_holds_up_no_other() {
-    let mine = context(0);
-    let module = load(STORE);
-    let store_it = function(module, "store\0");
-    let (held, free) = (
-        stream(CU_STREAM_NON_BLOCKING),
-        stream(CU_STREAM_NON_BLOCKING),
-    );
-    let (to, marked) = (allocate(8), event());
-    cuStreamBeginCapture_v2(free, THREAD).unwrap();
-    store(store_it, free, to, 3).unwrap();
-    let graph = ended(free).unwrap();
-    let exec = instantiate(graph);
-    let other = event();
-    cuEventRecord(other, held).unwrap();
-    let target = crate::stream::target(held).unwrap();
-    let in_hand = target.appender();
-    let mine_bits = mine.bits();
-    let (store_bits, free_bits) = (store_it.bits(), free.bits());
-    let (exec_bits, marked_bits, other_bits) = (exec.bits(), marked.bits(), other.bits());
-    let worker = std::thread::spawn(move || {
-        let (store_it, free) = (
-            CUfunction::from_bits(store_bits),
-            CUstream::from_bits(free_bits),
-        );
-        let marked = CUevent::from_bits(marked_bits);
-        cuCtxSetCurrent(CUcontext::from_bits(mine_bits)).unwrap();
-        for _ in 0..10 {
-            store(store_it, free, to, 4).unwrap();
-            cuEventRecord(marked, free).unwrap();
-            cuStreamWaitEvent(free, CUevent::from_bits(other_bits), 0).unwrap();
-            cuLaunchHostFunc(free, Some(nothing), std::ptr::null_mut()).unwrap();
-            cuGraphLaunch(CUgraphExec::from_bits(exec_bits), free).unwrap();
-            cuEventSynchronize(marked).unwrap();
-            cuStreamSynchronize(free).unwrap();
-        }
-    });
-    // Were a lock shared, this would never end.
-    worker.join().unwrap();
-    drop(in_hand);
-    assert_eq!(number(to), 3);
-    cuCtxDestroy_v2(mine).unwrap();
-}
-
-extern "C" fn nothing(_: *mut c_void) {}
-
-#[test]
-fn a_launch_and_a_record_in_its_stream_do_not_wait_for_each_other() {
-    const EXTERNAL: u32 = 1;
-    let mine = context(0);
-    let (on, waited) = (stream(CU_STREAM_NON_BLOCKING), event());
-    cuEventRecord(waited, on).unwrap();
-    cuStreamBeginCapture_v2(on, THREAD).unwrap();
-    cuStreamWaitEvent(on, waited, EXTERNAL).unwrap();
-    let exec = instantiate(ended(on).unwrap());
-    let (tell, told) = std::sync::mpsc::channel();
-    for launches in [true, false] {
-        let (tell, mine, exec) = (tell.clone(), mine.bits(), exec.bits());
-        let (on, waited) = (on.bits(), waited.bits());
-        std::thread::spawn(move || {
-            cuCtxSetCurrent(CUcontext::from_bits(mine)).unwrap();
-            let on = CUstream::from_bits(on);
-            for _ in 0..3000 {
-                match launches {
-                    true => cuGraphLaunch(CUgraphExec::from_bits(exec), on).unwrap(),
-                    false => cuEventRecord(CUevent::from_bits(waited), on).unwrap(),
-                }
-            }
-            tell.send(()).unwrap();
-        });
-    }
-    for _ in 0..2 {
-        let done = told.recv_timeout(std::time::Duration::from_secs(60));
-        done.expect("each has what the other waits for");
-    }
     cuCtxDestroy_v2(mine).unwrap();
 }

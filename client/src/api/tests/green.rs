@@ -1,10 +1,10 @@
 //! Green contexts.
 
-use cuda_abi::operations::CONTEXT_GREEN;
 use cuda_abi::types::*;
+use protocol::operations::CONTEXT_GREEN;
 
 use crate::api::*;
-use crate::params::{In, List, ListOut, Out};
+use crate::pointers::{In, List, ListOut, Out};
 use crate::testing::*;
 
 const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
@@ -181,7 +181,7 @@ fn a_green_context_uses_what_its_device_has() {
     let mut late = allocate(8);
     let mut owner = CUcontext::NULL;
     let wanted = CUpointer_attribute::CONTEXT;
-    cuPointerGetAttribute((&raw mut owner).cast(), wanted, late).unwrap();
+    cuPointerGetAttribute(untyped((&raw mut owner).cast()), wanted, late).unwrap();
     assert_eq!(owner, primary);
     launch(
         kernel,

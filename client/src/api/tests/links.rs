@@ -2,11 +2,11 @@
 
 use std::ffi::c_void;
 
-use cuda_abi::linked;
 use cuda_abi::types::*;
+use protocol::linked_image;
 
 use crate::api::*;
-use crate::params::List;
+use crate::pointers::List;
 use crate::testing::*;
 
 fn list<T: Copy>(values: &[T]) -> List<T> {
@@ -38,12 +38,12 @@ fn what_a_link_gives_is_an_image_of_its_parts() {
     cuLinkComplete(state, out(&mut image), out(&mut size)).unwrap();
     // SAFETY: the image lives as long as the link.
     let bytes = unsafe { std::slice::from_raw_parts(image.cast::<u8>(), size) };
-    let parts = linked::decode(bytes).unwrap();
+    let parts = linked_image::decode(bytes).unwrap();
     assert_eq!(parts.len(), 2);
     assert_eq!(parts[1].bytes, b"kernel two 4 4\n");
     // Loaded from its address alone.
     let mut module = CUmodule::NULL;
-    cuModuleLoadData(out(&mut module), image).unwrap();
+    cuModuleLoadData(out(&mut module), image_start(image)).unwrap();
     let mut count = 0;
     cuModuleGetFunctionCount(out(&mut count), module).unwrap();
     assert_eq!(count, 2);

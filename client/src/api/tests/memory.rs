@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::In;
+use crate::pointers::In;
 use crate::testing::*;
 
 fn pattern(count: usize) -> Vec<u8> {
@@ -80,21 +80,29 @@ fn pinned_memory_is_the_same_for_all() {
     assert_eq!(own, slice);
     let mut kind = 0_u32;
     let data = (&raw mut kind).cast();
-    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, host + 5).unwrap();
+    cuPointerGetAttribute(untyped(data), CUpointer_attribute::MEMORY_TYPE, host + 5).unwrap();
     assert_eq!(kind, CUmemorytype::HOST.0);
-    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, address).unwrap();
+    cuPointerGetAttribute(untyped(data), CUpointer_attribute::MEMORY_TYPE, address).unwrap();
     assert_eq!(kind, CUmemorytype::DEVICE.0);
     let mut managed = u32::MAX;
     let data_of_managed = (&raw mut managed).cast();
-    cuPointerGetAttribute(data_of_managed, CUpointer_attribute::IS_MANAGED, address).unwrap();
+    cuPointerGetAttribute(
+        untyped(data_of_managed),
+        CUpointer_attribute::IS_MANAGED,
+        address,
+    )
+    .unwrap();
     assert_eq!(managed, 0, "all four bytes of it");
     let own = own.as_ptr() as u64;
-    let unknown = cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, own);
+    let unknown = cuPointerGetAttribute(untyped(data), CUpointer_attribute::MEMORY_TYPE, own);
     assert_eq!(unknown, Err(CUresult::ERROR_INVALID_VALUE));
     let mut flags = 0;
-    cuMemHostGetFlags(out(&mut flags), pinned).unwrap();
-    cuMemFreeHost(pinned).unwrap();
-    assert_eq!(cuMemFreeHost(pinned), Err(CUresult::ERROR_INVALID_VALUE));
+    cuMemHostGetFlags(out(&mut flags), address_of(pinned)).unwrap();
+    cuMemFreeHost(address_of(pinned)).unwrap();
+    assert_eq!(
+        cuMemFreeHost(address_of(pinned)),
+        Err(CUresult::ERROR_INVALID_VALUE)
+    );
     cuCtxDestroy(mine).unwrap();
 }
 
@@ -192,7 +200,7 @@ fn rectangles_and_boxes_keep_what_is_around_them() {
 fn counts(pool: CUmemoryPool) -> (u64, u64) {
     let count = |attribute| {
         let mut bytes = u64::MAX;
-        cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).expect("a count");
+        cuMemPoolGetAttribute(pool, attribute, untyped((&raw mut bytes).cast())).expect("a count");
         bytes
     };
     (
@@ -244,7 +252,12 @@ fn a_pool_gives_a_block_to_whom_the_streams_order_allows_it() {
     cuStreamWaitEvent(second, event, 0).unwrap();
     assert_eq!(alloc(5000, second), Ok(block), "an event behind the free");
     let handle = (&raw mut pool).cast();
-    cuPointerGetAttribute(handle, CUpointer_attribute::MEMPOOL_HANDLE, block + 9).unwrap();
+    cuPointerGetAttribute(
+        untyped(handle),
+        CUpointer_attribute::MEMPOOL_HANDLE,
+        block + 9,
+    )
+    .unwrap();
     assert!(!pool.is_null());
     for address in [block, other] {
         cuMemFreeAsync(address, second).unwrap();
@@ -262,7 +275,8 @@ fn a_pool_gives_a_block_to_whom_the_streams_order_allows_it() {
     // A threshold keeps what there is.
     let keep = |mut bytes: u64| {
         let value = (&raw mut bytes).cast();
-        cuMemPoolSetAttribute(pool, CUmemPool_attribute::RELEASE_THRESHOLD, value).unwrap();
+        cuMemPoolSetAttribute(pool, CUmemPool_attribute::RELEASE_THRESHOLD, untyped(value))
+            .unwrap();
     };
     keep(6000);
     for address in [alloc(5000, first).unwrap(), alloc(5000, first).unwrap()] {
@@ -291,9 +305,9 @@ fn managed_memory_is_advised_prefetched_and_freed_as_device_memory_is() {
     cuMemAllocManaged(out(&mut address), 100_000, CU_MEM_ATTACH_GLOBAL).unwrap();
     let mut word = 9_u32;
     let data = (&raw mut word).cast();
-    cuPointerGetAttribute(data, CUpointer_attribute::IS_MANAGED, address + 5).unwrap();
+    cuPointerGetAttribute(untyped(data), CUpointer_attribute::IS_MANAGED, address + 5).unwrap();
     assert_eq!(word, 1);
-    cuPointerGetAttribute(data, CUpointer_attribute::MEMORY_TYPE, address).unwrap();
+    cuPointerGetAttribute(untyped(data), CUpointer_attribute::MEMORY_TYPE, address).unwrap();
     assert_eq!(word, CUmemorytype::DEVICE.0);
     let plain = allocate(1000);
     for wrong in [
@@ -313,7 +327,7 @@ fn managed_memory_is_advised_prefetched_and_freed_as_device_memory_is() {
     let mut where_to = -5_i32;
     let ask = |value: &mut i32, count| {
         // SAFETY: the room is as large as is said, and outlives the call.
-        let data = unsafe { crate::params::BytesOut::new((&raw mut *value).cast()) };
+        let data = unsafe { crate::pointers::BytesOut::new((&raw mut *value).cast()) };
         let last = CUmem_range_attribute::LAST_PREFETCH_LOCATION;
         cuMemRangeGetAttribute(data, 4, last, address, count)
     };

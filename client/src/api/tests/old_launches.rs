@@ -7,7 +7,7 @@ use std::time::Duration;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{List, Out};
+use crate::pointers::{List, Out};
 use crate::testing::*;
 
 const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
@@ -40,7 +40,7 @@ fn a_launch_is_prepared_call_by_call() {
         assert_eq!(cuParamSeti(kernel, offset, 1), WRONG);
     }
     // SAFETY: NULL is what the test is about.
-    let null = unsafe { crate::params::Bytes::new(std::ptr::null::<c_void>()) };
+    let null = unsafe { crate::pointers::Bytes::new(std::ptr::null::<c_void>()) };
     assert_eq!(cuParamSetv(kernel, 0, null, 8), WRONG);
     cuLaunch(kernel).unwrap();
     cuLaunchGrid(kernel, 2, 3).unwrap();
@@ -224,12 +224,16 @@ fn small_functions_answer_as_nvidias_do() {
     let mut mask = 7;
     let mut luid = [0; 8];
     let none = Err(CUresult::ERROR_NOT_SUPPORTED);
-    assert_eq!(cuDeviceGetLuid(luid.as_mut_ptr(), out(&mut mask), 0), none);
     assert_eq!(
-        cuDeviceGetLuid(luid.as_mut_ptr(), Out::null(), 99),
+        cuDeviceGetLuid(address_of(luid.as_mut_ptr().cast()), out(&mut mask), 0),
+        none
+    );
+    assert_eq!(
+        cuDeviceGetLuid(address_of(luid.as_mut_ptr().cast()), Out::null(), 99),
         Err(CUresult::ERROR_INVALID_DEVICE)
     );
-    let mut null = |device| cuDeviceGetLuid(std::ptr::null_mut(), out(&mut mask), device);
+    let mut null =
+        |device| cuDeviceGetLuid(address_of(std::ptr::null_mut()), out(&mut mask), device);
     assert_eq!(
         (null(0), null(99)),
         (WRONG, Err(CUresult::ERROR_INVALID_DEVICE))
@@ -264,7 +268,7 @@ fn pointers_have_attributes_without_a_context() {
     assert_eq!(all(address), (mine.bits(), CUmemorytype::DEVICE.0, 0));
     assert_eq!(all(0), (0, 0, 0), "an address of nobody's");
     let set = |value: *const u32, attribute, address| {
-        cuPointerSetAttribute(value.cast(), attribute, address)
+        cuPointerSetAttribute(untyped(value.cast_mut().cast()), attribute, address)
     };
     let attribute = CUpointer_attribute::SYNC_MEMOPS;
     set(&1, attribute, address + 63).unwrap();
@@ -288,7 +292,7 @@ fn synchronous_operations_wait_where_they_were_told_to() {
     let (address, plain) = (allocate(64), allocate(64));
     let on = 1_u32;
     cuPointerSetAttribute(
-        (&raw const on).cast(),
+        untyped((&raw const on).cast_mut().cast()),
         CUpointer_attribute::SYNC_MEMOPS,
         address,
     )

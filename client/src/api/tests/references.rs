@@ -4,7 +4,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{In, Out};
+use crate::pointers::{In, Out};
 use crate::testing::*;
 
 const IMAGE: &str = "kernel k 8\nvariable picture$texture 8\nvariable target$surface 8\n\

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use cuda_abi::types::*;
 
 use crate::api::*;
-use crate::params::{List, Out};
+use crate::pointers::{List, Out};
 use crate::testing::*;
 
 const FLOAT: CUtensorMapDataType = CUtensorMapDataType::FLOAT32;
@@ -32,7 +32,7 @@ fn tiled(map: Out<CUtensorMap>, call: Call) -> Outcome {
         map,
         FLOAT,
         call.rank,
-        std::ptr::without_provenance_mut(call.address as usize),
+        address_of(std::ptr::without_provenance_mut(call.address as usize)),
         if call.has_dims {
             list(&dims)
         } else {
@@ -75,10 +75,10 @@ fn a_tensor_map_is_made_once_and_moves() {
     tiled(out(&mut again), other).unwrap();
     assert_eq!(again.opaque[0], address + 16);
     let to = |address: u64| std::ptr::without_provenance_mut::<c_void>(address as usize);
-    cuTensorMapReplaceAddress(out(&mut map), to(address + 32)).unwrap();
+    cuTensorMapReplaceAddress(out(&mut map), address_of(to(address + 32))).unwrap();
     assert_eq!(map.opaque[..2], [address + 32, 1]);
     for wrong in [address + 8, 0x1000, 0] {
-        let refused = cuTensorMapReplaceAddress(out(&mut map), to(wrong));
+        let refused = cuTensorMapReplaceAddress(out(&mut map), address_of(to(wrong)));
         assert_eq!(refused, Err(CUresult::ERROR_INVALID_VALUE));
     }
     assert_eq!(
@@ -150,7 +150,7 @@ fn tensor_maps_that_make_no_sense_are_refused() {
             out(&mut map),
             FLOAT,
             rank,
-            std::ptr::without_provenance_mut(good.address as usize),
+            address_of(std::ptr::without_provenance_mut(good.address as usize)),
             list(&dims),
             list(&strides),
             list(&corners),
@@ -168,7 +168,7 @@ fn tensor_maps_that_make_no_sense_are_refused() {
             out(&mut map),
             FLOAT,
             rank,
-            std::ptr::without_provenance_mut(good.address as usize),
+            address_of(std::ptr::without_provenance_mut(good.address as usize)),
             list(&dims),
             list(&strides),
             -1,

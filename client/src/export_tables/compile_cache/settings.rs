@@ -34,7 +34,7 @@ impl Settings {
     /// Those of this process. One with more privileges than whoever started it (AT_SECURE) does not
     /// take its environment's word for where to write.
     pub(super) fn of_process() -> Self {
-        if transport::program::is_privileged() {
+        if daemon_interface::environment::is_privileged() {
             return Self::memory_only();
         }
         let home_is_own = |home: &Path| {

@@ -1,25 +1,30 @@
 //! Events that were recorded in captures.
+//!
+//! A mark is a copy of the frontier that the event's stream had; a stream that waits for the event joins the
+//! capture with it. `stream::event` keeps it and knows nothing of what is in it.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use cuda_abi::CUresult;
+use protocol::operations::CONTEXT_SLOTS;
 
-use super::{CAPTURED, Capture};
+use super::Capture;
 use crate::graph::From;
-use crate::stream::Target;
+use crate::stream::capture::{self, CAPTURED};
 
 /// What an event that was recorded in a capture stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct Mark {
     capture: Arc<Capture>,
-    front: Vec<From>,
+    frontier: Vec<From>,
 }
 
 impl Mark {
-    pub(super) fn new(capture: &Arc<Capture>, front: Vec<From>) -> Self {
+    pub(super) fn new(capture: &Arc<Capture>, frontier: Vec<From>) -> Self {
         Self {
             capture: Arc::clone(capture),
-            front,
+            frontier,
         }
     }
 
@@ -29,8 +34,8 @@ impl Mark {
     }
 
     /// The nodes that it stands behind.
-    pub(super) fn into_front(self) -> Vec<From> {
-        self.front
+    pub(super) fn frontier(&self) -> &[From] {
+        &self.frontier
     }
 
     /// Refuses a mark of a capture that is over.
@@ -45,9 +50,10 @@ impl Mark {
     pub(super) fn break_it(&self) {
         self.capture.state().broken = true;
     }
+}
 
-    /// The error for asking or waiting for the event as if it were recorded.
-    pub(crate) fn asked(&self, breaks: bool) -> CUresult {
+impl capture::Mark for Mark {
+    fn asked(&self, breaks: bool) -> CUresult {
         let mut state = self.capture.state();
         if state.over {
             return CUresult::ERROR_INVALID_VALUE;
@@ -56,19 +62,17 @@ impl Mark {
         CUresult::ERROR_CAPTURED_EVENT
     }
 
-    /// Has a stream that is not captured wait for the event: it joins the capture.
-    ///
-    /// # Errors
-    /// CUDA_ERROR_INVALID_VALUE if the capture is over, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for a
-    /// legacy stream, CUDA_ERROR_STREAM_CAPTURE_ISOLATION for a stream of another context.
-    pub(crate) fn take_in(self, target: &Target) -> Result<(), CUresult> {
+    fn take_in(&self, slot: u32) -> Result<(), CUresult> {
         let capture = &self.capture;
-        let mut own = target.stream.capture();
+        let stream = capture.captures.graphs.streams.at(slot);
+        let stream = stream.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let mut own = stream.capture();
         let mut state = capture.state();
         if state.over {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if target.slot == target.current.slot() {
+        // The first streams are the contexts' legacy ones.
+        if slot < CONTEXT_SLOTS {
             state.broken = true;
             return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
         }
@@ -76,13 +80,17 @@ impl Mark {
         if own.is_some() {
             return Err(CUresult::ERROR_ILLEGAL_STATE);
         }
-        if target.stream.context() != capture.context {
+        if stream.context() != capture.context {
             state.broken = true;
             return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
         }
-        capture.join(target, &mut state, self.front);
-        *own = Some(Arc::clone(capture));
-        target.stream.set_special(CAPTURED, true);
+        capture.join(slot, stream, &mut state, self.frontier.clone());
+        *own = Some(Arc::<Capture>::clone(capture));
+        stream.set_mode_bit(CAPTURED, true);
         Ok(())
+    }
+
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
     }
 }

@@ -1,8 +1,8 @@
 //! Arrays, as vectors of bytes.
 
 use cuda_abi::CUresult;
-use cuda_abi::arrays::Shape;
-use cuda_abi::operations::{ArrayCopy, ArrayCreate, ArrayCreateReply, Space};
+use protocol::arrays::Shape;
+use protocol::operations::{ArrayCopy, ArrayCreate, ArrayCreateReply, Space};
 
 use super::Server;
 

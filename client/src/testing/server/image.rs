@@ -1,15 +1,15 @@
 //! Images, as lists of lines.
 
-use cuda_abi::descriptor::{Descriptor, Kernel, Variable};
-use cuda_abi::linked;
+use protocol::image_descriptor::{Descriptor, Kernel, Variable};
+use protocol::linked_image;
 
 /// Reads an image: lines `kernel NAME size size …`, `variable NAME bytes`, `fail LOG` and `pad`.
 ///
 /// Parameters are aligned to their sizes. `pad` makes the descriptor too long for a reply.
 pub(super) fn describe(image: &[u8]) -> Result<Descriptor, String> {
     let mut descriptor = Descriptor::default();
-    if linked::is_linked(image) {
-        for part in linked::decode(image).map_err(|error| error.to_string())? {
+    if linked_image::is_linked(image) {
+        for part in linked_image::decode(image).map_err(|error| error.to_string())? {
             let mut part = describe(part.bytes)?;
             descriptor.kernels.append(&mut part.kernels);
             descriptor.variables.append(&mut part.variables);

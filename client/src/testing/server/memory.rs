@@ -1,7 +1,7 @@
 //! Memory of all kinds: devices' as vectors by address, the host window as it is.
 
 use cuda_abi::CUresult;
-use cuda_abi::operations::Space;
+use protocol::operations::Space;
 
 use super::Server;
 use crate::testing::{MEMORY, WINDOW};
@@ -50,7 +50,7 @@ impl Server<'_> {
         if space == Space::Staging as u32 {
             self.staging.copy_in(address as usize, row);
         } else if self.is_host(address) {
-            // SAFETY: as above.
+            // SAFETY: the client mapped its host window, in this very process.
             unsafe { std::ptr::copy(row.as_ptr(), address as *mut u8, row.len()) };
         } else {
             self.bytes(address, row.len() as u64).copy_from_slice(row);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use cuda_abi::operations::At;
+use protocol::operations::At;
 
 use super::{PATIENCE, lock};
 use crate::{CUresult, Observer, Window};
@@ -28,7 +28,7 @@ struct ToldState {
     /// How often it was told that there is text.
     wrote: u64,
     /// How often it was told that a stream's work is about to be over.
-    near: HashMap<u32, u64>,
+    pre_wakes: HashMap<u32, u64>,
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
@@ -79,8 +79,12 @@ impl Told {
     }
 
     /// How often it was told that a stream's work is about to be over.
-    pub fn near(&self, stream: u32) -> u64 {
-        lock(&self.state).near.get(&stream).copied().unwrap_or(0)
+    pub fn pre_wakes(&self, stream: u32) -> u64 {
+        lock(&self.state)
+            .pre_wakes
+            .get(&stream)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The faults, in order.
@@ -115,8 +119,8 @@ impl Observer for Told {
         self.changed.notify_all();
     }
 
-    fn near(&self, stream: u32) {
-        *lock(&self.state).near.entry(stream).or_default() += 1;
+    fn pre_wake(&self, stream: u32) {
+        *lock(&self.state).pre_wakes.entry(stream).or_default() += 1;
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
@@ -204,7 +204,6 @@ impl<N: Node> Service<N> {
 
     fn find(&self, waiting: &[Assumed], units: usize) -> Option<(Assumed, Share)> {
         let given = self.shared.given.lock();
-        let given = given.unwrap_or_else(PoisonError::into_inner);
         let (pod, share) = given.find(waiting, u64::try_from(units).ok()?)?;
         Some((pod.clone(), share))
     }
@@ -256,8 +255,7 @@ impl<N: Node> Service<N> {
     /// Says that a container has what was chosen; its pod is told when all of them have.
     async fn follow(&self, waiting: &[Assumed], pod: Assumed, share: Share) -> Result<(), String> {
         let is_last = {
-            let given = self.shared.given.lock();
-            let mut given = given.unwrap_or_else(PoisonError::into_inner);
+            let mut given = self.shared.given.lock();
             given.give(waiting, &pod, share)
         };
         match is_last {

@@ -1,0 +1,294 @@
+//! Memory that goes over in pieces: each is copied to where it is to be, and that is then put in its place in
+//! one system call. Several threads share what is large, since most of the time goes to the kernel, which
+//! makes pages.
+//!
+//! Knows nothing of registrations.
+
+use std::ffi::c_void;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+
+use super::guard::Guard;
+use crate::os::prefault::make_present;
+use crate::os::signal_mask;
+
+/// Bytes that go over at once: a huge page.
+const PIECE: u64 = 2 << 20;
+
+/// Bytes for which one thread more is worth being made, and the most threads.
+const SHARE: u64 = 8 << 20;
+const THREADS: usize = 8;
+
+/// Bytes of a page.
+pub(super) fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// An address as the kernel takes it.
+pub(super) fn pointer(address: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(address as usize)
+}
+
+/// Cuts pages into pieces, which end where huge pages do. The first and the last page are pieces of their
+/// own.
+pub(super) fn pieces(pages: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut at = pages.start;
+    let inner_end = pages.end - page();
+    std::iter::from_fn(move || {
+        if at >= pages.end {
+            return None;
+        }
+        let end = if at == pages.start || at >= inner_end {
+            at + page()
+        } else {
+            (at / PIECE * PIECE + PIECE).min(inner_end)
+        };
+        let piece = at..end;
+        at = end;
+        Some(piece)
+    })
+}
+
+/// Does something with each piece of some pages, on several threads if they are many. Whoever writes to the
+/// first or last page meanwhile, where the program may have other things too, is held up.
+///
+/// # Errors
+/// What one of the pieces gave; others may be done by then.
+pub(super) fn each(
+    pages: &Range<u64>,
+    work: impl Fn(&Range<u64>) -> rustix::io::Result<()> + Sync,
+) -> rustix::io::Result<()> {
+    let is_end = |piece: &Range<u64>| {
+        let alone = piece.end - piece.start == page();
+        alone && (piece.start == pages.start || piece.end == pages.end)
+    };
+    let (ends, inner): (Vec<_>, Vec<_>) = pieces(pages.clone()).partition(is_end);
+    for end in &ends {
+        let guard = Guard::over(end);
+        let done = work(end);
+        drop(guard);
+        done?;
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let worth = 1 + (pages.end - pages.start) / SHARE;
+    let threads = processors.min(THREADS).min(worth as usize);
+    let left = Mutex::new(inner.iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let part = || {
+        while let Some(piece) = next() {
+            work(piece).inspect_err(|_| {
+                // Nobody begins another one.
+                *left.lock().unwrap_or_else(PoisonError::into_inner) = [].iter();
+            })?;
+        }
+        Ok(())
+    };
+    if threads <= 1 {
+        return part();
+    }
+    std::thread::scope(|scope| {
+        let signals = signal_mask::Blocked::now();
+        let helpers: Vec<_> = (1..threads)
+            .map_while(|_| {
+                let builder = std::thread::Builder::new().name("cuda register".into());
+                // Without another thread this one does more.
+                builder.spawn_scoped(scope, part).ok()
+            })
+            .collect();
+        drop(signals);
+        let mine = part();
+        helpers.into_iter().fold(mine, |result, helper| {
+            let theirs = helper.join().unwrap_or(Err(rustix::io::Errno::FAULT));
+            result.and(theirs)
+        })
+    })
+}
+
+/// Copies what differs, page by page: memory that was never touched is as empty as the window's, and need
+/// not be written.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`]; nobody else touches `to`.
+unsafe fn copy_differences(from: *const u8, to: *mut u8, bytes: usize) {
+    let step = page() as usize;
+    for at in (0..bytes).step_by(step) {
+        // SAFETY: the caller's promise; all of it is whole pages.
+        unsafe {
+            let (from, to) = (from.add(at), to.add(at));
+            if !same(from, to, step) {
+                std::ptr::copy_nonoverlapping(from, to, step);
+            }
+        }
+    }
+}
+
+unsafe extern "C" {
+    /// C.
+    fn memcmp(one: *const c_void, other: *const c_void, bytes: usize) -> std::ffi::c_int;
+}
+
+/// Whether two runs of bytes are the same, of which others may write one meanwhile.
+///
+/// # Safety
+/// Both are readable.
+unsafe fn same(one: *const u8, other: *const u8, bytes: usize) -> bool {
+    // SAFETY: the caller's promise. By the C library, since no Rust reference may lead to what others write.
+    unsafe { memcmp(one.cast(), other.cast(), bytes) == 0 }
+}
+
+/// Copies a piece to the window, and puts the window's pages in its place.
+///
+/// # Safety
+/// The piece is readable memory of the program and `there` the window's for as many bytes, which
+/// nobody uses yet.
+pub(super) unsafe fn replace(
+    piece: &Range<u64>,
+    there: u64,
+    read_only: bool,
+) -> rustix::io::Result<()> {
+    let bytes = (piece.end - piece.start) as usize;
+    make_present(&(there..there + bytes as u64));
+    // SAFETY: the caller's promise; the two do not overlap, as one is in the window and one is not.
+    // A mapping of old size 0 is made a second time, at the piece's address, which it replaces.
+    unsafe {
+        copy_differences(
+            pointer(piece.start).cast::<u8>().cast_const(),
+            pointer(there).cast::<u8>(),
+            bytes,
+        );
+        rustix::mm::mremap_fixed(
+            pointer(there),
+            0,
+            bytes,
+            MremapFlags::MAYMOVE,
+            pointer(piece.start),
+        )?;
+        if read_only {
+            rustix::mm::mprotect(pointer(piece.start), bytes, MprotectFlags::READ)?;
+        }
+    }
+    make_present(piece);
+    Ok(())
+}
+
+/// New private memory for a piece: where it is as far from a huge page's beginning as the piece is.
+fn fresh(piece: &Range<u64>) -> rustix::io::Result<*mut c_void> {
+    let bytes = piece.end - piece.start;
+    let is_huge = bytes == PIECE;
+    let room = if is_huge { bytes + PIECE } else { bytes };
+    // SAFETY: the mapping is new, and what is unmapped of it is nobody's.
+    unsafe {
+        let nowhere = std::ptr::null_mut();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let made = rustix::mm::mmap_anonymous(nowhere, room as usize, access, MapFlags::PRIVATE)?;
+        if !is_huge {
+            return Ok(made);
+        }
+        let first = made.addr() as u64;
+        let at = first.next_multiple_of(PIECE);
+        for (from, to) in [(first, at), (at + bytes, first + room)] {
+            if from < to {
+                let _ = rustix::mm::munmap(pointer(from), (to - from) as usize);
+            }
+        }
+        // One page fault in the place of 512, where the system has huge pages.
+        let _ = rustix::mm::madvise(pointer(at), bytes as usize, Advice::LinuxHugepage);
+        Ok(pointer(at))
+    }
+}
+
+/// Copies a piece into private pages and puts them in its place. Makes system calls only, since a
+/// fork's child calls it.
+///
+/// # Safety
+/// The piece is mapped and readable, and the program knows of nothing else that is there.
+pub(super) unsafe fn make_private(piece: &Range<u64>, read_only: bool) -> rustix::io::Result<()> {
+    let bytes = (piece.end - piece.start) as usize;
+    let fresh = fresh(piece)?;
+    // SAFETY: the first mapping is new and ours alone until it is moved, whole, to where the piece
+    // was; the piece is the caller's to give.
+    unsafe {
+        // All pages at once. Where the kernel does not know that, the copy makes them.
+        let _ = rustix::mm::madvise(fresh, bytes, Advice::LinuxPopulateWrite);
+        std::ptr::copy_nonoverlapping(
+            pointer(piece.start).cast::<u8>().cast_const(),
+            fresh.cast::<u8>(),
+            bytes,
+        );
+        let protected = match read_only {
+            true => rustix::mm::mprotect(fresh, bytes, MprotectFlags::READ),
+            false => Ok(()),
+        };
+        protected
+            .and_then(|()| {
+                rustix::mm::mremap_fixed(
+                    fresh,
+                    bytes,
+                    bytes,
+                    MremapFlags::MAYMOVE,
+                    pointer(piece.start),
+                )
+            })
+            .map(drop)
+            .inspect_err(|_| {
+                let _ = rustix::mm::munmap(fresh, bytes);
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_all_pages_and_the_ends_are_alone() {
+        let page = page();
+        for first in [0, 16, 511, 512] {
+            for count in [1, 2, 3, 512, 513, 514, 2000] {
+                let pages = first * page..(first + count) * page;
+                let cut: Vec<_> = pieces(pages.clone()).collect();
+                assert_eq!(cut[0].end - cut[0].start, page);
+                let last = &cut[cut.len() - 1];
+                assert_eq!((last.end - last.start, last.end), (page, pages.end));
+                let mut at = pages.start;
+                for piece in cut {
+                    assert_eq!(piece.start, at);
+                    assert!(piece.end > at && piece.end - at <= PIECE);
+                    assert_eq!(piece.start / PIECE, (piece.end - 1) / PIECE);
+                    at = piece.end;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_pieces_are_worked_on_once_and_an_error_is_told() {
+        let bytes = 4 * SHARE as usize;
+        // SAFETY: a new mapping.
+        let memory = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE)
+        }
+        .unwrap();
+        let pages = memory.addr() as u64..memory.addr() as u64 + bytes as u64;
+        let done = Mutex::new(Vec::new());
+        each(&pages, |piece| {
+            done.lock().unwrap().push(piece.clone());
+            Ok(())
+        })
+        .unwrap();
+        let mut done = done.into_inner().unwrap();
+        done.sort_by_key(|piece| piece.start);
+        assert_eq!(done, pieces(pages.clone()).collect::<Vec<_>>());
+        let middle = pages.start + bytes as u64 / 2;
+        let refused = each(&pages, |piece| match piece.contains(&middle) {
+            true => Err(rustix::io::Errno::NOMEM),
+            false => Ok(()),
+        });
+        assert_eq!(refused, Err(rustix::io::Errno::NOMEM));
+        // SAFETY: `memory` is a mapping of this test alone, of so many bytes.
+        unsafe { rustix::mm::munmap(memory, bytes) }.unwrap();
+    }
+}

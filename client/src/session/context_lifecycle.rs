@@ -1,0 +1,44 @@
+//! What a context's beginning and end mean to all tables of the session.
+//!
+//! Owns the order in which what was made in a context goes. `context` calls it, which knows no table but its
+//! own.
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUcontext, CUdevice};
+
+use super::Session;
+use crate::context::{Current, Lifecycle};
+
+impl Lifecycle for Session {
+    fn begins(&self, current: &Current) {
+        self.streams.make_legacy(current.slot(), current.handle());
+    }
+
+    fn reached_by_pools(&self, current: &Current) -> Vec<CUdevice> {
+        self.pools.reached_from(current.context.device())
+    }
+
+    fn drain(&self, current: &Current) -> Result<(), CUresult> {
+        self.captures.forbid_in(current.handle())?;
+        self.streams.drain(current.handle())?;
+        self.pools.synchronized(self);
+        self.contexts.outcome(current.slot())
+    }
+
+    fn ends(&self, current: &Current) {
+        let handle = current.handle();
+        self.captures.forget(handle);
+        self.graphs.memories.forget(handle);
+        self.registered.forget(handle);
+        self.pools.forget_context(handle);
+        self.code.modules.forget(&self.code.functions, handle);
+        self.arrays.forget(handle);
+        self.events.forget(handle);
+        self.streams.end_of(handle);
+        self.ranges.remove_all(|range| range.context == handle);
+    }
+
+    fn ended(&self, current: &Current) {
+        crate::export_tables::context_destroyed(CUcontext::from_bits(current.handle()));
+    }
+}

@@ -1,0 +1,225 @@
+//! The command line, with the spellings that NVIDIA's program takes.
+
+use crate::compute_mode;
+use crate::servers::placement::Isolation;
+use crate::underlay::Mode;
+
+/// What the program is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Print the usage text.
+    Help,
+    /// Print the version.
+    Version,
+    /// Be the daemon.
+    Daemon(Options),
+    /// Send one command to the daemon.
+    Command(String),
+    /// Send the lines of standard input to the daemon.
+    Lines,
+    /// An option that does not exist, or is not built.
+    Refused(String),
+}
+
+/// How to be the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Stay in the foreground, with log lines on standard output too.
+    pub foreground: bool,
+    /// `-M`: several users' clients are served at once.
+    pub multiuser: bool,
+    /// `-q`: a server is started at once, so that the devices are known.
+    pub ready_devices: bool,
+    /// `--isolation`: how far apart clients are kept.
+    pub isolation: Option<Isolation>,
+    /// `--compute-mode`: what devices are set to while the daemon runs.
+    pub compute_mode: Option<u32>,
+    /// `--underlay`: what runs beneath servers.
+    pub underlay: Option<Mode>,
+    /// `-S`: clients have contexts in static partitions only.
+    pub static_partitions: bool,
+}
+
+/// The long options, to find the one that was meant.
+const OPTIONS: &[&str] = &[
+    "--help",
+    "--version",
+    "--daemon",
+    "--foreground",
+    "--multiuser-server",
+    "--ready-devices",
+    "--isolation",
+    "--static-partitioning",
+    "--compute-mode",
+    "--underlay",
+];
+
+/// How many letters have to be changed, put in or left out to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().enumerate() {
+        let mut above_left = std::mem::replace(&mut row[0], index + 1);
+        for (column, theirs) in other.iter().enumerate() {
+            let above = row[column + 1];
+            row[column + 1] = (above_left + usize::from(letter != *theirs))
+                .min(above + 1)
+                .min(row[column] + 1);
+            above_left = above;
+        }
+    }
+    row[other.len()]
+}
+
+/// What an option of the form `--option=NAME` names, which is one of a few.
+///
+/// # Errors
+/// Which there are.
+fn one_of<T>(argument: &str, named: fn(&str) -> Option<T>, names: &str) -> Result<T, String> {
+    let (_, name) = argument.split_once('=').unwrap_or_default();
+    named(name).ok_or_else(|| format!("{argument}: it is one of {names}"))
+}
+
+/// Reads the arguments that follow the program's name.
+#[must_use]
+pub fn parse(arguments: &[String]) -> Action {
+    let mut options = Options::default();
+    let mut daemon = false;
+    for (index, argument) in arguments.iter().enumerate() {
+        match argument.as_str() {
+            "-h" | "--help" => return Action::Help,
+            "-v" | "--version" => return Action::Version,
+            "-d" | "--daemon" => daemon = true,
+            "-f" | "--forground" | "--foreground" => {
+                daemon = true;
+                options.foreground = true;
+            }
+            "-M" | "--multiuser-server" | "-multiuser-server" => options.multiuser = true,
+            "-q" | "--ready-devices" => options.ready_devices = true,
+            _ if argument.starts_with("--isolation=") => {
+                match one_of(argument, Isolation::named, Isolation::NAMES) {
+                    Ok(it) => options.isolation = Some(it),
+                    Err(why) => return Action::Refused(why),
+                }
+            }
+            _ if argument.starts_with("--underlay=") => {
+                match one_of(argument, Mode::named, Mode::NAMES) {
+                    Ok(it) => options.underlay = Some(it),
+                    Err(why) => return Action::Refused(why),
+                }
+            }
+            _ if argument.starts_with("--compute-mode=") => {
+                let name = argument.trim_start_matches("--compute-mode=");
+                match compute_mode::named(name) {
+                    Ok(mode) => options.compute_mode = Some(mode),
+                    Err(why) => return Action::Refused(why),
+                }
+            }
+            "-S" | "--static-partitioning" => {
+                options.static_partitions = true;
+            }
+            _ if argument.starts_with('-') => {
+                let nearest = OPTIONS
+                    .iter()
+                    .map(|option| (distance(argument, option), option))
+                    .min()
+                    .filter(|(distance, _)| *distance <= 3);
+                let hint = nearest.map_or_else(String::new, |(_, option)| {
+                    format!("; did you mean {option}?")
+                });
+                return Action::Refused(format!("Unrecognized option {argument}{hint}"));
+            }
+            _ => return Action::Command(arguments[index..].join(" ")),
+        }
+    }
+    if daemon {
+        Action::Daemon(options)
+    } else {
+        Action::Lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(line: &str) -> Action {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&words)
+    }
+
+    #[test]
+    fn every_known_spelling_is_taken() {
+        let daemon = |foreground, multiuser| {
+            Action::Daemon(Options {
+                foreground,
+                multiuser,
+                ..Options::default()
+            })
+        };
+        assert_eq!(parse_words("-d"), daemon(false, false));
+        assert_eq!(
+            parse_words("--daemon -q --isolation=none"),
+            Action::Daemon(Options {
+                ready_devices: true,
+                isolation: Some(Isolation::None),
+                ..Options::default()
+            })
+        );
+        for foreground in ["-f", "--forground", "--foreground"] {
+            assert_eq!(parse_words(foreground), daemon(true, false));
+        }
+        for multiuser in ["-M", "--multiuser-server", "-multiuser-server"] {
+            assert_eq!(parse_words(&format!("-f {multiuser}")), daemon(true, true));
+            assert_eq!(parse_words(&format!("{multiuser} -d")), daemon(false, true));
+        }
+        assert_eq!(
+            parse_words("-d --underlay=nvidia-mps"),
+            Action::Daemon(Options {
+                underlay: Some(Mode::NvidiaMps),
+                ..Options::default()
+            })
+        );
+        for partitioning in ["-S", "--static-partitioning"] {
+            assert_eq!(
+                parse_words(&format!("-d {partitioning}")),
+                Action::Daemon(Options {
+                    static_partitions: true,
+                    ..Options::default()
+                })
+            );
+        }
+        assert_eq!(parse_words("-h"), Action::Help);
+        assert_eq!(parse_words("-v"), Action::Version);
+        assert_eq!(parse_words(""), Action::Lines);
+    }
+
+    #[test]
+    fn what_follows_the_options_is_one_command() {
+        assert_eq!(
+            parse_words("start_server -uid 1000"),
+            Action::Command("start_server -uid 1000".into())
+        );
+        assert_eq!(
+            parse_words("quit -t 5"),
+            Action::Command("quit -t 5".into())
+        );
+    }
+
+    #[test]
+    fn unknown_options_are_named() {
+        assert_eq!(
+            parse_words("--bogus"),
+            Action::Refused("Unrecognized option --bogus".into())
+        );
+        assert_eq!(
+            parse_words("-d --multi-user-server"),
+            Action::Refused(
+                "Unrecognized option --multi-user-server; did you mean --multiuser-server?".into()
+            )
+        );
+        for wrong in ["-d --isolation=x", "-d --underlay=mps", "-d --underlay"] {
+            assert!(matches!(parse_words(wrong), Action::Refused(_)), "{wrong}");
+        }
+    }
+}

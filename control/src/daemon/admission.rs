@@ -1,0 +1,330 @@
+//! Clients: who they are, what they get, and how they come to their server.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use cuda_abi::CUresult;
+use engine::arena::HOST_BYTES;
+use protocol::control_messages::{
+    Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate,
+};
+use serde_json::json;
+use transport::session::SessionMemory;
+use transport::socket::{Connection, SocketError};
+
+use super::Daemon;
+use crate::groups::NotTold;
+use crate::log::events::of_client;
+use crate::servers::limits::limits_of;
+use crate::servers::placement::{Requester, server_for};
+use crate::servers::registry::QueuedClient;
+use crate::servers::registry::{Client, ServerId, State, WaitingClient};
+
+/// Clients that may wait for one server.
+const MAX_WAITING: usize = 4096;
+
+/// Longest name of a program that is kept.
+const MAX_PROGRAM: usize = 256;
+
+impl Daemon {
+    /// Tells somebody that there is no session, and why.
+    pub(crate) fn refuse(
+        &self,
+        connection: &Connection,
+        pid: Option<i32>,
+        group: Option<u32>,
+        text: &str,
+    ) {
+        let code = CUresult::ERROR_MPS_CONNECTION_FAILED;
+        self.refuse_with(connection, pid, group, code, text);
+    }
+
+    pub(crate) fn refuse_with(
+        &self,
+        connection: &Connection,
+        pid: Option<i32>,
+        group: Option<u32>,
+        code: CUresult,
+        text: &str,
+    ) {
+        let who = pid.map_or_else(|| "a connection".to_owned(), |pid| format!("client {pid}"));
+        let about = self.about_peer(connection, group);
+        let line = format!("Refused {who} with error {}: {text}", code.0);
+        self.log_about(&about, &line);
+        self.event_about(
+            &about,
+            "client.refused",
+            json!({ "client": pid }),
+            json!({ "code": code.0, "why": text }),
+        );
+        let packet = Packet::Refused {
+            code: code.0,
+            text: text.to_owned(),
+        };
+        let _ = connection.try_send(&packet.encode(), &[]);
+    }
+
+    /// A client has come.
+    pub(crate) fn client(&mut self, connection: Connection, hello: Hello, via: Option<u32>) {
+        let peer = match connection.peer() {
+            Ok(peer) => peer,
+            Err(error) => {
+                let text = format!("cannot tell who the client is: {error}");
+                return self.refuse(&connection, None, via, &text);
+            }
+        };
+        if self.is_quitting() {
+            let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
+            let pid = Some(peer.pid);
+            return self.refuse_with(&connection, pid, via, code, "the daemon is quitting");
+        }
+        let group = self.group_of(&peer, via);
+        let uid = peer.uid;
+        let client = QueuedClient {
+            connection,
+            peer,
+            hello,
+            group,
+        };
+        if self.in_the_way_of(uid).is_some() {
+            return self.queue(client);
+        }
+        self.admit_client(client);
+    }
+
+    /// A client's turn has come.
+    pub(crate) fn admit_client(&mut self, client: QueuedClient) {
+        let QueuedClient {
+            connection,
+            peer,
+            hello,
+            group,
+        } = client;
+        let (pid, uid) = (peer.pid, peer.uid);
+        let Purpose::Client(wishes) = &hello.purpose else {
+            return;
+        };
+        let session = self.number();
+        let named = group.and_then(|number| self.groups.by_number.get(&number));
+        let key = server_for(
+            Requester {
+                uid,
+                group: named.map(|group| &*group.name),
+                session,
+            },
+            self.isolation,
+        );
+        let settings = self
+            .registry
+            .for_key(&key)
+            .and_then(|id| self.registry.servers.get(&id))
+            .map_or(&self.defaults, |server| &server.settings);
+        let mut fields = match settings.narrow(wishes, self.default_priority) {
+            Ok(fields) => fields,
+            Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
+        };
+        fields.program = clean(&fields.program);
+
+        let id = match self.registry.for_key(&key) {
+            Some(id) => Ok(id),
+            None => self.start_server_for(key, uid, Some(peer.gid)),
+        };
+
+        let id = match id {
+            Ok(id) => id,
+            Err(error) => {
+                return self.refuse(&connection, Some(pid), group, &error);
+            }
+        };
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        if server.waiting.len() >= MAX_WAITING {
+            let code = CUresult::ERROR_MPS_MAX_CLIENTS_REACHED;
+            let text = "too many clients are waiting";
+            return self.refuse_with(&connection, Some(pid), group, code, text);
+        }
+        let state = server.state;
+        server.waiting.push_back(WaitingClient {
+            session,
+            connection,
+            peer,
+            hello,
+            fields,
+            group,
+            partition: None,
+        });
+        let how = match state {
+            State::Active => "Server already exists",
+            _ => "Server is not ready, push client to pending list",
+        };
+        let about = self.about(uid, group);
+        self.log_about(&about, &format!("NEW CLIENT {pid} from user {uid}: {how}"));
+        self.hand_over(id);
+    }
+
+    /// Hands waiting clients to a server, as many as it takes now.
+    pub(crate) fn hand_over(&mut self, id: ServerId) {
+        loop {
+            let Some(server) = self.registry.servers.get_mut(&id) else {
+                return;
+            };
+            if !server.has_room() {
+                return;
+            }
+            let Some(waiting) = server.waiting.pop_front() else {
+                return;
+            };
+            if let Some(waiting) = self.admit(id, waiting)
+                && let Some(server) = self.registry.servers.get_mut(&id)
+            {
+                // The server's socket is full: it has much to read, and says something afterwards.
+                server.waiting.push_front(waiting);
+                return;
+            }
+        }
+    }
+
+    /// Hands a client to its server. Gives it back if that has to wait.
+    fn admit(&mut self, id: ServerId, mut waiting: WaitingClient) -> Option<WaitingClient> {
+        let (pid, group) = (waiting.peer.pid, waiting.group);
+        let memory = match SessionMemory::create(HOST_BYTES) {
+            Ok(memory) => memory,
+            Err(error) => {
+                self.refuse_with(
+                    &waiting.connection,
+                    Some(pid),
+                    group,
+                    CUresult::ERROR_MPS_MAX_CLIENTS_REACHED,
+                    &error.to_string(),
+                );
+                return None;
+            }
+        };
+        let version = match negotiate(waiting.hello.version) {
+            Ok(version) => version,
+            Err(versions) => {
+                self.refuse(&waiting.connection, Some(pid), group, &versions.to_string());
+                return None;
+            }
+        };
+        // Not before there are devices.
+        if let Purpose::Client(wishes) = &waiting.hello.purpose {
+            let about = self.about(waiting.peer.uid, group);
+            waiting.partition = self.partition_of(pid, &about, wishes);
+        }
+        let groups = [waiting.group, waiting.partition];
+        for number in groups
+            .into_iter()
+            .flatten()
+            .filter(|number| *number != NO_PARTITION)
+        {
+            match self.tell_group(id, number) {
+                Ok(()) => {}
+                Err(NotTold::Later) => return Some(waiting),
+                Err(NotTold::Never(code, why)) => {
+                    self.refuse_with(&waiting.connection, Some(pid), group, code, &why);
+                    return None;
+                }
+            }
+        }
+        let namespace = namespace_of(pid);
+        let admit = Packet::Admit(Admit {
+            session: waiting.session,
+            pid,
+            uid: waiting.peer.uid,
+            gid: waiting.peer.gid,
+            namespace,
+            version,
+            fingerprint: waiting.hello.fingerprint,
+            features: waiting.hello.features,
+            client: waiting.fields.clone(),
+            member: Membership {
+                group: waiting.group,
+                partition: waiting.partition,
+            },
+        });
+        let [ring, status, staging, host] = memory.fds();
+        let fds = [
+            waiting.connection.as_fd(),
+            waiting.peer.pidfd.as_fd(),
+            ring,
+            status,
+            staging,
+            host,
+        ];
+        let server = self.registry.servers.get_mut(&id)?;
+        match server.connection.try_send(&admit.encode(), &fds) {
+            Ok(()) => {
+                server.last_serial += 1;
+                let limits = limits_of(&waiting.fields, &server.devices);
+                let client = Client {
+                    pid,
+                    uid: waiting.peer.uid,
+                    serial: server.last_serial,
+                    program: waiting.fields.program,
+                    namespace,
+                    identity: waiting.peer.identity(),
+                    attached: false,
+                    group: waiting.group,
+                    partition: waiting.partition,
+                    limits,
+                };
+                let about = of_client(server, &client);
+                server.clients.insert(waiting.session, client);
+                let payer = self.about(waiting.peer.uid, group);
+                let group = group.and_then(|number| self.groups.by_number.get(&number));
+                let group = group.map(|group| &group.name);
+                let more = json!({ "group": group });
+                self.event_about(&payer, "client.connected", about, more);
+                waiting.connection.give_away();
+                None
+            }
+            Err(error) if error.would_wait() => Some(waiting),
+            Err(SocketError::Closed) => {
+                let text = "the server ended";
+                let code = CUresult::ERROR_MPS_SERVER_NOT_READY;
+                self.refuse_with(&waiting.connection, Some(pid), group, code, text);
+                None
+            }
+            Err(error) => {
+                self.refuse(&waiting.connection, Some(pid), group, &error.to_string());
+                None
+            }
+        }
+    }
+}
+
+/// What a client says of its name, fit for lists: no control characters, not too long.
+fn clean(program: &str) -> String {
+    program
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .take(MAX_PROGRAM)
+        .collect()
+}
+
+/// The inode of a process's pid namespace, or 0 where it cannot be seen.
+pub(crate) fn namespace_of(pid: i32) -> u64 {
+    if pid == 0 {
+        return 0;
+    }
+    std::fs::metadata(format!("/proc/{pid}/ns/pid")).map_or(0, |link| link.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_fit_for_lists() {
+        assert_eq!(clean("./app\n\x1b[2J"), "./app??[2J");
+        assert_eq!(clean(&"x".repeat(1000)).len(), MAX_PROGRAM);
+    }
+
+    #[test]
+    fn our_own_namespace_can_be_seen() {
+        assert_ne!(namespace_of(std::process::id().cast_signed()), 0);
+        assert_eq!(namespace_of(0), 0);
+    }
+}

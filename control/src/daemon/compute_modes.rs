@@ -1,0 +1,56 @@
+//! Compute modes as the daemon sets them when it starts, and gives them back when it ends.
+
+use super::Daemon;
+use crate::compute_mode::{Changed, named};
+use crate::files::directories::text_variable;
+
+impl Daemon {
+    /// Gives back what a daemon that was killed did not, and sets the devices' modes if that was asked
+    /// for. Who was not asked to set anything is not kept from starting by what cannot be given back:
+    /// the log says so, and the next one tries again.
+    ///
+    /// # Errors
+    /// In words; then nothing was set.
+    pub(crate) fn set_modes(&mut self, asked: Option<u32>) -> Result<(), String> {
+        let asked = match (asked, text_variable("OPENMPS_COMPUTE_MODE")?) {
+            (Some(mode), _) => Some(mode),
+            (None, Some(text)) => Some(named(&text)?),
+            (None, None) => None,
+        };
+        let mut changed = Changed::read(self.instance.directories().compute_modes())?;
+        if asked.is_none() && changed.is_empty() {
+            return Ok(());
+        }
+        let devices = match (self.host.open_modes)() {
+            Ok(Some(devices)) => devices,
+            Err(error) if asked.is_none() => {
+                self.log(&format!("Compute modes cannot be given back: {error}"));
+                return Ok(());
+            }
+            Ok(None) if asked.is_none() => {
+                self.log("Compute modes cannot be given back: no device has one that could be set");
+                return Ok(());
+            }
+            Ok(None) => return Err("no device has a compute mode that could be set".into()),
+            Err(error) => return Err(format!("cannot set compute modes: {error}")),
+        };
+        let mut lines = changed.give_back(&*devices);
+        if let Some(mode) = asked {
+            lines.extend(changed.set_all(&*devices, mode)?);
+        }
+        for line in lines {
+            self.log(&line);
+        }
+        self.modes = Some((changed, devices));
+        Ok(())
+    }
+
+    /// Gives the devices back the modes that they had.
+    pub(crate) fn give_modes_back(&mut self) {
+        if let Some((mut changed, devices)) = self.modes.take() {
+            for line in changed.give_back(&*devices) {
+                self.log(&line);
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A change of limits that servers have been told of and have not all answered.
+
+use std::collections::BTreeSet;
+
+use crate::groups::saved::GroupLimits;
+use crate::servers::limits::ClientLimits;
+use crate::servers::registry::ServerId;
+
+/// Whose limits change.
+#[derive(Clone, Debug)]
+pub(super) enum Subject {
+    /// A client's, to these; or it is only asked what it has taken.
+    Client {
+        /// Its server.
+        server: ServerId,
+        /// Its session.
+        session: u64,
+        /// What it then has.
+        limits: Option<ClientLimits>,
+    },
+    /// A group's, which had these before.
+    Group {
+        /// The group.
+        number: u32,
+        /// What it had.
+        former: GroupLimits,
+    },
+    /// A group's or a partition's that is new, and goes again if it is refused.
+    New {
+        /// Its number.
+        number: u32,
+    },
+}
+
+/// A change that servers have been told of.
+#[derive(Debug)]
+pub(super) struct Change {
+    pub(super) subject: Subject,
+    /// Servers that have not answered.
+    pub(super) awaited: BTreeSet<ServerId>,
+    /// Why it does not hold.
+    pub(super) refused: Option<String>,
+    /// Bytes of each device that the client has taken.
+    pub(super) used: Vec<u64>,
+}

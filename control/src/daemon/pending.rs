@@ -1,0 +1,18 @@
+//! An answer that waits.
+
+use std::time::Instant;
+
+use transport::socket::Connection;
+
+use crate::commands::{Answer, Awaited, Caller};
+
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) connection: Connection,
+    pub(super) answer: Answer,
+    pub(super) until: Awaited,
+    /// Who asked for what, if it is to be carried out again.
+    pub(super) again: Option<(Caller, String)>,
+    /// When the answer is given all the same.
+    pub(super) deadline: Option<Instant>,
+}

@@ -1,0 +1,508 @@
+//! Server processes: started when somebody needs one, heard, ended, and reaped.
+
+use std::collections::VecDeque;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use protocol::control_messages::{Ending, Packet};
+use protocol::limits;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::json;
+use transport::socket::SocketError;
+
+use super::Daemon;
+use super::epoll_token::EpollToken;
+use crate::commands::Awaited;
+use crate::log::Role;
+use crate::log::events::{of_client, of_server};
+use crate::servers::limits::{ServerLimits, as_given, device_named};
+use crate::servers::placement::{Requester, ServerKey, server_for};
+use crate::servers::process;
+use crate::servers::registry::{Server, ServerId, State, WaitingClient};
+use crate::underlay;
+
+/// Starts of a server in a row that may fail before its clients are refused.
+const MAX_ATTEMPTS: u32 = 6;
+
+/// How long a server may take until it is ready, before it is killed.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a server may take that has nothing more to say, before it is killed.
+const SILENT: Duration = Duration::from_secs(5);
+
+/// How long the kernel may take to end a server that was killed. It takes longer only if a thread waits in the
+/// kernel for what no signal ends.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// What the kernel ends a process with for a call that its filter does not let it survive.
+const SIGSYS: i32 = 31;
+
+/// What is said of a server that was killed and does not end.
+const STUCK: &str = "it was killed, and the kernel has not ended it: a thread of it waits for what no signal ends, a file \
+                     of a FUSE file system that a client has sent for example. The daemon goes on without it; \
+                     what it has is free when whoever serves that file answers or ends";
+
+/// Packets of one server that are read before everybody else has a turn.
+const PACKETS_A_TURN: usize = 64;
+
+impl Daemon {
+    /// The server for a user's clients; started if it does not run.
+    ///
+    /// # Errors
+    /// When it cannot be started, in words.
+    pub(crate) fn start_for_user(&mut self, uid: u32) -> Result<ServerId, String> {
+        let who = Requester {
+            uid,
+            group: None,
+            session: 0,
+        };
+        let key = server_for(who, self.isolation);
+        match self.registry.for_key(&key) {
+            Some(id) => Ok(id),
+            None => self.start_server_for(key, uid, None),
+        }
+    }
+
+    /// Starts the server of an executor.
+    ///
+    /// # Errors
+    /// When the system refuses, in words.
+    pub(crate) fn start_server_for(
+        &mut self,
+        key: ServerKey,
+        uid: u32,
+        gid: Option<u32>,
+    ) -> Result<ServerId, String> {
+        let underlay = self.underlay_for_server()?;
+        self.start_server_on(key, uid, gid, underlay)
+    }
+
+    /// As [`Daemon::start_server_for`], on a run of the underlay or on none.
+    ///
+    /// # Errors
+    /// When the system refuses, in words.
+    pub(crate) fn start_server_on(
+        &mut self,
+        key: ServerKey,
+        uid: u32,
+        gid: Option<u32>,
+        underlay: Option<u64>,
+    ) -> Result<ServerId, String> {
+        // The one for everybody is the daemon's own; else the first to come would lend it their rights.
+        let (uid, gid) = match key {
+            ServerKey::Shared => (rustix::process::geteuid().as_raw(), None),
+            _ => (uid, gid),
+        };
+        let id = self.number();
+        let log = &self.instance.server_log;
+        let failed = |error: &dyn std::fmt::Display| format!("cannot start a server: {error}");
+        let pipe = underlay.map(|_| process::UNDERLAY_PIPE);
+        let command = (self.host.start_server)(pipe);
+        let (mut child, connection) = process::start(command, uid, gid, log, underlay.is_some())
+            .map_err(|error| failed(&error))?;
+        let pid = child.id();
+        let pidfd = Pid::from_raw(pid.cast_signed())
+            .ok_or(rustix::io::Errno::SRCH)
+            .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+            .and_then(|pidfd| {
+                self.watch(&pidfd, EpollToken::Process(id))?;
+                self.watch(&connection, EpollToken::Server(id))?;
+                Ok(pidfd)
+            });
+        let pidfd = match pidfd {
+            Ok(pidfd) => pidfd,
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(failed(&error));
+            }
+        };
+        self.instance.control_log.line_of(
+            Role::Control,
+            pid,
+            &format!("Starting new server {pid} for user {uid}"),
+        );
+        self.event(
+            "server.starting",
+            json!({ "server": pid, "uid": uid }),
+            json!({}),
+        );
+        let slot = self.groups.take_slot();
+        self.registry.servers.insert(
+            id,
+            Server {
+                key,
+                uid,
+                child,
+                pidfd,
+                connection,
+                state: State::Initializing,
+                deadline: Some(
+                    Instant::now()
+                        + match underlay {
+                            Some(_) => underlay::READY_WITHIN,
+                            None => READY_WITHIN,
+                        },
+                ),
+                killed: None,
+                devices: Vec::new(),
+                settings: self.defaults.clone(),
+                waiting: VecDeque::new(),
+                clients: std::collections::BTreeMap::new(),
+                last_serial: 0,
+                slot,
+                underlay,
+            },
+        );
+        self.lend_underlay(id);
+        Ok(id)
+    }
+
+    /// Tells a server to end: when its clients have left, after `grace`, or at once.
+    pub(crate) fn shut_down_server(&mut self, id: ServerId, force: bool, grace: Option<Duration>) {
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        let packet = Packet::Shutdown {
+            force,
+            grace: grace.map_or(u32::MAX, |grace| {
+                u32::try_from(grace.as_millis()).unwrap_or(u32::MAX)
+            }),
+        };
+        server.state = State::Stopping;
+        let about = of_server(server);
+        let kill = Self::kill_time(force, grace);
+        server.deadline = match (server.deadline, kill) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        if server.connection.try_send(&packet.encode(), &[]).is_err() {
+            // It does not listen. Without a word it would never know.
+            server.deadline = Some(Instant::now());
+        }
+        let waiting = std::mem::take(&mut server.waiting);
+        let pid = server.pid();
+        self.log(&format!(
+            "Try shutting down server {pid}, backoff is disabled"
+        ));
+        self.event("server.stopping", about, json!({ "force": force }));
+        for client in waiting {
+            let text = "the server is shutting down";
+            self.refuse(
+                &client.connection,
+                Some(client.peer.pid),
+                client.group,
+                text,
+            );
+        }
+    }
+
+    /// A server has said something. What is left after a turn makes its socket readable again.
+    pub(crate) fn server_spoke(&mut self, id: ServerId) {
+        self.hear(id, PACKETS_A_TURN);
+    }
+
+    fn hear(&mut self, id: ServerId, most: usize) {
+        for _ in 0..most {
+            let Some(server) = self.registry.servers.get(&id) else {
+                return;
+            };
+            match server.connection.try_receive() {
+                Ok(Some((bytes, _))) => match Packet::decode(&bytes) {
+                    Ok(packet) => self.server_said(id, packet),
+                    Err(error) => self.log(&format!(
+                        "Server {} said something that was not understood: {error}",
+                        server.pid()
+                    )),
+                },
+                Ok(None) => break,
+                Err(error) => {
+                    // Its process ends now, and is heard of through its pidfd.
+                    if !matches!(error, SocketError::Closed) {
+                        self.log(&format!("Server {} is not heard: {error}", server.pid()));
+                    }
+                    self.forget(&server.connection);
+                    self.must_end(id);
+                    break;
+                }
+            }
+        }
+        self.hand_over(id);
+    }
+
+    fn server_said(&mut self, id: ServerId, packet: Packet) {
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        let pid = server.pid();
+        match packet {
+            Packet::Ready { devices, .. } => {
+                self.devices.clone_from(&devices);
+                server.devices = devices;
+                if server.state == State::Initializing {
+                    server.state = State::Active;
+                    server.deadline = None;
+                }
+                let key = server.key.clone();
+                self.attempts.remove(&key);
+                self.log(&format!("NEW SERVER {pid}: Ready"));
+                self.underlay_serves(id);
+                self.say_what_holds(id);
+                self.tell_reserved(id);
+                self.resolve_answers(|until| until == Awaited::Ready(id), None);
+            }
+            Packet::Attached { session } => {
+                if let Some(client) = server.clients.get_mut(&session) {
+                    client.attached = true;
+                }
+            }
+            Packet::Gone { session, how } => {
+                if let Some(client) = server.clients.remove(&session) {
+                    let about = of_client(server, &client);
+                    let payer = self.about(client.uid, client.group);
+                    let how = json!({ "how": ending(how) });
+                    self.event_about(&payer, "client.gone", about, how);
+                }
+                self.resolve_answers(|until| until == Awaited::Ended(session), None);
+                self.changes_end(id, Some(session));
+                self.serve_next_user();
+            }
+            Packet::Changed {
+                request,
+                code,
+                text,
+                used,
+            } => self.changed(id, request, code, &text, used),
+            Packet::Fault {
+                session,
+                code,
+                text,
+            } => {
+                if let Some(client) = server.clients.get(&session) {
+                    let line = format!(
+                        "Client {} ({}) of server {pid} faulted with error {code}: {text}",
+                        client.pid, client.program
+                    );
+                    let about = of_client(server, client);
+                    self.log(&line);
+                    self.event("client.fault", about, json!({ "code": code, "why": text }));
+                }
+            }
+            Packet::Lost { code } => {
+                server.state = State::Fault;
+                let waiting = std::mem::take(&mut server.waiting);
+                let (key, uid) = (server.key.clone(), server.uid);
+                let settings = server.settings.clone();
+                let about = of_server(server);
+                self.log(&format!(
+                    "Server {pid} lost a device to error {code} and takes no more clients"
+                ));
+                self.event("server.fault", about, json!({ "code": code }));
+                self.start_server_again(key, uid, settings, waiting);
+            }
+            _ => self.log(&format!("Server {pid} said something out of place")),
+        }
+    }
+
+    /// Says in server.log and in the structured log what a server that is ready has and grants.
+    fn say_what_holds(&self, id: ServerId) {
+        let Some(server) = self.registry.servers.get(&id) else {
+            return;
+        };
+        let say = |text: &str| {
+            let log = &self.instance.server_log;
+            log.line_of(Role::Server, server.pid(), text);
+        };
+        let settings = &server.settings;
+        say(&format!(
+            "Active Threads Percentage set to {:.1}",
+            settings.percentage
+        ));
+        for (device, size) in &settings.memory {
+            if device_named(&server.devices, device).is_none() {
+                self.log(&format!(
+                    "Server {pid} has a memory limit for device {device}, which there is not or more \
+                     than one: its clients are refused until `set_device_pinned_mem_limit {pid} {device} \
+                     none` takes it away",
+                    pid = server.pid(),
+                ));
+            } else if let Ok(bytes) = limits::size_in_bytes(size) {
+                say(&format!(
+                    "Device pinned memory limit for device {device} set to {bytes:#x} bytes"
+                ));
+            }
+        }
+        say(&format!("Server Priority set to {}", self.default_priority));
+        let names: Vec<&str> = server.devices.iter().map(|device| &*device.name).collect();
+        self.event(
+            "server.ready",
+            of_server(server),
+            json!({
+                "devices": names,
+                "percentage": as_given(settings.percentage),
+                "memory": settings.memory,
+                "priority": self.default_priority,
+                "underlay": server.underlay.is_some(),
+            }),
+        );
+    }
+
+    /// Starts a server in place of another for the clients that wait, if any do.
+    fn start_server_again(
+        &mut self,
+        key: ServerKey,
+        uid: u32,
+        settings: ServerLimits,
+        waiting: VecDeque<WaitingClient>,
+    ) {
+        let Some(first) = waiting.front() else {
+            return;
+        };
+        let gid = first.peer.gid;
+        let attempts = self.attempts.get(&key).copied().unwrap_or(0);
+        let started = if attempts < MAX_ATTEMPTS && !self.is_quitting() {
+            self.start_server_for(key, uid, Some(gid))
+        } else {
+            self.attempts.remove(&key);
+            Err("the server ends as soon as it starts; see server.log".to_owned())
+        };
+        match started {
+            Ok(new) => {
+                if let Some(new) = self.registry.servers.get_mut(&new) {
+                    new.waiting = waiting;
+                    new.settings = settings;
+                }
+            }
+            Err(error) => {
+                for client in waiting {
+                    self.refuse(
+                        &client.connection,
+                        Some(client.peer.pid),
+                        client.group,
+                        &error,
+                    );
+                }
+            }
+        }
+    }
+
+    /// A server has no more to say: its process is about to end, or cannot.
+    fn must_end(&mut self, id: ServerId) {
+        if let Some(server) = self.registry.servers.get_mut(&id) {
+            let soon = Instant::now() + SILENT;
+            server.deadline = Some(server.deadline.map_or(soon, |one| one.min(soon)));
+        }
+    }
+
+    /// Kills a server whose time is up, and goes on without one that was killed and has not ended.
+    pub(crate) fn end_late_servers(&mut self, now: Instant) {
+        let mut stuck = Vec::new();
+        for (&id, server) in &mut self.registry.servers {
+            if server.deadline.is_none_or(|deadline| deadline > now) {
+                continue;
+            }
+            if server.killed.is_none() {
+                let _ = server.child.kill();
+            }
+            let gone = *server.killed.get_or_insert(now) + GONE_WITHIN;
+            server.deadline = Some(gone);
+            if gone <= now {
+                stuck.push(id);
+            }
+        }
+        for id in stuck {
+            self.server_is_over(id, None);
+        }
+    }
+
+    /// A server's process has ended. Its clients see their sockets close, and get error 806. `status`
+    /// is how, if somebody has asked already.
+    pub(crate) fn server_ended(&mut self, id: ServerId, status: Option<ExitStatus>) {
+        // What it said last still counts, and there is no more than its socket held.
+        self.hear(id, usize::MAX);
+        let Some(server) = self.registry.servers.get_mut(&id) else {
+            return;
+        };
+        if let Some(ended) = status.or_else(|| server.child.try_wait().ok().flatten()) {
+            self.server_is_over(id, Some(ended));
+        }
+    }
+
+    /// Nothing more is to be had of a server: its process has ended as it says, or was killed and does not end.
+    fn server_is_over(&mut self, id: ServerId, ended: Option<ExitStatus>) {
+        let Some(mut server) = self.registry.servers.remove(&id) else {
+            return;
+        };
+        self.forget(&server.connection);
+        self.forget(&server.pidfd);
+        self.server_left_groups(id, server.slot);
+        self.changes_end(id, None);
+        let pid = server.pid();
+        let how = ended.map_or_else(|| STUCK.to_owned(), |ended| ended.to_string());
+        if ended.is_none_or(|ended| !ended.success()) {
+            if server.state != State::Stopping {
+                self.log("Server encountered a fatal exception. Shutting down");
+            }
+            self.log(&format!("Server {pid} did not end by itself: {how}"));
+            if ended.and_then(|ended| ended.signal()) == Some(SIGSYS) {
+                self.log(&format!(
+                    "Server {pid} was ended by the kernel for a system call that no server makes: it may \
+                     not have been its own master. The kernel's log says which one (audit, type=1326)"
+                ));
+            }
+        }
+        self.log(&format!(
+            "Server {pid} exited with status {}",
+            ended.and_then(|ended| ended.code()).unwrap_or(1)
+        ));
+        let about = of_server(&server);
+        self.event("server.exited", about, json!({ "why": how }));
+        for client in server.clients.values() {
+            // With 806: the server could not say how they went.
+            let about = of_client(&server, client);
+            let payer = self.about(client.uid, client.group);
+            let how = json!({ "how": "server exited" });
+            self.event_about(&payer, "client.gone", about, how);
+        }
+
+        let mut failed = None;
+        if server.state == State::Initializing && server.underlay.is_some() && !self.is_quitting() {
+            if let Err(error) = self.start_without_underlay(id, &mut server, ended) {
+                for client in std::mem::take(&mut server.waiting) {
+                    let pid = Some(client.peer.pid);
+                    self.refuse(&client.connection, pid, client.group, &error);
+                }
+                failed = Some(error);
+            }
+        } else if server.state == State::Initializing {
+            let attempts = self.attempts.entry(server.key.clone()).or_default();
+            *attempts += 1;
+            failed = Some(format!(
+                "Server {pid} ended before it was ready; see server.log"
+            ));
+        }
+        self.resolve_answers(|until| until == Awaited::Ready(id), failed.as_deref());
+        for &session in server.clients.keys() {
+            self.resolve_answers(|until| until == Awaited::Ended(session), None);
+        }
+
+        self.start_server_again(server.key, server.uid, server.settings, server.waiting);
+        self.resolve_answers(|until| until == Awaited::Gone(id), None);
+        self.serve_next_user();
+    }
+}
+
+/// How a session ended, in a word or two.
+const fn ending(how: Ending) -> &'static str {
+    match how {
+        Ending::Detached => "left",
+        Ending::ProcessEnded => "process ended",
+        Ending::SocketClosed => "connection closed",
+        Ending::Replaced => "attached again",
+        Ending::Malformed => "broke the protocol",
+        Ending::Shutdown => "server shut down",
+        Ending::Failed => "server failed",
+        Ending::Terminated => "terminated",
+    }
+}

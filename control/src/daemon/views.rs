@@ -1,0 +1,466 @@
+//! Answers to what programs ask of devices and clients: servers are asked what their clients have taken, and the answer waits for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read};
+use std::process::Stdio;
+use std::time::Instant;
+
+use protocol::control_messages::{
+    self, ClientFields, ListedDevice, Packet, View, ViewRequest, ViewedDevice, ViewedProcess,
+};
+use transport::socket::Connection;
+
+use super::Daemon;
+use super::admission::namespace_of;
+use super::epoll_token::EpollToken;
+use crate::commands::{Caller, device_from_json};
+use crate::compute_mode::{SoftwareModes, is_software_name};
+use crate::servers::limits::limits_of;
+use crate::servers::placement::{Requester, server_for};
+use crate::servers::process::SERVER_NAME;
+use crate::servers::registry::{Client, ServerId};
+use crate::views::{
+    Asker, Budget, COUNTED_WITHIN, ClientId, Counting, DeviceScan, LOOKED_WITHIN, MAX_PRINTED,
+    MAX_WAITING, limit_of_group, nvidia_driver, sum,
+};
+
+impl Daemon {
+    /// Somebody wants to be shown the devices and clients.
+    pub(crate) fn view(&mut self, connection: Connection, request: ViewRequest, via: Option<u32>) {
+        let peer = match connection.peer() {
+            Ok(peer) => peer,
+            Err(error) => {
+                let text = format!("cannot tell who asks: {error}");
+                return self.refuse(&connection, None, via, &text);
+            }
+        };
+        let asker = Asker {
+            caller: Caller {
+                uid: peer.uid,
+                pid: peer.pid,
+                group: self.group_of(&peer, via),
+            },
+            request,
+            namespace: namespace_of(peer.pid),
+            identity: peer.identity(),
+            connection,
+        };
+        if self.views.counting.len() + self.views.looking.len() >= MAX_WAITING {
+            return self.refuse_view(&asker, "too many wait to be shown the devices");
+        }
+        if !self.devices_known().is_empty() {
+            return self.count(asker);
+        }
+        if let Err(error) = self.look() {
+            return self.refuse_view(&asker, &error);
+        }
+        self.views.looking.push(asker);
+    }
+
+    fn refuse_view(&self, asker: &Asker, why: &str) {
+        let Caller { pid, group, .. } = asker.caller;
+        self.refuse(&asker.connection, Some(pid), group, why);
+    }
+
+    /// The devices that a server has, or would have.
+    fn devices_known(&self) -> &[ListedDevice] {
+        match &*self.devices {
+            [] => &self.views.found,
+            devices => devices,
+        }
+    }
+
+    /// The clients that an asker is shown, or that count for what it is shown.
+    fn clients_for(&self, asker: &Asker) -> Vec<ClientId> {
+        let own_namespace = namespace_of(std::process::id().cast_signed());
+        let shown = |client: &Client| {
+            if asker.request.all || asker.caller.group.is_some() {
+                return self.sees_client(asker.caller, client);
+            }
+            let in_reach = asker.namespace != 0
+                && (asker.namespace == client.namespace
+                    || asker.namespace == own_namespace && client.pid != 0);
+            asker.is(client) || client.uid == asker.caller.uid && in_reach
+        };
+        let mut list = Vec::new();
+        for (&id, server) in &self.registry.servers {
+            let clients = server.clients.iter();
+            // The asker may be heard of before its server has said that it welcomed it.
+            let is_there = |client: &Client| client.attached || asker.is(client);
+            let of_server = clients.filter(|(_, client)| is_there(client) && shown(client));
+            list.extend(of_server.map(|(&session, _)| (id, session)));
+        }
+        list
+    }
+
+    /// Has servers say what the clients have that an asker is shown.
+    fn count(&mut self, asker: Asker) {
+        let mut awaited = BTreeMap::new();
+        for (id, session) in self.clients_for(&asker) {
+            let request = self.number();
+            let packet = Packet::Change(control_messages::Change {
+                request,
+                session,
+                ..control_messages::Change::default()
+            });
+            let server = self.registry.servers.get(&id);
+            let sent = server.map(|server| server.connection.try_send(&packet.encode(), &[]));
+            if !matches!(sent, Some(Ok(()))) {
+                return self.refuse_view(&asker, "a server has too much to read to be asked");
+            }
+            awaited.insert(request, (id, session));
+        }
+        let counting = Counting {
+            asker,
+            awaited,
+            used: BTreeMap::new(),
+            deadline: Instant::now() + COUNTED_WITHIN,
+        };
+        if counting.awaited.is_empty() {
+            return self.show(&counting);
+        }
+        let number = self.number();
+        self.views.counting.insert(number, counting);
+    }
+
+    /// A server has said what a client has. Says whether that was asked for a view.
+    pub(crate) fn counted(&mut self, request: u64, used: &[u64]) -> bool {
+        let mut counting = self.views.counting.iter_mut();
+        let Some((&number, counting)) =
+            counting.find(|(_, counting)| counting.awaited.contains_key(&request))
+        else {
+            return false;
+        };
+        if let Some(client) = counting.awaited.remove(&request) {
+            counting.used.insert(client, used.to_vec());
+        }
+        self.show_if_complete(number);
+        true
+    }
+
+    /// A session, or with none its server, is gone, and has nothing any more.
+    pub(crate) fn no_longer_counted(&mut self, id: ServerId, session: Option<u64>) {
+        let mut concerned = Vec::new();
+        for (&number, counting) in &mut self.views.counting {
+            counting.awaited.retain(|_, &mut (server, whose)| {
+                server != id || session.is_some_and(|session| session != whose)
+            });
+            concerned.push(number);
+        }
+        for number in concerned {
+            self.show_if_complete(number);
+        }
+    }
+
+    fn show_if_complete(&mut self, number: u64) {
+        let complete = |counting: &Counting| counting.awaited.is_empty();
+        if self.views.counting.get(&number).is_some_and(complete)
+            && let Some(counting) = self.views.counting.remove(&number)
+        {
+            self.show(&counting);
+        }
+    }
+
+    /// Gives the answer. The daemon never waits for a reader.
+    fn show(&self, counting: &Counting) {
+        let view = match self.viewed(counting) {
+            Ok(view) => view,
+            Err(why) => return self.refuse_view(&counting.asker, &why),
+        };
+        for packet in control_messages::view_packets(view) {
+            if counting
+                .asker
+                .connection
+                .try_send(&packet.encode(), &[])
+                .is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    fn viewed(&self, counting: &Counting) -> Result<View, String> {
+        let devices = self.devices_known();
+        let software = devices.iter().any(|device| is_software_name(&device.name));
+        let mut view = View {
+            driver: if software {
+                env!("CARGO_PKG_VERSION").to_owned()
+            } else {
+                nvidia_driver().unwrap_or_default()
+            },
+            ..View::default()
+        };
+        let granted = self.granted(&counting.asker, devices)?;
+        for (ordinal, device) in (0..).zip(devices) {
+            let [total, used, free] = self.memory_of(counting, device, ordinal, &granted);
+            let is_software = is_software_name(&device.name);
+            view.devices.push(ViewedDevice {
+                device: device.clone(),
+                software: is_software,
+                mode: is_software.then(|| SoftwareModes::new(Vec::new()).in_force(device.pci[2])),
+                total,
+                used,
+                free,
+            });
+        }
+        view.processes = self.processes(counting, devices.len());
+        Ok(view)
+    }
+
+    /// What a client would get of each device that came from where the asker is.
+    fn granted(
+        &self,
+        asker: &Asker,
+        devices: &[ListedDevice],
+    ) -> Result<BTreeMap<u32, u64>, String> {
+        let named = asker.caller.group;
+        let named = named.and_then(|number| self.groups.by_number.get(&number));
+        let who = Requester {
+            uid: asker.caller.uid,
+            group: named.map(|group| &*group.name),
+            session: 0,
+        };
+        let server = self.registry.for_key(&server_for(who, self.isolation));
+        let server = server.and_then(|id| self.registry.servers.get(&id));
+        let settings = server.map_or(&self.defaults, |server| &server.settings);
+        let wishes = ClientFields {
+            memory_limit: asker.request.memory_limit.clone(),
+            ..ClientFields::default()
+        };
+        let fields = settings.narrow(&wishes, self.default_priority);
+        let fields = fields.map_err(|error| error.to_string())?;
+        Ok(limits_of(&fields, devices).memory)
+    }
+
+    /// What there is of a device's memory for the asker, what of it is taken, and what is left.
+    fn memory_of(
+        &self,
+        counting: &Counting,
+        device: &ListedDevice,
+        ordinal: u32,
+        granted: &BTreeMap<u32, u64>,
+    ) -> [u64; 3] {
+        let asker = &counting.asker;
+        let most = device.total_memory;
+        let client =
+            |&(id, session): &ClientId| self.registry.servers.get(&id)?.clients.get(&session);
+        let mut counted: Vec<(&Client, u64)> = Vec::new();
+        for (id, used) in &counting.used {
+            if let Some(client) = client(id) {
+                let used = used.get(ordinal as usize).copied().unwrap_or(0);
+                counted.push((client, used));
+            }
+        }
+        if asker.request.all {
+            let used = sum(counted.iter().map(|(_, used)| *used));
+            return [most, used, most.saturating_sub(used)];
+        }
+        // A client is shown its own budget; who only watches, the budgets of those that it sees.
+        let is_client = counted.iter().any(|(client, _)| asker.is(client));
+        if is_client {
+            counted.retain(|(client, _)| asker.is(client));
+        }
+        let limit_of = |client: &Client| {
+            let limit = client.limits.memory.get(&ordinal).copied();
+            limit.unwrap_or(most).min(most)
+        };
+        let total = match &*counted {
+            [] => granted.get(&ordinal).copied().unwrap_or(most),
+            counted => sum(counted.iter().map(|(client, _)| limit_of(client))),
+        };
+        let own = Budget {
+            total: total.min(most),
+            used: sum(counted.iter().map(|(_, used)| *used)),
+        };
+        let group = asker.caller.group;
+        let group = group.and_then(|number| self.groups.by_number.get(&number));
+        let Some(group) = group else {
+            return own.figures();
+        };
+        let limit = limit_of_group(group, self.devices_known(), ordinal);
+        let group = Budget {
+            total: limit.unwrap_or(most).min(most),
+            used: group.usage.used(ordinal),
+        };
+        if is_client && own.total < group.total {
+            let [total, used, free] = own.figures();
+            return [total, used, free.min(group.figures()[2])];
+        }
+        group.figures()
+    }
+
+    /// The processes that the asker is shown: one entry for each and each device that it has memory of, or
+    /// for all devices as long as it has none.
+    fn processes(&self, counting: &Counting, devices: usize) -> Vec<ViewedProcess> {
+        let asker = &counting.asker;
+        let own_namespace = namespace_of(std::process::id().cast_signed());
+        let mut list: Vec<ViewedProcess> = Vec::new();
+        for (&(id, session), used) in &counting.used {
+            let server = self.registry.servers.get(&id);
+            let Some(client) = server.and_then(|server| server.clients.get(&session)) else {
+                continue;
+            };
+            let (is_asker, pid) = (asker.is(client), asker.pid_of(client, own_namespace));
+            // Whom the asker cannot name it is not shown.
+            if !asker.request.all && !is_asker && pid == 0 {
+                continue;
+            }
+            let has_none = used.iter().all(|&bytes| bytes == 0);
+            for device in 0..devices {
+                let bytes = used.get(device).copied().unwrap_or(0);
+                if bytes == 0 && !has_none && !asker.request.all {
+                    continue;
+                }
+                let device = device as u32;
+                let same = |entry: &&mut ViewedProcess| {
+                    entry.device == device
+                        && entry.is_asker == is_asker
+                        && (is_asker || pid != 0 && entry.pid == pid)
+                };
+                if let Some(entry) = list.iter_mut().find(same) {
+                    entry.used = entry.used.map(|used| used.saturating_add(bytes));
+                    continue;
+                }
+                list.push(ViewedProcess {
+                    device,
+                    pid,
+                    is_asker,
+                    is_server: false,
+                    used: Some(bytes),
+                    name: client.program.clone(),
+                });
+            }
+        }
+        if asker.request.all {
+            list.extend(self.servers_for(asker, devices));
+        }
+        list.sort_by_key(|process| (process.device, !process.is_server));
+        list
+    }
+
+    /// The servers that an operator sees, on all devices.
+    fn servers_for(&self, asker: &Asker, devices: usize) -> Vec<ViewedProcess> {
+        let seen = self.registry.servers.iter();
+        let seen = seen.filter(|(id, _)| self.sees(asker.caller, **id));
+        let pids: BTreeSet<u32> = seen.map(|(_, server)| server.pid()).collect();
+        let entry = |pid: u32, device: usize| ViewedProcess {
+            device: device as u32,
+            pid: pid.cast_signed(),
+            is_asker: false,
+            is_server: true,
+            used: None,
+            name: SERVER_NAME.to_owned(),
+        };
+        let each = pids.into_iter();
+        each.flat_map(|pid| (0..devices).map(move |device| entry(pid, device)))
+            .collect()
+    }
+
+    /// Has a process look at the devices, unless one does already.
+    fn look(&mut self) -> Result<(), String> {
+        if self.views.look.is_some() {
+            return Ok(());
+        }
+        let failed = |error: &dyn std::fmt::Display| format!("cannot look at the devices: {error}");
+        let log = self.instance.server_log.try_clone_file();
+        let mut child = (self.host.start_server)(None)
+            .arg("devices")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log.map_err(|error| failed(&error))?)
+            .spawn()
+            .map_err(|error| failed(&error))?;
+        let watched = match &child.stdout {
+            Some(printed) => rustix::io::ioctl_fionbio(printed, true)
+                .and_then(|()| self.watch(printed, EpollToken::DeviceScan)),
+            None => Err(rustix::io::Errno::PIPE),
+        };
+        if let Err(error) = watched {
+            let _ = child.kill();
+            return Err(failed(&error));
+        }
+        self.views.look = Some(DeviceScan {
+            child,
+            printed: Vec::new(),
+            has_ended: false,
+            deadline: Instant::now() + LOOKED_WITHIN,
+        });
+        Ok(())
+    }
+
+    /// The process that looks at the devices has printed something, or ended.
+    pub(crate) fn look_spoke(&mut self) {
+        let Some(look) = &mut self.views.look else {
+            return;
+        };
+        let Some(from) = &mut look.child.stdout else {
+            return;
+        };
+        let mut bytes = [0; 4096];
+        loop {
+            match from.read(&mut bytes) {
+                Ok(0) => {
+                    look.has_ended = true;
+                    break;
+                }
+                Ok(count) if look.printed.len() + count <= MAX_PRINTED => {
+                    look.printed.extend(&bytes[..count]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => {
+                    look.printed.clear();
+                    break;
+                }
+            }
+        }
+        self.looked();
+    }
+
+    /// The look is over.
+    fn looked(&mut self) {
+        let Some(mut look) = self.views.look.take() else {
+            return;
+        };
+        if let Some(printed) = &look.child.stdout {
+            self.forget(printed);
+        }
+        // Without an end of its output it has not ended, and may be killed by its number. All children are
+        // reaped where the daemon hears of them.
+        if !look.has_ended {
+            let _ = look.child.kill();
+        }
+        let list: Vec<serde_json::Value> =
+            serde_json::from_slice(&look.printed).unwrap_or_default();
+        self.views.found = list.iter().filter_map(device_from_json).collect();
+        let waiting = std::mem::take(&mut self.views.looking);
+        if self.devices_known().is_empty() {
+            for asker in waiting {
+                self.refuse_view(&asker, "there is no device that works; server.log says why");
+            }
+            return;
+        }
+        for asker in waiting {
+            self.count(asker);
+        }
+    }
+
+    pub(crate) fn pass_deadlines_of_views(&mut self, now: Instant) {
+        let late = |_: &u64, counting: &mut Counting| counting.deadline <= now;
+        let late: Vec<_> = self.views.counting.extract_if(.., late).collect();
+        for (_, counting) in late {
+            self.refuse_view(
+                &counting.asker,
+                "a server has not said in time what its clients have",
+            );
+        }
+        if self
+            .views
+            .look
+            .as_ref()
+            .is_some_and(|look| look.deadline <= now)
+        {
+            self.looked();
+        }
+    }
+}

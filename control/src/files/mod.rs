@@ -1,0 +1,5 @@
+//! The daemon's files: where they are, what a running daemon holds of them, and how they are written where other users can write too.
+
+pub mod directories;
+pub(crate) mod instance;
+pub(crate) mod safe_fs;

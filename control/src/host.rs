@@ -1,0 +1,26 @@
+//! What the daemon needs of the program that it is part of: it holds no CUDA itself.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::compute_mode;
+
+/// The version of the driver API that is offered, as NVIDIA's programs print it.
+pub const BINARY_VERSION: u32 = 13000;
+
+/// What a daemon needs of the program that it is part of.
+#[derive(Clone, Copy, Debug)]
+pub struct HostProgram {
+    /// Gives the command that runs this program as a server, without arguments of its own: its name
+    /// will be [`crate::servers::process::SERVER_NAME`], and it is to call [`crate::servers::process::adopt`]. On the underlay its
+    /// driver is to take this for the pipe directory of NVIDIA's MPS, and it calls [`crate::servers::process::borrow_underlay`].
+    pub start_server: fn(Option<&str>) -> Command,
+    /// Gives the command that runs this program as [`crate::underlay::supervise`].
+    pub supervise_underlay: fn() -> Command,
+    /// The driver library that a server opens, if there is one.
+    pub driver: fn() -> Option<PathBuf>,
+    /// Opens the devices' compute modes.
+    pub open_modes: compute_mode::OpenModes,
+    /// Whether a server may drive hardware, whose driver makes system calls that nobody here knows.
+    pub drives_hardware: fn() -> bool,
+}

@@ -1,0 +1,223 @@
+//! The limits that the daemon gives to servers, and what becomes of a client's own.
+//!
+//! A client can only narrow what its server allows. Whatever does not parse is refused with a reason.
+
+use std::collections::BTreeMap;
+
+use protocol::control_messages::{ClientFields, ListedDevice};
+use protocol::limits::{self, LimitError};
+
+use crate::files::directories::text_variable;
+
+/// Limits: the daemon's defaults for later servers, or one server's for its later clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerLimits {
+    /// Active thread percentage.
+    pub percentage: f32,
+    /// Pinned memory limits as they were set, by device as it was named.
+    pub memory: BTreeMap<String, String>,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            percentage: 100.0,
+            memory: BTreeMap::new(),
+        }
+    }
+}
+
+/// A percentage with the digits that were given, not those of the nearest binary fraction.
+#[must_use]
+pub fn as_given(percentage: f32) -> f64 {
+    percentage.to_string().parse().unwrap_or(0.0)
+}
+
+impl ServerLimits {
+    /// The defaults that the daemon's environment gives.
+    ///
+    /// # Errors
+    /// When one does not parse.
+    pub fn from_environment(
+        percentage: Option<&str>,
+        memory: Option<&str>,
+    ) -> Result<Self, LimitError> {
+        let mut settings = Self::default();
+        if let Some(text) = percentage {
+            settings.percentage = limits::percentage(text)?;
+        }
+        if let Some(text) = memory {
+            limits::memory_limits(text)?;
+            for entry in text.split(',').filter(|entry| !entry.trim().is_empty()) {
+                if let Some((device, size)) = entry.split_once('=') {
+                    settings.set_memory(device.trim(), size.trim())?;
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    /// Sets the limit of a device.
+    ///
+    /// # Errors
+    /// When it does not parse; then nothing has changed.
+    pub fn set_memory(&mut self, device: &str, size: &str) -> Result<(), LimitError> {
+        if !limits::is_device(device) {
+            return Err(LimitError::Entry(format!("{device}={size}")));
+        }
+        limits::size_in_bytes(size)?;
+        self.memory.insert(device.to_owned(), size.to_owned());
+        Ok(())
+    }
+
+    /// What a client of a server with these settings gets: its own wishes, checked, and narrowed by
+    /// what the server allows. Of several limits for a device the lowest holds, which is for the
+    /// server to find, since it alone knows which names mean the same device.
+    ///
+    /// # Errors
+    /// When a wish does not parse.
+    pub fn narrow(
+        &self,
+        client: &ClientFields,
+        default_priority: u32,
+    ) -> Result<ClientFields, LimitError> {
+        let mut percentage = self.percentage;
+        if let Some(text) = &client.percentage {
+            percentage = limits::percentage(text)?.min(percentage);
+        }
+        let mut memory: Vec<String> = self
+            .memory
+            .iter()
+            .map(|(device, size)| format!("{device}={size}"))
+            .collect();
+        if let Some(text) = &client.memory_limit
+            && !limits::memory_limits(text)?.is_empty()
+        {
+            memory.push(text.clone());
+        }
+        let priority = match &client.priority {
+            Some(text) => limits::priority(text)?,
+            None => default_priority,
+        };
+        Ok(ClientFields {
+            percentage: Some(percentage.to_string()),
+            memory_limit: (!memory.is_empty()).then(|| memory.join(",")),
+            priority: Some(priority.to_string()),
+            ..client.clone()
+        })
+    }
+}
+
+/// The device that a limit names: by its ordinal, or by a UUID that begins so.
+#[must_use]
+pub fn device_named(devices: &[ListedDevice], name: &str) -> Option<u32> {
+    if let Ok(ordinal) = name.parse::<u32>() {
+        return ((ordinal as usize) < devices.len()).then_some(ordinal);
+    }
+    let name = name.to_ascii_lowercase();
+    let begins = |device: &ListedDevice| device.uuid.to_ascii_lowercase().starts_with(&name);
+    let mut found = (0..).zip(devices).filter(|(_, device)| begins(device));
+    let (ordinal, _) = found.next()?;
+    found.next().is_none().then_some(ordinal)
+}
+
+/// What a client that was handed to a server may have. What the server cannot read it refuses.
+#[must_use]
+pub fn limits_of(fields: &ClientFields, devices: &[ListedDevice]) -> ClientLimits {
+    let mut memory = BTreeMap::new();
+    let text = fields.memory_limit.as_deref().unwrap_or("");
+    for limit in limits::memory_limits(text).unwrap_or_default() {
+        if let Some(device) = device_named(devices, &limit.device) {
+            let bytes = memory.entry(device).or_insert(u64::MAX);
+            *bytes = limit.bytes.min(*bytes);
+        }
+    }
+    let percentage = fields.percentage.as_deref().map(limits::percentage);
+    let priority = fields.priority.as_deref().map(limits::priority);
+    ClientLimits {
+        percentage: percentage.and_then(Result::ok).unwrap_or(100.0),
+        reserved: false,
+        priority: priority.and_then(Result::ok).unwrap_or(0),
+        memory,
+    }
+}
+
+/// The limits that the environment gives, and the priority.
+///
+/// # Errors
+/// When one does not parse, in words.
+pub fn limits_in_environment() -> Result<(ServerLimits, u32), String> {
+    let percentage = text_variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")?;
+    let memory = text_variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")?;
+    let settings = ServerLimits::from_environment(percentage.as_deref(), memory.as_deref())
+        .map_err(|error| error.to_string())?;
+    let priority = match text_variable("CUDA_MPS_CLIENT_PRIORITY")? {
+        Some(text) => limits::priority(&text).map_err(|error| error.to_string())?,
+        None => 0,
+    };
+    Ok((settings, priority))
+}
+
+/// What a client may have, by the daemon's word.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClientLimits {
+    /// Active thread percentage.
+    pub percentage: f32,
+    /// Whether that is kept free for it.
+    pub reserved: bool,
+    /// 0 normal, 1 below normal.
+    pub priority: u32,
+    /// Bytes of devices, by ordinal, where there is a limit.
+    pub memory: BTreeMap<u32, u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_only_narrows() {
+        let mut settings = ServerLimits {
+            percentage: 50.0,
+            ..ServerLimits::default()
+        };
+        settings.set_memory("0", "2G").unwrap();
+        let ask = |percentage: &str, memory: &str| {
+            let client = ClientFields {
+                percentage: Some(percentage.into()),
+                memory_limit: Some(memory.into()),
+                ..ClientFields::default()
+            };
+            settings.narrow(&client, 1)
+        };
+        let got = ask("80", "0=1G").unwrap();
+        assert_eq!(got.percentage.as_deref(), Some("50"));
+        assert_eq!(got.memory_limit.as_deref(), Some("0=2G,0=1G"));
+        assert_eq!(got.priority.as_deref(), Some("1"));
+        assert_eq!(ask("33.3", "").unwrap().percentage.as_deref(), Some("33.3"));
+        assert!(ask("abc", "").is_err());
+        assert!(ask("50", "junk").is_err());
+    }
+
+    #[test]
+    fn percentages_keep_their_digits() {
+        assert_eq!(as_given(33.3), 33.3);
+        assert_eq!(as_given(100.0), 100.0);
+    }
+
+    #[test]
+    fn a_refused_limit_changes_nothing() {
+        let mut settings = ServerLimits::default();
+        settings.set_memory("0", "512M").unwrap();
+        for wrong in ["xyz", "0G", "-1M", "1.5G"] {
+            assert!(settings.set_memory("0", wrong).is_err());
+        }
+        assert_eq!(settings.memory["0"], "512M");
+        assert!(settings.set_memory("zero", "1G").is_err());
+        assert!(ServerLimits::from_environment(Some("0"), None).is_err());
+        assert!(ServerLimits::from_environment(None, Some("junk")).is_err());
+        let settings = ServerLimits::from_environment(Some("25"), Some("0=1G,1=512MB")).unwrap();
+        assert_eq!(settings.percentage, 25.0);
+        assert_eq!(settings.memory.len(), 2);
+    }
+}

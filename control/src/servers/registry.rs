@@ -1,0 +1,191 @@
+//! The servers that run, and the clients that each has.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::time::Instant;
+
+use protocol::control_messages::{ClientFields, Hello, ListedDevice};
+use transport::socket::{Connection, Peer};
+
+use crate::servers::limits::{ClientLimits, ServerLimits};
+use crate::servers::placement::ServerKey;
+
+/// Names a server for the daemon's life; pids are used again, these numbers are not.
+pub type ServerId = u64;
+
+/// Clients that a server was handed and has not yet welcomed, at most; the others wait in the daemon.
+/// Descriptors in flight are limited by the kernel.
+const IN_FLIGHT: usize = 64;
+
+/// How far a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It was started and has not said that it is ready.
+    Initializing,
+    /// It takes clients.
+    Active,
+    /// It lost a device, and ends when its clients have left. Others get another server.
+    Fault,
+    /// It was told to end.
+    Stopping,
+}
+
+/// A client that has come and waits for its server.
+#[derive(Debug)]
+pub struct WaitingClient {
+    /// Its session.
+    pub session: u64,
+    /// Its connection.
+    pub connection: Connection,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it said.
+    pub hello: Hello,
+    /// Its wishes, narrowed to what it gets.
+    pub fields: ClientFields,
+    /// Its group.
+    pub group: Option<u32>,
+    /// Its static partition, or that it has none where it needs one.
+    pub partition: Option<u32>,
+}
+
+/// A client that has come, and waits if it must for another user's to leave.
+#[derive(Debug)]
+pub struct QueuedClient {
+    /// Its connection.
+    pub connection: Connection,
+    /// Who it is.
+    pub peer: Peer,
+    /// What it said.
+    pub hello: Hello,
+    /// Its group.
+    pub group: Option<u32>,
+}
+
+/// A client that a server has.
+#[derive(Debug)]
+pub struct Client {
+    /// Its process id as seen from here, or 0.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its number in its server, in order of connection, from 1.
+    pub serial: u64,
+    /// Its program's name.
+    pub program: String,
+    /// The inode of its pid namespace, or 0.
+    pub namespace: u64,
+    /// Its process's own number, which tells it from others that cannot be seen, where there is one.
+    pub identity: Option<u64>,
+    /// Whether the server has welcomed it.
+    pub attached: bool,
+    /// Its group.
+    pub group: Option<u32>,
+    /// Its static partition, or that it has none where it needs one.
+    pub partition: Option<u32>,
+    /// What it may have.
+    pub limits: ClientLimits,
+}
+
+/// A server.
+#[derive(Debug)]
+pub struct Server {
+    /// Whose executor it is.
+    pub key: ServerKey,
+    /// The user that it was started for.
+    pub uid: u32,
+    /// The process.
+    pub child: Child,
+    /// Becomes readable when the process ends.
+    pub pidfd: OwnedFd,
+    /// To it.
+    pub connection: Connection,
+    /// How far it is.
+    pub state: State,
+    /// When it must be gone, after which it is killed.
+    pub deadline: Option<Instant>,
+    /// When it was killed, for good.
+    pub killed: Option<Instant>,
+    /// Its devices.
+    pub devices: Vec<ListedDevice>,
+    /// Its clients' limits.
+    pub settings: ServerLimits,
+    /// Clients that wait for it.
+    pub waiting: VecDeque<WaitingClient>,
+    /// Clients that it has, by session.
+    pub clients: BTreeMap<u64, Client>,
+    /// The serial number of its last client.
+    pub last_serial: u64,
+    /// Its slot in the groups' usage, if one was left.
+    pub slot: Option<u32>,
+    /// The run of the underlay that it is on.
+    pub underlay: Option<u64>,
+}
+
+impl Server {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it can be handed a client now.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.state == State::Active
+            && self
+                .clients
+                .values()
+                .filter(|client| !client.attached)
+                .count()
+                < IN_FLIGHT
+    }
+
+    /// Whether clients may come to it, now or when it is ready.
+    #[must_use]
+    pub const fn takes_clients(&self) -> bool {
+        matches!(self.state, State::Initializing | State::Active)
+    }
+
+    /// Whether it has no clients, and none waits for it.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.clients.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Its clients in order of connection.
+    #[must_use]
+    pub fn clients_in_order(&self) -> Vec<&Client> {
+        let mut clients: Vec<_> = self.clients.values().collect();
+        clients.sort_by_key(|client| client.serial);
+        clients
+    }
+}
+
+/// All servers.
+#[derive(Debug, Default)]
+pub struct Registry {
+    /// By number, and so in the order in which they were started.
+    pub servers: BTreeMap<ServerId, Server>,
+}
+
+impl Registry {
+    /// The server for an executor's key, unless it is ending.
+    #[must_use]
+    pub fn for_key(&self, key: &ServerKey) -> Option<ServerId> {
+        self.servers
+            .iter()
+            .find(|(_, server)| server.key == *key && server.takes_clients())
+            .map(|(&id, _)| id)
+    }
+
+    /// The server with a process id.
+    #[must_use]
+    pub fn by_pid(&self, pid: u32) -> Option<ServerId> {
+        self.servers
+            .iter()
+            .find(|(_, server)| server.pid() == pid)
+            .map(|(&id, _)| id)
+    }
+}

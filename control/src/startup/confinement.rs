@@ -1,0 +1,57 @@
+//! What the daemon has the kernel refuse to it, before it hears anybody.
+
+use sandbox::{Error, Profile, filter_calls};
+
+use crate::host::HostProgram;
+use crate::log::{Log, Role};
+
+/// Why a daemon has no filter.
+const HELPER: &str = "the driver's helper is a set-uid program, and a filter would take its rights from it; \
+                      servers filter theirs as soon as they have opened the driver";
+
+/// Has the system calls of this process filtered, and those of all servers that it starts. Says in the log
+/// what came of it.
+///
+/// # Errors
+/// In words, when the kernel could and does not.
+pub fn confine(log: &Log, host: HostProgram) -> Result<(), String> {
+    let is_wanted = sandbox::is_wanted()?;
+    let open = |why: &str| {
+        log.line(
+            Role::Control,
+            &format!("System calls are not filtered: {why}"),
+        );
+    };
+    let profile = match (host.drives_hardware)() {
+        _ if !is_wanted => {
+            open(&format!("{}=off", sandbox::VARIABLE));
+            return Ok(());
+        }
+        true if !rustix::process::geteuid().is_root() => {
+            open(HELPER);
+            return Ok(());
+        }
+        true => Profile::DriverDaemon,
+        false => Profile::Daemon,
+    };
+    match filter_calls(profile) {
+        Ok(()) => {
+            let which = match profile {
+                Profile::DriverDaemon => "those that nobody is to make are refused",
+                _ => "none is possible but those that a daemon or server makes",
+            };
+            log.line(
+                Role::Control,
+                &format!("System calls are filtered: {which}"),
+            );
+        }
+        Err(error @ Error::Missing) => open(&error.to_string()),
+        Err(error) => {
+            let variable = sandbox::VARIABLE;
+            return Err(format!(
+                "{error}; with {variable}=off the daemon starts without a filter"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Becoming the daemon: in the foreground, or in the background with a parent that ends only when
+//! the daemon answers.
+//!
+//! In the background the program runs itself again. The second process detaches, sets everything up
+//! and reports through the socket that it has as standard input; the first passes on what it says.
+
+mod confinement;
+pub mod notify;
+pub(crate) mod resources;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use notify::READY_VARIABLE;
+use transport::socket::Connection;
+
+use crate::command_line::arguments::Options;
+use crate::daemon::Daemon;
+use crate::files::directories::Directories;
+use crate::files::instance::Instance;
+use crate::host::HostProgram;
+
+/// The name that the daemon has in process lists.
+const DAEMON_NAME: &str = "nvidia-cuda-mps-control";
+
+/// What the background process says when all is well.
+const READY: &[u8] = b"ready";
+
+/// Runs as the daemon, or starts it.
+pub fn daemon(options: Options, host: HostProgram) -> ExitCode {
+    if options.foreground {
+        return match set_up(options, host) {
+            Ok(daemon) => {
+                notify::tell("READY=1\nSTATUS=Serving");
+                daemon.run()
+            }
+            Err(line) => fail(&line),
+        };
+    }
+    if std::env::var_os(READY_VARIABLE).is_some() {
+        return background(options, host);
+    }
+    match start_background(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(line) => fail(&line),
+    }
+}
+
+fn fail(line: &str) -> ExitCode {
+    eprintln!("{line}");
+    ExitCode::FAILURE
+}
+
+fn set_up(options: Options, host: HostProgram) -> Result<Daemon, String> {
+    let directories = Directories::from_environment()?;
+    let _ = rustix::thread::set_name(c"nvidia-cuda-mps");
+    resources::provide()?;
+    let instance = Instance::claim(directories, options.foreground)?;
+    confinement::confine(&instance.control_log, host)?;
+    Daemon::new(instance, options, host)
+}
+
+/// The process that was asked for a daemon.
+fn start_background(options: Options) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot start the daemon: {error}");
+    let (ours, theirs) = Connection::pair().map_err(|error| failed(&error))?;
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0(DAEMON_NAME)
+        .arg("-d")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .env(READY_VARIABLE, "1");
+    if options.multiuser {
+        command.arg("-M");
+    }
+    if options.ready_devices {
+        command.arg("-q");
+    }
+    if let Some(mode) = options.compute_mode {
+        command.arg(format!(
+            "--compute-mode={}",
+            crate::compute_mode::name(mode)
+        ));
+    }
+    if options.static_partitions {
+        command.arg("-S");
+    }
+    if let Some(isolation) = options.isolation {
+        command.arg(format!("--isolation={}", isolation.name()));
+    }
+    if let Some(mode) = options.underlay {
+        command.arg(format!("--underlay={}", mode.name()));
+    }
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    // The command holds the other end too; the child's death must end the connection.
+    drop(command);
+    match ours.receive() {
+        Ok((bytes, _)) if bytes == READY => Ok(()),
+        Ok((bytes, _)) => {
+            let _ = child.wait();
+            Err(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        Err(_) => {
+            let ended = child.wait().map_err(|error| failed(&error))?;
+            Err(failed(&format!("it ended early, {ended}")))
+        }
+    }
+}
+
+/// The process that becomes the daemon.
+fn background(options: Options, host: HostProgram) -> ExitCode {
+    let Ok(stdin) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return ExitCode::FAILURE;
+    };
+    let parent = Connection::from_fd(stdin);
+    let detached = rustix::process::setsid()
+        .map_err(|error| format!("cannot detach from the terminal: {error}"))
+        .and_then(|_| set_up(options, host))
+        .and_then(|daemon| {
+            // Hold no directory busy.
+            rustix::process::chdir("/").map_err(|error| format!("cannot leave for /: {error}"))?;
+            Ok(daemon)
+        });
+    match detached {
+        Ok(daemon) => {
+            let _ = parent.send(READY, &[]);
+            drop(parent);
+            notify::tell("READY=1\nSTATUS=Serving");
+            daemon.run()
+        }
+        Err(line) => {
+            let _ = parent.send(line.as_bytes(), &[]);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,689 @@
+//! One client's objects, by its own handles, and the operations on them.
+
+mod objects;
+mod teardown;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda_abi::types::{CUfunction_attribute, CUlimit};
+use engine::{
+    Attachment, Bound, CUresult, Charge, Client, MemoryHandle, Owner, PollResult, Runs, Share,
+    Window,
+};
+use protocol::operations::{
+    self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
+    STREAM_SLOTS,
+};
+use protocol::tensor_maps;
+use protocol::textures::Spec;
+
+use crate::code::image::{Image, PADDING};
+use crate::code::link::check_part;
+use crate::code::module::Module;
+use crate::device::context::Context;
+use crate::engine::Shared;
+use crate::memory::address_space::Memory;
+use crate::memory::tensor_map;
+use crate::memory::window::{Physical, SharedBlock};
+use crate::partition::allocator::SmClaim;
+use crate::submit::array::{self, Array, Texture};
+use crate::submit::client_streams::ClientStreams;
+use crate::submit::command::Work;
+use crate::submit::copy::{plan_copy, plan_fill, plan_write};
+use crate::submit::graph_run::Run;
+use crate::submit::launch;
+use crate::submit::stream::Stream;
+
+/// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
+const MOST_OBJECTS: usize = 1 << 16;
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct NvidiaClient {
+    common: Arc<ClientStreams>,
+    /// Added to the priority of each stream: a client below normal goes after the others.
+    nice: i32,
+    contexts: HashMap<u32, Arc<Context>>,
+    streams: HashMap<u32, Arc<Stream>>,
+    /// Streams whose slot has another by now, and that may still have work.
+    former: Vec<Arc<Stream>>,
+    modules: HashMap<u64, Arc<Module>>,
+    /// Modules that were unloaded while memory was looked at, which may be theirs.
+    leaving: Vec<Arc<Module>>,
+    /// Of the server's memory, what may be held for the client.
+    held: Arc<Bound>,
+    images: HashMap<u64, Arc<Image>>,
+    runs: Runs<Run>,
+    arrays: HashMap<u64, Arc<Array>>,
+    /// By context, kind (`true` for surfaces) and number.
+    textures: HashMap<(u32, bool, u64), Texture>,
+    /// Goes last: its unmapping needs all work to be over.
+    memory: Memory,
+    scratch: Vec<Arc<Stream>>,
+    /// What it has of the devices. After its memory, since others may have to be waited for.
+    claim: SmClaim,
+    /// After all that: what goes last is given back by its poller.
+    shared: Arc<Shared>,
+}
+
+impl NvidiaClient {
+    /// Attaches a client.
+    ///
+    /// # Errors
+    /// See [`engine::Engine::attach`]; what a device died of, if one did.
+    pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
+        let Attachment {
+            windows,
+            addresses,
+            host,
+            staging,
+            share,
+            group,
+            held,
+            observer,
+        } = attachment;
+        for device in &shared.devices {
+            device.probe()?;
+        }
+        let claim = shared.shares.join(share, group)?;
+        let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
+        let waker = Arc::clone(shared.poller.waker());
+        let common = Arc::new(ClientStreams::new(observer, waker, memory.cleared()));
+        shared.poller.add(Arc::clone(&common));
+        Ok(Self {
+            shared: Arc::clone(shared),
+            common,
+            nice: if share.priority == 0 { 0 } else { 1 << 16 },
+            contexts: HashMap::new(),
+            streams: HashMap::new(),
+            former: Vec::new(),
+            modules: HashMap::new(),
+            leaving: Vec::new(),
+            runs: Runs::new(&held),
+            held,
+            images: HashMap::new(),
+            arrays: HashMap::new(),
+            textures: HashMap::new(),
+            memory,
+            scratch: Vec::new(),
+            claim,
+        })
+    }
+}
+
+impl Client for NvidiaClient {
+    fn commit(&mut self, range: Window) -> Result<(), CUresult> {
+        self.memory.commit(range)
+    }
+
+    fn decommit(&mut self, range: Window) {
+        self.memory.decommit(range);
+    }
+
+    fn window_add(
+        &mut self,
+        device: u32,
+        window: Window,
+        addresses: Arc<dyn Owner>,
+    ) -> Result<(), CUresult> {
+        self.memory.add_window(device, window, &addresses)
+    }
+
+    fn window_remove(&mut self, window: Window) {
+        self.memory.remove_window(window);
+    }
+
+    fn host_lend(&mut self, range: Window, memory: Arc<dyn Owner>) -> Result<(), CUresult> {
+        self.memory.lend(range, memory)
+    }
+
+    fn host_return(&mut self, range: Window) {
+        self.memory.take_back(range);
+    }
+
+    fn free_memory(&self, device: u32) -> u64 {
+        self.shared
+            .devices
+            .get(device as usize)
+            .map_or(0, |device| device.free_memory())
+    }
+
+    fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
+        self.claim.set(share)
+    }
+
+    fn assist(&mut self) -> bool {
+        self.common.pause(false);
+        self.memory.tidy();
+        if !self.leaving.is_empty() && self.memory.looks_are_over() {
+            self.leaving.clear();
+        }
+        self.common.poll(&mut self.scratch).progress
+    }
+
+    fn poll(&mut self) -> PollResult {
+        self.common.attend();
+        if self.common.poll(&mut self.scratch).progress {
+            PollResult::Progress
+        } else if self.common.is_busy() {
+            PollResult::Pending
+        } else {
+            PollResult::Idle
+        }
+    }
+
+    fn stop_polling(&mut self) {
+        self.common.leave();
+    }
+
+    fn peek(&mut self, address: u64, bytes: u32) -> Result<u64, CUresult> {
+        self.memory.peek(address, bytes)
+    }
+
+    fn share(&mut self, range: Window) -> Result<MemoryHandle, CUresult> {
+        self.memory
+            .share(range)
+            .map(Arc::new)
+            .map(MemoryHandle::new)
+    }
+
+    fn import(&mut self, shared: &MemoryHandle) -> Result<(), CUresult> {
+        let block = shared.get::<SharedBlock>();
+        self.memory
+            .import(&block.ok_or(CUresult::ERROR_INVALID_VALUE)?)
+    }
+
+    fn close(&mut self, shared: &MemoryHandle) {
+        if let Some(block) = shared.get::<SharedBlock>() {
+            self.memory.close(&block);
+        }
+    }
+
+    fn physical_create(&mut self, device: u32, bytes: u64) -> Result<MemoryHandle, CUresult> {
+        let made = self.memory.create_physical(device, bytes);
+        made.map(Arc::new).map(MemoryHandle::new)
+    }
+
+    fn physical_map(
+        &mut self,
+        at: Window,
+        memory: &MemoryHandle,
+        offset: u64,
+    ) -> Result<(), CUresult> {
+        let physical = memory.get::<Physical>();
+        let physical = physical.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        self.memory.map_physical(at, &physical, offset)
+    }
+
+    fn physical_unmap(&mut self, at: Window) {
+        self.memory.unmap_physical(at);
+    }
+
+    fn physical_access(&mut self, at: Window, device: u32, reaches: bool) -> Result<(), CUresult> {
+        self.memory.access_physical(at, device, reaches)
+    }
+
+    fn peer_access(&mut self, context: u32, device: u32, enabled: bool) -> Result<(), CUresult> {
+        let on = self.context(context)?.device().number();
+        self.memory.peer(device as usize, on, enabled)
+    }
+
+    fn context_create(
+        &mut self,
+        request: &operations::ContextCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let device = self
+            .shared
+            .devices
+            .get(request.device as usize)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        device.check()?;
+        let id = request.context;
+        if id >= CONTEXT_SLOTS || self.contexts.contains_key(&id) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let observer = Arc::clone(&self.common.observer);
+        let device = Arc::clone(device);
+        let context = Arc::new(Context::new(
+            id,
+            device,
+            (request.share, request.flags),
+            observer,
+        ));
+        self.claim.add(&context)?;
+        self.common.add_context(Arc::clone(&context));
+        // The legacy stream comes with its context.
+        let added = self.add_stream(id, 0, Arc::clone(&context));
+        if added.is_err() {
+            self.common.remove_context(&context);
+            self.claim.remove(&context);
+            return added;
+        }
+        self.contexts.insert(id, context);
+        Ok(())
+    }
+
+    fn context_destroy(
+        &mut self,
+        request: &operations::ContextDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = self
+            .contexts
+            .remove(&request.context)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        // What the driver has runs to its end; what waits fails.
+        context.destroy();
+        self.common.remove_context(&context);
+        self.claim.remove(&context);
+        for stream in self.streams.values() {
+            if Arc::ptr_eq(stream.context(), &context) {
+                stream.end();
+            }
+        }
+        let of_context = |module: &Arc<Module>| Arc::ptr_eq(module.context(), &context);
+        let gone: Vec<_> = self
+            .modules
+            .extract_if(|_, module| of_context(module))
+            .collect();
+        for (_, module) in gone {
+            self.forget(module);
+        }
+        self.runs.refuse(|run| run.modules().iter().any(of_context));
+        self.textures
+            .retain(|_, texture| !Arc::ptr_eq(texture.context(), &context));
+        self.arrays
+            .retain(|_, array| !Arc::ptr_eq(array.context(), &context));
+        Ok(())
+    }
+
+    fn stream_create(
+        &mut self,
+        request: &operations::StreamCreate,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if request.stream == request.context {
+            // Its legacy stream, which is there.
+            return Ok(());
+        }
+        if !(CONTEXT_SLOTS..STREAM_SLOTS).contains(&request.stream)
+            || request.flags & !STREAM_NON_BLOCKING != 0
+        {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.add_stream(request.stream, request.priority, context)
+    }
+
+    fn stream_destroy(
+        &mut self,
+        at: At,
+        _request: &operations::StreamDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.post(at, Ok(Work::Destroy))
+    }
+
+    fn image_load(
+        &mut self,
+        request: &operations::ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ImageLoadReply, CUresult> {
+        if self.images.contains_key(&request.image) || self.images.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let device = self
+            .shared
+            .devices
+            .first()
+            .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
+        // for it; where it is there already, this is given back.
+        let bytes = (data.len() + PADDING) as u64;
+        let mut charge = Charge::new(Arc::clone(&self.held));
+        if !charge.grow(2 * bytes) {
+            let log = format!(
+                "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
+                 of {}\n",
+                2 * bytes,
+                self.held.left(),
+                self.held.most()
+            );
+            let code = CUresult::ERROR_OUT_OF_MEMORY;
+            return Ok(operations::ImageLoadReply::written(
+                code,
+                &[],
+                log.as_bytes(),
+                reply,
+            ));
+        }
+        let loaded = if request.options & IMAGE_PART != 0 {
+            check_part(device, data).map(|()| None)
+        } else {
+            self.shared.images.load(device, data, charge).map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let descriptor = image.descriptor().encode();
+                self.images.insert(request.image, image);
+                operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
+            }
+            Err(refused) => {
+                let log = refused.log.as_bytes();
+                operations::ImageLoadReply::written(refused.code, &[], log, reply)
+            }
+        })
+    }
+
+    fn image_unload(
+        &mut self,
+        request: &operations::ImageUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.images
+            .remove(&request.image)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn module_load(
+        &mut self,
+        request: &operations::ModuleLoad,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ModuleLoadReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        let image = self
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common.code)?;
+        let device = context.device().number();
+        for &variable in module.variables() {
+            reply.extend(variable.base.to_le_bytes());
+            self.memory.add_variable(variable, device);
+        }
+        let addresses = module.variables().len() as u64;
+        self.modules.insert(request.module, Arc::new(module));
+        Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    fn module_unload(
+        &mut self,
+        request: &operations::ModuleUnload,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let module = self.modules.remove(&request.module);
+        self.runs.refuse(|run| {
+            let mut modules = run.modules().iter();
+            modules.any(|of| {
+                module
+                    .as_ref()
+                    .is_some_and(|module| Arc::ptr_eq(of, module))
+            })
+        });
+        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+        Ok(())
+    }
+
+    fn function_set(
+        &mut self,
+        request: &operations::FunctionSet,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let operations::FunctionSet {
+            module,
+            kernel,
+            attribute,
+            value,
+        } = *request;
+        let attribute = CUfunction_attribute(attribute);
+        if !self.module(module)?.can_set(attribute) {
+            // Launches that were posted before keep the shared one.
+            let apart = self.module(module)?.apart(&self.common.code)?;
+            self.modules.insert(module, Arc::new(apart));
+        }
+        self.module(module)?.set(kernel, attribute, value)
+    }
+
+    fn output_take(
+        &mut self,
+        _request: &operations::OutputTake,
+        _data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::OutputTakeReply, CUresult> {
+        let taken = self.common.code.output().take(OUTPUT_PIECE, reply);
+        Ok(operations::OutputTakeReply {
+            sink: taken.unwrap_or(OUTPUT_NONE),
+        })
+    }
+
+    fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
+        self.context(request.context)?;
+        // The others are those of the one context that all clients share.
+        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
+            self.common.code.output().set_limit(request.value);
+        }
+        Ok(())
+    }
+
+    fn run_add(&mut self, request: &operations::RunAdd, data: &[u8]) -> Result<(), CUresult> {
+        let module = self.module(request.module);
+        let launch = module.and_then(|module| self.plan_launch(module, &request.launch(), data));
+        self.runs.add(request.run, data.len(), |run| {
+            run.add(launch?);
+            Ok(())
+        })
+    }
+
+    fn run_destroy(
+        &mut self,
+        request: &operations::RunDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        self.runs.remove(request.run)
+    }
+
+    fn run_launch(
+        &mut self,
+        at: At,
+        request: &operations::RunLaunch,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = self.stream(at.stream)?.context();
+        let run = self.runs.get(request.run).and_then(|run| {
+            let fits = run.is_for(context);
+            fits.then(|| Arc::clone(run))
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        });
+        self.post(
+            at,
+            run.map(|run| {
+                let all = 0..run.launches().len();
+                Work::Run(run, all)
+            }),
+        )
+    }
+
+    fn heap_set(&mut self, _request: &operations::HeapSet, _data: &[u8]) -> Result<(), CUresult> {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    fn launch(
+        &mut self,
+        at: At,
+        request: &operations::Launch,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        let context = self.stream(at.stream)?.context();
+        let module = self.module(request.module);
+        let module = module.and_then(|module| {
+            let fits = context.runs_kernels_of(module.context());
+            fits.then_some(module).ok_or(CUresult::ERROR_INVALID_HANDLE)
+        });
+        let launch = module.and_then(|module| self.plan_launch(module, request, data));
+        self.post(at, launch.map(Work::Launch))
+    }
+
+    fn copy(&mut self, at: At, request: &operations::Copy, _data: &[u8]) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
+        let planned = plan_copy(&mut self.memory, on, request);
+        self.post(at, planned)
+    }
+
+    fn write(&mut self, at: At, request: &operations::Write, data: &[u8]) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
+        let planned = plan_write(&mut self.memory, on, request.to, data);
+        self.post(at, planned.map(Work::steps))
+    }
+
+    fn fill(&mut self, at: At, request: &operations::Fill, _data: &[u8]) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
+        let planned = plan_fill(&mut self.memory, on, request);
+        self.post(at, planned.map(Work::steps))
+    }
+
+    fn event_record(
+        &mut self,
+        at: At,
+        request: &operations::EventRecord,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let work = Work::Event {
+            event: request.event,
+            timing: request.timing != 0,
+        };
+        self.post(at, Ok(work))
+    }
+
+    fn array_create(
+        &mut self,
+        request: &operations::ArrayCreate,
+        _data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ArrayCreateReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if self.arrays.contains_key(&request.array) || self.arrays.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let array = Array::new(&context, request)?;
+        let bytes = array.bytes();
+        self.arrays.insert(request.array, Arc::new(array));
+        Ok(operations::ArrayCreateReply { bytes })
+    }
+
+    fn array_destroy(
+        &mut self,
+        request: &operations::ArrayDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let array = self.arrays.remove(&request.array);
+        let array = array.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        // Its memory is free from here on, so nothing may keep it but copies that wait.
+        self.textures.retain(|_, texture| !texture.is_of(&array));
+        Ok(())
+    }
+
+    fn array_copy(
+        &mut self,
+        at: At,
+        request: &operations::ArrayCopy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let on = self.device_of(at)?;
+        let arrays = &self.arrays;
+        let find = |array: u64| {
+            arrays
+                .get(&array)
+                .cloned()
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let planned = array::plan(&mut self.memory, on, request, find);
+        self.post(at, planned.map(Work::steps))
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &operations::TextureCreate,
+        data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::TextureCreateReply, CUresult> {
+        let spec = Spec::decode(data)?;
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        if self.textures.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let arrays = &self.arrays;
+        let find = |array: u64| {
+            arrays
+                .get(&array)
+                .filter(|array| Arc::ptr_eq(array.context().device(), context.device()))
+                .cloned()
+                .ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let surface = request.surface != 0;
+        let texture = Texture::new(&context, &mut self.memory, &spec, surface, find)?;
+        let object = texture.object();
+        self.textures
+            .insert((request.context, surface, object), texture);
+        Ok(operations::TextureCreateReply { object })
+    }
+
+    fn tensor_map_encode(
+        &mut self,
+        request: &operations::TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapEncodeReply, CUresult> {
+        let spec = tensor_maps::Spec::decode(data)?;
+        let map = tensor_map::encode(self.device(request.device)?, &spec)?;
+        reply.extend(map);
+        Ok(operations::TensorMapEncodeReply { reserved: 0 })
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &operations::TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::TensorMapReplaceReply, CUresult> {
+        let device = self.device(request.device)?;
+        reply.extend(tensor_map::replace(device, data, request.address)?);
+        Ok(operations::TensorMapReplaceReply { reserved: 0 })
+    }
+
+    fn texture_destroy(
+        &mut self,
+        request: &operations::TextureDestroy,
+        _data: &[u8],
+    ) -> Result<(), CUresult> {
+        let key = (request.context, request.surface != 0, request.object);
+        self.textures
+            .remove(&key)
+            .map(drop)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
+    fn cluster_occupancy(
+        &mut self,
+        request: &operations::ClusterOccupancy,
+        data: &[u8],
+        _reply: &mut Vec<u8>,
+    ) -> Result<operations::ClusterOccupancyReply, CUresult> {
+        let module = self.module(request.module)?;
+        let count = launch::cluster_occupancy(module, request, data)?;
+        Ok(operations::ClusterOccupancyReply { count })
+    }
+}

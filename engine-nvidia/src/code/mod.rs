@@ -1,0 +1,12 @@
+//! Device code: images as clients send them, what is done to them before the driver gets them, and modules made of them.
+//!
+//! Called by clients; knows streams only by the pointers of kernels that they launch.
+
+pub(crate) mod budget;
+pub(crate) mod client_code;
+pub(crate) mod image;
+pub(crate) mod link;
+pub(crate) mod module;
+pub(crate) mod output;
+pub(crate) mod rewrite;
+pub(crate) mod symbols;

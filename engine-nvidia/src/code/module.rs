@@ -1,0 +1,321 @@
+//! A client's module: an image on a device, with variables and attributes of its own.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUfunction, CUfunction_attribute};
+use engine::{Observer, Window};
+
+use crate::code::budget::CodeCharge;
+use crate::code::client_code::ClientCode;
+use crate::code::image::{Image, Loaded, ManagedVariable, Placed};
+use crate::code::output::{RING, Ring};
+use crate::device::context::Context;
+use crate::memory::address_space::Memory;
+use crate::sync::Handle;
+
+/// One module of a client.
+#[derive(Debug)]
+pub(crate) struct Module {
+    context: Arc<Context>,
+    image: Arc<Image>,
+    loaded: Arc<Loaded>,
+    /// Other clients' modules may have the same `loaded`.
+    shared: bool,
+    /// Attributes that were set: kernel, attribute, value.
+    attributes: Mutex<Vec<(u32, CUfunction_attribute, i32)>>,
+    functions: Vec<OnceLock<Handle<CUfunction>>>,
+    /// Kernels of which the driver has taken a launch.
+    launched: Vec<AtomicBool>,
+    /// Where each variable is, in the descriptor's order.
+    variables: Vec<Window>,
+    /// Where its kernels print to.
+    ring: Option<OwnRing>,
+    /// What it counts of code, if `loaded` is its own.
+    _code: Option<CodeCharge>,
+}
+
+/// A module's ring, which counts among its client's.
+#[derive(Debug)]
+struct OwnRing {
+    ring: Ring,
+    bytes: usize,
+    client: Arc<ClientCode>,
+}
+
+impl Drop for OwnRing {
+    fn drop(&mut self) {
+        self.client.output().ring_gone(self.bytes);
+    }
+}
+
+impl Module {
+    /// Loads an image in a context. Its managed variables get memory of the client's.
+    ///
+    /// # Errors
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if there is no memory for managed variables.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        memory: &mut Memory,
+        client: &Arc<ClientCode>,
+    ) -> Result<Self, CUresult> {
+        let shared = image.is_shared();
+        let code = match shared {
+            true => None,
+            false => Some(own_code(context, &image, client)?),
+        };
+        let loaded = image.instantiate(context.device())?;
+        let mut variables = Vec::with_capacity(image.variables().len());
+        for placed in image.variables() {
+            variables.push(match placed {
+                Placed::ByDriver(name) => {
+                    let (base, bytes) = loaded.variable(name)?;
+                    Window { base, bytes }
+                }
+                Placed::Managed(variable) => {
+                    let range = place(context, variable, memory, client.observer())?;
+                    let (pointer, _) = loaded.variable(&variable.pointer)?;
+                    let device = context.device().number();
+                    memory.set(device, pointer, &range.base.to_le_bytes())?;
+                    range
+                }
+            });
+        }
+        let ring = match image.prints() {
+            true => make_ring(context, &loaded, memory, client)?,
+            false => None,
+        };
+        let mut module = Self::of(context, image, loaded, code, variables);
+        module.ring = ring;
+        Ok(module)
+    }
+
+    /// The same module, but that no other client has a part in it any more. It has no variables, as no
+    /// shared one has.
+    ///
+    /// # Errors
+    /// The driver's status; CUDA_ERROR_OUT_OF_MEMORY if the client has much code of its own.
+    pub(crate) fn apart(&self, client: &ClientCode) -> Result<Self, CUresult> {
+        let image = Arc::clone(&self.image);
+        let code = own_code(&self.context, &image, client)?;
+        let loaded = image.instantiate_alone(self.context.device())?;
+        let apart = Self::of(&self.context, image, loaded, Some(code), Vec::new());
+        for &(kernel, attribute, value) in &*self.attributes.lock() {
+            apart.set(kernel, attribute, value)?;
+        }
+        Ok(apart)
+    }
+
+    fn of(
+        context: &Arc<Context>,
+        image: Arc<Image>,
+        loaded: Arc<Loaded>,
+        code: Option<CodeCharge>,
+        variables: Vec<Window>,
+    ) -> Self {
+        Self {
+            context: Arc::clone(context),
+            functions: image
+                .kernel_names()
+                .iter()
+                .map(|_| OnceLock::new())
+                .collect(),
+            launched: image
+                .kernel_names()
+                .iter()
+                .map(|_| AtomicBool::default())
+                .collect(),
+            image,
+            loaded,
+            shared: code.is_none(),
+            attributes: Mutex::default(),
+            variables,
+            ring: None,
+            _code: code,
+        }
+    }
+
+    /// Whether its kernels may print.
+    pub(crate) fn prints(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Takes what its kernels have printed, and tells the client.
+    pub(crate) fn drain_output(&self) {
+        if let Some(own) = &self.ring {
+            own.client.drain(&own.ring);
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn variables(&self) -> &[Window] {
+        &self.variables
+    }
+
+    /// A kernel's function.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE if there is no kernel of this number.
+    pub(crate) fn function(&self, kernel: u32) -> Result<Handle<CUfunction>, CUresult> {
+        let invalid = CUresult::ERROR_INVALID_HANDLE;
+        let cell = self.functions.get(kernel as usize).ok_or(invalid)?;
+        if let Some(function) = cell.get() {
+            return Ok(*function);
+        }
+        let name = self
+            .image
+            .kernel_names()
+            .get(kernel as usize)
+            .ok_or(invalid)?;
+        let function = self.loaded.function(name)?;
+        Ok(*cell.get_or_init(|| function))
+    }
+
+    /// Bytes of local memory that each thread of a kernel needs.
+    pub(crate) fn local_bytes(&self, kernel: u32) -> u64 {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize);
+        kernel.map_or(0, |kernel| kernel.local_bytes.into())
+    }
+
+    /// The driver has taken a launch of a kernel.
+    pub(crate) fn launched(&self, kernel: u32) {
+        if let Some(launched) = self.launched.get(kernel as usize)
+            && !launched.load(Ordering::Relaxed)
+        {
+            launched.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the driver has taken a launch of a kernel.
+    pub(crate) fn was_launched(&self, kernel: u32) -> bool {
+        self.launched
+            .get(kernel as usize)
+            .is_some_and(|launched| launched.load(Ordering::Relaxed))
+    }
+
+    /// A kernel's name.
+    pub(crate) fn kernel_name(&self, kernel: u32) -> Option<&str> {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize)?;
+        Some(&kernel.name)
+    }
+
+    /// Bytes of a kernel's parameter block.
+    pub(crate) fn parameter_bytes(&self, kernel: u32) -> usize {
+        let kernel = self.image.descriptor().kernels.get(kernel as usize);
+        kernel
+            .and_then(|kernel| {
+                let ends = kernel
+                    .params
+                    .iter()
+                    .map(|&(offset, size)| offset as usize + size as usize);
+                ends.max()
+            })
+            .unwrap_or(0)
+    }
+
+    /// Whether an attribute can be set without a change for other clients. The most of dynamic shared
+    /// memory is a limit, which each client's library holds its own launches to.
+    pub(crate) fn can_set(&self, attribute: CUfunction_attribute) -> bool {
+        !self.shared || attribute == CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES
+    }
+
+    /// Sets an attribute of a kernel, which [`Module::can_set`] allows.
+    ///
+    /// # Errors
+    /// The driver's status, or as [`Module::function`].
+    pub(crate) fn set(
+        &self,
+        kernel: u32,
+        attribute: CUfunction_attribute,
+        value: i32,
+    ) -> Result<(), CUresult> {
+        let function = self.function(kernel)?;
+        let device = self.context.device();
+        let mut most = self.loaded.most_shared();
+        // What is no size is for the driver to refuse.
+        let raised = if self.shared && value >= 0 {
+            value.max(most.get(&kernel).copied().unwrap_or(value))
+        } else {
+            value
+        };
+        // SAFETY: the function is of our module, which is alive.
+        device.confirm(unsafe {
+            device
+                .enter()?
+                .cuFuncSetAttribute(function.0, attribute, raised)
+        })?;
+        if attribute == CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES {
+            most.insert(kernel, raised);
+        }
+        drop(most);
+        let mut attributes = self.attributes.lock();
+        attributes.retain(|&(of, which, _)| (of, which) != (kernel, attribute));
+        attributes.push((kernel, attribute, value));
+        Ok(())
+    }
+}
+
+/// Counts the code of a module that is one client's only.
+fn own_code(context: &Context, image: &Image, client: &ClientCode) -> Result<CodeCharge, CUresult> {
+    let device = context.device().number();
+    client.charge(device, image.code_bytes())
+}
+
+/// Gives a module that prints its ring, if there is room for one: printing is no reason to fail.
+fn make_ring(
+    context: &Context,
+    loaded: &Loaded,
+    memory: &mut Memory,
+    client: &Arc<ClientCode>,
+) -> Result<Option<OwnRing>, CUresult> {
+    let (variable, _) = loaded.variable(RING)?;
+    let Some(bytes) = client.output().ring_bytes() else {
+        return Ok(None);
+    };
+    let Ok(ring) = Ring::new(context.device(), bytes) else {
+        client.output().ring_gone(bytes);
+        return context.device().check().map(|()| None);
+    };
+    let own = OwnRing {
+        ring,
+        bytes,
+        client: Arc::clone(client),
+    };
+    let device = context.device().number();
+    memory.set(device, variable, &own.ring.address().to_le_bytes())?;
+    Ok(Some(own))
+}
+
+/// What addresses that an observer gives are aligned to at least.
+const ALIGNED: u64 = 256;
+
+/// Gives a managed variable memory in the client's host window, with its first value.
+fn place(
+    context: &Context,
+    variable: &ManagedVariable,
+    memory: &mut Memory,
+    observer: &dyn Observer,
+) -> Result<Window, CUresult> {
+    let wrong = CUresult::ERROR_INVALID_VALUE;
+    let bytes = variable.bytes.max(1);
+    let slack = variable.align.saturating_sub(ALIGNED);
+    let room = bytes.checked_add(slack).ok_or(wrong)?;
+    let given = observer.allocate(context.id(), room, true)?;
+    let base = given
+        .base
+        .checked_next_multiple_of(variable.align.max(1))
+        .filter(|&base| given.contains(base, bytes))
+        .ok_or(wrong)?;
+    let range = Window {
+        base,
+        bytes: variable.bytes,
+    };
+    memory.set_host(range, &variable.init)?;
+    Ok(range)
+}

@@ -1,0 +1,236 @@
+//! A client's context: which device its work goes to, and whether it still takes any.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUcontext, CUstream};
+use engine::Observer;
+use protocol::operations::CONTEXT_GREEN;
+
+use crate::device::Device;
+use crate::device::duration_table::DurationTable;
+use crate::device::quiesce::Running;
+use crate::driver::Driver;
+use crate::partition::green_context::GreenContext;
+use crate::sync::Handle;
+
+/// One context of a client. All contexts on a device share the driver's one.
+#[derive(Debug)]
+pub(crate) struct Context {
+    id: u32,
+    device: Arc<Device>,
+    observer: Arc<dyn Observer>,
+    /// What its streams have with the driver.
+    running: Arc<Running>,
+    durations: DurationTable,
+    /// The part of the device that it asked for itself, in millionths; 0 if it did not.
+    share: u32,
+    /// Its kernels are those of the device's primary context.
+    is_green: bool,
+    /// The part of the device that its kernels stay in.
+    part: Mutex<Arc<GreenContext>>,
+    /// Counts changes of the part.
+    epoch: AtomicU64,
+    /// It was destroyed on request.
+    destroyed: AtomicBool,
+    /// 0, or what the client was told that its device died of.
+    fault: AtomicU32,
+}
+
+/// One of the driver's streams, as it was made.
+pub(crate) struct Made {
+    pub(crate) raw: Handle<CUstream>,
+    /// Of the context at that time.
+    pub(crate) epoch: u64,
+    /// The context in which graphs of its kernels are made, if there is one.
+    pub(crate) home: Option<Handle<CUcontext>>,
+}
+
+impl Context {
+    /// A context whose kernels have all of the device. `share` and `flags` are as in
+    /// [`ContextCreate`](protocol::operations::ContextCreate).
+    pub(crate) fn new(
+        id: u32,
+        device: Arc<Device>,
+        (share, flags): (u32, u32),
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self {
+            id,
+            share,
+            is_green: flags & CONTEXT_GREEN != 0,
+            part: Mutex::new(device.parts().whole()),
+            epoch: AtomicU64::new(0),
+            running: device.gate().join(),
+            durations: DurationTable::default(),
+            device,
+            observer,
+            destroyed: AtomicBool::new(false),
+            fault: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Whether it runs the kernels of a context.
+    pub(crate) fn runs_kernels_of(&self, other: &Self) -> bool {
+        let of_home = self.is_green
+            && Arc::ptr_eq(&self.device, &other.device)
+            && other.id as usize == self.device.number();
+        std::ptr::eq(self, other) || of_home
+    }
+
+    /// The per cent of the device that it asked for itself.
+    pub(crate) fn percentage(&self) -> f32 {
+        match self.share {
+            0 => 100.0,
+            share => share as f32 / 10_000.0,
+        }
+    }
+
+    /// From the next operation of each stream on that finds the stream empty, kernels stay in this part.
+    pub(crate) fn set_part(&self, part: Arc<GreenContext>) {
+        let mut now = self.part.lock();
+        if !Arc::ptr_eq(&now, &part) {
+            *now = part;
+            self.epoch.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// How often the part has changed: streams that were made before are to be made again.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// Makes one of the driver's streams in the part.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn make_stream(&self, driver: &Driver, priority: i32) -> Result<Made, CUresult> {
+        // Of one moment: if the part changes meanwhile, the stream is one of an epoch before.
+        let (part, epoch) = {
+            let part = self.part.lock();
+            (Arc::clone(&part), self.epoch())
+        };
+        Ok(Made {
+            raw: Handle(part.stream(driver, priority)?),
+            epoch,
+            home: part.home(),
+        })
+    }
+
+    /// How long its operations take.
+    pub(crate) fn durations(&self) -> &DurationTable {
+        &self.durations
+    }
+
+    /// Counts one more operation that goes to the driver, unless the device's gate is closed.
+    pub(crate) fn pass_gate(&self) -> bool {
+        self.device.gate().pass(&self.running)
+    }
+
+    /// An operation that passed the gate is done.
+    pub(crate) fn leave(&self) {
+        self.running.leave();
+    }
+
+    /// The client has gone.
+    pub(crate) fn abandon(&self) {
+        self.running.go();
+    }
+
+    /// Whether it takes work.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn check(&self) -> Result<(), CUresult> {
+        self.device.check()?;
+        if self.destroyed.load(Ordering::Acquire) {
+            return Err(CUresult::ERROR_CONTEXT_IS_DESTROYED);
+        }
+        Ok(())
+    }
+
+    /// Whether what the driver has of it can still complete. The client is told of a fault before its
+    /// work is reported as failed.
+    ///
+    /// # Errors
+    /// What it died of.
+    pub(crate) fn check_told(&self) -> Result<(), CUresult> {
+        if self.destroyed.load(Ordering::Acquire) {
+            return self.device.check();
+        }
+        match self.fault.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(CUresult(code)),
+        }
+    }
+
+    /// Ends it on request.
+    pub(crate) fn destroy(&self) {
+        self.destroyed.store(true, Ordering::Release);
+    }
+
+    /// Tells the client, once, that its device has died. `running` are the kernels that it had on it.
+    pub(crate) fn fault(&self, code: CUresult, running: &str) {
+        if self.fault.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        let text = format!(
+            "device {} ({}) died: {code}; every client of this server on it has lost its context; \
+             this client's kernels at the time: {running}; {}",
+            self.device.ordinal(),
+            self.device.facts().name,
+            advice(code),
+        );
+        let first = self
+            .fault
+            .compare_exchange(0, code.0, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_ok() {
+            self.observer.fault(self.id, code, &text);
+        }
+    }
+}
+
+/// What whoever reads of a device's death is to do.
+fn advice(code: CUresult) -> &'static str {
+    match code {
+        CUresult::ERROR_ECC_UNCORRECTABLE => {
+            "its memory is damaged: see `nvidia-smi -q -d ECC,ROW_REMAPPER`, then reset the GPU or restart the \
+             machine"
+        }
+        CUresult::ERROR_NVLINK_UNCORRECTABLE => {
+            "a link between GPUs has failed: see `nvidia-smi nvlink -e`, then restart the machine"
+        }
+        CUresult::ERROR_MPS_CONNECTION_FAILED
+        | CUresult::ERROR_MPS_RPC_FAILURE
+        | CUresult::ERROR_MPS_SERVER_NOT_READY
+        | CUresult::ERROR_MPS_CLIENT_TERMINATED => {
+            "NVIDIA's MPS beneath this server has ended or been ended, and the contexts of all servers on it with \
+             it; `openmps control underlay` says what holds now"
+        }
+        CUresult::ERROR_ASSERT
+        | CUresult::ERROR_HARDWARE_STACK_ERROR
+        | CUresult::ERROR_ILLEGAL_ADDRESS
+        | CUresult::ERROR_ILLEGAL_INSTRUCTION
+        | CUresult::ERROR_INVALID_ADDRESS_SPACE
+        | CUresult::ERROR_INVALID_PC
+        | CUresult::ERROR_LAUNCH_FAILED
+        | CUresult::ERROR_LAUNCH_TIMEOUT
+        | CUresult::ERROR_MISALIGNED_ADDRESS => {
+            "a kernel did this, and the GPU is well: `compute-sanitizer` finds the place in the program"
+        }
+        _ => {
+            "the GPU or its driver has failed: `dmesg` has an Xid that says why; if `nvidia-smi` does not answer, \
+             reset the GPU or restart the machine"
+        }
+    }
+}

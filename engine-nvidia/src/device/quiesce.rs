@@ -1,0 +1,511 @@
+//! The gate of a device, which all operations of streams pass on their way to the driver.
+//!
+//! Some calls of the driver wait for every kernel that the context has running, whosever it is, and hold
+//! the context's lock meanwhile, so that nobody could launch anything: loading and unloading modules,
+//! unpinning host memory, destroying arrays (`benches/gpu/driver_calls.cu` finds out which). They are made
+//! only while the gate is closed and nothing runs. What is to be loaded waits for that; what is to be
+//! given back is [retired](QuiesceGate::destroy_later) until the device has nothing to do.
+//!
+//! A closed gate keeps others' operations in their streams, and streams give the driver only as much at a time as
+//! takes some [milliseconds](PATIENCE), so that usually nothing runs soon. Contexts whose work takes longer are *held*:
+//! they begin nothing new, and the gate is open for all others until what these have running is over, when it is
+//! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. It may wait for something
+//! that its own context is to do: who is held for long is let go for as long, and so on, up to some seconds.
+//!
+//! To the contexts of who loads the gate is not closed meanwhile: a kernel of theirs may wait for another process', which
+//! waits for what was given to their streams before, as collective operations do.
+//!
+//! Nobody loads all the time beside others' work: what runs gives way to so much [closed time](MOST_SPENT), and to a
+//! [part](OPEN) of the time then.
+//!
+//! Who comes to a closed gate with something to do alone does it in the same turn, as long as a turn does not take
+//! [too long](MOST_CLOSED).
+//!
+//! A kernel of a client that has gone may never end, and the driver cannot end it. After a [grace](GRACE)
+//! the device counts as [stuck](QuiesceGate::is_stuck): what would wait for it fails at once, until it ends.
+//!
+//! Must not know what is loaded or retired.
+
+use parking_lot::{Mutex, MutexGuard};
+use std::fmt::{Debug, Formatter};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
+
+use cuda_abi::CUresult;
+
+use crate::device::waker::Waker;
+
+/// How long the gate is closed for all while something runs.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How long contexts are held at first before they are let go, and at most.
+const FIRST_HOLD: Duration = Duration::from_secs(1);
+const MOST_HOLD: Duration = Duration::from_secs(4);
+/// How long the gate stays closed for one who is alone after another, at most.
+const MOST_CLOSED: Duration = Duration::from_millis(50);
+/// Time for which the gate was closed, of that in which it could have been open, before who would close it to what
+/// runs waits; and how much longer it is open than closed then.
+const MOST_SPENT: Duration = Duration::from_millis(500);
+const OPEN: u32 = 4;
+/// Time between two looks at what runs.
+const LOOK: Duration = Duration::from_micros(20);
+/// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
+/// their kind waits first.
+const MOST_RETIRED: usize = 64;
+const MOST_RETIRED_BYTES: u64 = 256 << 20;
+
+/// How long what a client that has gone had running may take to its end, unless something else is set.
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Operations of one context that the driver has and that are not known to be done. Apart from others' in
+/// memory, since every launch counts.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Running {
+    operations: AtomicUsize,
+    /// The gate is closed for it.
+    held: AtomicBool,
+    /// The gate is open for it, though it may be closed for others.
+    exempt: AtomicBool,
+    /// The thread that does what its client asks for.
+    thread: Option<ThreadId>,
+    /// Since when the client is gone.
+    gone: OnceLock<Instant>,
+}
+
+/// What waits for an idle device.
+#[derive(Default)]
+struct Retired {
+    calls: Vec<Box<dyn FnOnce() + Send>>,
+    /// Bytes of memory that the calls give back.
+    bytes: u64,
+}
+
+/// A time in which nothing runs.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    since: Instant,
+    /// Something gave way to it.
+    disturbs: bool,
+}
+
+/// What who closes the gate has of those before.
+#[derive(Debug, Default)]
+struct Turn {
+    /// The gate is still closed, and nothing runs.
+    closed: Option<Pause>,
+    /// Those that are held.
+    held: Vec<Arc<Running>>,
+    /// For how long the gate was closed, less what was made good since then.
+    spent: Duration,
+    opened: Option<Instant>,
+}
+
+impl Turn {
+    /// The gate, which was closed for so long, is open again.
+    fn spend(&mut self, closed: Duration) {
+        self.spent = self.still_spent() + closed;
+        self.opened = Some(Instant::now());
+    }
+
+    fn still_spent(&self) -> Duration {
+        let open = self
+            .opened
+            .map_or(Duration::ZERO, |opened| opened.elapsed());
+        self.spent.saturating_sub(open / OPEN)
+    }
+
+    fn hold(&mut self, more: Vec<Arc<Running>>) {
+        for running in &more {
+            running.held.store(true, Ordering::SeqCst);
+        }
+        self.held.extend(more);
+    }
+
+    fn let_go(&mut self) {
+        for running in self.held.drain(..) {
+            running.held.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn held_run(&self) -> bool {
+        self.held.iter().any(|running| running.runs())
+    }
+}
+
+/// A device's gate.
+pub(crate) struct QuiesceGate {
+    closed: AtomicBool,
+    clients: Mutex<Vec<Weak<Running>>>,
+    /// Held by who closes the gate.
+    turn: Mutex<Turn>,
+    /// How many wait for that.
+    waiting: AtomicUsize,
+    retired: Mutex<Retired>,
+    /// Is told that the gate is open again.
+    waker: OnceLock<Arc<Waker>>,
+    /// Milliseconds.
+    grace: AtomicU64,
+}
+
+impl Default for QuiesceGate {
+    fn default() -> Self {
+        let gate = Self {
+            closed: AtomicBool::default(),
+            clients: Mutex::default(),
+            turn: Mutex::default(),
+            waiting: AtomicUsize::default(),
+            retired: Mutex::default(),
+            waker: OnceLock::new(),
+            grace: AtomicU64::default(),
+        };
+        gate.set_grace(GRACE);
+        gate
+    }
+}
+
+impl Debug for QuiesceGate {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gate")
+            .field("closed", &self.closed)
+            .field("clients", &self.clients.lock().len())
+            .field("retired", &self.retired.lock().calls.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl QuiesceGate {
+    /// Who issues what waited while the gate was closed.
+    pub(crate) fn set_waker(&self, waker: &Arc<Waker>) {
+        // Nobody else sets it.
+        let _ = self.waker.set(Arc::clone(waker));
+    }
+
+    /// The counter of one more context, whose client's thread this is.
+    pub(crate) fn join(&self) -> Arc<Running> {
+        let running = Arc::new(Running {
+            thread: Some(std::thread::current().id()),
+            ..Running::default()
+        });
+        let mut clients = self.clients.lock();
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(&running));
+        running
+    }
+
+    /// Lets one operation through, which [`Running::leave`] ends, unless the gate is closed.
+    pub(crate) fn pass(&self, running: &Running) -> bool {
+        // Who asks again and again would seem to have something running.
+        if self.is_closed_to(running) {
+            return false;
+        }
+        // Pairs with `drain`: either it sees the operation, or we see that the gate is closed.
+        running.operations.fetch_add(1, Ordering::SeqCst);
+        if self.is_closed_to(running) {
+            running.leave();
+            return false;
+        }
+        true
+    }
+
+    fn is_closed_to(&self, running: &Running) -> bool {
+        (self.closed.load(Ordering::SeqCst) && !running.exempt.load(Ordering::SeqCst))
+            || running.held.load(Ordering::SeqCst)
+    }
+
+    /// Sets how long what a client that has gone had running may take to its end.
+    pub(crate) fn set_grace(&self, grace: Duration) {
+        let milliseconds = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.grace.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Whether something runs of a client that has been gone for longer than the grace.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let grace = Duration::from_millis(self.grace.load(Ordering::Relaxed));
+        let clients = self.clients.lock();
+        let mut running = clients.iter().filter_map(Weak::upgrade);
+        running.any(|client| {
+            let gone = client.gone.get();
+            gone.is_some_and(|since| since.elapsed() >= grace) && client.runs()
+        })
+    }
+
+    /// Makes a call while no operation of any client runs. Waits for those that do, as the module says,
+    /// or until `dead` says that the device is.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE while the device is [stuck](QuiesceGate::is_stuck): as the CUDA manual has
+    /// it, kernels that run long keep new work from making progress.
+    pub(crate) fn run_exclusive<T>(
+        &self,
+        dead: impl Fn() -> bool,
+        call: impl FnOnce() -> T,
+    ) -> Result<T, CUresult> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut turn = self.turn.lock();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let disturbs = match turn.closed {
+            Some(pause) => Ok(pause.disturbs),
+            None => self.drain(&mut turn, &dead),
+        };
+        let pause = turn.closed.take().unwrap_or(Pause {
+            since: Instant::now(),
+            disturbs: disturbs == Ok(true),
+        });
+        let closed = Closed {
+            gate: self,
+            turn,
+            pause,
+        };
+        disturbs?;
+        // First, because the call may need the memory.
+        self.give_back();
+        let result = call();
+        drop(closed);
+        Ok(result)
+    }
+
+    /// Closes the gate and waits until nothing runs, as the module says. Whether anything ran.
+    ///
+    /// # Errors
+    /// As [`QuiesceGate::run_exclusive`].
+    fn drain(&self, turn: &mut Turn, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
+        let own = self.exempt();
+        loop {
+            self.closed.store(true, Ordering::SeqCst);
+            if self.is_drained(&own) || dead() {
+                return Ok(false);
+            }
+            if turn.still_spent() < MOST_SPENT {
+                break;
+            }
+            self.open();
+            self.wait(PATIENCE, dead, || false)?;
+        }
+        let mut hold = FIRST_HOLD;
+        let mut until = Instant::now() + hold;
+        loop {
+            self.closed.store(true, Ordering::SeqCst);
+            if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
+                return Ok(true);
+            }
+            // Those that are held already are among them.
+            let mut running = self.running();
+            running.retain(|running| !running.held.load(Ordering::SeqCst) && !own.has(running));
+            turn.hold(running);
+            self.open();
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.wait(left, dead, || !turn.held_run() && !own.run())? {
+                turn.let_go();
+                self.wake();
+                self.wait(hold, dead, || false)?;
+                hold = (hold * 2).min(MOST_HOLD);
+                until = Instant::now() + hold;
+            }
+        }
+    }
+
+    /// Waits until something is so, or the device is dead, and for so long at most. Whether it is.
+    ///
+    /// # Errors
+    /// As [`QuiesceGate::run_exclusive`].
+    fn wait(
+        &self,
+        most: Duration,
+        dead: &impl Fn() -> bool,
+        is_so: impl Fn() -> bool,
+    ) -> Result<bool, CUresult> {
+        let until = Instant::now() + most;
+        loop {
+            if dead() || is_so() {
+                return Ok(true);
+            }
+            if self.is_stuck() {
+                return Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            // Of a client whose own thread looks for completions, and is held up, the poller hears.
+            self.wake();
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Has so many bytes of memory given back when no operation of any client runs. Does not wait: who
+    /// gives back may be ending, or has work of his own to see to.
+    pub(crate) fn destroy_later(&self, bytes: u64, call: impl FnOnce() + Send + 'static) {
+        let mut retired = self.retired.lock();
+        retired.calls.push(Box::new(call));
+        retired.bytes = retired.bytes.saturating_add(bytes);
+        drop(retired);
+        self.wake();
+    }
+
+    /// Waits while much is retired: before anything is made that will be, so that what waits for an idle
+    /// device has a bound.
+    ///
+    /// # Errors
+    /// As [`QuiesceGate::run_exclusive`], if there is much.
+    pub(crate) fn make_room(&self, dead: impl Fn() -> bool) -> Result<(), CUresult> {
+        let full = {
+            let retired = self.retired.lock();
+            retired.calls.len() > MOST_RETIRED || retired.bytes > MOST_RETIRED_BYTES
+        };
+        if full {
+            self.run_exclusive(dead, || ())?;
+        }
+        Ok(())
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// Does what was retired, if nothing runs. Does not wait. Whether nothing is left.
+    pub(crate) fn destroy_pending(&self) -> bool {
+        if self.retired.lock().calls.is_empty() {
+            return true;
+        }
+        let Some(turn) = self.turn.try_lock() else {
+            return false;
+        };
+        if turn.closed.is_some() {
+            return false;
+        }
+        self.closed.store(true, Ordering::SeqCst);
+        let pause = Pause {
+            since: Instant::now(),
+            disturbs: false,
+        };
+        let closed = Closed {
+            gate: self,
+            turn,
+            pause,
+        };
+        let idle = !self.runs();
+        if idle {
+            self.give_back();
+        }
+        drop(closed);
+        idle
+    }
+
+    fn give_back(&self) {
+        let retired = std::mem::take(&mut *self.retired.lock());
+        for call in retired.calls {
+            call();
+        }
+    }
+
+    /// The contexts of this thread's client, to which the gate is open from now on.
+    fn exempt(&self) -> Exempt {
+        let this = Some(std::thread::current().id());
+        let clients = self.clients.lock();
+        let own = clients.iter().filter_map(Weak::upgrade);
+        let own = Exempt(own.filter(|client| client.thread == this).collect());
+        own.set(true);
+        own
+    }
+
+    /// Whether nothing runs; then the gate is closed to all.
+    fn is_drained(&self, own: &Exempt) -> bool {
+        if self.runs() {
+            return false;
+        }
+        own.set(false);
+        // One of these may have begun something just before.
+        let drained = !self.runs();
+        own.set(!drained);
+        drained
+    }
+
+    fn running(&self) -> Vec<Arc<Running>> {
+        let clients = self.clients.lock();
+        let running = clients.iter().filter_map(Weak::upgrade);
+        running.filter(|client| client.runs()).collect()
+    }
+
+    fn runs(&self) -> bool {
+        let clients = self.clients.lock();
+        let mut running = clients.iter().filter_map(Weak::upgrade);
+        running.any(|client| client.runs())
+    }
+
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+        self.wake();
+    }
+}
+
+/// Contexts to which the gate is open until this is dropped.
+struct Exempt(Vec<Arc<Running>>);
+
+impl Exempt {
+    fn set(&self, exempt: bool) {
+        for running in &self.0 {
+            running.exempt.store(exempt, Ordering::SeqCst);
+        }
+    }
+
+    fn has(&self, other: &Arc<Running>) -> bool {
+        self.0.iter().any(|running| Arc::ptr_eq(running, other))
+    }
+
+    fn run(&self) -> bool {
+        self.0.iter().any(|running| running.runs())
+    }
+}
+
+impl Drop for Exempt {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+/// The gate while it is closed and nothing runs. Opens it when dropped, or leaves it closed to who waits for that.
+struct Closed<'a> {
+    gate: &'a QuiesceGate,
+    turn: MutexGuard<'a, Turn>,
+    pause: Pause,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;
+        let closed = self.pause.since.elapsed();
+        if waits && closed < MOST_CLOSED && !self.gate.runs() {
+            self.turn.closed = Some(self.pause);
+            return;
+        }
+        if self.pause.disturbs {
+            self.turn.spend(closed);
+        }
+        self.turn.let_go();
+        self.gate.open();
+    }
+}
+
+impl Running {
+    /// An operation that was let through is done.
+    pub(crate) fn leave(&self) {
+        self.operations.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The client has gone: what runs is all that there will be.
+    pub(crate) fn go(&self) {
+        // Only the first time counts.
+        let _ = self.gone.set(Instant::now());
+    }
+
+    fn runs(&self) -> bool {
+        self.operations.load(Ordering::SeqCst) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,310 @@
+use std::sync::mpsc;
+
+use super::*;
+
+const NEVER: fn() -> bool = || false;
+
+#[test]
+fn who_is_alone_waits_for_what_runs_and_lets_nothing_through() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    assert!(gate.pass(&running));
+    let (tell, told) = mpsc::channel();
+    let run_exclusive = std::thread::spawn({
+        let (gate, running) = (Arc::clone(&gate), Arc::clone(&running));
+        move || {
+            let call = || {
+                assert!(!gate.pass(&running), "let through a closed gate");
+                tell.send(()).unwrap();
+            };
+            gate.run_exclusive(NEVER, call).unwrap();
+        }
+    });
+    // Others are let through again and again while it waits for an operation that runs long.
+    while !gate.closed.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    let other = gate.join();
+    while !gate.pass(&other) {
+        std::thread::yield_now();
+    }
+    other.leave();
+    assert!(told.try_recv().is_err(), "alone beside what runs");
+    running.leave();
+    run_exclusive.join().unwrap();
+    told.try_recv().unwrap();
+    assert!(gate.pass(&running), "the gate stayed closed");
+}
+
+/// Starts something that is to be done alone and waits for `go`.
+fn start(
+    gate: &Arc<QuiesceGate>,
+    tell: mpsc::Sender<()>,
+    go: mpsc::Receiver<()>,
+) -> std::thread::JoinHandle<()> {
+    let gate = Arc::clone(gate);
+    std::thread::spawn(move || {
+        gate.run_exclusive(NEVER, || {
+            tell.send(()).unwrap();
+            go.recv().unwrap();
+        })
+        .unwrap();
+    })
+}
+
+#[test]
+fn what_runs_long_holds_up_its_own_context_and_no_other() {
+    let gate = Arc::new(QuiesceGate::default());
+    let (long, other) = (gate.join(), gate.join());
+    assert!(gate.pass(&long));
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    let run_exclusive = start(&gate, tell, gone);
+    while !long.held.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    // For as long as it takes the other begins and ends what it likes.
+    for _ in 0..100 {
+        while !gate.pass(&other) {
+            std::thread::yield_now();
+        }
+        assert!(!gate.pass(&long), "a held context began something");
+        other.leave();
+    }
+    assert!(told.try_recv().is_err(), "alone beside what runs");
+    long.leave();
+    told.recv().unwrap();
+    assert!(!gate.pass(&other) && !gate.pass(&long));
+    go.send(()).unwrap();
+    run_exclusive.join().unwrap();
+    assert!(gate.pass(&long) && gate.pass(&other), "still held");
+}
+
+#[test]
+fn what_waits_for_its_own_context_is_let_go_after_a_while() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    assert!(gate.pass(&running));
+    let (tell, _told) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    go.send(()).unwrap();
+    let run_exclusive = start(&gate, tell, gone);
+    while !running.held.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    // What runs ends when this has begun.
+    while !gate.pass(&running) {
+        std::thread::yield_now();
+    }
+    running.leave();
+    running.leave();
+    run_exclusive.join().unwrap();
+}
+
+#[test]
+fn what_waits_for_another_process_is_not_kept_from_it_by_its_own_load() {
+    let gate = Arc::new(QuiesceGate::default());
+    let (tell, told) = mpsc::channel();
+    let loading = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || {
+            let own = gate.join();
+            assert!(gate.pass(&own));
+            tell.send(Arc::clone(&own)).unwrap();
+            gate.run_exclusive(NEVER, || {
+                assert!(!gate.pass(&own), "let through a closed gate");
+            })
+            .unwrap();
+        }
+    });
+    let own = told.recv().unwrap();
+    let other = gate.join();
+    // Long after others would be held for what runs, what was given to its streams before goes on.
+    while !own.exempt.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    let until = Instant::now() + 3 * PATIENCE;
+    let mut others = 0;
+    while Instant::now() < until || others == 0 {
+        assert!(gate.pass(&own), "kept from its own work");
+        own.leave();
+        assert!(!own.held.load(Ordering::SeqCst));
+        // And so do others while it takes long.
+        if gate.pass(&other) {
+            other.leave();
+            others += 1;
+        }
+    }
+    own.leave();
+    loading.join().unwrap();
+    assert!(gate.pass(&other) && !own.exempt.load(Ordering::SeqCst));
+}
+
+#[test]
+fn who_waits_for_the_gate_has_the_same_turn() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    let first = start(&gate, tell.clone(), gone);
+    told.recv().unwrap();
+    let (go_on, gone_on) = mpsc::channel();
+    let second = start(&gate, tell, gone_on);
+    while gate.waiting.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // Somebody would begin something as soon as that can be.
+    let stop = Arc::new(AtomicBool::new(false));
+    let beginning = std::thread::spawn({
+        let (gate, stop) = (Arc::clone(&gate), Arc::clone(&stop));
+        move || {
+            while !gate.pass(&running) {
+                std::thread::yield_now();
+            }
+            assert!(stop.load(Ordering::SeqCst), "the gate was opened between");
+            running.leave();
+        }
+    });
+    go.send(()).unwrap();
+    told.recv().unwrap();
+    stop.store(true, Ordering::SeqCst);
+    go_on.send(()).unwrap();
+    for thread in [first, second, beginning] {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn who_is_alone_beside_work_all_the_time_waits_for_it() {
+    let mut turn = Turn::default();
+    turn.spend(MOST_SPENT * 2);
+    assert!(turn.still_spent() > MOST_SPENT);
+    turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
+    assert!(turn.still_spent() <= MOST_SPENT);
+    turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
+    assert_eq!(turn.still_spent(), Duration::ZERO);
+
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    gate.turn.lock().spend(MOST_SPENT * 2);
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    go.send(()).unwrap();
+    // While nothing runs nobody is disturbed.
+    gate.run_exclusive(NEVER, || ()).unwrap();
+    assert!(gate.pass(&running));
+    let run_exclusive = start(&gate, tell, gone);
+    // As much has been spent that it is not held for what runs.
+    for _ in 0..3 {
+        while !gate.pass(&running) {
+            std::thread::yield_now();
+        }
+        running.leave();
+        assert!(!running.held.load(Ordering::SeqCst));
+    }
+    running.leave();
+    run_exclusive.join().unwrap();
+    told.recv().unwrap();
+}
+
+#[test]
+fn a_dead_device_is_not_waited_for() {
+    let gate = QuiesceGate::default();
+    let running = gate.join();
+    assert!(gate.pass(&running));
+    assert_eq!(gate.run_exclusive(|| true, || 7), Ok(7));
+}
+
+#[test]
+fn what_is_retired_waits_for_an_idle_device() {
+    let gate = QuiesceGate::default();
+    let running = gate.join();
+    let (tell, told) = mpsc::channel();
+    assert!(gate.pass(&running));
+    gate.destroy_later(1, move || tell.send(()).unwrap());
+    gate.destroy_pending();
+    assert!(told.try_recv().is_err(), "given back beside what runs");
+    running.leave();
+    gate.destroy_pending();
+    told.try_recv().unwrap();
+    assert!(gate.retired.lock().calls.is_empty());
+}
+
+#[test]
+fn what_was_retired_is_given_back_before_more_is_taken() {
+    let gate = QuiesceGate::default();
+    let (tell, told) = mpsc::channel();
+    gate.destroy_later(1, move || tell.send(()).unwrap());
+    assert_eq!(gate.run_exclusive(NEVER, || told.try_recv()), Ok(Ok(())));
+}
+
+#[test]
+fn who_makes_more_waits_while_much_is_retired_and_who_retires_never() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    let given_back = Arc::new(AtomicUsize::new(0));
+    assert!(gate.pass(&running));
+    for count in 0..=MOST_RETIRED {
+        assert_eq!(given_back.load(Ordering::SeqCst), 0, "after {count}");
+        gate.make_room(NEVER).unwrap();
+        let given_back = Arc::clone(&given_back);
+        gate.destroy_later(0, move || {
+            given_back.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+    let (tell, told) = mpsc::channel();
+    let making = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || {
+            gate.make_room(NEVER).unwrap();
+            tell.send(()).unwrap();
+        }
+    });
+    while !gate.closed.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(told.try_recv().is_err(), "more was made");
+    running.leave();
+    making.join().unwrap();
+    assert_eq!(given_back.load(Ordering::SeqCst), MOST_RETIRED + 1);
+}
+
+#[test]
+fn a_client_that_has_gone_runs_nothing() {
+    let gate = QuiesceGate::default();
+    let running = gate.join();
+    assert!(gate.pass(&running));
+    drop(running);
+    gate.run_exclusive(NEVER, || ()).unwrap();
+}
+
+#[test]
+fn what_a_client_left_that_does_not_end_is_given_up_after_a_while() {
+    let gate = Arc::new(QuiesceGate::default());
+    let (live, gone) = (gate.join(), gate.join());
+    assert!(gate.pass(&live) && gate.pass(&gone));
+    gate.set_grace(Duration::ZERO);
+    assert!(!gate.is_stuck(), "both are there");
+    gate.set_grace(GRACE);
+    gone.go();
+    let waiting = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || gate.run_exclusive(NEVER, || ())
+    });
+    while !gate.closed.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    gate.set_grace(Duration::ZERO);
+    let unavailable = Err(CUresult::ERROR_DEVICE_UNAVAILABLE);
+    assert_eq!(waiting.join().unwrap(), unavailable);
+    assert_eq!(gate.run_exclusive(NEVER, || ()), unavailable);
+    assert_eq!(gate.make_room(NEVER), Ok(()), "there is room");
+    assert_eq!(
+        gate.run_exclusive(|| true, || ()),
+        Ok(()),
+        "a dead device runs nothing"
+    );
+    gone.leave();
+    live.leave();
+    assert_eq!(gate.run_exclusive(NEVER, || ()), Ok(()));
+}

@@ -1,0 +1,83 @@
+//! How far the clearing of memory has got, for streams to wait on.
+//!
+//! Knows nothing of what is cleared.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_abi::CUresult;
+use cuda_abi::types::*;
+
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::sync::Handle;
+
+/// How far the clearing of a window's memory has got, for streams to wait on.
+#[derive(Debug)]
+pub(crate) struct ZeroFillProgress {
+    device: Arc<Device>,
+    event: Handle<CUevent>,
+    epoch: AtomicU64,
+}
+
+impl ZeroFillProgress {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Self, CUresult> {
+        let mut event = CUevent::NULL;
+        // SAFETY: the pointer is to a local.
+        unsafe {
+            device
+                .enter()?
+                .cuEventCreate(&raw mut event, CU_EVENT_DISABLE_TIMING)?;
+        }
+        Ok(Self {
+            device: Arc::clone(device),
+            event: Handle(event),
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether all clearing so far is over.
+    pub(crate) fn is_over(&self, driver: &Driver) -> bool {
+        // SAFETY: the event is ours and alive.
+        unsafe { driver.cuEventQuery(self.event.0) }.is_ok()
+    }
+
+    /// Has streams wait for what a stream, in which memory is cleared, has to do by now.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn record(&self, driver: &Driver, clearing: CUstream) -> Result<(), CUresult> {
+        // SAFETY: the event is ours and alive; the stream is the caller's.
+        unsafe { driver.cuEventRecord(self.event.0, clearing)? };
+        self.epoch.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a stream's later work wait for all clearing so far, unless it does since `seen`.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn wait(
+        &self,
+        driver: &Driver,
+        stream: CUstream,
+        seen: &mut u64,
+    ) -> Result<(), CUresult> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        if *seen != epoch {
+            // SAFETY: the event is ours and alive; the stream is the caller's.
+            unsafe { driver.cuStreamWaitEvent(stream, self.event.0, 0)? };
+            *seen = epoch;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for ZeroFillProgress {
+    fn drop(&mut self) {
+        if let Ok(driver) = self.device.enter() {
+            // SAFETY: ours, and nobody else has it; the driver frees it when nothing waits for it.
+            let _ = unsafe { driver.cuEventDestroy_v2(self.event.0) };
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What a client's streams have in common: who is told of them, and which have work.
+//!
+//! Called by the client, by its streams and by the poller. Must not know what the operations are.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use engine::Observer;
+
+use crate::code::client_code::ClientCode;
+use crate::device::context::Context;
+use crate::device::waker::Waker;
+use crate::memory::zero_fill::ZeroFillProgress;
+use crate::submit::batch::MOST_NODES;
+use crate::submit::graph_run::MOST_RUN_NODES;
+use crate::submit::stream::Stream;
+use crate::sync::Room;
+
+/// Kernels that are named when a device dies.
+const MOST_NAMED: usize = 8;
+
+/// Bytes that one client's waiting operations may take together.
+const WAITING_BYTES: usize = 256 << 20;
+
+/// What a client's streams have in common.
+#[derive(Debug)]
+pub(crate) struct ClientStreams {
+    /// When the client came.
+    pub(crate) came: Instant,
+    pub(crate) observer: Arc<dyn Observer>,
+    /// What its modules share.
+    pub(crate) code: Arc<ClientCode>,
+    waker: Arc<Waker>,
+    /// The client's own thread looks how far its work has come, until it leaves that to the poller.
+    attended: AtomicBool,
+    /// Everything that clears memory which the streams may touch.
+    pub(crate) cleared: Vec<Arc<ZeroFillProgress>>,
+    /// The client is going: nothing is reported any more.
+    closed: AtomicBool,
+    /// Bytes of all operations that wait here.
+    pub(crate) waiting: Room,
+    /// Nodes of all batches.
+    pub(crate) nodes: Arc<Room>,
+    /// Nodes of the batches of runs.
+    pub(crate) run_nodes: Arc<Room>,
+    /// Streams with operations that were not signalled when they came here. Streams keep this.
+    unsignalled: Mutex<Vec<Weak<Stream>>>,
+    /// Streams that have work, other than those that somebody is looking at.
+    busy: Mutex<Vec<Arc<Stream>>>,
+    /// How many streams have work.
+    busy_count: AtomicUsize,
+    contexts: Mutex<Vec<Arc<Context>>>,
+    /// Kernels that it has left behind.
+    left: Mutex<Vec<String>>,
+}
+
+impl ClientStreams {
+    pub(crate) fn new(
+        observer: Arc<dyn Observer>,
+        waker: Arc<Waker>,
+        cleared: Vec<Arc<ZeroFillProgress>>,
+    ) -> Self {
+        Self {
+            came: Instant::now(),
+            // One zero fill for each device.
+            code: Arc::new(ClientCode::new(Arc::clone(&observer), cleared.len())),
+            observer,
+            waker,
+            attended: AtomicBool::new(false),
+            cleared,
+            closed: AtomicBool::new(false),
+            waiting: Room::of(WAITING_BYTES),
+            nodes: Arc::new(Room::of(MOST_NODES)),
+            run_nodes: Arc::new(Room::of(MOST_RUN_NODES)),
+            unsignalled: Mutex::default(),
+            busy: Mutex::default(),
+            busy_count: AtomicUsize::new(0),
+            contexts: Mutex::default(),
+            left: Mutex::default(),
+        }
+    }
+
+    /// Whether any stream has work.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy_count.load(Ordering::Acquire) != 0
+    }
+
+    /// Reports nothing from now on, and drops what waits.
+    pub(crate) fn close(&self) {
+        self.code.close();
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn add_context(&self, context: Arc<Context>) {
+        self.contexts.lock().push(context);
+    }
+
+    pub(crate) fn remove_context(&self, context: &Arc<Context>) {
+        self.contexts
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, context));
+    }
+
+    /// A stream has work from now on.
+    pub(crate) fn add_busy(&self, stream: Arc<Stream>) {
+        self.busy_count.fetch_add(1, Ordering::AcqRel);
+        self.busy.lock().push(stream);
+    }
+
+    /// Has the poller look, unless the client's own thread does.
+    pub(crate) fn wake(&self) {
+        if !self.is_attended() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether the client's own thread looks.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.attended.load(Ordering::Acquire)
+    }
+
+    /// The client's own thread looks from now on.
+    pub(crate) fn attend(&self) {
+        if !self.attended.load(Ordering::Relaxed) {
+            self.attended.store(true, Ordering::Release);
+        }
+    }
+
+    /// The client's own thread looks no more for now, and gives the driver no more work.
+    pub(crate) fn leave(&self) {
+        self.pause(true);
+        if self.attended.swap(false, Ordering::AcqRel) && self.is_busy() {
+            self.waker.wake();
+        }
+    }
+
+    /// Whether reports are still wanted.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
+    /// A stream has an operation that is not signalled.
+    pub(crate) fn add_unsigned(&self, stream: &Arc<Stream>) {
+        self.unsignalled.lock().push(Arc::downgrade(stream));
+    }
+
+    /// Nothing more comes for now, or `for_long`: see [`Stream::pause`].
+    pub(crate) fn pause(&self, for_long: bool) {
+        let mut unsignalled = std::mem::take(&mut *self.unsignalled.lock());
+        unsignalled.retain(|stream| {
+            let stream = stream.upgrade();
+            stream.is_some_and(|stream| !stream.pause(for_long))
+        });
+        if !unsignalled.is_empty() {
+            self.unsignalled.lock().append(&mut unsignalled);
+        }
+    }
+
+    /// Notes the kernels that the GPU is at, which a client has left. Looks at streams, so it may wait for
+    /// who gives the driver something.
+    pub(crate) fn note_left(&self) {
+        let busy = self.busy.lock().clone();
+        let running = busy.iter().filter_map(|stream| stream.running());
+        *self.left.lock() = running.take(MOST_NAMED).collect();
+    }
+
+    /// What was noted last.
+    pub(crate) fn left(&self) -> Vec<String> {
+        self.left.lock().clone()
+    }
+
+    /// Tells the client of every device that has died. `streams` are those with work.
+    pub(crate) fn tell_faults(&self, streams: &[Arc<Stream>]) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        // What a device died of may have left a message.
+        for stream in streams {
+            stream.drain();
+        }
+        for context in &*self.contexts.lock() {
+            let Err(code) = context.device().check() else {
+                continue;
+            };
+            let running: Vec<String> = streams
+                .iter()
+                .filter(|stream| Arc::ptr_eq(stream.context(), context))
+                .filter_map(|stream| stream.running())
+                .take(MOST_NAMED)
+                .collect();
+            let running = match &running[..] {
+                [] => "none".to_owned(),
+                names => names.join(", "),
+            };
+            context.fault(code, &running);
+        }
+    }
+
+    /// Looks how far the streams have come, reports it, and gives the driver what waits. `scratch` is
+    /// empty, and stays so.
+    pub(crate) fn poll(&self, scratch: &mut Vec<Arc<Stream>>) -> Polled {
+        let mut all = Polled::default();
+        if !self.is_busy() {
+            return all;
+        }
+        std::mem::swap(&mut *self.busy.lock(), scratch);
+        if scratch
+            .iter()
+            .any(|stream| stream.device().check().is_err())
+        {
+            self.tell_faults(scratch);
+        }
+        scratch.retain(|stream| {
+            let polled = stream.poll();
+            all.add(polled);
+            if !polled.busy {
+                self.busy_count.fetch_sub(1, Ordering::AcqRel);
+            }
+            polled.busy
+        });
+        self.busy.lock().append(scratch);
+        all
+    }
+}
+
+/// What a look at streams found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Polled {
+    pub(crate) progress: bool,
+    pub(crate) busy: bool,
+    /// When the next work is expected to be over, if there is any telling.
+    pub(crate) due: Option<Instant>,
+    /// There is work of which there is no telling.
+    pub(crate) untold: bool,
+}
+
+impl Polled {
+    /// Adds what another look found.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.progress |= other.progress;
+        self.busy |= other.busy;
+        self.untold |= other.untold;
+        self.due = match (self.due, other.due) {
+            (Some(due), Some(other)) => Some(due.min(other)),
+            (due, other) => due.or(other),
+        };
+    }
+}

@@ -1,0 +1,202 @@
+//! One operation of a stream, checked and ready to be given to the driver.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::{CUevent, CUstream};
+use engine::Counted;
+
+use crate::device::Device;
+use crate::device::work_signature::WorkSignature;
+use crate::driver::Driver;
+use crate::submit::copy::step::Step;
+use crate::submit::graph_run::Run;
+use crate::submit::launch::{Launch, RunningKernel};
+use crate::submit::readback::{BounceBuffer, PendingReadback, Readback};
+use crate::sync::Handle;
+
+/// How long work may take of which nothing is known, in microseconds.
+const UNKNOWN_KERNEL: u32 = 8_000;
+const UNKNOWN_COPY: u32 = 500;
+
+/// What a stream is to do.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Launch(Launch),
+    /// These launches of a run.
+    Run(Arc<Counted<Run>>, Range<usize>),
+    /// A copy, a fill or a write.
+    Steps(VecDeque<Step>),
+    Readback(Readback),
+    Event {
+        event: u32,
+        timing: bool,
+    },
+    /// The stream's last.
+    Destroy,
+    /// It was found wrong when it came, which is said in its turn.
+    Refused(CUresult),
+}
+
+/// What is to be done, or kept until, when the GPU has come past an operation.
+#[derive(Debug)]
+pub(crate) enum CompletionAction {
+    Nothing,
+    Keep(RunningKernel),
+    /// Kernels of a run do.
+    KeepRun(Arc<Counted<Run>>),
+    /// A timed event was passed.
+    Time {
+        event: u32,
+        raw: Handle<CUevent>,
+    },
+    /// What was fetched is to be delivered.
+    Deliver(PendingReadback),
+    /// The stream is over.
+    Destroy,
+}
+
+impl CompletionAction {
+    /// Takes what its kernels have printed, if it is about kernels.
+    pub(crate) fn drain_output(&self) {
+        match self {
+            Self::Keep(running) => running.module.drain_output(),
+            Self::KeepRun(run) => run
+                .modules()
+                .iter()
+                .for_each(|module| module.drain_output()),
+            _ => {}
+        }
+    }
+
+    /// Whether it is a kernel that may print while it runs.
+    pub(crate) fn prints(&self) -> bool {
+        match self {
+            Self::Keep(running) => running.module.prints(),
+            Self::KeepRun(run) => run.prints(),
+            _ => false,
+        }
+    }
+}
+
+impl Work {
+    /// What was planned as these steps.
+    pub(crate) fn steps(steps: Vec<Step>) -> Self {
+        Self::Steps(steps.into())
+    }
+
+    /// About how many bytes it takes while it waits.
+    pub(crate) fn kept(&self) -> usize {
+        size_of::<Self>()
+            + match self {
+                Self::Launch(launch) => launch.kept(),
+                Self::Steps(steps) => steps
+                    .iter()
+                    .map(|step| size_of::<Step>() + step.kept())
+                    .sum(),
+                _ => 0,
+            }
+    }
+
+    /// Commands that it is for the driver.
+    pub(crate) fn commands(&self) -> usize {
+        match self {
+            Self::Steps(steps) => steps.len(),
+            Self::Run(_, part) => part.len(),
+            _ => 1,
+        }
+    }
+
+    /// What its length depends on, as far as that can be seen.
+    pub(crate) fn kind(&self) -> WorkSignature {
+        match self {
+            Self::Launch(launch) => launch.kind(),
+            Self::Run(run, part) => run
+                .kind()
+                .and((part.start as u64) << 32 | part.len() as u64),
+            Self::Steps(steps) => steps
+                .iter()
+                .fold(WorkSignature::default(), |kind, step| step.kind(kind)),
+            Self::Readback(readback) => readback.step().kind(WorkSignature::default()),
+            _ => WorkSignature::default(),
+        }
+    }
+
+    /// What sort of work it is, of which the last lengths tell the next; and how long it may take, in microseconds,
+    /// while nothing is known of it: of kernels so long that two or three go to the driver at first.
+    pub(crate) fn sort(&self) -> (WorkSignature, u32) {
+        match self {
+            Self::Launch(launch) => (launch.sort(), UNKNOWN_KERNEL),
+            Self::Run(..) => (self.kind(), UNKNOWN_KERNEL),
+            Self::Steps(_) | Self::Readback(_) => (self.kind(), UNKNOWN_COPY),
+            Self::Event { .. } | Self::Destroy | Self::Refused(_) => (WorkSignature::default(), 0),
+        }
+    }
+
+    /// Keeps so many commands at most, and gives the rest, to be issued after them.
+    pub(crate) fn split(&mut self, most: usize) -> Option<Self> {
+        match self {
+            Self::Steps(steps) if steps.len() > most => {
+                let first = steps.drain(..most).collect();
+                Some(Self::Steps(std::mem::replace(steps, first)))
+            }
+            Self::Run(run, part) if part.len() > most => {
+                let rest = part.start + most..part.end;
+                part.end = rest.start;
+                Some(Self::Run(Arc::clone(run), rest))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives it to the driver, as the stream's operation of this fence value. `landing` is where the stream's
+    /// readbacks come to, if it has had any. The device's context is current.
+    ///
+    /// # Errors
+    /// The driver's status; part of it may have been taken.
+    pub(crate) fn issue(
+        self,
+        device: &Arc<Device>,
+        driver: &Driver,
+        stream: CUstream,
+        fence_value: u32,
+        bounce: &mut Option<BounceBuffer>,
+    ) -> Result<CompletionAction, CUresult> {
+        match self {
+            Self::Launch(launch) => launch.issue(driver, stream).map(CompletionAction::Keep),
+            Self::Run(run, part) => {
+                for launch in run.launches().get(part).unwrap_or_default() {
+                    launch.clone().issue(driver, stream)?;
+                }
+                Ok(CompletionAction::KeepRun(run))
+            }
+            Self::Steps(steps) => {
+                for step in steps {
+                    step.issue(driver, stream)?;
+                }
+                Ok(CompletionAction::Nothing)
+            }
+            Self::Readback(readback) => {
+                let bounce = bounce
+                    .take()
+                    .map_or_else(|| BounceBuffer::new(device), Ok)?;
+                PendingReadback::issue(readback, bounce, fence_value, driver, stream)
+                    .map(CompletionAction::Deliver)
+            }
+            Self::Event { timing: false, .. } => Ok(CompletionAction::Nothing),
+            Self::Event { event, .. } => {
+                let raw = device.clock().event(driver)?;
+                // SAFETY: event and stream are ours and of this context.
+                if let Err(code) = unsafe { driver.cuEventRecord(raw.0, stream) } {
+                    device.clock().give_back(driver, raw);
+                    return Err(code);
+                }
+                Ok(CompletionAction::Time { event, raw })
+            }
+            Self::Destroy => Ok(CompletionAction::Destroy),
+            Self::Refused(code) => Err(code),
+        }
+    }
+}

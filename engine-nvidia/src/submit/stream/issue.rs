@@ -1,0 +1,413 @@
+//! How a stream's operations go to the driver: one by one, gathered in launch batches, or as runs; and how they are signalled.
+//!
+//! Called by whoever posts, and where completions make room. Must not know how an end is seen.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cuda_abi::CUresult;
+use engine::Counted;
+
+use crate::device::context::Made;
+use crate::device::fence::has_reached;
+use crate::driver::Driver;
+use crate::submit::batch::{LaunchBatches, MAX_BATCH, Signal};
+use crate::submit::command::{CompletionAction, Work};
+use crate::submit::graph_run::Run;
+use crate::submit::launch::Launch;
+use crate::submit::stream::Stream;
+use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, State};
+
+/// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
+/// and the bounds of one stream's part.
+const PLACES: usize = 640;
+const LEAST_DEPTH: usize = 4;
+const MOST_DEPTH: usize = 256;
+
+/// Hardware queues of a context, to which the driver deals out streams in turn.
+const QUEUES: usize = 32;
+
+/// Launches that are signalled together at most.
+pub(super) const BATCH: u32 = 32;
+
+/// Launches that are not worth a batch where they need not be signalled.
+const FEW: usize = 8;
+
+impl Stream {
+    /// Commands that may be with the driver.
+    pub(super) fn depth(&self) -> usize {
+        let sharing = self.device().streams().div_ceil(QUEUES).max(1);
+        (PLACES / sharing).clamp(LEAST_DEPTH, MOST_DEPTH)
+    }
+
+    /// Whether more may go to the driver now. If so, it has passed the gate.
+    pub(super) fn may_issue(&self, state: &mut State) -> bool {
+        self.has_room(state)
+            && state.before.is_none()
+            // What comes after a readback may read what it has not delivered yet.
+            && !state.is_fetching()
+            && self.is_current(state)
+            && self.context.pass_gate()
+    }
+
+    /// Whether what is with the driver leaves room for more.
+    pub(super) fn has_room(&self, state: &mut State) -> bool {
+        if state.commands >= self.depth() {
+            return false;
+        }
+        if state.expected <= MOST_AHEAD {
+            return true;
+        }
+        // What is not signalled makes no room.
+        if state.is_open() && !state.is_fetching() {
+            self.sign_rest(state);
+        }
+        false
+    }
+
+    /// Nothing more comes for now, or `for_long`: signals what is to be signalled then, and says whether that is all.
+    /// As long as the GPU has not come as far as what is signalled, and somebody looks, the rest need not be: the GPU is
+    /// done with all that is before a signature before it begins with what is behind it, which costs each kernel
+    /// about 2 us that would follow at once.
+    pub(crate) fn pause(&self, for_long: bool) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_fetching() {
+            if for_long || has_reached(self.word.load(), state.fence_value) {
+                self.sign_rest(&mut state);
+            } else {
+                self.issue_gathered(&mut state, true);
+            }
+        }
+        self.note(&state);
+        for_long || state.is_fetching() || state.unsignalled == 0
+    }
+
+    pub(super) fn sign_rest(&self, state: &mut State) {
+        self.issue_gathered(state, false);
+        if state.unsignalled > 0 {
+            let signalled = self
+                .device()
+                .enter()
+                .and_then(|driver| self.signal_fence(driver, state));
+            // A device that has died tells by itself; anything else is tried again by the poller.
+            let _ = self.device().confirm(signalled);
+        }
+    }
+
+    /// Whether the driver's stream is in the part that the context has now. If it is not and has nothing
+    /// to do, it is made again; if it has, what comes waits until then.
+    pub(super) fn is_current(&self, state: &mut State) -> bool {
+        if state.epoch == self.context.epoch() {
+            return true;
+        }
+        if state.is_under_way() {
+            return false;
+        }
+        let made = self
+            .device()
+            .enter()
+            .and_then(|driver| Ok((driver, self.context.make_stream(driver, self.priority)?)));
+        match self.device().confirm(made) {
+            Ok((driver, Made { raw, epoch, home })) => {
+                let old = std::mem::replace(&mut state.raw, raw);
+                state.epoch = epoch;
+                state.batches = LaunchBatches::new(self.device(), &self.common.nodes, home);
+                state.cleared.fill(0);
+                // SAFETY: made here or in `new`, and nothing is issued in it.
+                let _ = unsafe { driver.cuStreamDestroy_v2(old.0) };
+                true
+            }
+            // What is issued on a device that has died fails. Otherwise it is tried again: nothing is
+            // issued in a part that the client does not have any more.
+            Err(_) => self.device().check().is_err(),
+        }
+    }
+
+    /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
+    pub(super) fn take(&self, state: &mut State, sequence: u64, work: Work) {
+        if !state.is_under_way() {
+            state.looked_at = Instant::now();
+            state.completion_predictor.begin(state.looked_at);
+        }
+        state.completion_predictor.add(work.kind());
+        state.wait_predictor.learn(false);
+        let work = match work {
+            Work::Readback(readback) if !readback.is_awaited() && !state.wait_predictor.ask() => {
+                Work::steps(vec![readback.step()])
+            }
+            work => work,
+        };
+        let length = self.length(&work);
+        match work {
+            Work::Launch(launch) if state.batches.take(&launch) => {
+                if !state.is_open() {
+                    state.open_since = Instant::now();
+                }
+                let (sequences, launches) = &mut state.gathered;
+                sequences.push((sequence, length));
+                launches.push(launch);
+                state.commands += 1;
+                state.expected += u64::from(length.1);
+                // What is not issued makes no room.
+                if launches.len() >= MAX_BATCH || state.commands >= self.depth() {
+                    self.issue_gathered(state, false);
+                }
+            }
+            Work::Run(run, part) => {
+                self.issue_gathered(state, false);
+                self.issue_run(state, sequence, (run, part), length);
+            }
+            work => {
+                let tells = !matches!(work, Work::Event { timing: false, .. });
+                self.issue_gathered(state, tells);
+                self.issue(state, sequence, work, length);
+            }
+        }
+    }
+
+    /// Of what sort an operation is, and how long it is expected to take.
+    pub(super) fn length(&self, work: &Work) -> Length {
+        let (sort, unknown) = work.sort();
+        (sort, self.context.durations().expected(sort, unknown))
+    }
+
+    /// Gives what was batched to the driver. If something follows that tells of what was before it, few
+    /// launches need not.
+    pub(super) fn issue_gathered(&self, state: &mut State, followed: bool) {
+        if state.gathered.0.is_empty() {
+            return;
+        }
+        let (mut sequences, mut launches) = std::mem::take(&mut state.gathered);
+        state.commands -= launches.len();
+        state.expected -= sequences
+            .iter()
+            .map(|&(_, (_, each))| u64::from(each))
+            .sum::<u64>();
+        while !launches.is_empty() {
+            let fence_value = state.fence_value.wrapping_add(1);
+            let signal = Signal {
+                word: self.word.address(),
+                fence_value,
+            };
+            let issued = if followed && launches.len() < FEW {
+                None
+            } else {
+                self.context
+                    .check()
+                    .and_then(|()| self.device().enter())
+                    .and_then(|driver| {
+                        self.wait_until_cleared(driver, state)?;
+                        state.batches.issue(state.raw.0, &mut launches, signal)
+                    })
+                    .ok()
+            };
+            let Some(count) = issued else {
+                for ((sequence, length), launch) in sequences.drain(..).zip(launches.drain(..)) {
+                    self.issue(state, sequence, Work::Launch(launch), length);
+                }
+                break;
+            };
+            state.fence_value = fence_value;
+            state.unsignalled = 0;
+            for ((sequence, length), launch) in
+                sequences.drain(..count).zip(launches.drain(..count))
+            {
+                state.push(Issued {
+                    sequence: Some(sequence),
+                    commands: 1,
+                    length,
+                    fence_value,
+                    result: Ok(()),
+                    after: CompletionAction::Keep(launch.into_running()),
+                });
+            }
+        }
+        // Empty, with room for the next.
+        state.gathered = (sequences, launches);
+    }
+
+    /// Gives a part of a run that passed the gate to the driver: as the batch that the run has of its own, or
+    /// as much of it as goes into one of the stream's. The rest follows when that may.
+    pub(super) fn issue_run(
+        &self,
+        state: &mut State,
+        sequence: u64,
+        (run, part): (Arc<Counted<Run>>, Range<usize>),
+        mut length: Length,
+    ) {
+        let fence_value = state.fence_value.wrapping_add(1);
+        let Some(count) = self.issue_batch_of(state, &run, &part, fence_value) else {
+            return self.issue(state, sequence, Work::Run(run, part), length);
+        };
+        let rest = part.start + count..part.end;
+        state.fence_value = fence_value;
+        state.unsignalled = 0;
+        if !rest.is_empty() {
+            let done = Work::Run(Arc::clone(&run), part.start..rest.start);
+            length = self.length(&done);
+        }
+        state.push(Issued {
+            sequence: rest.is_empty().then_some(sequence),
+            commands: count,
+            length,
+            fence_value,
+            result: Ok(()),
+            after: CompletionAction::KeepRun(Arc::clone(&run)),
+        });
+        if !rest.is_empty() {
+            let rest = Work::Run(run, rest);
+            self.common.waiting.take_anyway(rest.kept());
+            state.pending.push_front((sequence, rest));
+        }
+    }
+
+    /// Gives the first launches of a part of a run to the driver as a batch, and says how many; `None` if they
+    /// are to be issued one by one.
+    pub(super) fn issue_batch_of(
+        &self,
+        state: &mut State,
+        run: &Run,
+        part: &Range<usize>,
+        fence_value: u32,
+    ) -> Option<usize> {
+        let signal = Signal {
+            word: self.word.address(),
+            fence_value,
+        };
+        self.context.check().ok()?;
+        let driver = self.device().enter().ok()?;
+        self.wait_until_cleared(driver, state).ok()?;
+        let (all, depth) = (run.launches().len(), self.depth());
+        if let Some(home) = state.batches.home()
+            && *part == (0..all)
+            && all <= depth
+            && run
+                .issue(
+                    (self.device(), &self.common.run_nodes),
+                    home,
+                    state.raw.0,
+                    signal,
+                )
+                .is_some()
+        {
+            return Some(all);
+        }
+        let room = depth.saturating_sub(state.commands).max(1);
+        let count = part.len().min(room).min(MAX_BATCH);
+        let launches = run.launches().get(part.start..part.start + count)?;
+        if !launches.iter().all(Launch::is_known_and_plain) {
+            return None;
+        }
+        let (stream, launches) = (state.raw.0, &mut launches.to_vec());
+        state.batches.issue(stream, launches, signal).ok()
+    }
+
+    /// Gives an operation that passed the gate to the driver, or as much of it as there is room for; what
+    /// comes of it is told in its turn.
+    pub(super) fn issue(
+        &self,
+        state: &mut State,
+        sequence: u64,
+        mut work: Work,
+        mut length: Length,
+    ) {
+        let last = matches!(work, Work::Destroy);
+        // The driver has nothing to do for it, and all before it is signalled.
+        let signalled = state.unsignalled == 0 && matches!(work, Work::Event { timing: false, .. });
+        let room = self.depth().saturating_sub(state.commands).max(1);
+        let rest = work.split(room);
+        let commands = work.commands();
+        if rest.is_some() {
+            length = self.length(&work);
+        }
+        let issued = self
+            .context
+            .check()
+            .and_then(|()| self.device().enter())
+            .and_then(|driver| {
+                let (launch, readback) = (
+                    matches!(work, Work::Launch(_)),
+                    matches!(work, Work::Readback(_)),
+                );
+                if signalled {
+                    return Ok(CompletionAction::Nothing);
+                }
+                let result = self.issue_work(driver, state, work);
+                if state.unsignalled == 0 {
+                    state.open_since = Instant::now();
+                }
+                state.unsignalled += 1;
+                // What is not signalled makes no room.
+                if !readback && (!launch || state.unsignalled >= BATCH || commands >= room) {
+                    self.sign_rest(state);
+                }
+                result
+            });
+        let (result, after) = match self.device().confirm(issued) {
+            Ok(after) => (Ok(()), after),
+            // A stream whose context is gone still ends.
+            Err(_) if last => (Ok(()), CompletionAction::Destroy),
+            Err(code) => (Err(code), CompletionAction::Nothing),
+        };
+        // What failed in part is over.
+        let rest = rest.filter(|_| result.is_ok());
+        state.push(Issued {
+            sequence: rest.is_none().then_some(sequence),
+            commands,
+            length,
+            fence_value: state
+                .fence_value
+                .wrapping_add(u32::from(state.unsignalled > 0)),
+            result,
+            after,
+        });
+        if let Some(rest) = rest {
+            self.common.waiting.take_anyway(rest.kept());
+            state.pending.push_front((sequence, rest));
+        }
+    }
+
+    pub(super) fn issue_work(
+        &self,
+        driver: &Driver,
+        state: &mut State,
+        work: Work,
+    ) -> Result<CompletionAction, CUresult> {
+        self.wait_until_cleared(driver, state)?;
+        let fence_value = state.fence_value.wrapping_add(1);
+        work.issue(
+            self.device(),
+            driver,
+            state.raw.0,
+            fence_value,
+            &mut state.bounce,
+        )
+    }
+
+    /// Has the stream wait for the clearing of memory that was asked for since it last did.
+    pub(super) fn wait_until_cleared(
+        &self,
+        driver: &Driver,
+        state: &mut State,
+    ) -> Result<(), CUresult> {
+        for (cleared, seen) in self.common.cleared.iter().zip(&mut state.cleared) {
+            cleared.wait(driver, state.raw.0, seen)?;
+        }
+        Ok(())
+    }
+
+    /// Has the GPU write the next fence value once it has come this far, even where an operation was taken
+    /// only in part.
+    pub(super) fn signal_fence(&self, driver: &Driver, state: &mut State) -> Result<(), CUresult> {
+        let fence_value = state.fence_value.wrapping_add(1);
+        // SAFETY: the word outlives the stream's work: it is kept by `self`, which is kept as long as
+        // anything is issued.
+        unsafe {
+            driver.cuStreamWriteValue32_v2(state.raw.0, self.word.address(), fence_value, 0)?;
+        };
+        state.fence_value = fence_value;
+        state.unsignalled = 0;
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! Streams: each one's operations in their order, and how far the GPU has come.
+//!
+//! After an operation is *signalled*, the GPU writes a fence value into the stream's completion word, which any
+//! thread may read. A signal costs about as much of the context's lock as a launch, so launches that come
+//! one after another are signalled together: when there are [`BATCH`](issue::BATCH) of them, when nothing more comes for
+//! now and the GPU has come as far as what is signalled ([`ClientStreams::pause`]), when the client's thread turns to
+//! something else, or after [`STALE`](completion::STALE).
+//!
+//! Once a stream has had some launches, it gathers those that come one after another, and gives them to
+//! the driver, for the same reasons, as a [launch batch](LaunchBatches), which signals its fence by itself.
+//!
+//! Only so many commands of a stream are with the driver at a time, because a launch into a full
+//! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
+//! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while
+//! what is there is expected to take more than [`MOST_AHEAD`](state::MOST_AHEAD): who must wait until nothing runs, to load code,
+//! waits for as long and the longest.
+
+mod completion;
+mod issue;
+mod state;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::CUstream;
+use parking_lot::Mutex;
+use protocol::operations::STREAM_DEPTH;
+
+use crate::device::Device;
+use crate::device::context::{Context, Made};
+use crate::device::fence::{Fence, has_reached};
+use crate::submit::batch::LaunchBatches;
+use crate::submit::client_streams::ClientStreams;
+use crate::submit::command::{CompletionAction, Work};
+use crate::submit::completion_predictor::CompletionPredictor;
+use crate::submit::launch::Launch;
+use crate::submit::readback::WaitPredictor;
+use crate::submit::stream::state::{Last, State};
+use crate::sync::Handle;
+
+/// One stream of a client.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    slot: u32,
+    context: Arc<Context>,
+    common: Arc<ClientStreams>,
+    priority: i32,
+    word: Fence,
+    /// What a look without the lock compares the word with.
+    last: Last,
+    state: Mutex<State>,
+}
+
+impl Stream {
+    /// Makes a stream. `before` is the one that had the slot.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn new(
+        slot: u32,
+        priority: i32,
+        context: Arc<Context>,
+        common: Arc<ClientStreams>,
+        before: Option<Arc<Self>>,
+    ) -> Result<Arc<Self>, CUresult> {
+        let device = context.device();
+        let driver = device.enter()?;
+        let word = Fence::new(device)?;
+        let (least, greatest) = device.priorities();
+        let priority = priority.clamp(greatest.min(least), least.max(greatest));
+        let Made { raw, epoch, home } = device.confirm(context.make_stream(driver, priority))?;
+        device.count_stream(true);
+        let state = Mutex::new(State {
+            raw,
+            epoch,
+            batches: LaunchBatches::new(device, &common.nodes, home),
+            issued: VecDeque::new(),
+            gathered: (Vec::new(), Vec::new()),
+            commands: 0,
+            expected: 0,
+            looked_at: Instant::now(),
+            ended_now: Vec::new(),
+            pending: VecDeque::new(),
+            fence_value: word.load(),
+            unsignalled: 0,
+            open_since: Instant::now(),
+            cleared: vec![0; common.cleared.len()],
+            completion_predictor: CompletionPredictor::default(),
+            bounce: None,
+            wait_predictor: WaitPredictor::default(),
+            listed: false,
+            ending: false,
+            ended: false,
+            before: before.filter(|stream| !stream.is_idle()),
+        });
+        Ok(Arc::new(Self {
+            slot,
+            context,
+            common,
+            priority,
+            word,
+            last: Last::default(),
+            state,
+        }))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.context.device()
+    }
+
+    /// Whether it takes nothing more.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state.lock().ending
+    }
+
+    /// The kernel that the GPU is at, if it is at one.
+    pub(crate) fn running(&self) -> Option<String> {
+        let word = self.word.load();
+        let state = self.state.lock();
+        let mut unfinished = state
+            .issued
+            .iter()
+            .filter(|issued| !has_reached(word, issued.fence_value));
+        unfinished.find_map(|issued| match &issued.after {
+            CompletionAction::Keep(running) => running.kernel_name(),
+            // One of these, and which cannot be seen.
+            CompletionAction::KeepRun(run) => run.launches().first().and_then(Launch::kernel_name),
+            _ => None,
+        })
+    }
+
+    /// Takes what its kernels have printed.
+    pub(crate) fn drain(&self) {
+        for issued in &self.state.lock().issued {
+            issued.after.drain_output();
+        }
+    }
+
+    /// Whether it has no work.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.state.lock().listed
+    }
+
+    /// Takes nothing more; what waits fails. Its context was destroyed.
+    pub(crate) fn end(&self) {
+        self.state.lock().ending = true;
+    }
+
+    /// Drops what waits. The client is going.
+    pub(crate) fn clear(&self) {
+        let waiting = std::mem::take(&mut self.state.lock().pending);
+        drop(waiting);
+    }
+
+    /// Takes an operation, and gives it to the driver if there is room.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE after the stream's destruction was asked for, and
+    /// CUDA_ERROR_INVALID_VALUE beyond [`STREAM_DEPTH`]; the operation is not taken.
+    pub(crate) fn post(self: &Arc<Self>, sequence: u64, work: Work) -> Result<(), CUresult> {
+        let mut state = self.state.lock();
+        if state.ending {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        state.ending = matches!(work, Work::Destroy);
+        let was_open = state.is_open();
+        if state.pending.is_empty() && self.may_issue(&mut state) {
+            self.take(&mut state, sequence, work);
+            let word = self.word.load();
+            let first = state.issued.front();
+            if first.is_some_and(|first| has_reached(word, first.fence_value)) {
+                self.advance(&mut state);
+            }
+        } else if state.pending.len() as u64 >= STREAM_DEPTH {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        } else {
+            let work = if self.common.waiting.take(work.kept()) {
+                work
+            } else {
+                Work::Refused(CUresult::ERROR_OUT_OF_MEMORY)
+            };
+            state.pending.push_back((sequence, work));
+            // Who posts faster than the GPU works issues what follows too, and does not leave it to the
+            // poller, which has everybody's.
+            self.advance(&mut state);
+        }
+        let to_sign = !was_open && state.is_open();
+        let list = !std::mem::replace(&mut state.listed, true);
+        self.note(&state);
+        drop(state);
+        if to_sign {
+            self.common.add_unsigned(self);
+        }
+        if list {
+            self.common.add_busy(Arc::clone(self));
+        }
+        self.common.wake();
+        Ok(())
+    }
+
+    pub(super) fn destroy(&self, raw: Handle<CUstream>) {
+        if let Ok(driver) = self.device().enter() {
+            // SAFETY: made by the context, destroyed once: `ended` says so; nothing is issued in it.
+            let _ = unsafe { driver.cuStreamDestroy_v2(raw.0) };
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.device().count_stream(false);
+        let state = self.state.lock();
+        let (raw, ended) = (state.raw, state.ended);
+        drop(state);
+        if !ended {
+            self.destroy(raw);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a stream keeps under its lock: what the driver has of it, what is gathered, and what waits.
+//!
+//! Changed by who issues and by who sees completions. Must not know either.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::Instant;
+
+use cuda_abi::CUresult;
+use cuda_abi::types::CUstream;
+
+use crate::device::work_signature::WorkSignature;
+use crate::submit::batch::LaunchBatches;
+use crate::submit::command::{CompletionAction, Work};
+use crate::submit::completion_predictor::CompletionPredictor;
+use crate::submit::launch::Launch;
+use crate::submit::readback::{BounceBuffer, WaitPredictor};
+use crate::submit::stream::Stream;
+use crate::sync::Handle;
+
+/// Microseconds that what the driver has of a stream may take for more to go there.
+pub(super) const MOST_AHEAD: u64 = 16_000;
+
+/// What the last look at a stream saw, for the next one: most see nothing new, and need no lock.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    /// The completion word.
+    pub(super) word: AtomicU32,
+    /// There is nothing to do before the word changes.
+    pub(super) calm: AtomicBool,
+    /// When it is expected to change, in nanoseconds after the client came; 0 if there is no telling.
+    pub(super) due: AtomicU64,
+    /// When the client is to be told that this is near, likewise; 0 if it was.
+    pub(super) near: AtomicU64,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) raw: Handle<CUstream>,
+    /// Of the context, when `raw` was made.
+    pub(super) epoch: u64,
+    pub(super) batches: LaunchBatches,
+    /// With the driver, in order.
+    pub(super) issued: VecDeque<Issued>,
+    /// Behind these, the launches that go to the driver together, with their sequence numbers and lengths. They
+    /// have passed the gate.
+    pub(super) gathered: (Vec<(u64, Length)>, Vec<Launch>),
+    /// Commands of both.
+    pub(super) commands: usize,
+    /// Microseconds that both are expected to take.
+    pub(super) expected: u64,
+    /// When the last end was seen, or the first of them began.
+    pub(super) looked_at: Instant,
+    /// What is found to have ended in one look: empty.
+    pub(super) ended_now: Vec<Length>,
+    /// Not yet with the driver, in order.
+    pub(super) pending: VecDeque<(u64, Work)>,
+    /// The last fence value that was signalled for.
+    pub(super) fence_value: u32,
+    /// Operations since then, which the next fence value is for.
+    pub(super) unsignalled: u32,
+    /// When the first of them was issued, or of `batched` came.
+    pub(super) open_since: Instant,
+    /// Up to where it waits for clearing, as in [`ClientStreams::cleared`](crate::submit::client_streams::ClientStreams::cleared).
+    pub(super) cleared: Vec<u64>,
+    pub(super) completion_predictor: CompletionPredictor,
+    /// Where readbacks come to, unless one is under way.
+    pub(super) bounce: Option<BounceBuffer>,
+    pub(super) wait_predictor: WaitPredictor,
+    /// It is among the busy ones, or somebody is looking at it.
+    pub(super) listed: bool,
+    /// It takes nothing more.
+    pub(super) ending: bool,
+    /// The driver's stream is gone.
+    pub(super) ended: bool,
+    /// The stream that had the slot before and must finish first.
+    pub(super) before: Option<Arc<Stream>>,
+}
+
+/// Of what sort an operation is, and the microseconds that it is expected to take.
+pub(super) type Length = (WorkSignature, u32);
+
+#[derive(Debug)]
+pub(super) struct Issued {
+    /// Which operation it is, or is the last part of.
+    pub(super) sequence: Option<u64>,
+    pub(super) commands: usize,
+    pub(super) length: Length,
+    pub(super) fence_value: u32,
+    pub(super) result: Result<(), CUresult>,
+    pub(super) after: CompletionAction,
+}
+
+impl State {
+    /// Whether anything was taken that no fence value is on its way for.
+    pub(super) fn is_open(&self) -> bool {
+        self.unsignalled > 0 || !self.gathered.0.is_empty()
+    }
+
+    /// Whether the last operation is a readback, of which the data tells that it is over.
+    pub(super) fn is_fetching(&self) -> bool {
+        let last = self.issued.back();
+        last.is_some_and(|last| matches!(last.after, CompletionAction::Deliver(_)))
+    }
+
+    /// The driver has something more.
+    pub(super) fn push(&mut self, issued: Issued) {
+        self.commands += issued.commands;
+        self.expected += u64::from(issued.length.1);
+        self.issued.push_back(issued);
+    }
+
+    /// Whether there is work that has passed the gate.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.issued.is_empty() || !self.gathered.0.is_empty()
+    }
+}

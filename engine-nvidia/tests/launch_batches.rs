@@ -1,0 +1,353 @@
+//! Many launches one after another: they go to the driver as graphs, and do what they would by themselves.
+
+mod common;
+
+use common::{Controls, Fake, PTX, poke, until};
+use cuda_abi::CUresult;
+use engine::Share;
+use engine::arena::GRANULE;
+use engine::conformance::rig::{Guest, simple_launch};
+use engine_nvidia::NvidiaEngine;
+use protocol::operations::ModuleUnload;
+
+/// Launches after which a stream has batches.
+const BEFORE: u32 = 64;
+
+/// A fake driver with these settings, an engine over it, and what is seen of both.
+fn driver(settings: &[&str]) -> (Fake, NvidiaEngine, Controls) {
+    let fake = Fake::new(settings);
+    let engine = fake.open().expect("an engine over the fake driver");
+    let controls = Controls::of(&fake);
+    (fake, engine, controls)
+}
+
+/// A client, its memory and its module.
+fn poking(engine: &NvidiaEngine) -> (Guest, u64, u64) {
+    let mut guest = Guest::new(engine);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    (guest, at, module)
+}
+
+/// One whose stream has batches.
+fn batching(engine: &NvidiaEngine) -> (Guest, u64, u64) {
+    let (mut guest, at, module) = poking(engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE);
+    assert_eq!(guest.wait(0), Ok(()));
+    (guest, at, module)
+}
+
+/// Launches that each write their number to a place of their own.
+fn burst(guest: &mut Guest, stream: u32, module: u64, at: u64, numbers: std::ops::Range<u32>) {
+    for number in numbers {
+        let to = at + 4 * u64::from(number);
+        guest.launch(stream, module, 1, 1, &poke(to, number + 1));
+    }
+}
+
+fn is_done_up_to(guest: &mut Guest, at: u64, count: u32) {
+    let words = guest.download(at, 4 * u64::from(count));
+    for (number, word) in words.chunks_exact(4).enumerate() {
+        assert_eq!(word, (number as u32 + 1).to_le_bytes(), "{number}");
+    }
+}
+
+#[test]
+fn a_burst_goes_in_few_graphs_and_each_launch_keeps_its_parameters() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = batching(&engine);
+    assert_eq!(controls.launches(), (0, i64::from(BEFORE)));
+    // All of these are with the driver, or here, before any runs.
+    controls.hold(true);
+    burst(&mut guest, 0, module, at, BEFORE..BEFORE + 300);
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    let (graphs, alone) = controls.launches();
+    assert_eq!(alone, i64::from(BEFORE), "went by themselves");
+    assert!((9..30).contains(&graphs), "{graphs} graphs");
+    is_done_up_to(&mut guest, at, BEFORE + 300);
+    let completed = guest.told.completed(0);
+    assert!(completed.iter().all(|(_, result)| result.is_ok()));
+    assert!(completed.is_sorted_by_key(|&(sequence, _)| sequence));
+    // What comes between launches comes between them.
+    for round in 0..50 {
+        guest.launch(0, module, 1, 1, &poke(at, 2 * round));
+        guest.write(0, at + 4, &(2 * round + 1).to_le_bytes());
+        guest.launch(0, module, 1, 1, &poke(at + 4, 2 * round + 2));
+        guest.event(0, 1);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(guest.word(at), 2 * round);
+        assert_eq!(guest.word(at + 4), 2 * round + 2);
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn what_the_driver_refuses_in_a_graph_is_refused_by_itself() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let (mut guest, at, module) = poking(&engine);
+    burst(&mut guest, 0, module, at, 0..BEFORE + 40);
+    let wrong = guest.at(0);
+    let launch = simple_launch(module, 1, 2000);
+    let taken = guest.client.launch(wrong, &launch, &poke(at, 0));
+    assert_eq!(guest.taken(wrong, taken), Ok(()));
+    burst(&mut guest, 0, module, at, BEFORE + 40..BEFORE + 80);
+    assert_eq!(guest.wait(0), Ok(()));
+    let completed = guest.told.completed(0);
+    let failed: Vec<_> = completed
+        .iter()
+        .filter(|(_, result)| result.is_err())
+        .collect();
+    assert_eq!(
+        failed,
+        [&(wrong.sequence, Err(CUresult::ERROR_INVALID_VALUE))]
+    );
+    is_done_up_to(&mut guest, at, BEFORE + 80);
+}
+
+#[test]
+fn a_batch_stays_in_the_part_that_its_client_has_now() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040", "GREEN"]);
+    let mut guest = Guest::with_share(&engine, Share::of(50.0));
+    guest.context(0, 0);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    let mut number = 0;
+    // Of 1016 multiprocessors in groups of 120.
+    for (percentage, multiprocessors) in [(50.0, 480), (25.0, 240), (100.0, 0), (12.5, 120)] {
+        guest.client.set_share(Share::of(percentage)).unwrap();
+        let before = controls.launches();
+        burst(&mut guest, 0, module, at, number..number + 200);
+        number += 200;
+        assert_eq!(guest.wait(0), Ok(()));
+        assert_eq!(controls.part(), multiprocessors, "{percentage} %");
+        let (graphs, alone) = controls.launches();
+        assert!(graphs > before.0, "{percentage} %: no batch");
+        assert_eq!(alone - before.1, i64::from(BEFORE), "{percentage} %");
+    }
+    is_done_up_to(&mut guest, at, number);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_batch_of_a_module_that_has_gone_is_made_anew() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, first) = poking(&engine);
+    let second = guest.module(PTX);
+    // The first module's batches, then the second's in the same ones, and the other way round.
+    burst(&mut guest, 0, first, at, 0..300);
+    burst(&mut guest, 0, second, at, 300..600);
+    assert_eq!(guest.wait(0), Ok(()));
+    let unload = |guest: &mut Guest, module| {
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()));
+    };
+    unload(&mut guest, first);
+    controls.settle(1, 1);
+    burst(&mut guest, 0, second, at, 600..900);
+    assert_eq!(guest.wait(0), Ok(()));
+    let third = guest.module(PTX);
+    burst(&mut guest, 0, third, at, 900..1000);
+    assert_eq!(guest.wait(0), Ok(()));
+    unload(&mut guest, third);
+    controls.settle(1, 1);
+    burst(&mut guest, 0, second, at, 1000..1100);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(controls.stale_nodes(), 0);
+    is_done_up_to(&mut guest, at, 1100);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn streams_beyond_a_clients_room_do_without_chains() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = poking(&engine);
+    for stream in 40..60 {
+        guest.stream(stream);
+        burst(&mut guest, stream, module, at, 0..BEFORE);
+        for length in [32, 16, 8, 4, 2, 1, 32] {
+            burst(&mut guest, stream, module, at, 0..length);
+            assert_eq!(guest.wait(stream), Ok(()));
+        }
+    }
+    // A graph and its executable for each of six lengths, for eight streams or so, as a burst may be
+    // taken apart.
+    let all = controls.graphs();
+    assert!((2 * 6 * 7..=2 * 6 * 9).contains(&all), "{all} graphs");
+    guest.destroy(40);
+    assert_eq!(guest.wait(40), Ok(()));
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_gathered_launch_does_not_wait_for_others() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let (mut guest, at, module) = batching(&engine);
+    // Nobody says that nothing more comes: the poller issues it.
+    guest.launch(0, module, 1, 1, &poke(at, 77));
+    until("it is issued", || guest.is_done(0));
+    assert_eq!(guest.word(at), 77);
+}
+
+#[test]
+fn launches_behind_what_is_signalled_is_signalled_together() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = poking(&engine);
+    // By themselves, and once there are batches.
+    for first in [0, BEFORE] {
+        burst(&mut guest, 0, module, at, 0..first);
+        assert_eq!(guest.wait(0), Ok(()));
+        controls.hold(true);
+        let before = (controls.signatures(), controls.launches().0);
+        for number in 0..40 {
+            burst(&mut guest, 0, module, at, number..number + 1);
+            guest.client.assist();
+        }
+        // The first, and what waits for as long as it may where a thread waits for a processor.
+        let signalled = controls.signatures() - before.0 + controls.launches().0 - before.1;
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        assert!((1..20).contains(&signalled), "{signalled} of 40");
+        is_done_up_to(&mut guest, at, 40);
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+/// A run of launches that each write their number to a place of their own.
+fn add(guest: &mut Guest, run: u32, module: u64, at: u64, count: u32) {
+    let launch = simple_launch(module, 1, 1);
+    for number in 0..count {
+        let to = at + 4 * u64::from(number);
+        guest.run_add(run, &launch, &poke(to, number + 1));
+    }
+}
+
+/// Launches it into cleared memory.
+fn run(guest: &mut Guest, stream: u32, run: u32, at: u64, count: u32) {
+    guest.write(stream, at, &vec![0; 4 * count as usize]);
+    guest.run_launch(stream, run);
+    assert_eq!(guest.wait(stream), Ok(()));
+    is_done_up_to(guest, at, count);
+}
+
+#[test]
+fn a_run_is_one_graph_of_which_only_the_signal_is_changed() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = batching(&engine);
+    add(&mut guest, 0, module, at, 100);
+    guest.stream(40);
+    // In any stream.
+    for round in 0..10 {
+        let before = (controls.changed_nodes(), controls.launches());
+        run(&mut guest, [0, 40][round % 2], 0, at, 100);
+        let (graphs, alone) = controls.launches();
+        assert_eq!((graphs - before.1.0, alone - before.1.1), (1, 0));
+        let changed = i64::from(round > 0);
+        assert_eq!(controls.changed_nodes() - before.0, changed, "{round}");
+    }
+    // A graph and its executable.
+    let made = controls.graphs();
+    guest.run_destroy(0);
+    assert_eq!(controls.graphs(), made - 2);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_stays_in_the_part_that_its_client_has_now() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040", "GREEN"]);
+    let mut guest = Guest::with_share(&engine, Share::of(50.0));
+    guest.context(0, 0);
+    let at = guest.commit(0, GRANULE);
+    let module = guest.module(PTX);
+    burst(&mut guest, 0, module, at, 0..1);
+    add(&mut guest, 0, module, at, 10);
+    for (percentage, multiprocessors) in [(50.0, 480), (25.0, 240), (100.0, 0)] {
+        guest.client.set_share(Share::of(percentage)).unwrap();
+        for _ in 0..2 {
+            let before = controls.launches();
+            run(&mut guest, 0, 0, at, 10);
+            assert_eq!(controls.part(), multiprocessors, "{percentage} %");
+            assert_eq!(controls.launches().0, before.0 + 1, "{percentage} %");
+        }
+    }
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_of_kernels_that_were_never_launched_goes_one_by_one() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = poking(&engine);
+    add(&mut guest, 0, module, at, 20);
+    run(&mut guest, 0, 0, at, 20);
+    assert_eq!(controls.launches(), (0, 20));
+    run(&mut guest, 0, 0, at, 20);
+    assert_eq!(controls.launches(), (1, 20));
+    // What the driver refuses is refused each time, and the stream goes on.
+    guest.run_add(1, &simple_launch(module, 1, 1), &poke(at, 7));
+    guest.run_add(1, &simple_launch(module, 1, 2000), &poke(at, 8));
+    for _ in 0..3 {
+        guest.run_launch(0, 1);
+        assert_eq!(guest.wait(0), Err(CUresult::ERROR_INVALID_VALUE));
+    }
+    run(&mut guest, 0, 0, at, 20);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn a_run_holds_no_module_that_was_unloaded() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, _) = batching(&engine);
+    for round in 0..6 {
+        let module = guest.module(PTX);
+        burst(&mut guest, 0, module, at, 0..1);
+        add(&mut guest, 0, module, at, 10);
+        for _ in 0..3 {
+            run(&mut guest, 0, 0, at, 10);
+        }
+        let made = controls.graphs();
+        let unload = ModuleUnload { module };
+        assert_eq!(guest.client.module_unload(&unload, &[]), Ok(()), "{round}");
+        assert_eq!(controls.graphs(), made - 2, "{round}");
+        guest.run_destroy(0);
+    }
+    assert_eq!(controls.stale_nodes(), 0);
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}
+
+#[test]
+fn runs_beyond_a_clients_room_go_in_the_streams_batches() {
+    let (_fake, engine, controls) = driver(&["VERSION=12040"]);
+    let (mut guest, at, module) = batching(&engine);
+    // Twenty of a hundred and twenty, at places of their own, round after round.
+    for number in 0..20 {
+        let at = at + 512 * u64::from(number);
+        add(&mut guest, number, module, at, 120);
+    }
+    for _ in 0..3 {
+        for number in 0..20 {
+            let before = controls.launches();
+            run(&mut guest, 0, number, at + 512 * u64::from(number), 120);
+            let (graphs, alone) = controls.launches();
+            let graphs = graphs - before.0;
+            // Three of 32, then 16 and 8.
+            let expected = if number < 1024 / 121 { 1 } else { 5 };
+            assert_eq!((graphs, alone - before.1), (expected, 0), "{number}");
+        }
+    }
+    // A graph and its executable for each of as many as fit, and of each length.
+    let most = 2 * (1024 / 121 + 6);
+    assert!(controls.graphs() <= most, "{} graphs", controls.graphs());
+    guest.end();
+    assert_eq!(controls.graphs(), 0);
+}

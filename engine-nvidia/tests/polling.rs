@@ -1,0 +1,92 @@
+//! Who sees that work is done: the client's own thread while it polls, and the poller otherwise.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Controls, Fake, PTX, until};
+use engine::PollResult;
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+
+/// Time for the poller: to fall asleep, and then to see what it must not see.
+const MEANWHILE: Duration = Duration::from_millis(50);
+
+#[test]
+fn who_looks_is_told_and_the_poller_stays_out_of_it() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    guest.write(0, device, &[1]);
+    assert_eq!(guest.wait(0), Ok(()));
+    assert_eq!(guest.client.poll(), PollResult::Idle);
+    std::thread::sleep(MEANWHILE);
+    controls.hold(true);
+    guest.write(0, device, &[2]);
+    assert_eq!(guest.client.poll(), PollResult::Pending);
+    controls.hold(false);
+    std::thread::sleep(MEANWHILE);
+    assert!(!guest.is_done(0), "the poller was awake");
+    assert_eq!(guest.client.poll(), PollResult::Progress);
+    assert!(guest.is_done(0));
+    assert_eq!(guest.client.poll(), PollResult::Idle);
+}
+
+#[test]
+fn what_is_left_is_seen_by_the_poller() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    controls.hold(true);
+    guest.client.poll();
+    guest.write(0, device, &[1]);
+    guest.client.stop_polling();
+    controls.hold(false);
+    until("somebody sees it", || guest.is_done(0));
+}
+
+#[test]
+fn who_looks_and_is_held_up_holds_up_nobody_who_loads() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut held_up, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = held_up.commit(0, GRANULE);
+    controls.hold(true);
+    held_up.client.poll();
+    held_up.write(0, device, &[1]);
+    controls.hold(false);
+    // It has not looked again: the load waits until all that was issued is known to be done.
+    other.module_in(0, PTX);
+    until("somebody sees it", || held_up.is_done(0));
+}
+
+#[test]
+fn who_sleeps_is_told_when_regular_work_is_about_to_be_over() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let mut rounds = 0_u8;
+    let mut round = |bytes: &[u8]| {
+        controls.hold(true);
+        guest.write(0, device, bytes);
+        std::thread::sleep(Duration::from_millis(20));
+        let told = guest.told.pre_wakes(0);
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        told
+    };
+    // Work of two kinds in turn; how regular it is depends on what else the machine does.
+    until("it is told before the end", || {
+        rounds += 1;
+        round(&[1; 4]);
+        round(&[2; 400]) > 1
+    });
+    assert!(rounds > 2, "two of a kind say something, one says nothing");
+}

@@ -1,0 +1,63 @@
+//! What a check found: whether it is as it should be, and what to do about it if not.
+
+/// What came of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Outcome {
+    /// As it should be, or a fact.
+    Ok,
+    /// Works, but perhaps not as meant.
+    Warning,
+    /// Programs will fail.
+    Problem,
+}
+
+/// One finding.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Finding {
+    /// What was looked at.
+    pub(super) subject: &'static str,
+    pub(super) state: Outcome,
+    /// What was found.
+    pub(super) text: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mend: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn new(subject: &'static str, state: Outcome, text: impl Into<String>) -> Self {
+        Self {
+            subject,
+            state,
+            text: text.into(),
+            mend: None,
+        }
+    }
+
+    pub(super) fn ok(subject: &'static str, text: impl Into<String>) -> Self {
+        Self::new(subject, Outcome::Ok, text)
+    }
+
+    pub(super) fn warning(
+        subject: &'static str,
+        text: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self {
+            mend: Some(mend.into()),
+            ..Self::new(subject, Outcome::Warning, text)
+        }
+    }
+
+    pub(super) fn problem(
+        subject: &'static str,
+        text: impl Into<String>,
+        mend: impl Into<String>,
+    ) -> Self {
+        Self {
+            mend: Some(mend.into()),
+            ..Self::new(subject, Outcome::Problem, text)
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! How a client gets its session: what it says of itself to the daemon, what the daemon tells the server of it,
+//! and what the server gives it.
+//!
+//! None of what a client says is trusted to say who it is. Group and partition are numbers here, which
+//! [`limits`](super::limits) gives a meaning.
+
+use super::limits::Membership;
+use super::version::Version;
+use super::view::ViewRequest;
+use crate::codec::{alternatives, alternatives_as_fields, message};
+use crate::device_facts::DeviceFacts;
+
+/// A bit of [`Hello::features`]: the client knows [`Packet::Queued`](super::Packet::Queued).
+pub const FEATURE_QUEUED: u64 = 1;
+
+/// A bit of [`Hello::features`]: the command client knows [`Packet::Remark`](super::Packet::Remark).
+pub const FEATURE_REMARK: u64 = 2;
+
+message! {
+    /// What a program says of itself when it asks for a session. None of it is trusted to say who it is.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ClientFields {
+        /// The program's name, for lists and logs.
+        pub program: String,
+        /// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, as it stands in the environment.
+        pub percentage: Option<String>,
+        /// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, as it stands in the environment.
+        pub memory_limit: Option<String>,
+        /// CUDA_MPS_CLIENT_PRIORITY, as it stands in the environment.
+        pub priority: Option<String>,
+        /// Reserved for what distinguishes several sessions of one process; 0.
+        pub context: u32,
+        /// CUDA_MPS_SM_PARTITION, as it stands in the environment. Travels in a Hello alone: in an Admit
+        /// it is a number, see [`Membership`].
+        pub partition: Option<String>,
+    }
+
+    /// A client's first packet.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Hello {
+        /// The version that the client speaks at most.
+        pub version: Version,
+        /// Of its table, see [`fingerprint`](super::fingerprint).
+        pub fingerprint: u64,
+        /// Bits of what it can do: [`FEATURE_QUEUED`], [`FEATURE_REMARK`].
+        pub features: u64,
+        /// What it wants.
+        pub purpose: Purpose,
+    }
+
+    /// Says that a client has a session. With it come the descriptors ring, status, staging, host.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Welcome {
+        /// The version that the session speaks.
+        pub version: Version,
+        /// The session's number.
+        pub session: u64,
+        /// The server's process id in its own namespace, for lists and logs.
+        pub server_pid: i32,
+        /// What it is told of each device.
+        pub facts: Vec<DeviceFacts>,
+        /// Where the page-locked host memory lies, in server and client.
+        pub host_base: u64,
+        /// Its bytes, which is the size of its memfd.
+        pub host_bytes: u64,
+    }
+
+    /// Hands a client to a server. With it come the descriptors client socket, pidfd, ring, status,
+    /// staging, host.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Admit {
+        /// The session's number.
+        pub session: u64,
+        /// The client's process id as the daemon sees it, or 0.
+        pub pid: i32,
+        /// The client's user, by the kernel's word.
+        pub uid: u32,
+        /// The client's group, by the kernel's word.
+        pub gid: u32,
+        /// The inode of the client's pid namespace, or 0 where it cannot be seen.
+        pub namespace: u64,
+        /// The version to speak with it.
+        pub version: Version,
+        /// Of the client's table.
+        pub fingerprint: u64,
+        /// The client's feature bits.
+        pub features: u64,
+        /// What it says of itself.
+        pub client: ClientFields,
+        /// Whose budget and compute it shares.
+        pub member: Membership,
+    }
+}
+
+alternatives! {
+    /// What somebody who connects to the daemon wants.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub enum Purpose: u8 {
+        /// A session.
+        Client(client: ClientFields) = 0,
+        /// To have a command carried out.
+        Command {
+            /// The line, as typed.
+            line: String,
+        } = 1,
+        /// To be shown devices and clients: a [`Packet::View`](super::Packet::View) follows, or several.
+        View(request: ViewRequest) = 2,
+    }
+}
+
+alternatives! {
+    /// How a session ended.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Ending: u8 {
+        /// The client said so.
+        Detached = 0,
+        /// The process ended.
+        ProcessEnded = 1,
+        /// The socket was closed.
+        SocketClosed = 2,
+        /// The same process attached again.
+        Replaced = 3,
+        /// The client broke the protocol.
+        Malformed = 4,
+        /// The server was told to stop.
+        Shutdown = 5,
+        /// The server could not go on with it.
+        Failed = 6,
+        /// The operator asked for it.
+        Terminated = 7,
+    }
+}
+
+alternatives_as_fields!(Purpose: u8, Ending: u8);

@@ -1,0 +1,21 @@
+//! The packets by which client, daemon and server find each other, and what daemon and server tell each other
+//! afterwards.
+//!
+//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`view`].
+//! Both directions come from there. Knows nothing of sockets.
+
+mod attach;
+mod limits;
+mod packet;
+mod parts;
+mod version;
+mod view;
+
+pub use attach::{
+    Admit, ClientFields, Ending, FEATURE_QUEUED, FEATURE_REMARK, Hello, Purpose, Welcome,
+};
+pub use limits::{Change, Group, Membership, NO_PARTITION};
+pub use packet::{PACKET_MAX, Packet, Unreadable};
+pub use parts::{command_output, remark, view_packets};
+pub use version::{OtherMajor, VERSION, Version, fingerprint, negotiate};
+pub use view::{ListedDevice, View, ViewRequest, ViewedDevice, ViewedProcess};

@@ -1,0 +1,83 @@
+//! Devices and their clients as lists show them: what a server tells the daemon of its devices, and what the daemon
+//! tells whoever asks.
+//!
+//! `daemon-interface` asks, `control` answers.
+
+use crate::codec::message;
+
+message! {
+    /// What of the devices and their clients somebody wants to see.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ViewRequest {
+        /// All that it may see, as an operator; else what is its own, as one who uses devices.
+        pub all: bool,
+        /// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, as it stands in the environment: what a client there would get.
+        pub memory_limit: Option<String>,
+    }
+
+    /// Devices and their clients, as somebody may see them.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct View {
+        /// The version of the driver that has the devices.
+        pub driver: String,
+        /// The devices, by ordinal.
+        pub devices: Vec<ViewedDevice>,
+        /// Who uses them: an entry for each device that a process uses.
+        pub processes: Vec<ViewedProcess>,
+    }
+
+    /// A device, and what may be had of it.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ViewedDevice {
+        /// The device.
+        pub device: ListedDevice,
+        /// Whether it is a program.
+        pub software: bool,
+        /// Its compute mode, where the daemon keeps it: of the software GPU.
+        pub mode: Option<u32>,
+        /// Bytes of its memory that there are for the asker.
+        pub total: u64,
+        /// Of these, what is taken.
+        pub used: u64,
+        /// Of these, what can still be had.
+        pub free: u64,
+    }
+
+    /// A process that uses a device.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ViewedProcess {
+        /// The device's ordinal.
+        pub device: u32,
+        /// Its process id as the asker knows it, or 0 where that is not known.
+        pub pid: i32,
+        /// Whether it is the asker itself.
+        pub is_asker: bool,
+        /// Whether it is a server, and no client.
+        pub is_server: bool,
+        /// Bytes of the device that it has taken, if that is counted.
+        pub used: Option<u64>,
+        /// Its program's name.
+        pub name: String,
+    }
+
+    /// What lists show of a device.
+    #[derive(Clone, Debug, Default, PartialEq, Eq)]
+    pub struct ListedDevice {
+        /// `GPU-…`
+        pub uuid: String,
+        /// Its name.
+        pub name: String,
+        /// PCI domain, bus and device; the function is 0.
+        pub pci: [u32; 3],
+        /// Bytes of its memory.
+        pub total_memory: u64,
+        /// Its multiprocessors.
+        pub multiprocessors: u32,
+        /// The multiprocessors that a static partition is made of, or 0 where that is not known.
+        pub chunk: u32,
+        /// How many of these there are, or 0 where that is not known.
+        pub chunks: u32,
+        /// Its compute capability, major and minor, or zeros where that is not known.
+        pub capability: [u32; 2],
+    }
+}

@@ -1,0 +1,155 @@
+//! What is known of a function before it is compiled: the order of its blocks, which registers are live
+//! where, which values all lanes share, and where each register lies.
+
+use super::ir::{Func, Inst, Kind, Passed, Reg};
+use super::limits::{BLOCKS, LIVE_AT_ONCE, LIVE_BITS, LIVE_IN_ALL, LIVE_STEPS, REGISTER_BYTES};
+
+mod layout;
+mod liveness;
+mod local_memory;
+mod order;
+mod set;
+mod uniformity;
+
+pub(crate) use layout::{Layout, layout};
+use liveness::liveness;
+pub(crate) use liveness::{before, before_end, live_in, live_out};
+pub(crate) use local_memory::{alignment, local_stride};
+use order::Beyond;
+pub(crate) use set::Set;
+pub(crate) use uniformity::{Class, classes};
+
+/// Makes a lowered function ready to be compiled for lane groups of up to `lanes` lanes: its blocks in order, no
+/// register that nothing uses, and in the entry, arithmetic brought together. Returns the most 32-bit
+/// registers that are live at once.
+///
+/// # Errors
+/// What is beyond a limit, so that compiling it would take memory or time without bound.
+pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32, Beyond> {
+    if func.blocks.len() > BLOCKS {
+        return Err(("basic blocks of a function", BLOCKS as u64));
+    }
+    order::order(func)?;
+    drop_unused(func);
+    if func.blocks.len() as u64 * func.regs.len() as u64 > LIVE_BITS {
+        return Err(("basic blocks times registers of a function", LIVE_BITS));
+    }
+    let live = liveness(func, LIVE_STEPS).ok_or((
+        "steps to find what a function's registers are used for",
+        LIVE_STEPS,
+    ))?;
+    let sizes = live.iter().map(Set::count);
+    if sizes.clone().any(|size| size > LIVE_AT_ONCE) {
+        return Err(("registers in use at once", LIVE_AT_ONCE as u64));
+    }
+    if sizes.map(|size| size as u64).sum::<u64>() > LIVE_IN_ALL {
+        return Err((
+            "registers in use between the blocks of a function",
+            LIVE_IN_ALL,
+        ));
+    }
+    let classes = if entry {
+        let classes = classes(func, &live);
+        gather_segments(func, &classes);
+        classes
+    } else {
+        vec![Class::Varying; func.regs.len()]
+    };
+    if !layout::fits(func, &live, &classes, lanes) {
+        return Err(("bytes of registers of a function", REGISTER_BYTES as u64));
+    }
+    Ok(layout::pressure(func, &live))
+}
+
+/// Renumbers the registers so that there are only those which something names: a source declares as many
+/// as it likes.
+fn drop_unused(func: &mut Func) {
+    const UNUSED: Reg = Reg::MAX;
+    let mut new = vec![UNUSED; func.regs.len()];
+    let mut name = |reg: Reg| new[reg as usize] = 0;
+    for passed in func.params.iter().chain(&func.returns) {
+        if let Passed::Register(reg) = passed {
+            name(*reg);
+        }
+    }
+    for block in &func.blocks {
+        for inst in &block.insts {
+            inst.uses().for_each(&mut name);
+            inst.d.iter().copied().for_each(&mut name);
+        }
+        block.end.uses().into_iter().for_each(&mut name);
+        block.end.defs().into_iter().for_each(&mut name);
+    }
+    let mut regs = Vec::new();
+    for (old, new) in new.iter_mut().enumerate() {
+        if *new != UNUSED {
+            *new = regs.len() as Reg;
+            regs.push(func.regs[old]);
+        }
+    }
+    func.regs = regs;
+    let new = |reg: Reg| new[reg as usize];
+    for passed in func.params.iter_mut().chain(&mut func.returns) {
+        passed.renumber(new);
+    }
+    for block in &mut func.blocks {
+        for inst in &mut block.insts {
+            for reg in inst.d.iter_mut().chain(&mut inst.s) {
+                *reg = new(*reg);
+            }
+            if let Some((reg, _)) = &mut inst.guard {
+                *reg = new(*reg);
+            }
+        }
+        block.end.renumber(new);
+    }
+}
+
+/// Brings arithmetic on lanes together: what is computed once for all lanes moves up past it, as far as
+/// nothing depends on the order.
+fn gather_segments(func: &mut Func, classes: &[Class]) {
+    // What a run that is not over yet reads or writes.
+    let mut touched = Set::new(func.regs.len());
+    for block in &mut func.blocks {
+        let mut out: Vec<Inst> = Vec::with_capacity(block.insts.len());
+        let mut run: Vec<Inst> = Vec::new();
+        for inst in block.insts.drain(..) {
+            let class = |reg: &Reg| classes[*reg as usize];
+            if inst
+                .step()
+                .is_some_and(|step| class(&step.d) == Class::Varying)
+            {
+                for reg in inst.uses().chain(inst.d.iter().copied()) {
+                    touched.insert(reg);
+                }
+                run.push(inst);
+                continue;
+            }
+            let moves = matches!(
+                inst.kind,
+                Kind::Pure { .. } | Kind::Cold { .. } | Kind::Load { .. } | Kind::Param { .. }
+            ) && !matches!(inst.kind, Kind::Load { traits, .. } if traits.volatile)
+                && inst
+                    .d
+                    .iter()
+                    .all(|reg| class(reg) != Class::Varying && !touched.has(*reg))
+                && !inst.uses().any(|reg| class(&reg) == Class::Varying);
+            if !moves {
+                for done in &run {
+                    for reg in done.uses().chain(done.d.iter().copied()) {
+                        touched.remove(reg);
+                    }
+                }
+                out.append(&mut run);
+            }
+            out.push(inst);
+        }
+        for done in &run {
+            for reg in done.uses().chain(done.d.iter().copied()) {
+                touched.remove(reg);
+            }
+        }
+        out.append(&mut run);
+        block.insts = out;
+    }
+}

@@ -1,0 +1,546 @@
+//! From basic blocks to compiled operations.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use super::analysis::{self, Class, Layout, Set};
+use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, Kind, Passed, Reg};
+use super::isa::Isa;
+use super::machine::{Op, OpFn, ReduceOp};
+use super::ops::{control, pure, special};
+use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
+use super::segment::{self, Native, Place, Step};
+
+mod places;
+
+/// Instructions that a block may have so that going on to a later one is free.
+const FREE: usize = 64;
+
+use places::{moves, passed, slot};
+
+/// What is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) isa: Isa,
+    /// Runs of arithmetic become machine code.
+    pub(crate) jit: bool,
+}
+
+/// Compiles an entry (function 0) and the functions that it may call, in which `by_address` says which
+/// of them each function of the module is. Threads have `local_stride` bytes of local memory.
+pub(crate) fn emit(
+    funcs: &[Func],
+    by_address: Vec<u32>,
+    local_stride: u32,
+    target: Target,
+    lanes: usize,
+) -> Program {
+    let mut out = Emitter {
+        program: Program {
+            by_address,
+            local_stride,
+            ..Program::default()
+        },
+        target,
+        code: Vec::new(),
+        segments: Vec::new(),
+        fixups: Vec::new(),
+        line: 0,
+    };
+    let mut first = 0;
+    let align = analysis::alignment(funcs);
+    for (index, func) in funcs.iter().enumerate() {
+        let live = analysis::live_in(func);
+        let classes = if index == 0 {
+            analysis::classes(func, &live)
+        } else {
+            vec![Class::Varying; func.regs.len()]
+        };
+        let layout = analysis::layout(func, &live, &classes, lanes);
+        let moves = |block: usize| moves(func, &live[block], &classes, &layout);
+        let blocks = (0..func.blocks.len()).map(|block| BlockCode {
+            fast: NOWHERE,
+            slow: NOWHERE,
+            moves: moves(block),
+        });
+        out.program.blocks.extend(blocks);
+        let slot = |passed: &Passed| slot(func, &classes, &layout, false, passed);
+        out.program.functions.push(FunctionCode {
+            first,
+            // `prepare` has seen that it is below a limit far below 2^32.
+            frame: layout.bytes as u32,
+            local: func.local_bytes.next_multiple_of(align),
+            cost: func
+                .blocks
+                .iter()
+                .map(|block| block.insts.len() as u32 + 1)
+                .sum(),
+            params: func.params.iter().map(slot).collect(),
+            returns: func.returns.iter().map(slot).collect(),
+        });
+        let mut body = Body {
+            func,
+            index,
+            first,
+            live: &live,
+            classes,
+            layout,
+            passed: passed(func),
+            convergent: true,
+        };
+        if index == 0 {
+            out.prologue(&body);
+            out.blocks(&body);
+            out.program.divergent = out.program.ops.len() as u32;
+        }
+        body.convergent = false;
+        out.blocks(&body);
+        first += func.blocks.len() as u32;
+    }
+    if out.place_code().is_none() {
+        let without = Target {
+            jit: false,
+            ..target
+        };
+        return emit(funcs, out.program.by_address, local_stride, without, lanes);
+    }
+    out.finish()
+}
+
+/// A function while it is compiled.
+struct Body<'a> {
+    func: &'a Func,
+    /// Its number.
+    index: usize,
+    /// The program's number of its block 0.
+    first: u32,
+    /// Registers live at the start of each block.
+    live: &'a [Set],
+    classes: Vec<Class>,
+    layout: Layout,
+    /// See [`passed`].
+    passed: Vec<(usize, usize)>,
+    convergent: bool,
+}
+
+impl Body<'_> {
+    /// A register's slot, and whether it holds a value per lane.
+    fn home(&self, reg: Reg) -> (u32, bool) {
+        match slot(
+            self.func,
+            &self.classes,
+            &self.layout,
+            self.convergent,
+            &Passed::Register(reg),
+        ) {
+            Slot::Register {
+                offset, varying, ..
+            } => (offset, varying),
+            Slot::Local { .. } => (0, false),
+        }
+    }
+
+    fn width(&self, reg: Reg) -> u8 {
+        self.func.regs[reg as usize]
+    }
+}
+
+struct Emitter {
+    program: Program,
+    target: Target,
+    /// Machine code of segments.
+    code: Vec<u8>,
+    /// Operations that run a segment, and where its code begins.
+    segments: Vec<(usize, usize)>,
+    /// Operation, which of `s[0]` and `s[1]`, the block, and whether its convergent code is meant.
+    fixups: Vec<(usize, usize, u32, bool)>,
+    line: u32,
+}
+
+/// An operation with nothing in it.
+fn blank(run: OpFn) -> Op {
+    Op {
+        run,
+        imm: 0,
+        cold: None,
+        d: [0; 4],
+        s: [0; 5],
+        varying: 0,
+        width: [0; 2],
+    }
+}
+
+impl Emitter {
+    fn push(&mut self, op: Op) {
+        self.program.ops.push(op);
+        self.program.lines.push(self.line);
+    }
+
+    /// What is the same while the block runs.
+    fn prologue(&mut self, body: &Body<'_>) {
+        self.program.prologue = self.program.ops.len() as u32;
+        for inst in body.func.blocks.iter().flat_map(|block| &block.insts) {
+            if inst.is_fixed(&body.classes) {
+                self.inst(body, inst);
+            }
+        }
+        self.push(blank(control::done));
+    }
+
+    fn blocks(&mut self, body: &Body<'_>) {
+        for (index, block) in body.func.blocks.iter().enumerate() {
+            let at = self.program.ops.len() as u32;
+            let code = &mut self.program.blocks[body.first as usize + index];
+            if body.convergent {
+                code.fast = at;
+            } else {
+                code.slow = at;
+            }
+            self.insts(body, block, index);
+            self.end(body, block, index as BlockId);
+        }
+    }
+
+    /// A block's instructions, runs of arithmetic as segments.
+    fn insts(&mut self, body: &Body<'_>, block: &Block, index: usize) {
+        let insts: Vec<&Inst> = block
+            .insts
+            .iter()
+            .filter(|inst| !inst.is_fixed(&body.classes))
+            .collect();
+        let possible = self.target.jit && segment::possible(self.target.isa, !body.convergent);
+        let step = |inst: &Inst| inst.step().filter(|step| possible && body.home(step.d).1);
+        // With what of the run's own registers is needed after it.
+        let mut runs: Vec<(Range<usize>, HashSet<Reg>)> = Vec::new();
+        let mut live = analysis::live_out(body.func, body.live, index);
+        analysis::before_end(&block.end, &mut live);
+        let mut end = insts.len();
+        while end > 0 {
+            let mut start = end;
+            while start > 0 && step(insts[start - 1]).is_some() {
+                start -= 1;
+            }
+            if end - start >= segment::LEAST {
+                let own = insts[start..end]
+                    .iter()
+                    .flat_map(|inst| inst.uses().chain(inst.d.iter().copied()));
+                runs.push((start..end, own.filter(|&reg| live.has(reg)).collect()));
+            }
+            // The run, or the one instruction that is none.
+            start = start.min(end - 1);
+            for inst in insts[start..end].iter().rev() {
+                analysis::before(inst, &mut live);
+            }
+            end = start;
+        }
+        let mut at = 0;
+        for (range, live) in runs.into_iter().rev() {
+            for inst in &insts[at..range.start] {
+                self.inst(body, inst);
+            }
+            let steps: Vec<Step> = insts[range.clone()]
+                .iter()
+                .filter_map(|inst| step(inst))
+                .collect();
+            self.line = insts[range.start].line;
+            if self.segment(body, &steps, &live) {
+                at = range.end;
+            } else {
+                at = range.start;
+            }
+        }
+        for inst in &insts[at..] {
+            self.inst(body, inst);
+        }
+    }
+
+    /// Adds a segment; `false` if there is no code for it.
+    fn segment(&mut self, body: &Body<'_>, steps: &[Step], live: &HashSet<Reg>) -> bool {
+        let place = |reg: Reg| {
+            let (offset, varying) = body.home(reg);
+            Place {
+                offset,
+                varying,
+                width: body.width(reg),
+            }
+        };
+        let live = |reg: Reg| live.contains(&reg);
+        let Some(code) = segment::compile(steps, &place, &live, self.target.isa, !body.convergent)
+        else {
+            return false;
+        };
+        let mut op = blank(segment::run);
+        op.d[0] = body.layout.bytes as u32;
+        self.segments
+            .push((self.program.ops.len(), self.code.len()));
+        self.code.extend_from_slice(&code);
+        self.push(op);
+        true
+    }
+
+    fn inst(&mut self, body: &Body<'_>, inst: &Inst) {
+        self.line = inst.line;
+        let guard = inst.guard.map(|(reg, negated)| {
+            let (offset, varying) = body.home(reg);
+            let mut op = blank(control::guard);
+            op.s[2] = offset;
+            op.varying = u16::from(varying) << 2;
+            op.width[1] = u8::from(negated);
+            self.push(op);
+            self.program.ops.len() - 1
+        });
+        let op = self.operation(body, inst);
+        self.push(op);
+        if let Some(at) = guard {
+            self.push(blank(control::unguard));
+            self.program.ops[at].s[0] = self.program.ops.len() as u32;
+        }
+    }
+
+    fn operation(&self, body: &Body<'_>, inst: &Inst) -> Op {
+        let isa = self.target.isa as usize;
+        let mut op = blank(control::done);
+        for (index, &reg) in inst.s.iter().enumerate() {
+            let (offset, varying) = body.home(reg);
+            op.s[index] = offset;
+            op.varying |= u16::from(varying) << index;
+        }
+        for (index, &reg) in inst.d.iter().enumerate() {
+            let (offset, varying) = body.home(reg);
+            op.d[index] = offset;
+            op.varying |= u16::from(varying) << (8 + index);
+        }
+        op.width[0] = inst.d.first().map_or(0, |&reg| body.width(reg));
+        match &inst.kind {
+            Kind::Pure { run, imm, .. } => {
+                op.run = run[isa];
+                op.imm = *imm;
+            }
+            Kind::Cold { f, imm } => {
+                op.run = pure::run_cold;
+                op.cold = Some(*f);
+                op.imm = *imm;
+                for (index, &reg) in inst.s.iter().enumerate() {
+                    op.width[1] |= (body.width(reg).trailing_zeros() as u8) << (2 * index);
+                }
+            }
+            Kind::Const(value) => {
+                op.run = special::constant;
+                op.imm = *value;
+            }
+            Kind::Special(special) => {
+                op.run = special::read_special;
+                op.imm = special.imm();
+            }
+            Kind::Clock { nanoseconds } => {
+                op.run = special::clock;
+                op.imm = u64::from(*nanoseconds);
+            }
+            Kind::Global(index, addend) => {
+                op.run = special::global_address;
+                op.s[4] = *index;
+                op.imm = *addend;
+            }
+            Kind::LocalAddress { offset } => {
+                op.run = special::local_address;
+                op.imm = *offset;
+            }
+            Kind::Param { run, imm } | Kind::Load { run, imm, .. } | Kind::Store { run, imm } => {
+                op.run = run[isa];
+                op.imm = *imm;
+            }
+            Kind::Atomic { run, imm } | Kind::Warp { run, imm } | Kind::Texture { run, imm } => {
+                op.run = *run;
+                op.imm = *imm;
+            }
+            Kind::System { run } => op.run = *run,
+            Kind::Fence => op.run = control::fence,
+            Kind::Pause => op.run = control::pause,
+        }
+        op
+    }
+
+    /// What it costs to go from block `from` to block `to`.
+    fn cost(&self, body: &Body<'_>, from: BlockId, to: BlockId) -> u32 {
+        let own = body.func.blocks[from as usize].insts.len();
+        if to > from {
+            // Straight-line code is free, but not whatever its length.
+            return if own < FREE {
+                0
+            } else {
+                control::forward(own as u32)
+            };
+        }
+        let (before, after) = (body.passed[to as usize], body.passed[from as usize + 1]);
+        control::edge((after.0 - before.0) as u32, after.1 > before.1)
+    }
+
+    fn target(&mut self, body: &Body<'_>, op: &mut Op, which: usize, from: BlockId, to: BlockId) {
+        let block = body.first + to;
+        op.d[which] = block;
+        op.imm |= u64::from(self.cost(body, from, to)) << (32 * which);
+        self.fixups
+            .push((self.program.ops.len(), which, block, body.convergent));
+    }
+
+    fn end(&mut self, body: &Body<'_>, block: &Block, from: BlockId) {
+        self.line = block.line;
+        let mut op = blank(control::exit);
+        let source = |op: &mut Op, which: usize, reg: Reg| {
+            let (offset, varying) = body.home(reg);
+            op.s[which] = offset;
+            op.varying |= u16::from(varying) << which;
+        };
+        match &block.end {
+            End::Jump(next) => {
+                op.run = if body.convergent {
+                    control::jump_fast
+                } else {
+                    control::jump_slow
+                };
+                self.target(body, &mut op, 0, from, *next);
+            }
+            End::Branch {
+                on,
+                negated,
+                then,
+                other,
+            } => {
+                op.run = if body.convergent {
+                    control::branch_fast
+                } else {
+                    control::branch_slow
+                };
+                source(&mut op, 2, *on);
+                op.width[1] = u8::from(*negated);
+                self.target(body, &mut op, 0, from, *then);
+                self.target(body, &mut op, 1, from, *other);
+            }
+            End::Table { index, targets } => {
+                op.run = control::table;
+                source(&mut op, 2, *index);
+                let costs = targets.iter().map(|&to| self.cost(body, from, to));
+                let cost = costs.max().unwrap_or(0);
+                op.imm = self.program.tables.len() as u64 | u64::from(cost) << 32;
+                self.program
+                    .tables
+                    .push(targets.iter().map(|block| body.first + block).collect());
+            }
+            End::Barrier {
+                id,
+                count,
+                arrive_only,
+                reduce,
+                next,
+            } => {
+                op.run = control::barrier;
+                op.d[0] = body.first + next;
+                match id {
+                    Barrier::Fixed(id) => op.width[0] = *id,
+                    Barrier::Register(reg) => {
+                        op.width[0] = 255;
+                        source(&mut op, 2, *reg);
+                    }
+                }
+                if let Some(count) = count {
+                    source(&mut op, 3, *count);
+                }
+                op.width[1] = u8::from(count.is_some()) | u8::from(*arrive_only) << 1;
+                if let Some((kind, of, to)) = reduce {
+                    source(&mut op, 4, *of);
+                    op.d[1] = body.home(*to).0;
+                    let kind = match kind {
+                        ReduceOp::And => 1,
+                        ReduceOp::Or => 2,
+                        ReduceOp::Popc => 3,
+                    };
+                    op.width[1] |= kind << 2;
+                }
+            }
+            End::Call {
+                callee,
+                args,
+                results,
+                next,
+            } => {
+                op.d[0] = body.first + next;
+                op.imm = self.program.sites.len() as u64;
+                let slot = |passed: &Passed| {
+                    slot(
+                        body.func,
+                        &body.classes,
+                        &body.layout,
+                        body.convergent,
+                        passed,
+                    )
+                };
+                let callee = match callee {
+                    Callee::Direct(callee) => {
+                        op.run = control::call;
+                        *callee
+                    }
+                    Callee::Indirect(reg) => {
+                        op.run = control::call_indirect;
+                        source(&mut op, 2, *reg);
+                        NOWHERE
+                    }
+                };
+                self.program.sites.push(CallSite {
+                    callee,
+                    caller: body.index as u32,
+                    args: args.iter().map(slot).collect(),
+                    results: results.iter().map(slot).collect(),
+                });
+            }
+            End::Return if body.index != 0 => op.run = control::ret,
+            End::Return | End::Exit => {}
+            End::Trap { breakpoint } => {
+                op.run = control::trap;
+                op.imm = u64::from(*breakpoint);
+            }
+        }
+        self.push(op);
+    }
+
+    /// Gives the segments' code its place; `None` if there is no memory for it.
+    fn place_code(&mut self) -> Option<()> {
+        if self.segments.is_empty() {
+            return Some(());
+        }
+        let native = Native::map(&self.code)?;
+        for &(op, at) in &self.segments {
+            self.program.ops[op].imm = native.address() + at as u64;
+        }
+        self.program.native = Some(native);
+        Some(())
+    }
+
+    fn finish(mut self) -> Program {
+        for (op, which, block, fast) in std::mem::take(&mut self.fixups) {
+            let block = &self.program.blocks[block as usize];
+            self.program.ops[op].s[which] = if fast { block.fast } else { block.slow };
+        }
+        self.program
+    }
+}
+
+impl Inst {
+    /// Whether it runs once, in the prologue.
+    fn is_fixed(&self, classes: &[Class]) -> bool {
+        !self.d.is_empty()
+            && self
+                .d
+                .iter()
+                .all(|&reg| classes[reg as usize] == Class::Fixed)
+    }
+
+    /// Whether a loop with it in it may wait for another thread.
+    fn waits(&self) -> bool {
+        match &self.kind {
+            Kind::Load { traits, .. } => traits.volatile,
+            Kind::Atomic { .. } => !self.d.is_empty(),
+            Kind::Pause => true,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,546 @@
+//! A lane group: up to [`crate::MAX_GROUP_LANES`] threads of a block, and the divergent paths that they are in.
+//!
+//! A block owns its groups and runs them. A path is a set of lanes at one place of the program. All live lanes of a lane group in one path is
+//! the usual case. Where lanes disagree about a branch the path splits; the one at the lowest block
+//! runs until it reaches or passes the others, and those that meet become one again. A path that has
+//! taken many back-edges while others wait gives way, so that lanes that spin for other lanes of their
+//! own warp are served (independent thread scheduling).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use self::calls::Caller;
+use super::fault::FaultKind;
+use super::grid::Grid;
+use super::machine::{Arrival, Event, Machine};
+use super::mask::Mask;
+use super::program::{Move, NOWHERE, Program};
+use super::regs::{Bytes, Frame, Lane, STRIP};
+
+mod barriers;
+mod calls;
+
+/// Back-edges (weighed by [`super::ops::control::edge`]) until another path gets a time slice.
+const TIME_SLICE: u32 = 1024;
+/// The most boundaries that a lane group goes on in divergent code before it tries the convergent one again.
+const MAX_BACKOFF: u32 = 1024;
+/// What a call or a return costs of the budget, beside the function's own operations.
+const CALL: i64 = 16;
+
+/// What a path waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PathState {
+    Ready,
+    /// The block's barrier.
+    Barrier(Arrival),
+    /// Lanes of its warps.
+    Warp,
+}
+
+/// Lanes at one place.
+#[derive(Clone, Debug)]
+struct DivergentPath {
+    pc: u32,
+    mask: Mask,
+    state: PathState,
+    /// Time slices used: the path with the fewest runs.
+    slices: u32,
+    /// What is left of its time slice, as [`Machine::slice_left`].
+    slice_left: u32,
+    depth: u32,
+    caller: Option<Arc<Caller>>,
+    /// Where its registers start.
+    base: usize,
+    /// Where its local frame starts.
+    local_base: u32,
+    /// Does not wait for lanes of its warps.
+    force: bool,
+}
+
+impl DivergentPath {
+    /// Whether the two can become one.
+    fn meets(&self, other: &Self) -> bool {
+        self.pc == other.pc
+            && self.base == other.base
+            && self.depth == other.depth
+            && (match (&self.caller, &other.caller) {
+                (None, None) => true,
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+                _ => false,
+            })
+    }
+}
+
+/// How a lane group's run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pause {
+    /// All lanes have exited.
+    Done,
+    /// All lanes wait at barriers.
+    Barrier,
+    /// The budget is spent.
+    Budget,
+    Fault {
+        kind: FaultKind,
+        address: u64,
+        thread: u32,
+        line: u32,
+    },
+}
+
+/// What a lane group has of its block.
+pub(crate) struct BlockContext<'a> {
+    pub(crate) grid: &'a Grid,
+    pub(crate) program: &'a Program,
+    pub(crate) shared: &'a Bytes,
+    pub(crate) block_index: [u32; 3],
+    pub(crate) sm: u32,
+}
+
+/// Lanes of one block that run together, with their registers, local memory and divergent paths.
+#[derive(Debug)]
+pub(crate) struct LaneGroup {
+    registers: Bytes,
+    scratch: Bytes,
+    local: Bytes,
+    first_thread: u32,
+    live: Mask,
+    paths: Vec<DivergentPath>,
+    /// Lanes that arrived at each barrier without waiting (`barrier.arrive`), and the count they gave.
+    arrived: BTreeMap<u8, (Mask, u32)>,
+    /// Block boundaries until convergent code is tried again.
+    reconvergence_delay: u32,
+    /// The next such delay: doubles each time that lanes hold different values.
+    reconvergence_backoff: u32,
+    started: bool,
+}
+
+impl LaneGroup {
+    /// The lane group of threads `first..first + count` of a block, for slots of `lanes` lanes. `None` if there is
+    /// no memory for it.
+    pub(crate) fn new(program: &Program, first: u32, count: usize, lanes: usize) -> Option<Self> {
+        let live = Mask::first(count);
+        let path = DivergentPath {
+            pc: 0,
+            mask: live,
+            state: PathState::Ready,
+            slices: 0,
+            slice_left: TIME_SLICE,
+            depth: 0,
+            caller: None,
+            base: 0,
+            local_base: 0,
+            force: false,
+        };
+        Some(Self {
+            registers: Bytes::new(program.functions[0].frame as usize)?,
+            scratch: Bytes::new(Machine::SCRATCH_BYTES)?,
+            local: Bytes::new(program.local_stride as usize * lanes)?,
+            first_thread: first,
+            live,
+            paths: vec![path],
+            arrived: BTreeMap::new(),
+            reconvergence_delay: 0,
+            reconvergence_backoff: 1,
+            started: false,
+        })
+    }
+
+    /// Lanes that have not exited.
+    pub(crate) fn live(&self) -> Mask {
+        self.live
+    }
+
+    /// Runs until nothing can go on, the budget is spent, or the launch is cancelled.
+    pub(crate) fn run(&mut self, context: &BlockContext<'_>, budget: &mut i64) -> Pause {
+        let program = context.program;
+        if !self.started {
+            self.started = true;
+            let (at, event) = self.step(context, &mut i64::MAX.clone(), 0, program.prologue);
+            if let Some(pause) = self.handle(program, 0, at, event) {
+                return pause;
+            }
+            self.paths[0].pc = program.blocks[program.functions[0].first as usize].fast;
+        }
+        loop {
+            let Some(index) = self.choose(program) else {
+                return if self.paths.is_empty() {
+                    Pause::Done
+                } else {
+                    Pause::Barrier
+                };
+            };
+            let index = self.merge(index);
+            let pc = self.paths[index].pc;
+            let (at, event) = self.step(context, budget, index, pc);
+            *budget = budget.saturating_sub(cost(program, &event));
+            if let Some(pause) = self.handle(program, index, at, event) {
+                return pause;
+            }
+            if *budget <= 0 || context.grid.cancel.load(Ordering::Relaxed) {
+                return Pause::Budget;
+            }
+        }
+    }
+
+    /// The path that runs next.
+    fn choose(&mut self, program: &Program) -> Option<usize> {
+        if let [only] = self.paths.as_slice()
+            && only.state == PathState::Ready
+        {
+            return Some(0);
+        }
+        let key = |path: &DivergentPath| {
+            (
+                path.slices,
+                u32::MAX - path.depth,
+                block_order(program, path.pc),
+            )
+        };
+        let best = (0..self.paths.len())
+            .filter(|&index| self.paths[index].state == PathState::Ready)
+            .min_by_key(|&index| key(&self.paths[index]));
+        if best.is_some() {
+            return best;
+        }
+        // Whoever waits for lanes of its warp waits for lanes that will not come: they have exited, wait at
+        // a barrier, or wait for these.
+        let waiting = (0..self.paths.len())
+            .filter(|&index| self.paths[index].state == PathState::Warp)
+            .min_by_key(|&index| key(&self.paths[index]))?;
+        let first = self.paths[waiting].clone();
+        for path in &mut self.paths {
+            if path.state == PathState::Warp && path.meets(&first) {
+                path.state = PathState::Ready;
+                path.force = true;
+            }
+        }
+        Some(waiting)
+    }
+
+    /// Joins those that stand where path `index` stands; returns where it is now.
+    fn merge(&mut self, index: usize) -> usize {
+        if self.paths.len() == 1 {
+            return index;
+        }
+        let mut path = self.paths.swap_remove(index);
+        self.paths.retain(|other| {
+            // One that has been let go on without the others does so.
+            let joins = match other.state {
+                PathState::Ready => true,
+                PathState::Warp => !path.force,
+                PathState::Barrier(_) => false,
+            } && path.meets(other);
+            if joins {
+                path.mask = path.mask.or(other.mask);
+                path.slices = path.slices.max(other.slices);
+                path.force |= other.force;
+            }
+            !joins
+        });
+        self.paths.push(path);
+        self.paths.len() - 1
+    }
+
+    /// Runs one path from `pc`; returns where it stopped, and why.
+    fn step(
+        &mut self,
+        context: &BlockContext<'_>,
+        budget: &mut i64,
+        index: usize,
+        pc: u32,
+    ) -> (u32, Event) {
+        let path = &self.paths[index];
+        let limit = self
+            .paths
+            .iter()
+            .enumerate()
+            .filter(|&(other, there)| {
+                other != index
+                    && !matches!(there.state, PathState::Barrier(_))
+                    && there.depth == path.depth
+            })
+            .map(|(_, there)| block_order(context.program, there.pc))
+            .min()
+            .unwrap_or(u32::MAX);
+        let mut machine = Machine {
+            program: context.program,
+            grid: context.grid,
+            frame: Frame::new(&self.registers, path.base),
+            scratch: Frame::new(&self.scratch, 0),
+            shared: context.shared,
+            shared_bytes: u64::from(context.grid.shared()),
+            local: &self.local,
+            local_stride: context.program.local_stride,
+            local_base: path.local_base,
+            block_index: context.block_index,
+            sm: context.sm,
+            first_thread: self.first_thread,
+            live: self.live,
+            mask: path.mask,
+            full: false,
+            whole: false,
+            low: 0,
+            high: 0,
+            unguarded: path.mask,
+            limit,
+            diverged: self.paths.len() > 1,
+            force: path.force,
+            budget: *budget,
+            slice_left: path.slice_left,
+            reconvergence_delay: self.reconvergence_delay,
+            event: Event::None,
+        };
+        machine.set_mask(path.mask);
+        let at = machine.run(pc);
+        *budget = machine.budget;
+        self.reconvergence_delay = machine.reconvergence_delay;
+        let (slice_left, event) = (machine.slice_left, machine.event);
+        self.paths[index].slice_left = slice_left;
+        (at, event)
+    }
+
+    /// Does what a stopped path asks for.
+    fn handle(&mut self, program: &Program, index: usize, at: u32, event: Event) -> Option<Pause> {
+        let convergent = at < program.divergent;
+        let start = |block: u32| program.blocks[block as usize].slow;
+        // A forced operation has run, whatever stopped the path after it.
+        self.paths[index].force = false;
+        match event {
+            Event::None => {}
+            Event::Boundary(block) => {
+                let fast = self.converge(program, index, block);
+                self.paths[index].pc = fast.unwrap_or_else(|| start(block));
+            }
+            Event::BackEdge(pc) => {
+                self.paths[index].pc = pc;
+                self.end_time_slice(index);
+            }
+            Event::Split { taken, to, other } => {
+                if convergent {
+                    self.diverge(program, index, &[to, other]);
+                }
+                let path = &mut self.paths[index];
+                let mut second = path.clone();
+                second.mask = path.mask.and_not(taken);
+                second.pc = start(other);
+                path.mask = taken;
+                path.pc = start(to);
+                self.paths.push(second);
+            }
+            Event::Scatter(groups) => {
+                if convergent {
+                    let blocks: Vec<u32> = groups.iter().map(|(_, block)| *block).collect();
+                    self.diverge(program, index, &blocks);
+                }
+                let path = self.paths.swap_remove(index);
+                for (mask, block) in groups {
+                    self.paths.push(DivergentPath {
+                        mask,
+                        pc: start(block),
+                        ..path.clone()
+                    });
+                    // A jump by a table may be a loop's back-edge.
+                    self.end_time_slice(self.paths.len() - 1);
+                }
+            }
+            Event::Barrier { arrival, next } => {
+                let path = &mut self.paths[index];
+                let code = &program.blocks[next as usize];
+                path.pc = if convergent { code.fast } else { code.slow };
+                if arrival.arrive_only {
+                    let (lanes, count) = self.arrived.entry(arrival.id).or_default();
+                    *lanes = lanes.or(path.mask);
+                    *count = arrival.count.max(*count);
+                } else {
+                    path.state = PathState::Barrier(arrival);
+                }
+            }
+            Event::Warp { ready } => {
+                let path = &mut self.paths[index];
+                path.pc = at;
+                if ready.is_empty() {
+                    self.park(index);
+                } else {
+                    let mut rest = path.clone();
+                    rest.mask = path.mask.and_not(ready);
+                    path.mask = ready;
+                    path.force = true;
+                    self.paths.push(rest);
+                    self.park(self.paths.len() - 1);
+                }
+            }
+            Event::Call { site, next } => {
+                if convergent {
+                    self.diverge(program, index, &[next]);
+                }
+                let callee = program.sites[site as usize].callee;
+                return self.call(program, index, at, site, next, callee);
+            }
+            Event::CallEach { site, next, groups } => {
+                if convergent {
+                    self.diverge(program, index, &[next]);
+                }
+                let path = self.paths.swap_remove(index);
+                for (mask, callee) in groups {
+                    self.paths.push(DivergentPath {
+                        mask,
+                        ..path.clone()
+                    });
+                    let last = self.paths.len() - 1;
+                    if let Some(pause) = self.call(program, last, at, site, next, callee) {
+                        return Some(pause);
+                    }
+                }
+            }
+            Event::Return => self.return_to_caller(program, index),
+            Event::Exit => {
+                let path = self.paths.swap_remove(index);
+                self.live = self.live.and_not(path.mask);
+                self.reconvergence_delay = 0;
+                for other in &mut self.paths {
+                    if other.state == PathState::Warp {
+                        other.state = PathState::Ready;
+                    }
+                }
+            }
+            Event::Fault {
+                kind,
+                address,
+                lane,
+            } => {
+                let thread = self.first_thread + lane as u32;
+                let line = program.lines[at as usize];
+                return Some(Pause::Fault {
+                    kind,
+                    address,
+                    thread,
+                    line,
+                });
+            }
+        }
+        None
+    }
+
+    /// Begins the path's next time slice if this one is used up, so that others come first.
+    fn end_time_slice(&mut self, index: usize) {
+        // A time slice outlasts the budget: paths that changed places with it would all have their calls'
+        // frames at once.
+        let diverged = self.paths.len() > 1;
+        let path = &mut self.paths[index];
+        if path.slice_left == 0 {
+            path.slice_left = TIME_SLICE;
+            if diverged {
+                path.slices += 1;
+                self.free_stuck_warps();
+            }
+        }
+    }
+
+    /// Spreads the uniform values that `blocks` want over the lanes.
+    fn diverge(&mut self, program: &Program, index: usize, blocks: &[u32]) {
+        let frame = Frame::new(&self.registers, self.paths[index].base);
+        let (low, high) = self.live.strips();
+        for (at, &block) in blocks.iter().enumerate() {
+            for one in &program.blocks[block as usize].moves {
+                // Twice does no harm, and with many blocks it costs more to find out.
+                if at == 1 && has_move(program, blocks[0], one) {
+                    continue;
+                }
+                match one.width {
+                    1 => spread::<u8>(frame, one, low, high),
+                    2 => spread::<u16>(frame, one, low, high),
+                    4 => spread::<u32>(frame, one, low, high),
+                    _ => spread::<u64>(frame, one, low, high),
+                }
+            }
+        }
+        self.reconvergence_delay = 0;
+    }
+
+    /// Tries to go on in the convergent code at `block`: all live lanes are here, and those registers that
+    /// are uniform there hold one value in all of them. Returns the position if so.
+    fn converge(&mut self, program: &Program, index: usize, block: u32) -> Option<u32> {
+        let code = &program.blocks[block as usize];
+        if self.paths.len() != 1 || code.fast == NOWHERE {
+            return None;
+        }
+        let frame = Frame::new(&self.registers, self.paths[index].base);
+        let live = self.live;
+        let equal = code.moves.iter().all(|one| match one.width {
+            1 => gather::<u8>(frame, one, live),
+            2 => gather::<u16>(frame, one, live),
+            4 => gather::<u32>(frame, one, live),
+            _ => gather::<u64>(frame, one, live),
+        });
+        if equal {
+            self.reconvergence_backoff = 1;
+            return Some(code.fast);
+        }
+        self.reconvergence_delay = self.reconvergence_backoff;
+        self.reconvergence_backoff = (self.reconvergence_backoff * 2).min(MAX_BACKOFF);
+        None
+    }
+}
+
+/// What an event costs of the budget: whatever a path does over and over has its price, so that none
+/// keeps a thread for ever. Back-edges have paid theirs.
+fn cost(program: &Program, event: &Event) -> i64 {
+    let call = |callee: u32| CALL + i64::from(program.functions[callee as usize].cost);
+    let moves = |block: u32| program.blocks[block as usize].moves.len() as i64;
+    match event {
+        Event::Boundary(block) => 1 + moves(*block) / 64,
+        Event::Split { to, other, .. } => 1 + (moves(*to) + moves(*other)) / 16,
+        Event::Scatter(groups) => {
+            let all: i64 = groups.iter().map(|(_, block)| moves(*block)).sum();
+            1 + all / 16
+        }
+        Event::Call { site, .. } => call(program.sites[*site as usize].callee),
+        Event::CallEach { groups, .. } => groups.iter().map(|(_, callee)| call(*callee)).sum(),
+        Event::Return => CALL,
+        _ => 1,
+    }
+}
+
+/// Where a position stands in the order of blocks: the divergent code's positions are in that order.
+fn block_order(program: &Program, pc: u32) -> u32 {
+    // Positions in the order of operations compare as their blocks do; limits are given in blocks.
+    program
+        .blocks
+        .partition_point(|block| block.slow <= pc)
+        .saturating_sub(1) as u32
+}
+
+fn has_move(program: &Program, block: u32, one: &Move) -> bool {
+    let moves = &program.blocks[block as usize].moves;
+    moves.binary_search_by_key(&one.key(), Move::key).is_ok()
+}
+
+fn spread<T: Lane>(frame: Frame, one: &Move, low: usize, high: usize) {
+    let value = frame.strip::<T>(one.uniform as usize, 0);
+    for strip in low..high {
+        frame.set_strip(one.varying as usize, strip, value);
+    }
+}
+
+/// Whether all lanes of `live` hold one value; if so, it is the uniform one.
+fn gather<T: Lane + PartialEq>(frame: Frame, one: &Move, live: Mask) -> bool {
+    let Some(lead) = live.lowest() else {
+        return false;
+    };
+    let value: T = frame.lane(one.varying as usize, lead);
+    let (low, high) = live.strips();
+    for strip in low..high {
+        let lanes = live.strip(strip);
+        let values = frame.strip::<T>(one.varying as usize, strip);
+        let differ = (0..STRIP).fold(0u16, |bits, lane| {
+            bits | u16::from(values[lane] != value) << lane
+        });
+        if differ & lanes != 0 {
+            return false;
+        }
+    }
+    frame.set_strip(one.uniform as usize, 0, [value; STRIP]);
+    true
+}

@@ -1,0 +1,157 @@
+//! Atomic read-modify-write: `atom` and `red`.
+
+use crate::access::Cell;
+use crate::machine::{Flow, Machine, Op, OpFn};
+use crate::regs::Lane;
+use crate::spaces::unpack;
+use ptx::ast::Type;
+
+/// One atomic operation.
+pub(crate) trait Atomic {
+    type Value: Cell + Lane;
+
+    /// The new value from the old one and the operands.
+    fn apply(old: Self::Value, b: Self::Value, c: Self::Value) -> Self::Value;
+}
+
+/// For each running lane, ascending: source 1 (and 2) into the place at source 0; the old value to
+/// destination 0 if `width[0]` is not 0.
+///
+/// # Safety
+/// None: any machine has it.
+pub(super) unsafe fn run<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let access = unpack(op.imm);
+    let size = size_of::<A::Value>();
+    let tested = match cx.addresses(op, access, size, true) {
+        Ok(tested) => tested,
+        Err(flow) => return flow,
+    };
+    let frame = cx.frame;
+    let operand = |index: usize, lane: usize| {
+        frame.lane::<A::Value>(
+            op.s[index] as usize,
+            if op.varies(index) { lane } else { 0 },
+        )
+    };
+    let wanted = op.width[0] != 0;
+    for lane in cx.mask.lanes() {
+        let (b, c) = (operand(1, lane), operand(2, lane));
+        let host = cx.tested(tested, lane, size);
+        // SAFETY: `addresses` tested it for this lane.
+        let old = unsafe { A::Value::update(host, |old| Some(A::apply(old, b, c))) };
+        if wanted {
+            frame.set_lane(op.d[0] as usize, lane, old);
+        }
+    }
+    Flow::Next
+}
+
+macro_rules! atomic {
+    ($t:ty; |$old:ident, $b:ident, $c:ident| $e:expr) => {{
+        struct Operation;
+        impl Atomic for Operation {
+            type Value = $t;
+
+            #[inline(always)]
+            fn apply($old: $t, $b: $t, $c: $t) -> $t {
+                $e
+            }
+        }
+        Found {
+            run: run::<Operation>,
+            bulk: super::bulk::reduce::<Operation>,
+            operands: 1,
+        }
+    }};
+}
+
+/// Floats that stand in integers.
+macro_rules! float_add {
+    ($bits:ident, $float:ident) => {
+        atomic!($bits; |old, b, _c| ($float::from_bits(old) + $float::from_bits(b)).to_bits())
+    };
+}
+
+/// An atomic operation.
+pub(crate) struct Found {
+    /// On a place of each lane.
+    pub(crate) run: OpFn,
+    /// On many places, with as many elements elsewhere in memory.
+    pub(crate) bulk: OpFn,
+    /// How many operands it takes after the address.
+    pub(crate) operands: usize,
+}
+
+/// The operation of an atomic instruction.
+pub(crate) fn find(name: &str, ty: Type) -> Option<Found> {
+    // Bits that are not counted with may be of any type of their size; those of 128 are not built.
+    let (four, wide) = (ty.size() == 4, ty.size() == 8);
+    Some(match (name, ty) {
+        ("add", Type::U32 | Type::S32) => atomic!(u32; |old, b, _c| old.wrapping_add(b)),
+        ("add", Type::U64 | Type::S64) => atomic!(u64; |old, b, _c| old.wrapping_add(b)),
+        ("add", Type::F32) => float_add!(u32, f32),
+        ("add", Type::F64) => float_add!(u64, f64),
+        ("add", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, |a, b| a + b)),
+        ("add", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, |a, b| a + b)),
+        ("add", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, |a, b| a + b)),
+        ("add", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, |a, b| a + b)),
+        ("min", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, f64::min)),
+        ("min", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, f64::min)),
+        ("min", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, f64::min)),
+        ("min", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, f64::min)),
+        ("max", Type::F16) => atomic!(u16; |old, b, _c| half(old, b, Type::F16, f64::max)),
+        ("max", Type::Bf16) => atomic!(u16; |old, b, _c| half(old, b, Type::Bf16, f64::max)),
+        ("max", Type::F16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::F16, f64::max)),
+        ("max", Type::Bf16x2) => atomic!(u32; |old, b, _c| pair(old, b, Type::Bf16, f64::max)),
+        ("and", _) if wide => atomic!(u64; |old, b, _c| old & b),
+        ("and", _) if four => atomic!(u32; |old, b, _c| old & b),
+        ("or", _) if wide => atomic!(u64; |old, b, _c| old | b),
+        ("or", _) if four => atomic!(u32; |old, b, _c| old | b),
+        ("xor", _) if wide => atomic!(u64; |old, b, _c| old ^ b),
+        ("xor", _) if four => atomic!(u32; |old, b, _c| old ^ b),
+        ("exch", _) if wide => atomic!(u64; |_old, b, _c| b),
+        ("exch", _) if four => atomic!(u32; |_old, b, _c| b),
+        ("cas", Type::B16) => atomic!(u16; |old, b, c| if old == b { c } else { old }).of_two(),
+        ("cas", _) if wide => atomic!(u64; |old, b, c| if old == b { c } else { old }).of_two(),
+        ("cas", _) if four => atomic!(u32; |old, b, c| if old == b { c } else { old }).of_two(),
+        ("inc", Type::U32) => atomic!(u32; |old, b, _c| if old >= b { 0 } else { old + 1 }),
+        ("dec", Type::U32) => {
+            atomic!(u32; |old, b, _c| if old == 0 || old > b { b } else { old - 1 })
+        }
+        ("min", Type::U32) => atomic!(u32; |old, b, _c| old.min(b)),
+        ("max", Type::U32) => atomic!(u32; |old, b, _c| old.max(b)),
+        ("min", Type::U64) => atomic!(u64; |old, b, _c| old.min(b)),
+        ("max", Type::U64) => atomic!(u64; |old, b, _c| old.max(b)),
+        ("min", Type::S32) => atomic!(u32; |old, b, _c| (old as i32).min(b as i32) as u32),
+        ("max", Type::S32) => atomic!(u32; |old, b, _c| (old as i32).max(b as i32) as u32),
+        ("min", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).min(b as i64) as u64),
+        ("max", Type::S64) => atomic!(u64; |old, b, _c| (old as i64).max(b as i64) as u64),
+        _ => return None,
+    })
+}
+
+impl Found {
+    fn of_two(self) -> Self {
+        Self {
+            operands: 2,
+            ..self
+        }
+    }
+}
+
+fn half(a: u16, b: u16, ty: Type, f: fn(f64, f64) -> f64) -> u16 {
+    let imm = super::half::kind(ty);
+    let value = |bits: u16| f64::from(super::half::to_f32(bits, imm));
+    let result = f(value(a), value(b));
+    if result.is_nan() {
+        0x7fff
+    } else {
+        super::half::from_f64(result, imm)
+    }
+}
+
+fn pair(a: u32, b: u32, ty: Type, f: fn(f64, f64) -> f64) -> u32 {
+    let low = half(a as u16, b as u16, ty, f);
+    let high = half((a >> 16) as u16, (b >> 16) as u16, ty, f);
+    u32::from(high) << 16 | u32::from(low)
+}

@@ -1,0 +1,355 @@
+//! Branches, guards, barriers, calls: what moves a path through the program.
+//!
+//! Fields: `s[0]` and `s[1]` are positions, `d[0]` and `d[1]` the blocks that they start, `imm` holds what
+//! a back-edge costs, 32 bits for each of the two (0 for a forward edge): see [`edge`].
+
+use std::sync::atomic::Ordering;
+
+use crate::fault::FaultKind;
+use crate::machine::{Arrival, Event, Flow, Machine, Op, Reduce, ReduceOp};
+use crate::mask::Mask;
+use crate::program::NOWHERE;
+use crate::regs::STRIP;
+use crate::spaces::{FUNCTION_BASE, FUNCTION_STEP};
+
+/// What taking an edge costs that passes so many operations: of the budget (24 bits), and of the path's
+/// time slice (8 bits).
+pub(crate) fn edge(operations: u32, spins: bool) -> u32 {
+    // A loop that waits for others is to give way soon, in the block and in the lane group.
+    let (operations, slice) = if spins {
+        (operations.saturating_mul(64), 64)
+    } else {
+        (operations, 1)
+    };
+    operations.clamp(1, 0xff_ffff) << 8 | slice
+}
+
+/// What going on to a later block costs after so many operations: of the budget alone.
+pub(crate) fn forward(operations: u32) -> u32 {
+    operations.min(0xff_ffff) << 8
+}
+
+impl Machine<'_> {
+    /// The lanes of the running ones whose predicate in source `source` holds.
+    pub(crate) fn holds(&self, op: &Op, source: usize, negated: bool) -> Mask {
+        let slot = op.s[source] as usize;
+        let flip = u8::from(negated);
+        let mut mask = Mask::default();
+        if !op.varies(source) {
+            let holds = self.frame.lane::<u8>(slot, 0) ^ flip != 0;
+            return if holds { self.mask } else { mask };
+        }
+        for strip in self.low..self.high {
+            let values = self.frame.strip::<u8>(slot, strip);
+            mask.add_strip(strip, bits(values));
+        }
+        if negated {
+            self.mask.and_not(mask)
+        } else {
+            self.mask.and(mask)
+        }
+    }
+
+    /// Pays for a back-edge; says whether the path may go on.
+    fn pay(&mut self, cost: u32) -> bool {
+        self.budget -= i64::from(cost >> 8);
+        if self.diverged {
+            self.slice_left = self.slice_left.saturating_sub(cost & 0xff);
+        }
+        self.budget > 0 && self.slice_left > 0 && !self.grid.cancel.load(Ordering::Relaxed)
+    }
+
+    /// Goes to a block of the convergent code.
+    #[inline(always)]
+    fn go_fast(&mut self, to: u32, cost: u32) -> Flow {
+        if cost != 0 && !self.pay(cost) {
+            return self.stop(Event::BackEdge(to));
+        }
+        Flow::Jump(to)
+    }
+
+    /// Goes to a block of the divergent code.
+    #[inline(always)]
+    fn go_slow(&mut self, to: u32, block: u32, cost: u32) -> Flow {
+        if cost != 0 && !self.pay(cost) {
+            return self.stop(Event::BackEdge(to));
+        }
+        if self.diverged {
+            if block >= self.limit {
+                return self.stop(Event::Boundary(block));
+            }
+        } else if self.reconvergence_delay == 0 {
+            return self.stop(Event::Boundary(block));
+        } else {
+            self.reconvergence_delay -= 1;
+        }
+        Flow::Jump(to)
+    }
+}
+
+/// The lowest bit of each of 16 bytes. Lanes that run have 0 or 1 there; others may have anything, as a
+/// function's frame holds what another one left.
+#[inline(always)]
+fn bits(values: [u8; STRIP]) -> u16 {
+    let (low, high) = values.split_at(8);
+    let pack = |bytes: &[u8]| {
+        let mut word = [0; 8];
+        word.copy_from_slice(bytes);
+        let ones = u64::from_le_bytes(word) & 0x0101_0101_0101_0101;
+        (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u16
+    };
+    pack(low) | pack(high) << 8
+}
+
+/// Jump in the convergent code.
+///
+/// # Safety
+/// None: any machine has it; so for all functions below.
+pub(crate) unsafe fn jump_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.go_fast(op.s[0], op.imm as u32)
+}
+
+/// Jump in the divergent code.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn jump_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.go_slow(op.s[0], op.d[0], op.imm as u32)
+}
+
+/// Branch in the convergent code, on predicate `s[2]`; `width[1]` negates it.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn branch_fast(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let taken = cx.holds(op, 2, op.width[1] != 0);
+    if taken.is_empty() {
+        cx.go_fast(op.s[1], (op.imm >> 32) as u32)
+    } else if taken == cx.mask {
+        cx.go_fast(op.s[0], op.imm as u32)
+    } else {
+        cx.stop(Event::Split {
+            taken,
+            to: op.d[0],
+            other: op.d[1],
+        })
+    }
+}
+
+/// Branch in the divergent code.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn branch_slow(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let taken = cx.holds(op, 2, op.width[1] != 0);
+    if taken.is_empty() {
+        cx.go_slow(op.s[1], op.d[1], (op.imm >> 32) as u32)
+    } else if taken == cx.mask {
+        cx.go_slow(op.s[0], op.d[0], op.imm as u32)
+    } else {
+        cx.stop(Event::Split {
+            taken,
+            to: op.d[0],
+            other: op.d[1],
+        })
+    }
+}
+
+/// Branch by a table: index in `s[2]`, table number in the lower half of `imm`, cost in the upper one.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn table(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    // It stops here in any case, and whoever stops looks at the budget.
+    let _ = cx.pay((op.imm >> 32) as u32);
+    let targets = &cx.program.tables[op.imm as u32 as usize];
+    let mut groups: Vec<(Mask, u32)> = Vec::new();
+    for lane in cx.mask.lanes() {
+        let index = cx
+            .frame
+            .lane::<u32>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
+        let block = targets[(index as usize).min(targets.len() - 1)];
+        match groups.iter_mut().find(|(_, to)| *to == block) {
+            Some((mask, _)) => *mask = mask.or(Mask::lane(lane)),
+            None => groups.push((Mask::lane(lane), block)),
+        }
+    }
+    cx.stop(Event::Scatter(groups))
+}
+
+/// Runs the next operations, up to position `s[0]`, for the lanes whose predicate `s[2]` holds only.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn guard(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let mask = cx.holds(op, 2, op.width[1] != 0);
+    if mask.is_empty() {
+        return Flow::Jump(op.s[0]);
+    }
+    cx.unguarded = cx.mask;
+    if mask != cx.mask {
+        cx.set_mask(mask);
+    }
+    Flow::Next
+}
+
+/// Ends what [`guard`] began.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn unguard(cx: &mut Machine<'_>, _: &Op) -> Flow {
+    if cx.mask != cx.unguarded {
+        cx.set_mask(cx.unguarded);
+    }
+    Flow::Next
+}
+
+/// Waits at a barrier. `width[0]`: its number, or 255 for that in `s[2]`; `s[3]`: thread count if
+/// `width[1]` bit 0 is set; bit 1: does not wait; bits 2 and 3: reduction of `s[4]`; `d[1]`:
+/// where the reduction goes.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn barrier(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let lane = cx.mask.lowest().unwrap_or(0);
+    let read = |source: usize| {
+        cx.frame.lane::<u32>(
+            op.s[source] as usize,
+            if op.varies(source) { lane } else { 0 },
+        )
+    };
+    let id = if op.width[0] == 255 {
+        read(2)
+    } else {
+        u32::from(op.width[0])
+    };
+    let flags = op.width[1];
+    let count = if flags & 1 != 0 { read(3) } else { 0 };
+    let is_fixed = op.width[0] != 255;
+    if id >= 16 && !is_fixed || flags & 1 != 0 && (count == 0 || count % 32 != 0) {
+        return cx.fault(FaultKind::IllegalInstruction, u64::from(id), lane);
+    }
+    let kind = match flags >> 2 & 3 {
+        1 => Some(ReduceOp::And),
+        2 => Some(ReduceOp::Or),
+        3 => Some(ReduceOp::Popc),
+        _ => None,
+    };
+    let reduce = kind.map(|kind| Reduce {
+        op: kind,
+        holds: cx.holds(op, 4, false),
+        destination: op.d[1],
+        width: if kind == ReduceOp::Popc { 4 } else { 1 },
+    });
+    let arrival = Arrival {
+        id: id as u8,
+        count,
+        arrive_only: flags & 2 != 0,
+        reduce,
+    };
+    cx.stop(Event::Barrier {
+        arrival,
+        next: op.d[0],
+    })
+}
+
+/// Calls site `imm`, going on at block `d[0]`.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn call(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.stop(Event::Call {
+        site: op.imm as u32,
+        next: op.d[0],
+    })
+}
+
+/// Calls the functions whose addresses stand in `s[2]`.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn call_indirect(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let mut groups: Vec<(Mask, u32)> = Vec::new();
+    for lane in cx.mask.lanes() {
+        let address = cx
+            .frame
+            .lane::<u64>(op.s[2] as usize, if op.varies(2) { lane } else { 0 });
+        let offset = address.wrapping_sub(FUNCTION_BASE);
+        let function = usize::try_from(offset / FUNCTION_STEP)
+            .ok()
+            .filter(|_| offset.is_multiple_of(FUNCTION_STEP))
+            .and_then(|index| cx.program.by_address.get(index).copied())
+            .filter(|&function| function != NOWHERE);
+        let Some(function) = function else {
+            return cx.fault(FaultKind::InvalidPc, address, lane);
+        };
+        match groups.iter_mut().find(|(_, to)| *to == function) {
+            Some((mask, _)) => *mask = mask.or(Mask::lane(lane)),
+            None => groups.push((Mask::lane(lane), function)),
+        }
+    }
+    cx.stop(Event::CallEach {
+        site: op.imm as u32,
+        next: op.d[0],
+        groups,
+    })
+}
+
+/// Returns.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn ret(cx: &mut Machine<'_>, _: &Op) -> Flow {
+    cx.stop(Event::Return)
+}
+
+/// Ends the lanes.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn exit(cx: &mut Machine<'_>, _: &Op) -> Flow {
+    cx.stop(Event::Exit)
+}
+
+/// Ends the prologue.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn done(cx: &mut Machine<'_>, _: &Op) -> Flow {
+    cx.stop(Event::None)
+}
+
+/// `trap`, or `brkpt` if imm is not 0.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn trap(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let kind = if op.imm == 0 {
+        FaultKind::Trap
+    } else {
+        FaultKind::IllegalInstruction
+    };
+    let lane = cx.mask.lowest().unwrap_or(0);
+    cx.fault(kind, 0, lane)
+}
+
+/// A fence: what was written before is seen by all before what comes after.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn fence(_: &mut Machine<'_>, _: &Op) -> Flow {
+    std::sync::atomic::fence(Ordering::SeqCst);
+    Flow::Next
+}
+
+/// `nanosleep`: spends the budget, so that others run. Goes on when a back-edge notices.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn pause(cx: &mut Machine<'_>, _: &Op) -> Flow {
+    cx.budget -= 1 << 14;
+    if cx.diverged {
+        cx.slice_left = 0;
+    }
+    Flow::Next
+}

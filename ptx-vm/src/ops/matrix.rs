@@ -1,0 +1,390 @@
+//! Small matrices that a warp holds together: loads and stores of 8 × 8 ones, and products.
+//!
+//! Lane `l` belongs to group `l / 4` and is number `l % 4` in it. A register of 32 bits holds as many elements
+//! beside each other in a row as fit: of the left matrix lanes of group `g` have rows `g` and `g + 8`, of the
+//! right one, which is held by columns, column `g`; of the sums they have two neighbours of rows `g` and
+//! `g + 8`.
+
+use ptx::ast::Type;
+
+use super::warp::ALL;
+use super::{fp8, half};
+use crate::access::Cell;
+use crate::fault::FaultKind;
+use crate::machine::{Flow, Machine, Op};
+use crate::spaces::Place;
+
+/// Bytes of a row of an 8 × 8 matrix of 16-bit elements.
+const ROW: u64 = 16;
+/// Lanes of a warp.
+const LANES: usize = 32;
+/// Rows of the left matrix and of the sums.
+const ROWS: usize = 16;
+/// Columns of the right matrix and of the sums.
+const COLUMNS: usize = 8;
+/// The most columns of the left matrix: of bytes, and of bits.
+const DEEPEST: usize = 32;
+const DEEPEST_BITS: usize = 256;
+
+/// Bits of `imm` of [`load`] and [`store`]: how many matrices, and whether they are turned.
+pub(crate) const TURNED: u64 = 1 << 8;
+
+/// Where the element of a turned or unturned matrix lies that a lane's register has as its lower or upper half:
+/// row and column.
+fn element(lane: usize, upper: usize, turned: bool) -> (usize, usize) {
+    let (group, pair) = (lane / 4, lane % 4 * 2 + upper);
+    if turned { (pair, group) } else { (group, pair) }
+}
+
+impl Machine<'_> {
+    /// The host addresses of the rows that a warp's lanes give for `count` matrices: 8 lanes for each. What a
+    /// lane gives that is not there has none.
+    fn rows(
+        &mut self,
+        op: &Op,
+        (base, lanes): (usize, u32),
+        count: usize,
+        write: bool,
+    ) -> Result<[Option<u64>; LANES], Flow> {
+        let mut rows = [None; LANES];
+        for lane in (0..8 * count).filter(|lane| lanes >> lane & 1 != 0) {
+            let at = if op.varies(0) { base + lane } else { 0 };
+            let address = self.frame.wide(op.s[0] as usize, at, 8);
+            if address & (ROW - 1) != 0 {
+                return Err(self.fault(FaultKind::MisalignedAddress, address, base + lane));
+            }
+            match self.host(address, Place::Shared, ROW, write) {
+                Ok(host) => rows[lane] = Some(host),
+                Err(()) => return Err(self.fault(FaultKind::IllegalAddress, address, base + lane)),
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// `ldmatrix`: source: the address in shared memory, of 64 bits; as many destinations as matrices.
+///
+/// # Safety
+/// None: any machine has it; so for all functions below.
+pub(crate) unsafe fn load(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    let (count, turned) = ((op.imm & 0xff) as usize, op.imm & TURNED != 0);
+    for (base, lanes) in cx.warps() {
+        let rows = match cx.rows(op, (base, lanes), count, false) {
+            Ok(rows) => rows,
+            Err(flow) => return flow,
+        };
+        for matrix in 0..count {
+            for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+                let mut value = 0;
+                for upper in 0..2 {
+                    let (row, column) = element(lane, upper, turned);
+                    if let Some(host) = rows[8 * matrix + row] {
+                        // SAFETY: `rows` tested all of the row.
+                        let bits = unsafe { <u16 as Cell>::load(host + 2 * column as u64) };
+                        value |= u64::from(bits) << (16 * upper);
+                    }
+                }
+                cx.set_if(op, matrix, base + lane, 4, value);
+            }
+        }
+    }
+    Flow::Next
+}
+
+/// `stmatrix`: sources: the address as for [`load`], and as many values as matrices.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn store(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    let (count, turned) = ((op.imm & 0xff) as usize, op.imm & TURNED != 0);
+    for (base, lanes) in cx.warps() {
+        let rows = match cx.rows(op, (base, lanes), count, true) {
+            Ok(rows) => rows,
+            Err(flow) => return flow,
+        };
+        for matrix in 0..count {
+            for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+                let value = cx.operand(op, 1 + matrix, base + lane);
+                for upper in 0..2 {
+                    let (row, column) = element(lane, upper, turned);
+                    if let Some(host) = rows[8 * matrix + row] {
+                        let bits = (value >> (16 * upper)) as u16;
+                        // SAFETY: `rows` tested all of the row, for writing.
+                        unsafe { <u16 as Cell>::store(host + 2 * column as u64, bits) };
+                    }
+                }
+            }
+        }
+    }
+    Flow::Next
+}
+
+/// What the elements of a product are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    F16,
+    Bf16,
+    Tf32,
+    E4m3,
+    E5m2,
+    S8,
+    U8,
+    S4,
+    U4,
+    /// Single bits.
+    B1,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::F16,
+    Kind::Bf16,
+    Kind::Tf32,
+    Kind::E4m3,
+    Kind::E5m2,
+    Kind::S8,
+    Kind::U8,
+    Kind::S4,
+    Kind::U4,
+    Kind::B1,
+];
+
+impl Kind {
+    /// The kind that a word of `mma` names.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Some(match word {
+            "f16" => Self::F16,
+            "bf16" => Self::Bf16,
+            "tf32" => Self::Tf32,
+            "e4m3" => Self::E4m3,
+            "e5m2" => Self::E5m2,
+            "s8" => Self::S8,
+            "u8" => Self::U8,
+            "s4" => Self::S4,
+            "u4" => Self::U4,
+            "b1" => Self::B1,
+            _ => return None,
+        })
+    }
+
+    /// Elements in a register of 32 bits.
+    pub(crate) fn in_register(self) -> usize {
+        match self {
+            Self::Tf32 => 1,
+            Self::F16 | Self::Bf16 => 2,
+            Self::E4m3 | Self::E5m2 | Self::S8 | Self::U8 => 4,
+            Self::S4 | Self::U4 => 8,
+            Self::B1 => 32,
+        }
+    }
+
+    pub(crate) fn is_integer(self) -> bool {
+        matches!(self, Self::S8 | Self::U8 | Self::S4 | Self::U4 | Self::B1)
+    }
+
+    /// An element of a register. Every kind's values are exact in an `f64`.
+    fn element(self, register: u32, index: usize) -> f64 {
+        let byte = (register >> (8 * (index & 3))) as u8;
+        let word = (register >> (16 * (index & 1))) as u16;
+        match self {
+            Self::F16 => half::to_f32(word, half::kind(Type::F16)).into(),
+            Self::Bf16 => half::to_f32(word, half::kind(Type::Bf16)).into(),
+            // What is beyond the 10 bits of the fraction does not count.
+            Self::Tf32 => f32::from_bits(register & !0x1fff).into(),
+            Self::E4m3 => fp8::decode(byte, false).into(),
+            Self::E5m2 => fp8::decode(byte, true).into(),
+            Self::S8 => f64::from(byte as i8),
+            Self::U8 => f64::from(byte),
+            Self::S4 => f64::from(((register >> (4 * index) << 4) as i8) >> 4),
+            Self::U4 => f64::from(register >> (4 * index) & 0xf),
+            Self::B1 => f64::from(register >> index & 1),
+        }
+    }
+}
+
+/// A product's shape: 16 × 8 sums over `depth`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    pub(crate) left: Kind,
+    pub(crate) right: Kind,
+    pub(crate) depth: usize,
+    /// Sums are halves, two in a register.
+    pub(crate) narrow: bool,
+    /// Integer sums are clamped.
+    pub(crate) clamp: bool,
+    /// Bits count where they differ, not where both are set.
+    pub(crate) differ: bool,
+}
+
+impl Product {
+    pub(crate) fn pack(self) -> u64 {
+        self.left as u64
+            | (self.right as u64) << 8
+            | (self.depth as u64) << 32
+            | u64::from(self.narrow) << 24
+            | u64::from(self.clamp) << 25
+            | u64::from(self.differ) << 26
+    }
+
+    fn unpack(imm: u64) -> Self {
+        let kind = |shift: u32| KINDS[(imm >> shift & 0xff) as usize % KINDS.len()];
+        Self {
+            left: kind(0),
+            right: kind(8),
+            depth: (imm >> 32) as usize,
+            narrow: imm >> 24 & 1 != 0,
+            clamp: imm >> 25 & 1 != 0,
+            differ: imm >> 26 & 1 != 0,
+        }
+    }
+}
+
+/// `mma` of a 16 × k matrix, a k × 8 matrix and sums: sources, of two registers in 64 bits each: two of the
+/// left one, one of the right one, and two of the sums, or one of narrow ones. As many destinations as
+/// registers of sums.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn multiply(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    let shape = Product::unpack(op.imm);
+    for (base, lanes) in cx.warps() {
+        if shape.depth > DEEPEST {
+            product::<DEEPEST_BITS>(cx, op, shape, (base, lanes));
+        } else {
+            product::<DEEPEST>(cx, op, shape, (base, lanes));
+        }
+    }
+    Flow::Next
+}
+
+fn product<const DEEPEST: usize>(
+    cx: &mut Machine<'_>,
+    op: &Op,
+    shape: Product,
+    (base, lanes): (usize, u32),
+) {
+    let Product {
+        left,
+        right,
+        depth,
+        narrow,
+        clamp,
+        differ,
+    } = shape;
+    let each = left.in_register();
+    let wide = |cx: &Machine<'_>, source: usize, lane: usize| {
+        let at = if op.varies(source) { base + lane } else { 0 };
+        cx.frame.wide(op.s[source] as usize, at, 8)
+    };
+    let register = |word: u64, index: usize| (word >> (32 * (index & 1))) as u32;
+    // Lanes that a partial warp does not have hold zeroes.
+    let mut a = [[0.0; DEEPEST]; ROWS];
+    let mut b = [[0.0; DEEPEST]; COLUMNS];
+    let steps = depth / (4 * each);
+    for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+        let (group, number) = (lane / 4, lane % 4);
+        for step in 0..steps {
+            let start = (4 * step + number) * each;
+            let (rows, column) = (wide(cx, step, lane), wide(cx, 2, lane));
+            for index in 0..each {
+                a[group][start + index] = left.element(register(rows, 0), index);
+                a[group + 8][start + index] = left.element(register(rows, 1), index);
+                b[group][start + index] = right.element(register(column, step), index);
+            }
+        }
+    }
+    for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+        let (group, number) = (lane / 4, lane % 4);
+        let mut narrowed = 0;
+        for upper in 0..2 {
+            let sums = if narrow {
+                wide(cx, 3, lane)
+            } else {
+                wide(cx, 3 + upper, lane)
+            };
+            for index in 0..2 {
+                let (row, column) = (group + 8 * upper, 2 * number + index);
+                let of_row = a[row][..depth].iter().zip(&b[column]);
+                let value: f64 = if differ {
+                    of_row.map(|(x, y)| (x - y).abs()).sum()
+                } else {
+                    of_row.map(|(x, y)| x * y).sum()
+                };
+                let at = 2 * upper + index;
+                if narrow {
+                    let sum = half::to_f32((register(sums, upper) >> (16 * index)) as u16, 0);
+                    let sum = f64::from(sum) + value;
+                    let bits = if sum.is_nan() {
+                        0x7fff
+                    } else {
+                        half::from_f64(sum, 0)
+                    };
+                    narrowed |= u64::from(bits) << (32 * upper + 16 * index);
+                } else if left.is_integer() {
+                    let sum = i64::from(register(sums, index) as i32) + value as i64;
+                    let sum = if clamp {
+                        sum.clamp(i32::MIN.into(), i32::MAX.into())
+                    } else {
+                        sum
+                    };
+                    cx.set_if(op, at, base + lane, 4, sum as u64 & 0xffff_ffff);
+                } else {
+                    let sum = f64::from(f32::from_bits(register(sums, index))) + value;
+                    cx.set_if(op, at, base + lane, 4, (sum as f32).to_bits().into());
+                }
+            }
+        }
+        if narrow {
+            cx.set_if(op, 0, base + lane, 4, narrowed & 0xffff_ffff);
+            cx.set_if(op, 1, base + lane, 4, narrowed >> 32);
+        }
+    }
+}
+
+/// Columns of the left matrix of one product of doubles.
+const DOUBLES: usize = 4;
+
+/// `mma` of an 8 × 4 matrix, a 4 × 8 matrix and sums of doubles: sources: a lane's elements of both, and its two
+/// sums; two destinations.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn multiply_doubles(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    for (base, lanes) in cx.warps() {
+        let value = |cx: &Machine<'_>, source: usize, lane: usize| {
+            let at = if op.varies(source) { base + lane } else { 0 };
+            f64::from_bits(cx.frame.wide(op.s[source] as usize, at, 8))
+        };
+        // Lanes that a partial warp does not have hold zeroes.
+        let mut matrices = [[[0.0; DOUBLES]; COLUMNS]; 2];
+        let mut sums = [[0.0; 2]; LANES];
+        for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+            for (source, matrix) in matrices.iter_mut().enumerate() {
+                matrix[lane / 4][lane % 4] = value(cx, source, lane);
+            }
+            sums[lane] = [value(cx, 2, lane), value(cx, 3, lane)];
+        }
+        let [rows, columns] = &matrices;
+        for lane in (0..LANES).filter(|lane| lanes >> lane & 1 != 0) {
+            for (index, sum) in sums[lane].into_iter().enumerate() {
+                let (row, column) = (lane / 4, 2 * (lane % 4) + index);
+                let pairs = rows[row].iter().zip(&columns[column]);
+                let sum = pairs.fold(sum, |sum, (x, y)| x.mul_add(*y, sum));
+                cx.set_if(op, index, base + lane, 8, sum.to_bits());
+            }
+        }
+    }
+    Flow::Next
+}

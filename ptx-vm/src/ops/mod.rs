@@ -1,0 +1,26 @@
+//! The operations that compiled code is made of. A function here runs one of them for the lanes of a
+//! [`super::machine::Machine`]; which one an instruction becomes, `lower` says.
+
+pub(crate) mod atomic;
+pub(crate) mod bulk;
+pub(crate) mod cold;
+pub(crate) mod compare;
+pub(crate) mod control;
+pub(crate) mod convert;
+pub(crate) mod float;
+pub(crate) mod fp8;
+pub(crate) mod half;
+pub(crate) mod integer;
+pub(crate) mod logic;
+pub(crate) mod matrix;
+pub(crate) mod mbarrier;
+pub(crate) mod memory;
+pub(crate) mod parts;
+pub(crate) mod pure;
+pub(crate) mod simple;
+pub(crate) mod special;
+pub(crate) mod system;
+pub(crate) mod table;
+pub(crate) mod texture;
+pub(crate) mod video;
+pub(crate) mod warp;

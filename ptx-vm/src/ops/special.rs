@@ -1,0 +1,165 @@
+//! Constants, special registers and addresses: values that come from the grid.
+
+use std::sync::OnceLock;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use crate::grid::RESERVED_SHARED;
+use crate::machine::{Flow, Machine, Op};
+use crate::mask::WARP;
+use crate::regs::{Lane, STRIP};
+use crate::spaces::{GRID_BASE, WINDOW};
+
+impl Machine<'_> {
+    /// Sets every running lane of destination 0, or its one strip.
+    pub(crate) fn fill(&mut self, op: &Op, value: impl Fn(usize) -> u64) {
+        let offset = op.d[0] as usize;
+        if op.writes_varying(0) {
+            for lane in self.mask.lanes() {
+                self.frame.set_wide(offset, lane, op.width[0], value(lane));
+            }
+        } else {
+            for lane in 0..STRIP {
+                self.frame.set_wide(offset, lane, op.width[0], value(0));
+            }
+        }
+    }
+
+    /// Sets destination 0 to one value in all running lanes.
+    pub(crate) fn splat<T: Lane>(&mut self, op: &Op, value: T) {
+        let target = self.target(op, 0);
+        for strip in target.low..target.high {
+            target
+                .frame
+                .set_strip(target.offset as usize, strip, [value; STRIP]);
+        }
+        if target.blend {
+            self.blend::<T>(op.d[0]);
+        }
+    }
+
+    /// [`Machine::splat`] by the destination's width.
+    pub(crate) fn splat_wide(&mut self, op: &Op, value: u64) {
+        match op.width[0] {
+            1 => self.splat(op, value as u8),
+            2 => self.splat(op, value as u16),
+            4 => self.splat(op, value as u32),
+            _ => self.splat(op, value),
+        }
+    }
+}
+
+/// d = imm
+///
+/// # Safety
+/// None: any machine has it; so for all functions below.
+pub(crate) unsafe fn constant(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.splat_wide(op, op.imm);
+    Flow::Next
+}
+
+/// d = address of global number `s[4]` + imm
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn global_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let base = cx.grid.globals.get(op.s[4] as usize).copied().unwrap_or(0);
+    cx.splat_wide(op, base.wrapping_add(op.imm));
+    Flow::Next
+}
+
+/// d = local frame + imm
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn local_address(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    cx.splat_wide(op, u64::from(cx.local_base).wrapping_add(op.imm));
+    Flow::Next
+}
+
+/// d = clock; nanoseconds of the wall clock if imm is not 0, else ticks of 1 ns since the first use
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn clock(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now = if op.imm == 0 {
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    } else {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64)
+    };
+    // Two reads by one thread differ, as programs that divide by the difference expect.
+    cx.splat_wide(op, now);
+    Flow::Next
+}
+
+/// d = whether the address in source 0 is that of one of the module's constants
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn in_constants(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let (frame, constants) = (cx.frame, &cx.grid.constants);
+    let inside = |address: u64| {
+        // Variables do not overlap.
+        let after = constants.partition_point(|&(base, _)| base <= address);
+        let before = after.checked_sub(1).and_then(|index| constants.get(index));
+        before.is_some_and(|&(base, bytes)| address - base < bytes)
+    };
+    cx.fill(op, |lane| {
+        let lane = if op.varies(0) { lane } else { 0 };
+        u64::from(inside(frame.lane::<u64>(op.s[0] as usize, lane)))
+    });
+    Flow::Next
+}
+
+/// d = special register
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn read_special(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    let axis = (op.imm >> 8 & 3) as usize;
+    let grid = cx.grid;
+    let [x, y, _] = grid.block;
+    let first = cx.first_thread;
+    let lane_id = |lane: usize| lane as u32 % WARP;
+    let same = |value: u32| u64::from(value);
+    match op.imm & 0xff {
+        0 => cx.fill(op, |lane| {
+            let thread = first + lane as u32;
+            same(match axis {
+                0 => thread % x,
+                1 => thread / x % y,
+                _ => thread / (x * y),
+            })
+        }),
+        1 => cx.splat_wide(op, same(grid.block[axis])),
+        2 => cx.splat_wide(op, same(cx.block_index[axis])),
+        3 => cx.splat_wide(op, same(grid.size[axis])),
+        4 => cx.fill(op, |lane| same(lane_id(lane))),
+        5 => cx.fill(op, |lane| same((first + lane as u32) / WARP)),
+        6 => cx.splat_wide(op, same(grid.threads().div_ceil(WARP))),
+        7 => cx.splat_wide(op, same(cx.sm)),
+        8 => cx.splat_wide(op, same(grid.sm_count)),
+        9 => cx.splat_wide(op, grid.id),
+        10 => cx.fill(op, |lane| same(1 << lane_id(lane))),
+        11 => cx.fill(op, |lane| same(u32::MAX >> (31 - lane_id(lane)))),
+        12 => cx.fill(op, |lane| same((1 << lane_id(lane)) - 1)),
+        13 => cx.fill(op, |lane| same(u32::MAX << lane_id(lane))),
+        14 => cx.fill(op, |lane| {
+            same((u32::MAX << lane_id(lane)) & !(1 << lane_id(lane)))
+        }),
+        15 => cx.splat_wide(op, same(grid.dynamic_shared)),
+        16 => cx.splat_wide(op, same(grid.dynamic_shared + grid.static_shared)),
+        17 => cx.splat_wide(op, same(WARP)),
+        18 => cx.splat_wide(op, 0),
+        20 if grid.cooperative => cx.splat_wide(op, GRID_BASE >> 32),
+        21 if grid.cooperative => cx.splat_wide(op, GRID_BASE & 0xffff_ffff),
+        20 | 21 => cx.splat_wide(op, 0),
+        22 => cx.splat_wide(op, same(grid.reserved_shared())),
+        23 | 24 => cx.splat_wide(op, same(grid.reserved_shared() + RESERVED_SHARED)),
+        _ => cx.splat_wide(op, 1),
+    }
+    debug_assert!(u64::from(cx.local_stride) <= WINDOW);
+    Flow::Next
+}

@@ -1,0 +1,505 @@
+//! Registers for a segment's values, and its instructions.
+//!
+//! A value has as many *units* as vectors for the lanes that one round of the loop takes: one of 4-byte
+//! lanes, two of 8-byte lanes. A unit is in a register, in its slot, or both. When registers run out, the
+//! unit goes whose next use is furthest; to its slot, if its slot does not have it.
+
+use std::collections::HashMap;
+
+use super::encode::{self, Assembler, Base, Opcode, Rm};
+use super::step::{Place, Step};
+use super::tag::Tag;
+use crate::ir::Reg;
+use crate::isa::Isa;
+
+/// A register of the program, and which vector of it.
+type Unit = (Reg, u8);
+
+/// Nothing comes.
+const NEVER: usize = usize::MAX;
+/// After the segment.
+const AFTER: usize = usize::MAX - 1;
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    unit: Unit,
+    /// Its slot does not have this value.
+    dirty: bool,
+    /// The step that made it; [`NEVER`] for one that was loaded.
+    made: usize,
+}
+
+struct Allocator<'a> {
+    out: Assembler,
+    place: &'a dyn Fn(Reg) -> Place,
+    live_after: &'a dyn Fn(Reg) -> bool,
+    masked: bool,
+    registers: Vec<Option<Held>>,
+    /// Registers that the current step needs.
+    pinned: Vec<u8>,
+    /// For each register of the program: the steps that read it and those that write it, ascending.
+    reads: HashMap<Reg, Vec<usize>>,
+    writes: HashMap<Reg, Vec<usize>>,
+    now: usize,
+    /// A slot is further away than an instruction can say.
+    far: bool,
+}
+
+pub(super) fn compile(
+    steps: &[Step],
+    place: &dyn Fn(Reg) -> Place,
+    live_after: &dyn Fn(Reg) -> bool,
+    isa: Isa,
+    masked: bool,
+) -> Option<Vec<u8>> {
+    let mut reads: HashMap<Reg, Vec<usize>> = HashMap::new();
+    let mut writes: HashMap<Reg, Vec<usize>> = HashMap::new();
+    for (index, step) in steps.iter().enumerate() {
+        for &reg in &step.s {
+            reads.entry(reg).or_default().push(index);
+        }
+        writes.entry(step.d).or_default().push(index);
+    }
+    let mut out = Assembler::new(isa);
+    let top = out.open(masked);
+    let registers = vec![None; out.registers()];
+    let mut allocator = Allocator {
+        out,
+        place,
+        live_after,
+        masked,
+        registers,
+        pinned: Vec::new(),
+        reads,
+        writes,
+        now: 0,
+        far: false,
+    };
+    for (index, step) in steps.iter().enumerate() {
+        allocator.now = index;
+        let parts = (place)(step.d).width / 4;
+        for part in 0..parts {
+            allocator.step(step, part);
+        }
+    }
+    allocator.now = steps.len();
+    for register in 0..allocator.registers.len() {
+        allocator.clean(register as u8);
+    }
+    if allocator.far {
+        return None;
+    }
+    Some(allocator.out.close(top))
+}
+
+impl Allocator<'_> {
+    /// The next step, from `from` on, that reads the unit's present value; [`AFTER`] if it is needed after
+    /// the segment only.
+    fn next_use(&self, unit: Unit, from: usize) -> usize {
+        let after = |list: Option<&Vec<usize>>, from: usize| {
+            let list = list?;
+            list.get(list.partition_point(|&at| at < from)).copied()
+        };
+        // A step reads before it writes, so what it writes ends the value only after its own reads.
+        let read = after(self.reads.get(&unit.0), from);
+        let written = after(self.writes.get(&unit.0), from);
+        match (read, written) {
+            (Some(read), Some(written)) if read <= written => read,
+            (Some(read), None) => read,
+            (None, None) if (self.live_after)(unit.0) => AFTER,
+            _ => NEVER,
+        }
+    }
+
+    /// When a held value is needed next, the present step included as long as it has not made it.
+    fn wanted(&self, held: Held) -> usize {
+        self.next_use(held.unit, self.now + usize::from(held.made == self.now))
+    }
+
+    fn find(&self, unit: Unit) -> Option<u8> {
+        let held = |slot: &Option<Held>| slot.is_some_and(|held| held.unit == unit);
+        self.registers
+            .iter()
+            .position(held)
+            .map(|register| register as u8)
+    }
+
+    /// Where a unit lies in memory.
+    fn address(&mut self, unit: Unit) -> (Base, i32) {
+        let place = (self.place)(unit.0);
+        let vector = if place.varying { unit.1 } else { 0 };
+        let offset = u64::from(place.offset) + u64::from(vector) * self.out.bytes() as u64;
+        let offset = i32::try_from(offset).unwrap_or_else(|_| {
+            self.far = true;
+            0
+        });
+        let base = match place {
+            // All vectors of a uniform slot are the same.
+            Place { varying: false, .. } => Base::Rdi,
+            Place { width: 8, .. } => Base::R9,
+            Place { .. } => Base::R8,
+        };
+        (base, offset)
+    }
+
+    /// Writes a register's value to its slot if that does not have it and somebody wants it.
+    fn clean(&mut self, register: u8) {
+        let Some(held) = self.registers[register as usize] else {
+            return;
+        };
+        if held.dirty && self.wanted(held) != NEVER {
+            let (base, offset) = self.address(held.unit);
+            let wide = (self.place)(held.unit.0).width == 8;
+            let mask = if !self.masked { 0 } else { 1 + held.unit.1 };
+            self.out.store(register, base, offset, wide, mask);
+        }
+        self.registers[register as usize] = Some(Held {
+            dirty: false,
+            ..held
+        });
+    }
+
+    /// A register that nothing needs.
+    fn free(&mut self) -> u8 {
+        let candidates =
+            (0..self.registers.len() as u8).filter(|register| !self.pinned.contains(register));
+        let best = candidates
+            .max_by_key(|&register| match self.registers[register as usize] {
+                None => (2, 0),
+                Some(held) => {
+                    let next = self.wanted(held);
+                    (u8::from(next == NEVER), next)
+                }
+            })
+            .unwrap_or(0);
+        self.clean(best);
+        self.registers[best as usize] = None;
+        self.pinned.push(best);
+        best
+    }
+
+    /// A unit in a register.
+    fn load(&mut self, unit: Unit) -> u8 {
+        if let Some(register) = self.find(unit) {
+            self.pinned.push(register);
+            return register;
+        }
+        let register = self.free();
+        let (base, offset) = self.address(unit);
+        self.out.load(register, base, offset);
+        self.registers[register as usize] = Some(Held {
+            unit,
+            dirty: false,
+            made: NEVER,
+        });
+        register
+    }
+
+    /// A unit as a last operand: where it is, if it is not wanted again.
+    fn operand(&mut self, unit: Unit) -> Rm {
+        if self.find(unit).is_none() {
+            let uniform = !(self.place)(unit.0).varying;
+            let next = self.next_use(unit, self.now + 1);
+            if next >= AFTER || uniform && next > self.now + 8 {
+                let (base, offset) = self.address(unit);
+                return Rm::Memory(base, offset);
+            }
+        }
+        Rm::Register(self.load(unit))
+    }
+
+    /// Whether a register's value is not needed in it after this step.
+    fn dies(&self, register: u8) -> bool {
+        self.registers[register as usize].is_some_and(|held| {
+            let next = self.next_use(held.unit, self.now + 1);
+            next == NEVER || next == AFTER && !held.dirty
+        })
+    }
+
+    /// The register for a result: that of a source that ends here, or a free one.
+    fn result(&mut self, sources: &[u8]) -> u8 {
+        let ends = sources
+            .iter()
+            .copied()
+            .find(|&register| self.dies(register));
+        ends.unwrap_or_else(|| self.free())
+    }
+
+    /// The register now has the unit's new value.
+    fn define(&mut self, register: u8, unit: Unit) {
+        for held in &mut self.registers {
+            if held.is_some_and(|held| held.unit == unit) {
+                *held = None;
+            }
+        }
+        self.registers[register as usize] = Some(Held {
+            unit,
+            dirty: true,
+            made: self.now,
+        });
+    }
+
+    fn step(&mut self, step: &Step, part: u8) {
+        self.pinned.clear();
+        let d = (step.d, part);
+        let source = |index: usize| (step.s[index], part);
+        let register = match step.tag {
+            Tag::AddF32 => self.binary(encode::ADD_F32, source(0), source(1), true),
+            Tag::SubF32 => self.binary(encode::SUB_F32, source(0), source(1), false),
+            Tag::MulF32 => self.binary(encode::MUL_F32, source(0), source(1), true),
+            Tag::DivF32 => self.binary(encode::DIV_F32, source(0), source(1), false),
+            Tag::AddF64 => self.binary(encode::ADD_F64, source(0), source(1), true),
+            Tag::SubF64 => self.binary(encode::SUB_F64, source(0), source(1), false),
+            Tag::MulF64 => self.binary(encode::MUL_F64, source(0), source(1), true),
+            Tag::DivF64 => self.binary(encode::DIV_F64, source(0), source(1), false),
+            Tag::Add32 => self.binary(encode::ADD_32, source(0), source(1), true),
+            Tag::Add64 => self.binary(encode::ADD_64, source(0), source(1), true),
+            Tag::Sub32 => self.binary(encode::SUB_32, source(0), source(1), false),
+            Tag::Mul32 => self.binary(encode::MUL_32, source(0), source(1), true),
+            Tag::And32 => self.binary(encode::AND_32, source(0), source(1), true),
+            Tag::Or32 => self.binary(encode::OR_32, source(0), source(1), true),
+            Tag::Xor32 => self.binary(encode::XOR_32, source(0), source(1), true),
+            Tag::Shl32 => self.binary(encode::SHL_32, source(0), source(1), false),
+            Tag::ShrU32 => self.binary(encode::SHR_U32, source(0), source(1), false),
+            Tag::ShrS32 => self.binary(encode::SHR_S32, source(0), source(1), false),
+            Tag::SqrtF32 => self.unary(encode::SQRT_F32, source(0)),
+            Tag::SqrtF64 => self.unary(encode::SQRT_F64, source(0)),
+            Tag::FmaF32 => self.fma(false, source(0), source(1), source(2)),
+            Tag::FmaF64 => self.fma(true, source(0), source(1), source(2)),
+            Tag::Mad32 => self.multiply_add(source(0), source(1), source(2)),
+            Tag::Mov32 | Tag::Mov64 => {
+                let from = self.load(source(0));
+                let to = self.result(&[from]);
+                self.out.copy(to, from);
+                to
+            }
+            Tag::NegF32 => self.negate(source(0)),
+            Tag::RsqrtF32 => self.rsqrt(source(0), false),
+            Tag::RsqrtFtzF32 => self.rsqrt(source(0), true),
+            Tag::None => return,
+        };
+        self.define(register, d);
+    }
+
+    fn binary(&mut self, op: Opcode, a: Unit, b: Unit, commutes: bool) -> u8 {
+        let (a, b) = if commutes && self.find(a).is_none() && self.find(b).is_some() {
+            (b, a)
+        } else {
+            (a, b)
+        };
+        let left = self.load(a);
+        let right = self.operand(b);
+        let mut ends = vec![left];
+        if let Rm::Register(right) = right {
+            ends.push(right);
+        }
+        let d = self.result(&ends);
+        self.out.vector(op, d, left, right, 0);
+        d
+    }
+
+    fn unary(&mut self, op: Opcode, a: Unit) -> u8 {
+        let from = self.operand(a);
+        let d = match from {
+            Rm::Register(register) => self.result(&[register]),
+            _ => self.free(),
+        };
+        self.out.vector(op, d, 0, from, 0);
+        d
+    }
+
+    /// d = a * b + c in integers
+    fn multiply_add(&mut self, a: Unit, b: Unit, c: Unit) -> u8 {
+        let left = self.load(a);
+        let right = self.operand(b);
+        let product = self.free();
+        self.out.vector(encode::MUL_32, product, left, right, 0);
+        let addend = self.operand(c);
+        self.out.vector(encode::ADD_32, product, product, addend, 0);
+        product
+    }
+
+    /// d = a * b + c
+    fn fma(&mut self, wide: bool, a: Unit, b: Unit, c: Unit) -> u8 {
+        // Whichever operand ends here gives its register; at most one of the others may be in memory.
+        let in_memory = |me: &Self, unit: Unit| me.find(unit).is_none();
+        if in_memory(self, a) && !in_memory(self, b) {
+            return self.fma(wide, b, a, c);
+        }
+        let ra = self.load(a);
+        let rc = self.find(c);
+        if let Some(rc) = rc {
+            self.pinned.push(rc);
+        }
+        match rc {
+            Some(rc) if self.dies(rc) && c != a && c != b => {
+                let rb = self.operand(b);
+                self.out
+                    .vector(encode::fma(encode::FMA_231, wide), rc, ra, rb, 0);
+                rc
+            }
+            _ if self.dies(ra) && ra_free(a, b, c) => {
+                if in_memory(self, b) {
+                    let rc = self.load(c);
+                    let rb = self.operand(b);
+                    self.out
+                        .vector(encode::fma(encode::FMA_132, wide), ra, rc, rb, 0);
+                } else {
+                    let rb = self.load(b);
+                    let rc = self.operand(c);
+                    self.out
+                        .vector(encode::fma(encode::FMA_213, wide), ra, rb, rc, 0);
+                }
+                ra
+            }
+            _ => {
+                let rb = self.load(b);
+                let d = if self.dies(rb) && ra_free(b, a, c) {
+                    rb
+                } else {
+                    let d = self.free();
+                    self.out.copy(d, rb);
+                    d
+                };
+                let rc = self.operand(c);
+                self.out
+                    .vector(encode::fma(encode::FMA_213, wide), d, ra, rc, 0);
+                d
+            }
+        }
+    }
+
+    fn negate(&mut self, a: Unit) -> u8 {
+        let from = self.load(a);
+        let d = self.result(&[from]);
+        if self.out.isa == Isa::Avx512 {
+            self.out
+                .vector(encode::XOR_32, d, from, Rm::Constant(0x8000_0000), 0);
+            return d;
+        }
+        // All ones, shifted to the sign.
+        let sign = self.free();
+        self.out.vector(ONES, sign, sign, Rm::Register(sign), 0);
+        self.out
+            .vector_imm(SHIFT_LEFT_IMM, 6, sign, Rm::Register(sign), 0, Some(31));
+        self.out
+            .vector(encode::XOR_32, d, from, Rm::Register(sign), 0);
+        self.registers[sign as usize] = None;
+        d
+    }
+
+    fn rsqrt(&mut self, a: Unit, flush: bool) -> u8 {
+        let mut x = self.load(a);
+        if self.out.isa != Isa::Avx512 {
+            return self.rsqrt_by_division(x, flush);
+        }
+        if flush {
+            let own = self.result(&[x]);
+            self.out.copy(own, x);
+            x = own;
+            self.registers[x as usize] = None;
+            self.out
+                .vector_imm(encode::CLASS_F32, 3, 0, Rm::Register(x), 0, Some(0x20));
+            self.out
+                .vector(encode::AND_MASKED, x, x, Rm::Constant(0x8000_0000), 3);
+        }
+        let (estimate, error) = (self.free(), self.free());
+        let (one, half) = (Rm::Constant(0x3f80_0000), Rm::Constant(0x3f00_0000));
+        self.out
+            .vector(encode::RSQRT14, estimate, 0, Rm::Register(x), 0);
+        self.out
+            .vector(encode::MUL_F32, error, x, Rm::Register(estimate), 0);
+        self.out
+            .vector(encode::FNMA_213_F32, error, estimate, one, 0);
+        let halved = self.free();
+        self.out.vector(encode::MUL_F32, halved, estimate, half, 0);
+        self.out.vector(
+            encode::fma(encode::FMA_213, false),
+            error,
+            halved,
+            Rm::Register(estimate),
+            0,
+        );
+        // Of 0 and infinity the estimate is exact, and the step would make NaNs of it.
+        self.out.vector_imm(
+            encode::CLASS_F32,
+            3,
+            0,
+            Rm::Register(estimate),
+            0,
+            Some(0b1001_1110),
+        );
+        self.out
+            .vector(encode::BLEND, error, 0, Rm::Register(estimate), 3);
+        for temporary in [estimate, halved] {
+            self.registers[temporary as usize] = None;
+        }
+        error
+    }
+
+    /// 1 / sqrt(x), for AVX2, whose estimate has 12 bits only.
+    fn rsqrt_by_division(&mut self, x: u8, flush: bool) -> u8 {
+        let (root, one) = (self.free(), self.free());
+        let mut from = x;
+        if flush {
+            // Subnormal: the exponent's bits are 0. Keep the sign of those only.
+            self.out.vector(ONES, one, one, Rm::Register(one), 0);
+            self.out
+                .vector_imm(SHIFT_LEFT_IMM, 6, one, Rm::Register(one), 0, Some(24));
+            self.out
+                .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(1));
+            // `one` is 0x7f800000 now.
+            self.out
+                .vector(encode::AND_32, root, x, Rm::Register(one), 0);
+            self.out.vector(XOR_SELF, one, one, Rm::Register(one), 0);
+            self.out.vector(EQUAL_32, one, one, Rm::Register(root), 0);
+            // All ones where x is subnormal or 0; shift the sign bit away from what is cleared.
+            self.out
+                .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(1));
+            self.out.vector(AND_NOT, root, one, Rm::Register(x), 0);
+            from = root;
+        }
+        self.out
+            .vector(encode::SQRT_F32, root, 0, Rm::Register(from), 0);
+        self.out.vector(ONES, one, one, Rm::Register(one), 0);
+        self.out
+            .vector_imm(SHIFT_LEFT_IMM, 6, one, Rm::Register(one), 0, Some(25));
+        self.out
+            .vector_imm(SHIFT_LEFT_IMM, 2, one, Rm::Register(one), 0, Some(2));
+        // `one` is 1.0 now.
+        self.out
+            .vector(encode::DIV_F32, root, one, Rm::Register(root), 0);
+        self.registers[one as usize] = None;
+        root
+    }
+}
+
+/// Whether `a`'s register may be overwritten: it is no other operand as well.
+fn ra_free(a: Unit, b: Unit, c: Unit) -> bool {
+    a != b && a != c
+}
+
+/// vpcmpeqd
+const EQUAL_32: Opcode = Opcode {
+    map: 1,
+    prefix: 1,
+    wide: false,
+    byte: 0x76,
+};
+const ONES: Opcode = EQUAL_32;
+/// vpxor
+const XOR_SELF: Opcode = encode::XOR_32;
+/// vpandn: `reg = !second & rm`
+const AND_NOT: Opcode = Opcode {
+    map: 1,
+    prefix: 1,
+    wide: false,
+    byte: 0xdf,
+};
+/// vpslld (/6) and vpsrld (/2) by an immediate: the destination is the second operand
+const SHIFT_LEFT_IMM: Opcode = Opcode {
+    map: 1,
+    prefix: 1,
+    wide: false,
+    byte: 0x72,
+};

@@ -1,0 +1,264 @@
+//! Machine code for x86-64's vector units, as little of it as segments need.
+
+use crate::isa::Isa;
+
+/// A general register that addresses are made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Base {
+    /// The frame: uniform slots.
+    Rdi = 7,
+    /// The strip of slots with 4 bytes a lane.
+    R8 = 8,
+    /// The strip of slots with 8 bytes a lane.
+    R9 = 9,
+}
+
+/// The last operand of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rm {
+    Register(u8),
+    Memory(Base, i32),
+    /// One 32-bit constant in all lanes; AVX-512 only.
+    Constant(u32),
+}
+
+/// A vector instruction: opcode map (1: 0F, 2: 0F38, 3: 0F3A), mandatory prefix (1: 66, 2: F3, 3: F2), W,
+/// opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opcode {
+    pub(super) map: u8,
+    pub(super) prefix: u8,
+    pub(super) wide: bool,
+    pub(super) byte: u8,
+}
+
+/// Code under way.
+pub(super) struct Assembler {
+    pub(super) code: Vec<u8>,
+    pub(super) isa: Isa,
+    /// Constants, and where their addresses are to be written.
+    constants: Vec<(u32, usize)>,
+}
+
+impl Assembler {
+    pub(super) fn new(isa: Isa) -> Self {
+        Self {
+            code: Vec::new(),
+            isa,
+            constants: Vec::new(),
+        }
+    }
+
+    /// Vector registers that there are.
+    pub(super) fn registers(&self) -> usize {
+        if self.isa == Isa::Avx512 { 32 } else { 16 }
+    }
+
+    /// Bytes of a vector.
+    pub(super) fn bytes(&self) -> usize {
+        if self.isa == Isa::Avx512 { 64 } else { 32 }
+    }
+
+    /// `op reg, second, rm`, under mask register `mask` (0: none), merging.
+    pub(super) fn vector(&mut self, op: Opcode, reg: u8, second: u8, rm: Rm, mask: u8) {
+        self.vector_imm(op, reg, second, rm, mask, None);
+    }
+
+    /// The same with an immediate byte.
+    pub(super) fn vector_imm(
+        &mut self,
+        op: Opcode,
+        reg: u8,
+        second: u8,
+        rm: Rm,
+        mask: u8,
+        imm: Option<u8>,
+    ) {
+        let (rm_low, rm_mid) = match rm {
+            Rm::Register(register) => (register >> 3 & 1, register >> 4 & 1),
+            Rm::Memory(base, _) => ((base as u8) >> 3 & 1, 0),
+            Rm::Constant(_) => (0, 0),
+        };
+        let bit = |value: u8, at: u8| (value & 1) << at;
+        if self.isa == Isa::Avx512 {
+            let broadcast = u8::from(matches!(rm, Rm::Constant(_)));
+            self.code.push(0x62);
+            self.code.push(
+                bit(!(reg >> 3), 7)
+                    | bit(!rm_mid, 6)
+                    | bit(!rm_low, 5)
+                    | bit(!(reg >> 4), 4)
+                    | op.map,
+            );
+            self.code
+                .push(u8::from(op.wide) << 7 | (!second & 15) << 3 | 4 | op.prefix);
+            self.code
+                .push(0x40 | broadcast << 4 | bit(!(second >> 4), 3) | mask);
+        } else {
+            self.code.push(0xc4);
+            self.code
+                .push(bit(!(reg >> 3), 7) | 1 << 6 | bit(!rm_low, 5) | op.map);
+            self.code
+                .push(u8::from(op.wide) << 7 | (!second & 15) << 3 | 4 | op.prefix);
+        }
+        self.code.push(op.byte);
+        let field = (reg & 7) << 3;
+        match rm {
+            Rm::Register(register) => self.code.push(0xc0 | field | register & 7),
+            Rm::Memory(base, offset) => {
+                self.code.push(0x80 | field | (base as u8) & 7);
+                self.code.extend_from_slice(&offset.to_le_bytes());
+            }
+            Rm::Constant(value) => {
+                self.code.push(field | 5);
+                // The distance counts from the instruction's end; an immediate stands before that.
+                let end = self.code.len() + 4 + usize::from(imm.is_some());
+                self.constants.push((value, self.code.len()));
+                self.code.extend_from_slice(&(end as i32).to_le_bytes());
+            }
+        }
+        self.code.extend(imm);
+    }
+
+    /// Loads or stores a whole vector.
+    pub(super) fn load(&mut self, reg: u8, base: Base, offset: i32) {
+        self.vector(MOVE_LOAD, reg, 0, Rm::Memory(base, offset), 0);
+    }
+
+    /// Stores a vector; under a mask only the lanes of it, of 4 or (`wide`) 8 bytes.
+    pub(super) fn store(&mut self, reg: u8, base: Base, offset: i32, wide: bool, mask: u8) {
+        let op = if wide && mask != 0 {
+            MOVE_STORE_WIDE
+        } else {
+            MOVE_STORE
+        };
+        self.vector(op, reg, 0, Rm::Memory(base, offset), mask);
+    }
+
+    pub(super) fn copy(&mut self, to: u8, from: u8) {
+        if to != from {
+            self.vector(MOVE_LOAD, to, 0, Rm::Register(from), 0);
+        }
+    }
+
+    /// Sets the strips' addresses, opens the loop over `rsi..rdx`; with a mask, loads it into k1 (and its
+    /// upper half into k2). Returns where the loop begins.
+    pub(super) fn open(&mut self, masked: bool) -> usize {
+        // AVX2 takes half a strip at a time.
+        let halves = if self.isa == Isa::Avx512 { 0 } else { 1 };
+        if halves == 1 {
+            self.code.extend_from_slice(&[0x48, 0x01, 0xf6]); // add rsi, rsi
+            self.code.extend_from_slice(&[0x48, 0x01, 0xd2]); // add rdx, rdx
+        }
+        for (register, shift) in [(0xc0u8, 6 - halves), (0xc1, 7 - halves)] {
+            self.code
+                .extend_from_slice(&[0x49, 0x89, 0xf0 | register & 7]); // mov r8/r9, rsi
+            self.code
+                .extend_from_slice(&[0x49, 0xc1, 0xe0 | register & 7, shift]); // shl r8/r9, shift
+            self.code
+                .extend_from_slice(&[0x49, 0x01, 0xf8 | register & 7]); // add r8/r9, rdi
+        }
+        let top = self.code.len();
+        if masked {
+            self.code.extend_from_slice(&[0xc5, 0xf8, 0x90, 0x0c, 0x71]); // kmovw k1, [rcx + 2*rsi]
+            self.code
+                .extend_from_slice(&[0xc4, 0xe3, 0xf9, 0x30, 0xd1, 8]); // kshiftrw k2, k1, 8
+        }
+        top
+    }
+
+    /// Closes the loop, returns, and appends the constants.
+    pub(super) fn close(mut self, top: usize) -> Vec<u8> {
+        let step = self.bytes() as i32;
+        for (register, step) in [(0u8, step), (1, 2 * step)] {
+            self.code.extend_from_slice(&[0x49, 0x81, 0xc0 | register]); // add r8/r9, step
+            self.code.extend_from_slice(&step.to_le_bytes());
+        }
+        self.code.extend_from_slice(&[0x48, 0xff, 0xc6]); // inc rsi
+        self.code.extend_from_slice(&[0x48, 0x39, 0xd6]); // cmp rsi, rdx
+        let distance = top as i64 - (self.code.len() as i64 + 6);
+        self.code.extend_from_slice(&[0x0f, 0x82]); // jb top
+        self.code
+            .extend_from_slice(&(distance as i32).to_le_bytes());
+        self.code.extend_from_slice(&[0xc5, 0xf8, 0x77, 0xc3]); // vzeroupper; ret
+        while !self.code.len().is_multiple_of(4) {
+            self.code.push(0xcc);
+        }
+        let mut pool: Vec<(u32, usize)> = Vec::new();
+        for (value, at) in std::mem::take(&mut self.constants) {
+            let place = match pool.iter().find(|(other, _)| *other == value) {
+                Some((_, place)) => *place,
+                None => {
+                    let place = self.code.len();
+                    self.code.extend_from_slice(&value.to_le_bytes());
+                    pool.push((value, place));
+                    place
+                }
+            };
+            let mut end = [0; 4];
+            end.copy_from_slice(&self.code[at..at + 4]);
+            let distance = place as i32 - i32::from_le_bytes(end);
+            self.code[at..at + 4].copy_from_slice(&distance.to_le_bytes());
+        }
+        while !self.code.len().is_multiple_of(64) {
+            self.code.push(0xcc);
+        }
+        self.code
+    }
+}
+
+const fn opcode(map: u8, prefix: u8, wide: bool, byte: u8) -> Opcode {
+    Opcode {
+        map,
+        prefix,
+        wide,
+        byte,
+    }
+}
+
+/// vmovups
+const MOVE_LOAD: Opcode = opcode(1, 0, false, 0x10);
+const MOVE_STORE: Opcode = opcode(1, 0, false, 0x11);
+/// vmovupd, whose mask is of 8-byte lanes
+const MOVE_STORE_WIDE: Opcode = opcode(1, 1, true, 0x11);
+/// vmovaps with a mask
+pub(super) const BLEND: Opcode = opcode(1, 0, false, 0x28);
+
+pub(super) const ADD_F32: Opcode = opcode(1, 0, false, 0x58);
+pub(super) const MUL_F32: Opcode = opcode(1, 0, false, 0x59);
+pub(super) const SUB_F32: Opcode = opcode(1, 0, false, 0x5c);
+pub(super) const DIV_F32: Opcode = opcode(1, 0, false, 0x5e);
+pub(super) const SQRT_F32: Opcode = opcode(1, 0, false, 0x51);
+pub(super) const ADD_F64: Opcode = opcode(1, 1, true, 0x58);
+pub(super) const MUL_F64: Opcode = opcode(1, 1, true, 0x59);
+pub(super) const SUB_F64: Opcode = opcode(1, 1, true, 0x5c);
+pub(super) const DIV_F64: Opcode = opcode(1, 1, true, 0x5e);
+pub(super) const SQRT_F64: Opcode = opcode(1, 1, true, 0x51);
+pub(super) const ADD_32: Opcode = opcode(1, 1, false, 0xfe);
+pub(super) const ADD_64: Opcode = opcode(1, 1, true, 0xd4);
+pub(super) const SUB_32: Opcode = opcode(1, 1, false, 0xfa);
+pub(super) const MUL_32: Opcode = opcode(2, 1, false, 0x40);
+pub(super) const AND_32: Opcode = opcode(1, 1, false, 0xdb);
+pub(super) const OR_32: Opcode = opcode(1, 1, false, 0xeb);
+pub(super) const XOR_32: Opcode = opcode(1, 1, false, 0xef);
+/// Shifts by a count for each lane; counts of 32 and more give 0 or the sign, as PTX wants.
+pub(super) const SHL_32: Opcode = opcode(2, 1, false, 0x47);
+pub(super) const SHR_U32: Opcode = opcode(2, 1, false, 0x45);
+pub(super) const SHR_S32: Opcode = opcode(2, 1, false, 0x46);
+/// The three orders of operands of a fused multiply-add: `reg = reg * rm + second`, `reg = second * reg +
+/// rm`, `reg = second * rm + reg`.
+pub(super) const FMA_132: u8 = 0x98;
+pub(super) const FMA_213: u8 = 0xa8;
+pub(super) const FMA_231: u8 = 0xb8;
+/// vfnmadd213ps: `reg = -(second * reg) + rm`
+pub(super) const FNMA_213_F32: Opcode = opcode(2, 1, false, 0xac);
+/// vrsqrt14ps
+pub(super) const RSQRT14: Opcode = opcode(2, 1, false, 0x4e);
+/// vfpclassps, to a mask register
+pub(super) const CLASS_F32: Opcode = opcode(3, 1, false, 0x66);
+/// vandps under a mask is AVX-512 DQ's; vpandd does the same.
+pub(super) const AND_MASKED: Opcode = AND_32;
+
+pub(super) fn fma(form: u8, wide: bool) -> Opcode {
+    opcode(2, 1, wide, form)
+}

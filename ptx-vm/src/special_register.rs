@@ -1,0 +1,133 @@
+//! Special registers of PTX that keep their value while a thread lives: their names and widths. What they read is
+//! [`super::ops::special`]'s.
+
+/// A special register that keeps its value while a thread lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Special {
+    Tid(u8),
+    Ntid(u8),
+    Ctaid(u8),
+    Nctaid(u8),
+    LaneId,
+    WarpId,
+    NwarpId,
+    SmId,
+    NsmId,
+    GridId,
+    LanemaskEq,
+    LanemaskLe,
+    LanemaskLt,
+    LanemaskGe,
+    LanemaskGt,
+    DynamicSmemSize,
+    TotalSmemSize,
+    WarpSize,
+    Zero,
+    One,
+    /// `%envreg1`: the upper half of the address where a cooperative grid meets; 0 for other grids.
+    GridHigh,
+    /// `%envreg2`: the lower half.
+    GridLow,
+    /// `%reserved_smem_offset_begin` and the numbered ones: where the system's part of shared memory begins.
+    ReservedBegin,
+    /// `%reserved_smem_offset_end`
+    ReservedEnd,
+    /// `%reserved_smem_offset_cap`
+    ReservedCap,
+}
+
+impl Special {
+    /// The register of this name, its component, and its width in bytes. `None` if there is none of it.
+    pub(crate) fn named(name: &str, component: Option<char>) -> Option<(Self, u8)> {
+        let axis = match component {
+            Some('x') => Some(0),
+            Some('y') => Some(1),
+            Some('z') => Some(2),
+            Some(_) | None => None,
+        };
+        let plain = match (name, axis) {
+            ("tid", Some(axis)) => Self::Tid(axis),
+            ("ntid", Some(axis)) => Self::Ntid(axis),
+            ("ctaid" | "clusterid", Some(axis)) => Self::Ctaid(axis),
+            ("nctaid" | "nclusterid", Some(axis)) => Self::Nctaid(axis),
+            ("cluster_nctaid", Some(_)) | ("cluster_nctarank", None) => Self::One,
+            ("cluster_ctaid", Some(_)) | ("cluster_ctarank", None) => Self::Zero,
+            ("laneid", None) => Self::LaneId,
+            ("warpid", None) => Self::WarpId,
+            ("nwarpid", None) => Self::NwarpId,
+            ("smid", None) => Self::SmId,
+            ("nsmid", None) => Self::NsmId,
+            ("gridid", None) => return Some((Self::GridId, 8)),
+            ("lanemask_eq", None) => Self::LanemaskEq,
+            ("lanemask_le", None) => Self::LanemaskLe,
+            ("lanemask_lt", None) => Self::LanemaskLt,
+            ("lanemask_ge", None) => Self::LanemaskGe,
+            ("lanemask_gt", None) => Self::LanemaskGt,
+            ("dynamic_smem_size", None) => Self::DynamicSmemSize,
+            ("total_smem_size", None) => Self::TotalSmemSize,
+            ("WARP_SZ", None) => Self::WarpSize,
+            ("envreg1", None) => Self::GridHigh,
+            ("envreg2", None) => Self::GridLow,
+            (
+                "reserved_smem_offset_begin" | "reserved_smem_offset_0" | "reserved_smem_offset_1",
+                None,
+            ) => Self::ReservedBegin,
+            ("reserved_smem_offset_end", None) => Self::ReservedEnd,
+            ("reserved_smem_offset_cap", None) => Self::ReservedCap,
+            _ => return None,
+        };
+        Some((plain, 4))
+    }
+
+    /// Whether lanes of one block read different values.
+    pub(crate) fn varies(self) -> bool {
+        matches!(
+            self,
+            Self::Tid(_)
+                | Self::LaneId
+                | Self::WarpId
+                | Self::LanemaskEq
+                | Self::LanemaskLe
+                | Self::LanemaskLt
+                | Self::LanemaskGe
+                | Self::LanemaskGt
+        )
+    }
+
+    fn code(self) -> u64 {
+        let axis = |base: u64, axis: u8| base | u64::from(axis) << 8;
+        match self {
+            Self::Tid(a) => axis(0, a),
+            Self::Ntid(a) => axis(1, a),
+            Self::Ctaid(a) => axis(2, a),
+            Self::Nctaid(a) => axis(3, a),
+            Self::LaneId => 4,
+            Self::WarpId => 5,
+            Self::NwarpId => 6,
+            Self::SmId => 7,
+            Self::NsmId => 8,
+            Self::GridId => 9,
+            Self::LanemaskEq => 10,
+            Self::LanemaskLe => 11,
+            Self::LanemaskLt => 12,
+            Self::LanemaskGe => 13,
+            Self::LanemaskGt => 14,
+            Self::DynamicSmemSize => 15,
+            Self::TotalSmemSize => 16,
+            Self::WarpSize => 17,
+            Self::Zero => 18,
+            Self::One => 19,
+            Self::GridHigh => 20,
+            Self::GridLow => 21,
+            Self::ReservedBegin => 22,
+            Self::ReservedEnd => 23,
+            Self::ReservedCap => 24,
+        }
+    }
+
+    /// What [`read_special`](super::ops::special::read_special) takes as `imm`.
+    pub(crate) fn imm(self) -> u64 {
+        self.code()
+    }
+}

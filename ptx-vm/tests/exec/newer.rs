@@ -1,0 +1,244 @@
+//! What compilers write for newer architectures, and forms that few programs have: each against plain Rust.
+
+use crate::gpu::{Args, Gpu};
+use crate::instructions::Want::Bits;
+use crate::instructions::{Case, D, H, S, case, check, f, s, wf};
+
+fn both(a: u64, b: u64, c: u64, op: impl Fn(f32, f32, f32) -> f32) -> u64 {
+    let part = |shift: u32| op(f(a >> shift), f(b >> shift), f(c >> shift));
+    // NaNs of halves are compared as bits.
+    let bits = |value: f32| u64::from(value.to_bits());
+    bits(part(32)) << 32 | bits(part(0))
+}
+
+/// The nearest `f32` to an integer that is not above it in amount.
+fn toward_zero(exact: u64) -> f32 {
+    let near = exact as f32;
+    if near as u128 > u128::from(exact) {
+        f32::from_bits(near.to_bits() - 1)
+    } else {
+        near
+    }
+}
+
+fn tf32(bits: u64, add: u32) -> u64 {
+    let value = f(bits);
+    if value.is_nan() {
+        return 0x7fff_ffff;
+    }
+    if value.is_infinite() {
+        return bits;
+    }
+    u64::from((bits as u32 + add) & !0x1fff)
+}
+
+fn amount_with_sign(a: u64, b: u64, pick: fn(f32, f32) -> f32) -> u64 {
+    let value = pick(f(a).abs(), f(b).abs());
+    let sign = (a ^ b) as u32 & 0x8000_0000;
+    if value.is_nan() {
+        wf(value)
+    } else {
+        u64::from(value.to_bits() | sign)
+    }
+}
+
+#[rustfmt::skip]
+fn cases() -> Vec<Case> {
+    vec![
+        case("{ .reg .pred p, q; setp.lt.s32 q, %a, 0; lop3.or.b32 %d|p, %a, %b, %c, 0xc0, q; @p mov.b32 %d, 7; }", S,
+            Bits(|a, b, _| if a & b != 0 || s(a) < 0 { 7 } else { 0 })),
+        case("{ .reg .pred p, q; setp.lt.s32 q, %a, 0; lop3.and.b32 _|p, %a, %b, %c, 0x80, q; selp.b32 %d, 1, 2, p; }", S,
+            Bits(|a, b, c| if a & b & c != 0 && s(a) < 0 { 1 } else { 2 })),
+        case("{ .reg .b8 x, y; mov.b16 {x, y}, %a; mov.b16 %d, {y, x}; }", H, Bits(|a, _, _| u64::from((a as u16).swap_bytes()))),
+        case("{ .reg .b8 x<4>; mov.b32 {x0, x1, x2, x3}, %a; mov.b32 %d, {x3, x2, x1, x0}; }", S, Bits(|a, _, _| u64::from((a as u32).swap_bytes()))),
+        case("cvt.rz.f32.u64 %d, %a;", [4, 8, 8, 8], Bits(|a, _, _| wf(toward_zero(a)))),
+        case("cvt.rm.f64.u64 %d, %a;", D, Bits(|a, _, _| { let near = a as f64; let bits = near.to_bits(); if near as u128 > u128::from(a) { bits - 1 } else { bits } })),
+        case("cvt.rp.f64.u64 %d, %a;", D, Bits(|a, _, _| { let near = a as f64; let bits = near.to_bits(); if (near as u128) < u128::from(a) { bits + 1 } else { bits } })),
+        case("cvt.rz.bf16.s16 %d, %a;", H, Bits(|a, _, _| u64::from(f32::from(a as i16).to_bits() >> 16))),
+        case("cvt.rna.tf32.f32 %d, %a;", S, Bits(|a, _, _| tf32(a, 0x1000))),
+        case("cvt.rz.tf32.f32 %d, %a;", S, Bits(|a, _, _| tf32(a, 0))),
+        case("min.xorsign.abs.f32 %d, %a, %b;", S, Bits(|a, b, _| amount_with_sign(a, b, f32::min))),
+        case("max.xorsign.abs.f32 %d, %a, %b;", S, Bits(|a, b, _| amount_with_sign(a, b, f32::max))),
+        case("min.f32 %d, %a, %b, %c;", S, Bits(|a, b, c| wf([f(b), f(c)].into_iter().fold(f(a), |x, y| if y.is_nan() || x < y || x == y && x.is_sign_negative() { x } else { y })))),
+        case("max.NaN.abs.f32 %d, %a, %b, %c;", S, Bits(|a, b, c| { let all = [f(a).abs(), f(b).abs(), f(c).abs()]; if all.iter().any(|x| x.is_nan()) { wf(f32::NAN) } else { wf(all.into_iter().fold(0.0, f32::max)) } })),
+        case("{ .reg .b16 h; mov.b32 {h, _}, %a; add.f32.bf16 %d, h, %b; }", S, Bits(|a, b, _| wf(f32::from_bits((a as u32) << 16) + f(b)))),
+        case("{ .reg .b16 h; mov.b32 {_, h}, %a; fma.rn.f32.bf16 %d, h, h, %b; }", S, Bits(|a, b, _| { let h = f32::from_bits(a as u32 & 0xffff_0000); wf(h.mul_add(h, f(b))) })),
+        case("createpolicy.fractional.L2::evict_first.b64 %d, 1.0;", D, Bits(|_, _, _| 0)),
+    ]
+}
+
+#[test]
+fn forms_of_newer_architectures() {
+    check(&cases());
+}
+
+#[test]
+fn pairs_of_floats_are_two_floats() {
+    let values = [0.0f32, -1.5, 3.25, 1e30, -1e-30, f32::INFINITY];
+    let pairs: Vec<u64> = values
+        .iter()
+        .flat_map(|&x| values.iter().map(move |&y| (x, y)))
+        .map(|(x, y)| u64::from(y.to_bits()) << 32 | u64::from(x.to_bits()))
+        .collect();
+    let count = pairs.len();
+    let mut gpu = Gpu::new(
+        ".version 8.6\n.target sm_100\n.address_size 64\n\
+         .visible .entry k(.param .u64 in, .param .u64 out) {\n\
+         .reg .b64 %p<3>, %a, %b, %d; .reg .b32 %i, %x, %y;\n\
+         mov.u32 %i, %tid.x; mul.wide.u32 %p0, %i, 8;\n\
+         ld.param.u64 %p1, [in]; add.s64 %p1, %p1, %p0; ld.global.b64 %a, [%p1];\n\
+         mov.b64 {%x, %y}, %a; mov.b64 %b, {%y, %x};\n\
+         ld.param.u64 %p1, [out]; mul.lo.s64 %p0, %p0, 4; add.s64 %p1, %p1, %p0;\n\
+         add.rn.f32x2 %d, %a, %b; st.global.b64 [%p1], %d;\n\
+         sub.f32x2 %d, %a, %b; st.global.b64 [%p1+8], %d;\n\
+         mul.rn.ftz.f32x2 %d, %a, %b; st.global.b64 [%p1+16], %d;\n\
+         fma.rn.f32x2 %d, %a, %b, %a; st.global.b64 [%p1+24], %d;\n\
+         ret; }\n",
+    );
+    let input = gpu.upload(&pairs);
+    let output = gpu.alloc_bytes(count as u64 * 32);
+    gpu.run("k", 1, count as u32, &Args::new().ptr(input).ptr(output));
+    let got: Vec<u64> = gpu.read(output, count * 4);
+    let flush = |x: f32| if x.is_subnormal() { 0.0 * x } else { x };
+    for (i, &a) in pairs.iter().enumerate() {
+        let b = a.rotate_left(32);
+        let wanted = [
+            both(a, b, a, |a, b, _| a + b),
+            both(a, b, a, |a, b, _| a - b),
+            both(a, b, a, |a, b, _| flush(flush(a) * flush(b))),
+            both(a, b, a, f32::mul_add),
+        ];
+        for (op, (&got, wanted)) in got[i * 4..].iter().zip(wanted).enumerate() {
+            for shift in [0, 32] {
+                let (got, wanted) = (f(got >> shift), f(wanted >> shift));
+                let same = got.to_bits() == wanted.to_bits() || got.is_nan() && wanted.is_nan();
+                assert!(same, "{a:#x} operation {op}: {got}, not {wanted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn vectors_of_one_and_of_eight_and_policies_of_caches() {
+    let mut gpu = Gpu::new(
+        ".version 8.8\n.target sm_100\n.address_size 64\n\
+         .visible .entry k(.param .u64 in, .param .u64 out) {\n\
+         .reg .b64 %p<3>, %e; .reg .b32 %r<9>; .reg .f32 %f<5>;\n\
+         ld.param.u64 %p1, [in]; ld.param.u64 %p2, [out];\n\
+         createpolicy.fractional.L2::evict_last.b64 %e, 1.0;\n\
+         ld.global.L1::evict_last.L2::cache_hint.b32 { %r0 }, [ %p1 + 0 ], %e;\n\
+         st.global.L2::cache_hint.b32 [ %p2 + 0 ], { %r0 }, %e;\n\
+         ld.global.v8.b32 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7}, [%p1+32];\n\
+         st.global.v8.b32 [%p2+32], {%r7, %r6, %r5, %r4, %r3, %r2, %r1, %r0};\n\
+         mov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000;\n\
+         atom.global.v2.f32.add {%f3, %f4}, [%p2+64], {%f1, %f2};\n\
+         st.global.v2.f32 [%p2+72], {%f3, %f4};\n\
+         red.global.add.v2.f32 [%p2+64], {%f1, %f2};\n\
+         ret; }\n",
+    );
+    let input = gpu.upload(&(0..16u32).collect::<Vec<_>>());
+    let output = gpu.upload(&[0u32; 32]);
+    gpu.write(output + 64, &[10f32, 20.0]);
+    gpu.run("k", 1, 1, &Args::new().ptr(input).ptr(output));
+    let got: Vec<u32> = gpu.read(output, 16);
+    assert_eq!(got[0], 0);
+    assert_eq!(got[8..], [15, 14, 13, 12, 11, 10, 9, 8]);
+    assert_eq!(gpu.read::<f32>(output + 64, 4), [12.0, 24.0, 10.0, 20.0]);
+}
+
+#[test]
+fn copies_to_shared_memory_read_what_they_are_told_and_fill_up_with_zeroes() {
+    let mut gpu = Gpu::new(
+        ".version 8.0\n.target sm_80\n.address_size 64\n\
+         .shared .align 16 .b8 tile[4096];\n\
+         .visible .entry k(.param .u64 in, .param .u64 out, .param .u64 sizes) {\n\
+         .reg .b64 %p<5>; .reg .b32 %r<9>; .reg .pred %q;\n\
+         ld.param.u64 %p1, [in]; ld.param.u64 %p2, [out]; ld.param.u64 %p3, [sizes];\n\
+         mov.u32 %r0, %tid.x; mul.wide.u32 %p0, %r0, 4; add.s64 %p3, %p3, %p0; ld.global.u32 %r1, [%p3];\n\
+         mul.wide.u32 %p0, %r0, 16; setp.eq.u32 %q, %r1, 0;\n\
+         @!%q add.s64 %p1, %p1, %p0; @%q mov.b64 %p1, 64;\n\
+         mov.u32 %r2, tile; mad.lo.u32 %r2, %r0, 16, %r2;\n\
+         cp.async.cg.shared.global.L2::128B [%r2], [%p1], 16, %r1;\n\
+         cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;\n\
+         ld.shared.v4.b32 {%r3, %r4, %r5, %r6}, [%r2];\n\
+         add.s64 %p2, %p2, %p0; st.global.v4.b32 [%p2], {%r3, %r4, %r5, %r6};\n\
+         ret; }\n",
+    );
+    let bytes: Vec<u8> = (1..=255).cycle().take(32 * 16).collect();
+    let sizes: Vec<u32> = (0..32).map(|i| i % 17).collect();
+    let (input, output) = (gpu.upload(&bytes), gpu.upload(&[0xffu8; 32 * 16]));
+    let limits = gpu.upload(&sizes);
+    let args = Args::new().ptr(input).ptr(output).ptr(limits);
+    gpu.run("k", 1, 32, &args);
+    let got: Vec<u8> = gpu.read(output, 32 * 16);
+    for (i, &size) in sizes.iter().enumerate() {
+        for k in 0..16 {
+            let expected = if k < size as usize {
+                bytes[16 * i + k]
+            } else {
+                0
+            };
+            assert_eq!(
+                got[16 * i + k],
+                expected,
+                "thread {i}, {size} bytes, byte {k}"
+            );
+        }
+    }
+}
+
+#[test]
+fn reductions_of_floats_over_a_warp() {
+    let mut gpu = Gpu::new(
+        ".version 8.6\n.target sm_100a\n.address_size 64\n\
+         .visible .entry k(.param .u64 in, .param .u64 out) {\n\
+         .reg .b64 %p<4>; .reg .b32 %r<2>; .reg .f32 %f<5>;\n\
+         ld.param.u64 %p1, [in]; ld.param.u64 %p2, [out];\n\
+         mov.u32 %r0, %tid.x; mul.wide.u32 %p0, %r0, 4; add.s64 %p1, %p1, %p0; ld.global.f32 %f0, [%p1];\n\
+         redux.sync.min.f32 %f1, %f0, 0xffffffff;\n\
+         redux.sync.max.abs.f32 %f2, %f0, 0xffffffff;\n\
+         redux.sync.max.NaN.f32 %f3, %f0, 0xffffffff;\n\
+         mul.wide.u32 %p0, %r0, 16; add.s64 %p2, %p2, %p0; mov.f32 %f4, %f0;\n\
+         st.global.v4.f32 [%p2], {%f1, %f2, %f3, %f4};\n\
+         ret; }\n",
+    );
+    let mut values: Vec<f32> = (0..32u8).map(|i| f32::from(i) * 1.5 - 40.0).collect();
+    values[9] = f32::NAN;
+    let (input, output) = (gpu.upload(&values), gpu.upload(&[0f32; 128]));
+    gpu.run("k", 1, 32, &Args::new().ptr(input).ptr(output));
+    for got in gpu.read::<f32>(output, 128).chunks(4) {
+        assert_eq!(got[..2], [-40.0, 40.0]);
+        assert!(got[2].is_nan());
+    }
+}
+
+#[test]
+fn the_systems_part_of_shared_memory_is_within_reach() {
+    let mut gpu = Gpu::new(
+        ".version 8.0\n.target sm_80\n.address_size 64\n\
+         .shared .align 4 .b8 own[20];\n\
+         .visible .entry k(.param .u64 out) {\n\
+         .reg .b64 %p; .reg .b32 %r<6>;\n\
+         ld.param.u64 %p, [out];\n\
+         mov.u32 %r0, %reserved_smem_offset_1; mov.u32 %r1, %reserved_smem_offset_end;\n\
+         mov.u32 %r2, own; st.shared.u32 [%r2+16], 3; st.shared.u32 [%r0], 5; st.shared.u32 [%r1+-4], 6;\n\
+         ld.shared.u32 %r3, [%r2+16]; sub.u32 %r4, %r1, %r0;\n\
+         st.global.u32 [%p], %r3; st.global.u32 [%p+4], %r4;\n\
+         ret; }\n",
+    );
+    let output = gpu.upload(&[0u32; 2]);
+    gpu.run("k", 1, 1, &Args::new().ptr(output));
+    assert_eq!(gpu.read::<u32>(output, 2), [3, 1024]);
+}
+
+#[test]
+fn a_declaration_of_vprintf_may_leave_the_result_out() {
+    let tree = ptx::parse(
+        ".version 7.0\n.target sm_70\n.address_size 64\n\
+         .extern .func vprintf(.param .b64 a, .param .b64 b);\n\
+         .visible .entry k() { .param .b64 x; .param .b64 y; call vprintf, (x, y); ret; }\n",
+    );
+    let tree = tree.unwrap_or_else(|error| panic!("{error}"));
+    let loaded = ptx_vm::Module::load(&tree, &ptx_vm::Options::default());
+    assert!(loaded.is_ok(), "{loaded:?}");
+}

@@ -1,0 +1,131 @@
+//! A session's thread: from the daemon's packet to the session's end, whatever ends it.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use cuda_abi::CUresult;
+use protocol::control_messages::{Admit, Ending, Packet};
+use transport::session::Publisher;
+use transport::socket::Connection;
+
+use crate::admission::{ServerResources, admit};
+use crate::event_queue::ServerEvent;
+use crate::log::{Log, Named};
+use crate::session::End;
+use crate::session::observer::Cancellation;
+
+/// What sessions' threads and the main thread share.
+#[derive(Debug)]
+pub struct Sessions {
+    /// The engine, and what sessions share.
+    pub host: Arc<ServerResources>,
+    /// The server's log.
+    pub log: Arc<dyn Log>,
+    /// Clients that have a context, and are not gone.
+    pub contexts: Arc<AtomicUsize>,
+}
+
+/// Whether a process has ended, or is about to: a process that exits closes its files some
+/// microseconds before its descriptor says so.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    transport::socket::poll(&[pidfd.as_fd()], Some(Duration::from_millis(2)))
+        .is_ok_and(|ready| ready.first() == Some(&true))
+}
+
+impl Sessions {
+    /// A session, from the welcome to its end; on a thread of its own.
+    pub fn serve(
+        &self,
+        packet: &Admit,
+        pidfd: &OwnedFd,
+        connection: &Arc<Connection>,
+        memory: Vec<OwnedFd>,
+        cancellation: &Cancellation,
+    ) -> Ending {
+        let group = packet.member.group;
+        let group = group.and_then(|number| self.host.groups.find(number));
+        let group = group.map(|group| group.name.clone());
+        let name = Named::new(self.log.clone(), self.contexts.clone(), packet, group);
+        name.connected();
+        // A panic in a session ends that session. What it might have left half-done is the session's
+        // own and is dropped; the arena and the engine are only touched through their own locks.
+        let end = catch_unwind(AssertUnwindSafe(|| {
+            self.serve_until_end(packet, connection, memory, &name, cancellation)
+        }))
+        .unwrap_or_else(|panic| {
+            let text = panic
+                .downcast_ref::<&str>()
+                .map(|text| (*text).to_owned())
+                .or_else(|| panic.downcast_ref::<String>().cloned());
+            End {
+                how: Ending::Failed,
+                reason: Some(format!(
+                    "the server failed in this session: {}",
+                    text.unwrap_or_default()
+                )),
+            }
+        });
+        // A process that ends closes its socket first, which is no other ending.
+        let how = match end.how {
+            Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,
+            how => how,
+        };
+        name.gone(how, end.reason.as_deref());
+        how
+    }
+
+    fn serve_until_end(
+        &self,
+        packet: &Admit,
+        connection: &Arc<Connection>,
+        memory: Vec<OwnedFd>,
+        name: &Named,
+        cancellation: &Cancellation,
+    ) -> End {
+        let admitted = admit(
+            &self.host,
+            packet,
+            connection,
+            memory,
+            name.clone(),
+            cancellation,
+        );
+        let mut admitted = match admitted {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                name.line(format_args!(
+                    "refused with error {}: {}",
+                    refusal.code.0, refusal.text
+                ));
+                let refused = Packet::Refused {
+                    code: refusal.code.0,
+                    text: refusal.text.clone(),
+                };
+                let _ = connection.try_send(&refused.encode(), &[]);
+                return End {
+                    how: Ending::Failed,
+                    reason: Some(refusal.text),
+                };
+            }
+        };
+        self.host.events.push(ServerEvent::Attached(packet.session));
+
+        // Whatever happens, a client that waits is told that nothing comes any more.
+        let _close = CloseOnEnd(admitted.session.observer.publisher.clone(), cancellation);
+        admitted.session.serve(&mut admitted.consumer, cancellation)
+    }
+}
+
+struct CloseOnEnd<'a>(Arc<Publisher>, &'a Cancellation);
+
+impl Drop for CloseOnEnd<'_> {
+    fn drop(&mut self) {
+        self.0.close(match self.1.ending() {
+            Some(Ending::Terminated) => CUresult::ERROR_MPS_CLIENT_TERMINATED,
+            _ => CUresult::ERROR_MPS_RPC_FAILURE,
+        });
+    }
+}

@@ -1,0 +1,181 @@
+//! A client's modules: which there are, and the memory of their variables.
+//!
+//! Sessions call it, and say when the work that uses a module is over. What a module is made of is the
+//! engine's business; knows neither streams nor sessions.
+
+use std::collections::HashMap;
+
+use cuda_abi::CUresult;
+use engine::Window;
+use protocol::operations::{ModuleLoad, ModuleLoadReply};
+
+use crate::code::images::{Images, Needed, UNUSED_ON};
+use crate::memory::backing::ClientBacking;
+use crate::memory::quota::{Memory, MemoryKind};
+use crate::session::observer::{ClientObserver, Lent};
+
+/// Modules that a client may have.
+const MAX_MODULES: usize = 1 << 16;
+
+/// A client's modules, by its handles.
+#[derive(Debug, Default)]
+pub struct Modules {
+    modules: HashMap<u64, Module>,
+}
+
+#[derive(Debug)]
+struct Module {
+    context: u32,
+    /// The client has unloaded it, and cannot do so again.
+    ending: bool,
+    /// Where its variables are: on the device, and managed ones.
+    variables: Vec<u64>,
+    /// What counts for those that the engine keeps.
+    in_engine: EngineVariables,
+}
+
+/// Bytes of a device that the engine itself takes for variables.
+#[derive(Clone, Copy, Debug)]
+struct EngineVariables {
+    device: u32,
+    bytes: u64,
+}
+
+/// What a module is loaded with.
+pub struct Loader<'a> {
+    /// The client's images.
+    pub images: &'a mut Images,
+    /// Its blocks and quotas.
+    pub memory: &'a mut Memory,
+    /// The engine's client, as the backing of its memory.
+    pub backing: ClientBacking<'a>,
+    /// Through which the engine asks for the variables' memory.
+    pub observer: &'a ClientObserver,
+}
+
+impl Modules {
+    /// Loads a module of an image on a device, in memory of the client's for its variables.
+    ///
+    /// # Errors
+    /// When the handle is in use, there are too many, or image, quota or engine refuse it.
+    pub fn load(
+        &mut self,
+        request: &ModuleLoad,
+        device: u32,
+        mut loader: Loader<'_>,
+        reply: &mut Vec<u8>,
+    ) -> Result<ModuleLoadReply, CUresult> {
+        if self.modules.len() >= MAX_MODULES || self.modules.contains_key(&request.module) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut needed = loader.images.variables(request.image)?;
+        let mut in_engine = EngineVariables { device, bytes: 0 };
+        if loader.observer.keeps_variables() {
+            in_engine.bytes = std::mem::take(&mut needed.device);
+        }
+        // The one that nobody used is this one now, or is no more.
+        let unused = loader.images.set_unused(request.image, 0);
+        let (taken, freed) = match device == UNUSED_ON {
+            true => (in_engine.bytes - unused.min(in_engine.bytes), 0),
+            false => (in_engine.bytes, unused),
+        };
+        let mut variables = Vec::new();
+        let loaded = loader.memory.charge(device, taken).and_then(|()| {
+            let loaded = loader
+                .allocate_variables(device, request.context, needed, &mut variables)
+                .and_then(|lent| {
+                    loader.observer.lend_variables(lent);
+                    let loaded = loader.backing.0.module_load(request, &[], reply);
+                    loader.observer.lend_variables(Lent::NOTHING);
+                    loaded
+                });
+            loaded.inspect_err(|_| loader.memory.uncharge(device, taken))
+        });
+        if loaded.is_err() {
+            loader.images.set_unused(request.image, unused);
+            loader.release_variables(&variables);
+            return loaded;
+        }
+        loader.memory.uncharge(UNUSED_ON, freed);
+        let module = Module {
+            context: request.context,
+            ending: false,
+            variables,
+            in_engine,
+        };
+        self.modules.insert(request.module, module);
+        loaded
+    }
+
+    /// Takes a module's handle from the client. The module is unloaded once no work uses it any more.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_INVALID_HANDLE` when there is no such module, or it is ending already.
+    pub fn begin_unload(&mut self, module: u64) -> Result<(), CUresult> {
+        let module = self.modules.get_mut(&module);
+        let module = module
+            .filter(|module| !module.ending)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        module.ending = true;
+        Ok(())
+    }
+
+    /// Forgets a module that the engine has unloaded. Returns the blocks of its variables, which are to be
+    /// released.
+    #[must_use]
+    pub fn remove(&mut self, module: u64, memory: &mut Memory) -> Vec<u64> {
+        let Some(module) = self.modules.remove(&module) else {
+            return Vec::new();
+        };
+        memory.uncharge(module.in_engine.device, module.in_engine.bytes);
+        module.variables
+    }
+
+    /// Forgets the modules of a context that ended. The engine ended them with it, and the memory that it
+    /// was given for them goes with the context's.
+    pub fn forget_context(&mut self, context: u32, memory: &mut Memory) {
+        self.modules.retain(|_, module| {
+            if module.context == context {
+                memory.uncharge(module.in_engine.device, module.in_engine.bytes);
+            }
+            module.context != context
+        });
+    }
+}
+
+impl Loader<'_> {
+    /// Allocates memory for the variables of a module.
+    fn allocate_variables(
+        &mut self,
+        device: u32,
+        context: u32,
+        needed: Needed,
+        blocks: &mut Vec<u64>,
+    ) -> Result<Lent, CUresult> {
+        let mut lent = Lent::NOTHING;
+        let device_kind = MemoryKind::Device(device);
+        let managed_kind = MemoryKind::Managed(device);
+        for (kind, bytes, window) in [
+            (device_kind, needed.device, &mut lent.device),
+            (managed_kind, needed.managed, &mut lent.managed),
+        ] {
+            if bytes > 0 {
+                let base = self
+                    .memory
+                    .allocate(kind, context, bytes, &mut self.backing)?;
+                blocks.push(base);
+                *window = Window { base, bytes };
+            }
+        }
+        Ok(lent)
+    }
+
+    /// Releases the variables of a module that was not loaded: nobody else has seen their memory.
+    fn release_variables(&mut self, blocks: &[u64]) {
+        for &address in blocks {
+            if let Some(block) = self.memory.remove(address, true) {
+                self.memory.release(&block, &mut self.backing);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What sessions' threads and the engine's tell the server's main thread.
+//!
+//! Owns the list and the eventfd that wakes the main thread. Knows nothing of what the main thread makes of it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cuda_abi::CUresult;
+use parking_lot::Mutex;
+use protocol::control_messages::Ending;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// Something that the main thread is to hear of; the numbers are those of sessions.
+#[derive(Debug)]
+pub enum ServerEvent {
+    /// The client was welcomed.
+    Attached(u64),
+    /// The session has ended, and all that it had is free.
+    Ended(u64, Ending),
+    /// A context of the client is dead.
+    Fault {
+        /// The session.
+        session: u64,
+        /// What it died of.
+        code: CUresult,
+        /// What happened, for the log.
+        text: String,
+    },
+    /// A change of what a client may have was made, or was not.
+    Changed {
+        /// Which.
+        request: u64,
+        /// Why nothing has changed, if so.
+        code: CUresult,
+        /// The same in words.
+        text: String,
+        /// Bytes of each device that the client has taken.
+        used: Vec<u64>,
+    },
+}
+
+/// Events that the main thread has not handled yet.
+#[derive(Debug)]
+pub struct EventQueue {
+    events: Mutex<Vec<ServerEvent>>,
+    /// A context died and nobody is to be told; but perhaps its device did too.
+    died: AtomicBool,
+    eventfd: OwnedFd,
+}
+
+impl EventQueue {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            events: Mutex::default(),
+            died: AtomicBool::new(false),
+            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// Appends an event and wakes the main thread.
+    pub fn push(&self, event: ServerEvent) {
+        self.events.lock().push(event);
+        self.signal();
+    }
+
+    /// Tells the main thread that a context died of which it was told enough, so that it looks after
+    /// the engine. Takes no room, however often it comes.
+    pub fn note_dead_context(&self) {
+        self.died.store(true, Ordering::Release);
+        self.signal();
+    }
+
+    /// Whether [`EventQueue::note_dead_context`] was called since.
+    pub fn take_dead_context(&self) -> bool {
+        self.died.swap(false, Ordering::AcqRel)
+    }
+
+    fn signal(&self) {
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+    }
+
+    /// Takes all events, in order.
+    pub fn drain(&self) -> Vec<ServerEvent> {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.eventfd, &mut counter);
+        std::mem::take(&mut *self.events.lock())
+    }
+}
+
+/// Becomes readable when there are events.
+impl AsFd for EventQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+}

@@ -1,0 +1,207 @@
+//! Descriptors of physical memory that clients were given: each holds its memory until the last copy of it is
+//! closed, whoever has that, and whoever else has gone.
+//!
+//! Memory counts for whoever allocated it while that client lives, and then for its group. What clients
+//! without a group leave behind counts for their user, who may have no more so than one client could have:
+//! what is beyond that is not held. Knows nothing of sessions.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use parking_lot::Mutex;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use transport::socket::Connection;
+use transport::token_descriptor;
+
+use crate::ipc::exports::{Export, ExportRegistry, ExportedObject, PhysicalMemory, Token, User};
+
+/// Descriptors that one client may have been given, as long as they are open.
+const ONE_CLIENT: usize = 1 << 12;
+
+/// What part of this process's descriptors all of them may use.
+const ALL_CLIENTS: u64 = 4;
+
+/// All of them.
+#[derive(Debug)]
+pub struct Descriptors {
+    epoll: OwnedFd,
+    most: usize,
+    state: Mutex<State>,
+    left: Arc<Mutex<Counts>>,
+}
+
+/// Bytes by user and device.
+type Counts = HashMap<(User, u32), u64>;
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    given: HashMap<u64, IssuedDescriptor>,
+    /// How many each session was given.
+    counts: HashMap<u64, usize>,
+}
+
+/// A descriptor that somebody has a copy of. Dropped without the lock: its memory may take time.
+#[derive(Debug)]
+pub struct IssuedDescriptor {
+    session: u64,
+    memory: Arc<PhysicalMemory>,
+    _offer: Export,
+    _ours: OwnedFd,
+}
+
+/// What memory counts for its user when its allocator has gone.
+#[derive(Debug)]
+pub struct OrphanedMemory {
+    all: Arc<Mutex<Counts>>,
+    of: (User, u32),
+    bytes: u64,
+}
+
+impl Drop for OrphanedMemory {
+    fn drop(&mut self) {
+        let mut all = self.all.lock();
+        if let Some(bytes) = all.get_mut(&self.of) {
+            *bytes -= self.bytes;
+            if *bytes == 0 {
+                all.remove(&self.of);
+            }
+        }
+    }
+}
+
+impl State {
+    fn remove(&mut self, number: u64) -> Option<IssuedDescriptor> {
+        let given = self.given.remove(&number)?;
+        if let Some(count) = self.counts.get_mut(&given.session) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&given.session);
+            }
+        }
+        Some(given)
+    }
+}
+
+impl Descriptors {
+    /// None yet.
+    ///
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new() -> Result<Self, Errno> {
+        let all = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            most: (all / ALL_CLIENTS) as usize,
+            state: Mutex::default(),
+            left: Arc::default(),
+        })
+    }
+
+    /// Gives a session's client a descriptor of memory, over its socket.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY when there are too many, or the memory is beyond what its user may hold,
+    /// CUDA_ERROR_OPERATING_SYSTEM.
+    pub fn give(
+        &self,
+        sharing: &Arc<ExportRegistry>,
+        (session, user): (u64, User),
+        memory: &Arc<PhysicalMemory>,
+        to: &Connection,
+    ) -> Result<Token, CUresult> {
+        let failed = |_| CUresult::ERROR_OPERATING_SYSTEM;
+        let offer = sharing.offer(user, ExportedObject::Physical(memory.clone()))?;
+        let token = offer.token();
+        let (ours, theirs) = token_descriptor::make(token).map_err(failed)?;
+        let mut state = self.state.lock();
+        // Asked with the lock held, under which `leave` says so.
+        let beyond = memory.left.get().is_some_and(Option::is_none);
+        let count = state.counts.get(&session).copied().unwrap_or(0);
+        if beyond || count >= ONE_CLIENT || state.given.len() >= self.most {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        state.last += 1;
+        let number = state.last;
+        let data = EventData::new_u64(number);
+        epoll::add(&self.epoll, &ours, data, EventFlags::empty())
+            .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        *state.counts.entry(session).or_default() += 1;
+        let given = IssuedDescriptor {
+            session,
+            memory: memory.clone(),
+            _offer: offer,
+            _ours: ours,
+        };
+        state.given.insert(number, given);
+        drop(state);
+        // If it cannot be sent, nobody has it, and it goes as any other that is closed.
+        token_descriptor::send(to, token, &theirs).map_err(failed)?;
+        Ok(token)
+    }
+
+    /// Takes what nobody has a copy of any more.
+    #[must_use]
+    pub fn take_closed(&self) -> Vec<IssuedDescriptor> {
+        let mut events = Vec::with_capacity(64);
+        let now = rustix::time::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let spare = rustix::buffer::spare_capacity(&mut events);
+        if epoll::wait(&self.epoll, spare, Some(&now)).is_err() {
+            return Vec::new();
+        }
+        let mut state = self.state.lock();
+        let numbers = events.iter().map(|event| {
+            let data = event.data;
+            data.u64()
+        });
+        numbers.filter_map(|number| state.remove(number)).collect()
+    }
+
+    /// The allocator of memory has gone, which could have so many bytes of the device at most. Says whether
+    /// the memory may be held without it; if not, its descriptors hold it no longer.
+    pub fn leave(&self, user: User, memory: &Arc<PhysicalMemory>, most: u64) -> bool {
+        let of = (user, memory.charge.device);
+        let bytes = memory.charge.bytes;
+        let mut gone = Vec::new();
+        let mut state = self.state.lock();
+        let mut all = self.left.lock();
+        let sum = all.get(&of).copied().unwrap_or(0).saturating_add(bytes);
+        let fits = sum <= most;
+        let left = fits.then(|| {
+            all.insert(of, sum);
+            OrphanedMemory {
+                all: self.left.clone(),
+                of,
+                bytes,
+            }
+        });
+        drop(all);
+        let refused = memory.left.set(left).is_err();
+        if !fits {
+            let of_it = |(_, given): &(&u64, &IssuedDescriptor)| Arc::ptr_eq(&given.memory, memory);
+            let numbers: Vec<u64> = state
+                .given
+                .iter()
+                .filter(of_it)
+                .map(|(&number, _)| number)
+                .collect();
+            gone.extend(numbers.into_iter().map(|number| state.remove(number)));
+        }
+        drop(state);
+        fits && !refused
+    }
+}
+
+/// Becomes readable when [`Descriptors::take_closed`] has something to give.
+impl AsFd for Descriptors {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}

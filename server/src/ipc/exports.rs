@@ -1,0 +1,429 @@
+//! What clients of one server share: blocks of device memory, physical memory and events, each found
+//! by a token that nobody can guess.
+//!
+//! A token belongs to a user: another user's client finds nothing by it, whoever gave it the token.
+//! What is shared lives until the last who uses it is gone, whoever made it.
+//!
+//! Knows nothing of sessions but how to wake one.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::Read;
+use std::sync::{Arc, OnceLock, Weak};
+
+use cuda_abi::CUresult;
+use engine::{MemoryHandle, Window};
+use parking_lot::Mutex;
+
+use crate::admission::groups::GroupCharge;
+use crate::ipc::descriptors::OrphanedMemory;
+use crate::session::observer::ClientObserver;
+use crate::stream_scheduler::completion::shared_event;
+
+/// 256 random bits.
+pub type Token = [u64; 4];
+
+/// Whose a client is: its user's, or its own alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum User {
+    /// By number.
+    Known(u32),
+    /// The kernel has no number for it here: it stands for everybody who is in a user namespace of somebody
+    /// else's, so that clients that have it in common have nothing else. By session.
+    Nobody(u64),
+}
+
+impl User {
+    /// The user of a session whose peer has this number.
+    #[must_use]
+    pub fn of(uid: u32, session: u64) -> Self {
+        match uid == transport::socket::overflow_uid() {
+            true => Self::Nobody(session),
+            false => Self::Known(uid),
+        }
+    }
+}
+
+impl std::fmt::Display for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Known(uid) => uid.fmt(f),
+            Self::Nobody(_) => f.write_str("nobody"),
+        }
+    }
+}
+
+/// Something that a token names.
+#[derive(Clone, Debug)]
+pub enum ExportedObject {
+    /// A block of device memory.
+    Block(Arc<SharedBlock>),
+    /// Physical memory.
+    Physical(Arc<PhysicalMemory>),
+    /// An event.
+    Event(Arc<SharedEvent>),
+}
+
+/// What a server's clients share.
+#[derive(Debug, Default)]
+pub struct ExportRegistry {
+    objects: Mutex<HashMap<Token, (User, ExportedObject)>>,
+}
+
+/// Keeps a token valid.
+#[derive(Debug)]
+pub struct Export {
+    token: Token,
+    sharing: Weak<ExportRegistry>,
+}
+
+impl Export {
+    /// The token.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Some(sharing) = self.sharing.upgrade() {
+            let gone = sharing.objects.lock().remove(&self.token);
+            // Not while the lock is held: what goes may wake somebody.
+            drop(gone);
+        }
+    }
+}
+
+impl ExportRegistry {
+    /// Offers something to the clients of a user.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OPERATING_SYSTEM when the system has no random bits.
+    pub fn offer(self: &Arc<Self>, user: User, object: ExportedObject) -> Result<Export, CUresult> {
+        let mut bytes = [0; 32];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut source| source.read_exact(&mut bytes))
+            .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        let mut token = [0; 4];
+        for (word, bytes) in token.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        self.objects.lock().insert(token, (user, object));
+        Ok(Export {
+            token,
+            sharing: Arc::downgrade(self),
+        })
+    }
+
+    /// What a token names to the clients of a user.
+    #[must_use]
+    pub fn find(&self, user: User, token: &Token) -> Option<ExportedObject> {
+        let objects = self.objects.lock();
+        let (owner, object) = objects.get(token)?;
+        (*owner == user).then(|| object.clone())
+    }
+}
+
+/// A block of a client's device memory that others may use.
+#[derive(Debug)]
+pub struct SharedBlock {
+    /// The session that it belongs to.
+    pub session: u64,
+    /// Its device.
+    pub device: u32,
+    /// Its addresses.
+    pub range: Window,
+    /// Keeps its memory.
+    pub held: MemoryHandle,
+    owner: Arc<ClientObserver>,
+    users: Mutex<Users>,
+    /// What it counts for its owner's group when the owner does not count it any more.
+    kept: OnceLock<GroupCharge>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    count: u32,
+    /// The owner has freed it: nobody new may use it.
+    closed: bool,
+}
+
+/// A client's use of another's block.
+#[derive(Debug)]
+pub struct Import(Arc<SharedBlock>);
+
+impl SharedBlock {
+    /// A block that nobody else uses yet.
+    #[must_use]
+    pub fn new(
+        session: u64,
+        device: u32,
+        range: Window,
+        held: MemoryHandle,
+        owner: Arc<ClientObserver>,
+    ) -> Self {
+        Self {
+            session,
+            device,
+            range,
+            held,
+            owner,
+            users: Mutex::default(),
+            kept: OnceLock::new(),
+        }
+    }
+
+    /// Its owner ends, and with it its own count.
+    pub fn keep(&self, kept: Option<GroupCharge>) {
+        if let Some(kept) = kept {
+            let _ = self.kept.set(kept);
+        }
+    }
+
+    /// Uses it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE when its owner has freed it.
+    pub fn import(self: &Arc<Self>) -> Result<Import, CUresult> {
+        let mut users = self.users.lock();
+        if users.closed {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        users.count = users
+            .count
+            .checked_add(1)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        Ok(Import(self.clone()))
+    }
+
+    /// Whether nobody uses it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.users.lock().count == 0
+    }
+
+    /// Its owner has freed it. Says whether nobody uses it any more; if somebody does, the owner is
+    /// woken when the last of them is gone.
+    #[must_use]
+    pub fn close(&self) -> bool {
+        let mut users = self.users.lock();
+        users.closed = true;
+        users.count == 0
+    }
+}
+
+impl Import {
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> &SharedBlock {
+        &self.0
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let mut users = self.0.users.lock();
+        users.count -= 1;
+        if users.count == 0 && users.closed {
+            self.0.owner.wake();
+        }
+    }
+}
+
+/// Physical memory without an address.
+#[derive(Debug)]
+pub struct PhysicalMemory {
+    /// The memory.
+    pub held: MemoryHandle,
+    /// What it counts for its allocator's group when the allocator is gone.
+    pub kept: OnceLock<GroupCharge>,
+    /// Or for its user; nothing if the user has too much so already, and descriptors do not hold it.
+    pub left: OnceLock<Option<OrphanedMemory>>,
+    /// What it is, and counts for its allocator. Last, so that the memory is free by the time that it may be
+    /// allocated anew.
+    pub charge: PhysicalCharge,
+}
+
+/// What physical memory counts for its allocator until the last who has it lets go.
+#[derive(Debug)]
+pub struct PhysicalCharge {
+    /// Its device.
+    pub device: u32,
+    /// Its size.
+    pub bytes: u64,
+    /// Where the allocator learns that it counts no more.
+    pub returned: Arc<Returned>,
+    /// The allocator.
+    pub owner: Arc<ClientObserver>,
+}
+
+impl Drop for PhysicalCharge {
+    fn drop(&mut self) {
+        self.returned.0.lock().push((self.device, self.bytes));
+        self.owner.wake();
+    }
+}
+
+/// Devices and bytes of a client's physical memory that nobody has any more.
+#[derive(Debug, Default)]
+pub struct Returned(Mutex<Vec<(u32, u64)>>);
+
+impl Returned {
+    /// Takes them.
+    #[must_use]
+    pub fn take(&self) -> Vec<(u32, u64)> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+/// An event that several clients record and wait for.
+///
+/// Each record has a number. The event has come as far as all records up to a number are past.
+#[derive(Debug, Default)]
+pub struct SharedEvent {
+    state: Mutex<EventState>,
+}
+
+#[derive(Debug, Default)]
+struct EventState {
+    recorded: u64,
+    completed: u64,
+    /// Records that are past, beyond `completed`: runs of them, the last number of each by the first.
+    /// Between two runs is a record that somebody has, so there are no more runs than those.
+    ahead: BTreeMap<u64, u64>,
+    /// Sessions that have it, and the slot that it has there.
+    watchers: Vec<(Weak<ClientObserver>, u32)>,
+}
+
+impl EventState {
+    fn tell(&self, shared: &ClientObserver, slot: u32) {
+        if shared.progress.complete(shared_event(slot), self.completed) {
+            shared.publisher.ring_self();
+        }
+    }
+}
+
+impl SharedEvent {
+    /// Takes the number of a new record.
+    pub fn record(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.recorded += 1;
+        state.recorded
+    }
+
+    /// The number of the last record, and how far the event has come.
+    #[must_use]
+    pub fn progress(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.recorded, state.completed)
+    }
+
+    /// A record is past.
+    pub fn pass(&self, number: u64) {
+        let mut state = self.state.lock();
+        let last = state.ahead.remove(&(number + 1)).unwrap_or(number);
+        if state.completed + 1 != number {
+            match state.ahead.range_mut(..number).next_back() {
+                Some((_, end)) if *end + 1 == number => *end = last,
+                _ => drop(state.ahead.insert(number, last)),
+            }
+            return;
+        }
+        state.completed = last;
+        state
+            .watchers
+            .retain(|(shared, _)| shared.strong_count() > 0);
+        for (shared, slot) in &state.watchers {
+            if let Some(shared) = shared.upgrade() {
+                state.tell(&shared, *slot);
+            }
+        }
+    }
+
+    /// From now on a session is told how far it has come, in a slot.
+    pub fn watch(&self, shared: &Arc<ClientObserver>, slot: u32) {
+        let mut state = self.state.lock();
+        state.watchers.push((Arc::downgrade(shared), slot));
+        state.tell(shared, slot);
+    }
+
+    /// From now on it is not.
+    pub fn unwatch(&self, shared: &Arc<ClientObserver>, slot: u32) {
+        self.state.lock().watchers.retain(|(other, at)| {
+            *at != slot || !std::ptr::eq(other.as_ptr(), Arc::as_ptr(shared))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_one_thing_to_one_user_while_it_is_offered() {
+        let sharing = Arc::new(ExportRegistry::default());
+        let event = ExportedObject::Event(Arc::default());
+        let (owner, another) = (User::Known(1000), User::Known(1001));
+        let first = sharing.offer(owner, event.clone()).unwrap();
+        let second = sharing.offer(owner, event).unwrap();
+        assert_ne!(first.token(), second.token());
+        assert!(sharing.find(owner, &first.token()).is_some());
+        assert!(
+            sharing.find(another, &first.token()).is_none(),
+            "another user"
+        );
+        assert!(sharing.find(owner, &[0; 4]).is_none());
+        let token = first.token();
+        drop(first);
+        assert!(sharing.find(owner, &token).is_none());
+        assert!(sharing.find(owner, &second.token()).is_some());
+    }
+
+    #[test]
+    fn those_whom_the_kernel_does_not_know_here_have_nothing_in_common() {
+        let overflow = transport::socket::overflow_uid();
+        let [one, other] = [1, 2].map(|session| User::of(overflow, session));
+        let sharing = Arc::new(ExportRegistry::default());
+        let offer = sharing
+            .offer(one, ExportedObject::Event(Arc::default()))
+            .unwrap();
+        assert!(sharing.find(one, &offer.token()).is_some(), "its own");
+        assert!(sharing.find(other, &offer.token()).is_none());
+        assert_eq!(User::of(1000, 1), User::of(1000, 2));
+    }
+
+    #[test]
+    fn an_event_comes_as_far_as_all_of_its_records_are_past() {
+        let event = SharedEvent::default();
+        let [one, two, three] = [event.record(), event.record(), event.record()];
+        assert_eq!((one, two, three), (1, 2, 3));
+        event.pass(two);
+        assert_eq!(event.progress(), (3, 0));
+        event.pass(one);
+        assert_eq!(event.progress(), (3, 2));
+        event.pass(three);
+        assert_eq!(event.progress(), (3, 3));
+    }
+
+    #[test]
+    fn records_behind_one_that_never_passes_take_no_room() {
+        let event = SharedEvent::default();
+        let first = event.record();
+        let runs = |event: &SharedEvent| event.state.lock().ahead.len();
+        for _ in 0..10_000 {
+            let number = event.record();
+            event.pass(number);
+            assert_eq!(runs(&event), 1);
+        }
+        // In any order: each that is missing parts two runs at most.
+        let [a, b, c, d] = [(); 4].map(|()| event.record());
+        for (number, expected) in [(b, 2), (d, 3), (c, 2), (a, 1)] {
+            event.pass(number);
+            assert_eq!(runs(&event), expected);
+        }
+        assert_eq!(event.progress(), (10_005, 0));
+        event.pass(first);
+        assert_eq!(event.progress(), (10_005, 10_005));
+        assert_eq!(runs(&event), 0);
+    }
+}

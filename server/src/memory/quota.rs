@@ -1,0 +1,650 @@
+//! A client's memory: which blocks it has, to which context each belongs, and what it may have.
+//!
+//! Addresses come from the client's own windows, of each device and for page-locked host memory;
+//! an address that is not the start of one of its blocks reaches nothing. Quotas are counted in what
+//! blocks take, from the call that makes a block until its memory is free again, which for a posted
+//! free is when all work taken before it has finished. What counts against a device counts against
+//! the client's group as well.
+//!
+//! Knows neither streams nor records; how blocks lie is `heap`'s.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cuda_abi::CUresult;
+use engine::{Bound, Window};
+
+use crate::admission::groups::{Group, GroupCharge};
+use crate::memory::heap::{Backing, Heap};
+
+/// Blocks that one client may have, so that a hostile one cannot fill the server with their records.
+const MAX_BLOCKS: usize = 1 << 20;
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// On a device, by its ordinal.
+    Device(u32),
+    /// In page-locked host memory.
+    Host,
+    /// In the host window, as page-locked memory is, but counted against a device, by its ordinal:
+    /// managed memory.
+    Managed(u32),
+    /// At addresses of the host window, over which something of the client's is mapped.
+    Lent,
+}
+
+/// A block that no longer belongs to the client, but whose memory is not free yet.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Block {
+    place: MemoryKind,
+    context: u32,
+    start: u64,
+    bytes: u64,
+}
+
+/// The blocks of windows of one kind, and a quota.
+#[derive(Debug)]
+struct Pool {
+    heap: Heap,
+    /// Bytes that count against the quota, those being freed included. Others may look; only the client's
+    /// session changes it.
+    used: Arc<AtomicU64>,
+    /// Bytes that may count.
+    limit: u64,
+    /// Bytes that any limit can be at most.
+    most: u64,
+}
+
+impl Block {
+    /// What it takes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Its first address.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+}
+
+/// What a client may have of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// The addresses that it begins with.
+    pub window: Window,
+    /// The bytes.
+    pub limit: u64,
+    /// The bytes that any limit can be at most.
+    pub most: u64,
+}
+
+/// The memory of one client.
+#[derive(Debug)]
+pub struct Memory {
+    devices: Vec<Pool>,
+    host: Pool,
+    /// By address.
+    blocks: BTreeMap<u64, Block>,
+    /// What all of it but page-locked memory counts against too.
+    group: Option<Arc<Group>>,
+    /// What it may have in its host window, within what all clients may, and what it has of that.
+    pinned: Arc<Bound>,
+    pinned_used: u64,
+}
+
+impl Pool {
+    fn new(allowance: Allowance, device: Option<u32>) -> Self {
+        Self {
+            heap: Heap::new(allowance.window, device),
+            used: Arc::default(),
+            limit: allowance.limit.min(allowance.most),
+            most: allowance.most,
+        }
+    }
+
+    fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Counts bytes, or no longer.
+    fn count(&self, used: u64) {
+        self.used.store(used, Ordering::Relaxed);
+    }
+}
+
+impl MemoryKind {
+    /// The device whose quota it counts against.
+    const fn device(self) -> Option<u32> {
+        match self {
+            Self::Device(device) | Self::Managed(device) => Some(device),
+            Self::Host | Self::Lent => None,
+        }
+    }
+
+    /// Whether it lies in the host window.
+    const fn on_host(self) -> bool {
+        matches!(self, Self::Host | Self::Managed(_) | Self::Lent)
+    }
+}
+
+impl Memory {
+    /// The memory of a new client.
+    #[must_use]
+    pub fn new(
+        devices: &[Allowance],
+        host: Allowance,
+        group: Option<Arc<Group>>,
+        pinned: Arc<Bound>,
+    ) -> Self {
+        Self {
+            pinned,
+            pinned_used: 0,
+            devices: (0..)
+                .zip(devices)
+                .map(|(device, &allowance)| Pool::new(allowance, Some(device)))
+                .collect(),
+            host: Pool::new(host, None),
+            blocks: BTreeMap::new(),
+            group,
+        }
+    }
+
+    /// Counts bytes against the quota of a place, the group's, and the machine's.
+    fn take(&mut self, place: MemoryKind, bytes: u64) -> Result<(), CUresult> {
+        let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        if bytes > quota.limit.saturating_sub(quota.used()) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if place.on_host() && !self.pinned.take(bytes) {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if let (Some(group), Some(device)) = (&self.group, place.device())
+            && !group.take(device, bytes)
+        {
+            if place.on_host() {
+                self.pinned.give(bytes);
+            }
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        if place.on_host() {
+            self.pinned_used += bytes;
+        }
+        let quota = self.quota(place).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        quota.count(quota.used() + bytes);
+        Ok(())
+    }
+
+    /// Counts bytes back.
+    fn give(&mut self, place: MemoryKind, bytes: u64) {
+        let Some(quota) = self.quota(place) else {
+            return;
+        };
+        let bytes = bytes.min(quota.used());
+        quota.count(quota.used() - bytes);
+        if let (Some(group), Some(device)) = (&self.group, place.device()) {
+            group.give(device, bytes);
+        }
+        if place.on_host() {
+            let bytes = bytes.min(self.pinned_used);
+            self.pinned_used -= bytes;
+            self.pinned.give(bytes);
+        }
+    }
+
+    /// Sets the quota of a device. What is taken beyond it stays; more is not to be had before less
+    /// is taken.
+    pub fn set_limit(&mut self, device: u32, limit: u64) {
+        if let Some(quota) = self.quota(MemoryKind::Device(device)) {
+            quota.limit = limit.min(quota.most);
+        }
+    }
+
+    /// Bytes of a device that the client may have.
+    #[must_use]
+    pub fn limit(&self, device: u32) -> u64 {
+        self.devices
+            .get(device as usize)
+            .map_or(0, |pool| pool.limit)
+    }
+
+    /// Bytes of each device that count against its quota.
+    #[must_use]
+    pub fn used(&self) -> Vec<u64> {
+        self.devices.iter().map(Pool::used).collect()
+    }
+
+    /// Where these bytes are counted, for who looks from another thread.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Arc<AtomicU64>> {
+        let pools = self.devices.iter();
+        pools.map(|pool| Arc::clone(&pool.used)).collect()
+    }
+
+    /// Takes bytes of a device from the client's count, but not from its group's, which has them
+    /// until what this gives is dropped.
+    #[must_use]
+    pub fn part_with(&mut self, device: u32, bytes: u64) -> Option<GroupCharge> {
+        let quota = self.quota(MemoryKind::Device(device))?;
+        let bytes = bytes.min(quota.used());
+        quota.count(quota.used() - bytes);
+        let group = self.group.clone()?;
+        Some(GroupCharge::new(group, device, bytes))
+    }
+
+    /// The quota against which blocks of a place count.
+    fn quota(&mut self, place: MemoryKind) -> Option<&mut Pool> {
+        match place {
+            MemoryKind::Device(device) | MemoryKind::Managed(device) => {
+                self.devices.get_mut(device as usize)
+            }
+            MemoryKind::Host | MemoryKind::Lent => Some(&mut self.host),
+        }
+    }
+
+    /// The window that blocks of a place lie in.
+    fn heap(&mut self, place: MemoryKind) -> Option<&mut Heap> {
+        match place {
+            MemoryKind::Device(device) => Some(&mut self.devices.get_mut(device as usize)?.heap),
+            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::Lent => {
+                Some(&mut self.host.heap)
+            }
+        }
+    }
+
+    /// Makes a block and gives its address.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for no bytes, CUDA_ERROR_INVALID_DEVICE, and
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota or what the device has; then nothing has changed.
+    pub fn allocate(
+        &mut self,
+        place: MemoryKind,
+        context: u32,
+        bytes: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        if bytes == 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let nowhere = CUresult::ERROR_INVALID_DEVICE;
+        let bytes = self
+            .heap(place)
+            .ok_or(nowhere)?
+            .rounded(bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        self.take(place, bytes)?;
+        let heap = self.heap(place).ok_or(nowhere)?;
+        let made = heap.allocate(bytes, backing);
+        let start = made.inspect_err(|_| self.give(place, bytes))?;
+        self.blocks.insert(
+            start,
+            Block {
+                place,
+                context,
+                start,
+                bytes,
+            },
+        );
+        Ok(start)
+    }
+
+    /// Makes a block of bare addresses of the host window, over which something of the client's is to be
+    /// mapped. They are whole granules.
+    ///
+    /// # Errors
+    /// As [`Memory::allocate`].
+    pub fn lend(
+        &mut self,
+        context: u32,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        if self.blocks.len() >= MAX_BLOCKS {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let place = MemoryKind::Lent;
+        self.take(place, bytes)?;
+        let reserved = self.host.heap.reserve(bytes, align, backing);
+        let start = reserved.inspect_err(|_| self.give(place, bytes))?;
+        let block = Block {
+            place,
+            context,
+            start,
+            bytes,
+        };
+        self.blocks.insert(start, block);
+        Ok(start)
+    }
+
+    /// Takes addresses of the host window back over which nothing is mapped any more.
+    pub fn unlend(&mut self, range: Window) {
+        self.host.heap.unreserve(range.base, range.bytes);
+    }
+
+    /// Takes a block from the client, by its address: one that counts against a device, or one of
+    /// page-locked memory. Its memory stays as it is until [`Memory::release`].
+    pub fn remove(&mut self, address: u64, on_device: bool) -> Option<Block> {
+        let block = self.blocks.get(&address)?;
+        if on_device == matches!(block.place, MemoryKind::Host | MemoryKind::Lent) {
+            return None;
+        }
+        self.blocks.remove(&address)
+    }
+
+    /// The device and the bytes of a block of device memory, by its address.
+    #[must_use]
+    pub fn device_block(&self, address: u64) -> Option<(u32, u64)> {
+        let block = self.blocks.get(&address)?;
+        match block.place {
+            MemoryKind::Device(device) => Some((device, block.bytes)),
+            MemoryKind::Host | MemoryKind::Managed(_) | MemoryKind::Lent => None,
+        }
+    }
+
+    /// The window of a device in which an address lies.
+    #[must_use]
+    pub fn window_of(&self, address: u64) -> Option<Window> {
+        let mut heaps = self.devices.iter().map(|pool| &pool.heap);
+        heaps.find_map(|heap| heap.window_of(address))
+    }
+
+    /// Sets addresses of a device aside.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_DEVICE, and CUDA_ERROR_OUT_OF_MEMORY when there are not as many in a row.
+    pub fn reserve(
+        &mut self,
+        device: u32,
+        bytes: u64,
+        align: u64,
+        backing: &mut dyn Backing,
+    ) -> Result<u64, CUresult> {
+        let heap = self.heap(MemoryKind::Device(device));
+        heap.ok_or(CUresult::ERROR_INVALID_DEVICE)?
+            .reserve(bytes, align, backing)
+    }
+
+    /// Takes addresses back that [`Memory::reserve`] gave.
+    pub fn unreserve(&mut self, device: u32, start: u64, bytes: u64) {
+        if let Some(heap) = self.heap(MemoryKind::Device(device)) {
+            heap.unreserve(start, bytes);
+        }
+    }
+
+    /// Takes all blocks of a context from the client.
+    pub fn remove_context(&mut self, context: u32) -> Vec<Block> {
+        let mut removed = Vec::new();
+        self.blocks.retain(|_, block| {
+            if block.context != context {
+                return true;
+            }
+            removed.push(Block { ..*block });
+            false
+        });
+        removed
+    }
+
+    /// Counts bytes of a device that are taken, but in no block: arrays, physical memory.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_OUT_OF_MEMORY beyond the quota, CUDA_ERROR_INVALID_DEVICE.
+    pub fn charge(&mut self, device: u32, bytes: u64) -> Result<(), CUresult> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.take(MemoryKind::Device(device), bytes)
+    }
+
+    /// Counts bytes of [`Memory::charge`] back.
+    pub fn uncharge(&mut self, device: u32, bytes: u64) {
+        self.give(MemoryKind::Device(device), bytes);
+    }
+
+    /// Frees a block's memory, which nothing uses any more. Lent addresses are given back apart, by
+    /// [`Memory::unlend`].
+    pub fn release(&mut self, block: &Block, backing: &mut dyn Backing) {
+        if block.place != MemoryKind::Lent
+            && let Some(heap) = self.heap(block.place)
+        {
+            heap.release(block.start, block.bytes, backing);
+        }
+        self.give(block.place, block.bytes);
+    }
+
+    /// Free and total bytes of a device as the client is told: its quota or its group's, whichever is
+    /// lower, as total, and of it what is left and what the device still has. `vacant` is what nobody has taken of the device.
+    #[must_use]
+    pub fn info(&self, device: u32, vacant: u64) -> Option<(u64, u64)> {
+        let pool = self.devices.get(device as usize)?;
+        let mut left = pool.limit.saturating_sub(pool.used());
+        let mut total = pool.limit;
+        if let Some(group) = &self.group {
+            left = left.min(group.left(device));
+            total = total.min(group.limit(device));
+        }
+        Some((left.min(vacant.saturating_add(pool.heap.unused())), total))
+    }
+
+    /// Whether [`Memory::trim`] has something to give back.
+    #[must_use]
+    pub fn has_unused(&self) -> bool {
+        self.host.heap.retains() || self.devices.iter().any(|pool| pool.heap.retains())
+    }
+
+    /// Gives memory that no block uses back to the devices.
+    pub fn trim(&mut self, backing: &mut dyn Backing) {
+        self.host.heap.trim(backing);
+        for pool in &mut self.devices {
+            pool.heap.trim(backing);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.pinned.give(self.pinned_used);
+        if let Some(group) = &self.group {
+            for (device, pool) in (0..).zip(&self.devices) {
+                group.give(device, pool.used());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device with room for everything.
+    struct Plenty;
+
+    impl Backing for Plenty {
+        fn commit(&mut self, _: Window) -> Result<(), CUresult> {
+            Ok(())
+        }
+        fn decommit(&mut self, _: Window) {}
+        fn extend(&mut self, _: u32, _: u64) -> Result<Window, CUresult> {
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        }
+        fn retract(&mut self, _: Window) {}
+    }
+
+    /// What clients may have of host memory.
+    const PINNED: u64 = 1 << 30;
+
+    fn memory(limit: u64) -> Memory {
+        let window = |index: u64| Window {
+            base: 0x1100_0000_0000 + (index << 30),
+            bytes: 1 << 30,
+        };
+        let allowance = |index, limit| Allowance {
+            window: window(index),
+            limit,
+            most: 1 << 30,
+        };
+        Memory::new(
+            &[allowance(0, limit), allowance(1, 1 << 30)],
+            allowance(2, 1 << 30),
+            None,
+            Arc::new(Bound::new(PINNED)),
+        )
+    }
+
+    #[test]
+    fn a_quota_holds_until_the_memory_is_really_free() {
+        let mut memory = memory(4 << 20);
+        let at = memory
+            .allocate(MemoryKind::Device(0), 0, 3 << 20, &mut Plenty)
+            .unwrap();
+        let more =
+            |memory: &mut Memory| memory.allocate(MemoryKind::Device(0), 0, 2 << 20, &mut Plenty);
+        assert_eq!(more(&mut memory), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        let block = memory.remove(at, true).unwrap();
+        assert_eq!(memory.remove(at, true), None, "freed twice");
+        assert_eq!(
+            more(&mut memory),
+            Err(CUresult::ERROR_OUT_OF_MEMORY),
+            "still in use"
+        );
+        memory.release(&block, &mut Plenty);
+        assert!(more(&mut memory).is_ok());
+        // The other device has its own.
+        assert!(
+            memory
+                .allocate(MemoryKind::Device(1), 0, 8 << 20, &mut Plenty)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn managed_memory_lies_in_the_host_window_and_counts_against_its_device() {
+        let mut memory = memory(4 << 20);
+        let mut ask = |place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        let managed = ask(MemoryKind::Managed(0), 3 << 20).unwrap();
+        assert!(
+            managed >= 0x1100_0000_0000 + (2 << 30),
+            "in the host window"
+        );
+        for place in [MemoryKind::Device(0), MemoryKind::Managed(0)] {
+            assert_eq!(ask(place, 2 << 20), Err(CUresult::ERROR_OUT_OF_MEMORY));
+        }
+        // Page-locked memory and the other device have quotas of their own.
+        ask(MemoryKind::Host, 8 << 20).unwrap();
+        ask(MemoryKind::Managed(1), 8 << 20).unwrap();
+        assert_eq!(
+            ask(MemoryKind::Managed(2), 1),
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        );
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        assert_eq!(memory.remove(managed, false), None, "no page-locked memory");
+        let block = memory.remove(managed, true).unwrap();
+        memory.release(&block, &mut Plenty);
+        assert_eq!(memory.info(0, 1 << 40), Some((4 << 20, 4 << 20)));
+    }
+
+    #[test]
+    fn host_memory_of_all_clients_has_a_bound() {
+        let (mut one, mut other) = (memory(1 << 30), memory(1 << 30));
+        other.pinned = one.pinned.clone();
+        let half = PINNED / 2;
+        let ask = |memory: &mut Memory, place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        ask(&mut one, MemoryKind::Host, half).unwrap();
+        ask(&mut one, MemoryKind::Device(0), 1 << 30).unwrap();
+        let managed = ask(&mut other, MemoryKind::Managed(1), half).unwrap();
+        for place in [MemoryKind::Host, MemoryKind::Managed(1)] {
+            for memory in [&mut one, &mut other] {
+                assert_eq!(ask(memory, place, 4096), Err(CUresult::ERROR_OUT_OF_MEMORY));
+            }
+        }
+        let block = other.remove(managed, true).unwrap();
+        other.release(&block, &mut Plenty);
+        ask(&mut other, MemoryKind::Host, half).unwrap();
+        // What a client leaves behind is free again.
+        drop(other);
+        ask(&mut one, MemoryKind::Host, half).unwrap();
+    }
+
+    #[test]
+    fn what_is_charged_counts_against_the_quota() {
+        let mut memory = memory(4 << 20);
+        assert_eq!(memory.charge(0, 3 << 20), Ok(()));
+        assert_eq!(
+            memory.charge(0, 2 << 20),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        let more = memory.allocate(MemoryKind::Device(0), 0, 2 << 20, &mut Plenty);
+        assert_eq!(more, Err(CUresult::ERROR_OUT_OF_MEMORY));
+        assert_eq!(memory.info(0, 1 << 40), Some((1 << 20, 4 << 20)));
+        memory.uncharge(0, 3 << 20);
+        assert_eq!(
+            memory.charge(0, u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(memory.charge(0, 4 << 20), Ok(()));
+        assert_eq!(memory.charge(9, 1), Err(CUresult::ERROR_INVALID_DEVICE));
+    }
+
+    #[test]
+    fn only_the_start_of_an_own_block_of_the_right_kind_can_be_freed() {
+        let mut memory = memory(1 << 30);
+        let device = memory
+            .allocate(MemoryKind::Device(0), 0, 4096, &mut Plenty)
+            .unwrap();
+        let host = memory
+            .allocate(MemoryKind::Host, 0, 4096, &mut Plenty)
+            .unwrap();
+        assert_eq!(memory.remove(device + 512, true), None);
+        assert_eq!(memory.remove(0, true), None);
+        assert_eq!(memory.remove(device, false), None);
+        assert_eq!(memory.remove(host, true), None);
+        assert!(memory.remove(host, false).is_some());
+        assert!(memory.remove(device, true).is_some());
+    }
+
+    #[test]
+    fn a_context_takes_its_blocks_with_it() {
+        let mut memory = memory(1 << 30);
+        for context in [0, 0, 3] {
+            memory
+                .allocate(MemoryKind::Device(0), context, 4096, &mut Plenty)
+                .unwrap();
+        }
+        memory
+            .allocate(MemoryKind::Host, 3, 4096, &mut Plenty)
+            .unwrap();
+        assert_eq!(memory.remove_context(3).len(), 2);
+        assert_eq!(memory.remove_context(3).len(), 0);
+        assert_eq!(memory.remove_context(0).len(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut memory = memory(1 << 30);
+        let mut ask = |place, bytes| memory.allocate(place, 0, bytes, &mut Plenty);
+        assert_eq!(
+            ask(MemoryKind::Device(0), 0),
+            Err(CUresult::ERROR_INVALID_VALUE)
+        );
+        assert_eq!(
+            ask(MemoryKind::Device(7), 1),
+            Err(CUresult::ERROR_INVALID_DEVICE)
+        );
+        assert_eq!(
+            ask(MemoryKind::Device(0), u64::MAX),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+        assert_eq!(
+            ask(MemoryKind::Host, (1 << 30) + 1),
+            Err(CUresult::ERROR_OUT_OF_MEMORY)
+        );
+    }
+}

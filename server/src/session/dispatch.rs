@@ -1,0 +1,701 @@
+//! What each operation of the table does in a session.
+//!
+//! Streams' operations come here when they may go to the engine. What concerns all of a client's
+//! work (frees, unloads, a context's end) is deferred until the work before it is complete.
+
+use std::sync::Arc;
+
+use cuda_abi::{CUresult, Function};
+use engine::Window;
+use protocol::operations::{
+    AddressFree, AddressReserve, AddressReserveReply, ArrayCopy, ArrayCreate, ArrayCreateReply,
+    ArrayDestroy, At, CONTEXT_SLOTS, ClusterOccupancy, ClusterOccupancyReply, ContextCreate,
+    ContextDestroy, Copy, Detach, EVENT_SLOTS, EventAwait, EventForget, EventMark, EventMarkReply,
+    EventOpen, EventOpenReply, EventPass, EventRecord, EventShare, EventShareReply, Expose,
+    ExposeReply, FileMap, FileMapReply, Fill, FunctionSet, HeapSet, HostAlloc, HostAllocReply,
+    HostBarrier, HostFree, HostRelease, ImageDescribe, ImageDescribeReply, ImageLoad,
+    ImageLoadReply, ImagePut, ImageUnload, Launch, LimitSet, ManagedAlloc, ManagedAllocReply,
+    MemAlloc, MemAllocReply, MemClose, MemFree, MemImport, MemImportReply, MemInfo, MemInfoReply,
+    ModuleLoad, ModuleLoadReply, ModuleUnload, NotSupported, Operations, OutputTake,
+    OutputTakeReply, PeerAccess, PeerAccessReply, PhysicalAccess, PhysicalAccessReply,
+    PhysicalCreate, PhysicalCreateReply, PhysicalImport, PhysicalImportReply, PhysicalMap,
+    PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
+    RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
+    TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
+    TextureCreateReply, TextureDestroy, ValueWait, WindowOf, WindowOfReply, Write,
+};
+use transport::ring::Record;
+
+use crate::admission::device_list::uuid;
+use crate::code::modules::Loader;
+use crate::memory::backing::ClientBacking;
+use crate::memory::quota::{Block, MemoryKind};
+use crate::session::{BlockedWork, DeferredAction, Partition, Session};
+use crate::stream_scheduler::completion::host_barrier;
+
+impl Session {
+    /// The device of a context that is alive and not about to end.
+    pub(crate) fn device_of(&self, context: u32) -> Result<u32, CUresult> {
+        let device = self.contexts.get(context as usize).copied().flatten();
+        device
+            .filter(|_| self.ending_contexts & (1 << context) == 0)
+            .ok_or(CUresult::ERROR_INVALID_CONTEXT)
+    }
+
+    /// The part of its device that a new context is to have at most, of the part that the client
+    /// asked for of what it was told of.
+    fn share_of_device(&self, request: &ContextCreate) -> u32 {
+        let (told, all) = self.granted[request.device as usize];
+        let share = u64::from(request.share.min(1_000_000)) * u64::from(told);
+        share.div_ceil(u64::from(all.max(1))) as u32
+    }
+
+    /// Defers an action, or does it now.
+    pub(crate) fn defer(&mut self, action: DeferredAction) {
+        if let Some(action) = self.scheduler.defer(action, &self.observer.progress) {
+            // No call comes back: those are only ever put behind others.
+            let _ = self.act(action);
+        }
+    }
+
+    /// Does an action whose time has come. Gives back a call that is to be carried out again.
+    pub(crate) fn act(&mut self, action: DeferredAction) -> Option<Record> {
+        match action {
+            DeferredAction::Free(block) => self.release_block(block),
+            DeferredAction::Unload(module) => self.unload_module(module),
+            DeferredAction::EndArray(array, charge) => {
+                charge.destroy(array, &mut self.memory, &mut *self.client);
+            }
+            DeferredAction::EndTexture(request) => {
+                let _ = self.client.texture_destroy(&request, &[]);
+            }
+            DeferredAction::EndContext(context) => self.end_context(context),
+            DeferredAction::Withdraw(base) => self.withdraw_physical(base),
+            DeferredAction::Unmap(base) => self.end_mapping(base),
+            DeferredAction::Unreserve(device, at) => self.unreserve(device, at),
+            DeferredAction::Close(address) => self.close_import(address),
+            DeferredAction::ForgetEvent(slot) => self.forget_event(slot),
+            DeferredAction::Again(record) => return Some(record),
+        }
+        None
+    }
+
+    /// Keeps the place of something that is over when it comes to its turn in a stream: an empty record,
+    /// so that whoever is before it in the stream is complete before it is.
+    fn keep_place(&mut self, at: At) -> Result<(), CUresult> {
+        let mark = EventRecord {
+            event: 0,
+            timing: 0,
+        };
+        self.client.event_record(at, &mark, &[])
+    }
+
+    /// Frees a block that nothing of this client uses any more. If others use it, that waits.
+    pub(crate) fn release_block(&mut self, block: Block) {
+        self.unmap_file(block.start());
+        if let Some(block) = self.shared_objects.keep_if_used(block) {
+            let mut committer = ClientBacking(&mut *self.client, &self.addresses);
+            self.memory.release(&block, &mut committer);
+        }
+    }
+
+    /// Unloads a module that nothing uses any more, with the memory of its variables.
+    fn unload_module(&mut self, module: u64) {
+        let _ = self.client.module_unload(&ModuleUnload { module }, &[]);
+        for address in self.modules.remove(module, &mut self.memory) {
+            if let Some(block) = self.memory.remove(address, true) {
+                self.release_block(block);
+            }
+        }
+    }
+
+    /// Makes a stream whose slot is free.
+    pub(crate) fn make_stream(&mut self, request: &StreamCreate) {
+        // The client was promised that it can be made; that it could not is told when it is used.
+        if let Err(code) = self.client.stream_create(request, &[]) {
+            self.error_line(&format!(
+                "stream {} could not be made: error {}",
+                request.stream, code.0
+            ));
+        }
+    }
+
+    /// Ends a context that nothing uses any more.
+    pub(crate) fn end_context(&mut self, context: u32) {
+        let _ = self
+            .client
+            .context_destroy(&ContextDestroy { context }, &[]);
+        self.modules.forget_context(context, &mut self.memory);
+        self.arrays.forget_context(context, &mut self.memory);
+        for block in self.memory.remove_context(context) {
+            self.release_block(block);
+        }
+        self.scheduler.context_destroyed(context);
+        if let Some(place) = self.contexts.get_mut(context as usize) {
+            *place = None;
+        }
+        self.ending_contexts &= !(1 << context);
+    }
+
+    /// Takes memory of the client's, at the cost of its quota.
+    pub(crate) fn allocate(
+        &mut self,
+        place: MemoryKind,
+        context: u32,
+        bytes: u64,
+    ) -> Result<u64, CUresult> {
+        let mut committer = ClientBacking(&mut *self.client, &self.addresses);
+        self.memory.allocate(place, context, bytes, &mut committer)
+    }
+}
+
+impl Operations for Session {
+    fn not_supported(&mut self, request: &NotSupported, _: &[u8]) -> Result<(), CUresult> {
+        let number = request.function;
+        // Only real functions are remembered, so there is a bound.
+        if let Some(function) = u16::try_from(number).ok().and_then(Function::from_number)
+            && self.missed.insert(number)
+        {
+            self.name.line(format_args!(
+                "{} is not built; it was answered with CUDA_ERROR_NOT_SUPPORTED",
+                function.name()
+            ));
+        }
+        Ok(())
+    }
+
+    fn image_put(&mut self, request: &ImagePut, _: &[u8]) -> Result<(), CUresult> {
+        self.put_piece(request)
+    }
+
+    fn mem_alloc(
+        &mut self,
+        request: &MemAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemAllocReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let address = self.allocate(MemoryKind::Device(device), request.context, request.bytes)?;
+        Ok(MemAllocReply { address })
+    }
+
+    fn managed_alloc(
+        &mut self,
+        request: &ManagedAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ManagedAllocReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let address = self.allocate(MemoryKind::Managed(device), request.context, request.bytes)?;
+        Ok(ManagedAllocReply { address })
+    }
+
+    fn expose(
+        &mut self,
+        request: &Expose,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ExposeReply, CUresult> {
+        let token = self.expose_object(request)?;
+        Ok(ExposeReply { token })
+    }
+
+    fn mem_import(
+        &mut self,
+        request: &MemImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemImportReply, CUresult> {
+        self.open_import(request.token)
+    }
+
+    fn mem_close(&mut self, request: &MemClose, _: &[u8]) -> Result<(), CUresult> {
+        self.close_import_later(request.address)
+    }
+
+    fn event_share(
+        &mut self,
+        _: &EventShare,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventShareReply, CUresult> {
+        let event = self
+            .shared_objects
+            .add_event(&self.observer, Arc::default())?;
+        Ok(EventShareReply { event })
+    }
+
+    fn event_open(
+        &mut self,
+        request: &EventOpen,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventOpenReply, CUresult> {
+        let event = self
+            .shared_objects
+            .open_event(&self.observer, &request.token)?;
+        Ok(EventOpenReply { event })
+    }
+
+    fn event_forget(&mut self, request: &EventForget, _: &[u8]) -> Result<(), CUresult> {
+        self.shared_objects.close_event(request.event)?;
+        self.defer(DeferredAction::ForgetEvent(request.event));
+        Ok(())
+    }
+
+    fn event_mark(
+        &mut self,
+        request: &EventMark,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<EventMarkReply, CUresult> {
+        self.shared_objects.mark(request.event, request.record == 1)
+    }
+
+    fn event_pass(&mut self, at: At, request: &EventPass, _: &[u8]) -> Result<(), CUresult> {
+        let mark = self
+            .shared_objects
+            .take_mark(request.event, request.number)?;
+        // The place says when the record is past.
+        self.keep_place(at)?;
+        self.shared_objects
+            .passes_at(at, mark, &self.observer.progress);
+        Ok(())
+    }
+
+    fn event_await(&mut self, at: At, _: &EventAwait, _: &[u8]) -> Result<(), CUresult> {
+        // Over by now, as any wait that comes here.
+        self.keep_place(at)
+    }
+
+    fn peer_access(
+        &mut self,
+        request: &PeerAccess,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PeerAccessReply, CUresult> {
+        self.device_of(request.context)?;
+        self.client
+            .peer_access(request.context, request.device, request.enabled != 0)?;
+        Ok(PeerAccessReply { reserved: 0 })
+    }
+
+    fn address_reserve(
+        &mut self,
+        request: &AddressReserve,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<AddressReserveReply, CUresult> {
+        let address = self.reserve_addresses(request)?;
+        Ok(AddressReserveReply { address })
+    }
+
+    fn address_free(&mut self, request: &AddressFree, _: &[u8]) -> Result<(), CUresult> {
+        self.free_addresses(request.address)
+    }
+
+    fn window_of(
+        &mut self,
+        request: &WindowOf,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<WindowOfReply, CUresult> {
+        let window = self.memory.window_of(request.address);
+        let Window { base, bytes } = window.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        Ok(WindowOfReply { base, bytes })
+    }
+
+    fn physical_create(
+        &mut self,
+        request: &PhysicalCreate,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalCreateReply, CUresult> {
+        self.create_physical(request)?;
+        Ok(PhysicalCreateReply { reserved: 0 })
+    }
+
+    fn physical_release(&mut self, request: &PhysicalRelease, _: &[u8]) -> Result<(), CUresult> {
+        self.release_physical(request.handle)
+    }
+
+    fn physical_map(
+        &mut self,
+        request: &PhysicalMap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalMapReply, CUresult> {
+        self.map_physical(request)?;
+        Ok(PhysicalMapReply { reserved: 0 })
+    }
+
+    fn physical_unmap(
+        &mut self,
+        request: &PhysicalUnmap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalUnmapReply, CUresult> {
+        self.unmap_physical(request.address)?;
+        Ok(PhysicalUnmapReply { reserved: 0 })
+    }
+
+    fn physical_access(
+        &mut self,
+        request: &PhysicalAccess,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalAccessReply, CUresult> {
+        self.access_physical(request)?;
+        Ok(PhysicalAccessReply { reserved: 0 })
+    }
+
+    fn physical_import(
+        &mut self,
+        request: &PhysicalImport,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<PhysicalImportReply, CUresult> {
+        self.import_physical(request)
+    }
+
+    fn file_map(
+        &mut self,
+        request: &FileMap,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<FileMapReply, CUresult> {
+        let address = self.map_file(request)?;
+        Ok(FileMapReply { address })
+    }
+
+    fn mem_free(&mut self, request: &MemFree, _: &[u8]) -> Result<(), CUresult> {
+        let block = self.memory.remove(request.address, true);
+        self.defer(DeferredAction::Free(
+            block.ok_or(CUresult::ERROR_INVALID_VALUE)?,
+        ));
+        Ok(())
+    }
+
+    fn host_alloc(
+        &mut self,
+        request: &HostAlloc,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<HostAllocReply, CUresult> {
+        self.device_of(request.context)?;
+        let address = self.allocate(MemoryKind::Host, request.context, request.bytes)?;
+        Ok(HostAllocReply { address })
+    }
+
+    fn host_free(&mut self, request: &HostFree, _: &[u8]) -> Result<(), CUresult> {
+        let block = self.memory.remove(request.address, false);
+        self.defer(DeferredAction::Free(
+            block.ok_or(CUresult::ERROR_INVALID_VALUE)?,
+        ));
+        Ok(())
+    }
+
+    fn mem_info(
+        &mut self,
+        request: &MemInfo,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<MemInfoReply, CUresult> {
+        let vacant = self.client.free_memory(request.device);
+        let (free, total) = self
+            .memory
+            .info(request.device, vacant)
+            .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+        Ok(MemInfoReply { free, total })
+    }
+
+    fn stream_wait(&mut self, at: At, _: &StreamWait, _: &[u8]) -> Result<(), CUresult> {
+        // The wait is over.
+        self.keep_place(at)
+    }
+
+    fn host_barrier(&mut self, at: At, _: &HostBarrier, _: &[u8]) -> Result<(), CUresult> {
+        // Released by now.
+        self.keep_place(at)
+    }
+
+    fn value_wait(&mut self, at: At, _: &ValueWait, _: &[u8]) -> Result<(), CUresult> {
+        self.value_waits.pass(at)?;
+        self.keep_place(at)
+    }
+
+    fn stream_connect(&mut self, request: &StreamConnect, _: &[u8]) -> Result<(), CUresult> {
+        self.scheduler.connect(request.stream, request.connection);
+        Ok(())
+    }
+
+    fn host_release(&mut self, request: &HostRelease, _: &[u8]) -> Result<(), CUresult> {
+        if request.stream >= STREAM_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        // A client that releases too early only hurts its own order. What waits for this is looked
+        // at when `progress` is next asked whether anything is due, before the next record.
+        let _ = self
+            .observer
+            .progress
+            .complete(host_barrier(request.stream), request.until);
+        Ok(())
+    }
+
+    fn detach(&mut self, _: &Detach, _: &[u8]) -> Result<(), CUresult> {
+        self.detached = true;
+        Ok(())
+    }
+
+    fn image_describe(
+        &mut self,
+        request: &ImageDescribe,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<ImageDescribeReply, CUresult> {
+        self.describe_image(request)
+    }
+
+    fn context_create(&mut self, request: &ContextCreate, data: &[u8]) -> Result<(), CUresult> {
+        let context = request.context;
+        if request.device as usize >= self.devices.len() {
+            // The client was told which devices there are.
+            return Err(CUresult::ERROR_INVALID_DEVICE);
+        }
+        if let Err(violation) = self
+            .scheduler
+            .context_created(context, &self.observer.progress)
+        {
+            self.broken = Some(violation.to_string());
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        self.observer.revive(context);
+        // Noted even if the engine fails, so that the client can end it and try again.
+        self.contexts[context as usize] = Some(request.device);
+        let allowed = match self.partition {
+            Partition::Everywhere | Partition::On(None) => true,
+            Partition::On(Some(device)) => device == request.device,
+            Partition::Nowhere => false,
+        };
+        let result = if allowed {
+            let share = self.share_of_device(request);
+            let request = ContextCreate { share, ..*request };
+            self.observer
+                .may_have_context(request.device)
+                .and_then(|()| self.client.context_create(&request, data))
+        } else {
+            Err(CUresult::ERROR_INVALID_RESOURCE_CONFIGURATION)
+        };
+        if let Err(code) = result {
+            engine::Observer::fault(&*self.observer, context, code, "the context was not made");
+            return Err(code);
+        }
+        let device = &self.devices[request.device as usize];
+        self.name.active(&device.name, &uuid(&device.uuid));
+        Ok(())
+    }
+
+    fn context_destroy(&mut self, request: &ContextDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.ending_contexts |= 1 << request.context;
+        self.defer(DeferredAction::EndContext(request.context));
+        Ok(())
+    }
+
+    fn stream_create(&mut self, request: &StreamCreate, _: &[u8]) -> Result<(), CUresult> {
+        let progress = &self.observer.progress;
+        let (slot, context, flags) = (request.stream, request.context, request.flags);
+        let made = match self.scheduler.may_create(slot, progress) {
+            Ok(true) => self
+                .scheduler
+                .stream_created(slot, context, flags, progress)
+                .map(|()| true),
+            Ok(false) => {
+                let item = (BlockedWork::Create(*request), size_of::<BlockedWork>());
+                self.scheduler
+                    .hold_creation(slot, context, flags, progress, item)
+                    .map(|()| false)
+            }
+            Err(violation) => Err(violation),
+        };
+        match made {
+            Ok(true) => self.make_stream(request),
+            Ok(false) => {}
+            Err(violation) => self.broken = Some(violation.to_string()),
+        }
+        Ok(())
+    }
+
+    fn stream_destroy(
+        &mut self,
+        at: At,
+        request: &StreamDestroy,
+        data: &[u8],
+    ) -> Result<(), CUresult> {
+        if at.stream < CONTEXT_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.client.stream_destroy(at, request, data)
+    }
+
+    fn image_load(
+        &mut self,
+        request: &ImageLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ImageLoadReply, CUresult> {
+        self.load_image(request, reply)
+    }
+
+    fn image_unload(&mut self, request: &ImageUnload, _: &[u8]) -> Result<(), CUresult> {
+        self.unload_image(request);
+        Ok(())
+    }
+
+    fn module_load(
+        &mut self,
+        request: &ModuleLoad,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ModuleLoadReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        let loader = Loader {
+            images: &mut self.images,
+            memory: &mut self.memory,
+            backing: ClientBacking(&mut *self.client, &self.addresses),
+            observer: &self.observer,
+        };
+        let fields = self.modules.load(request, device, loader, reply)?;
+        self.place_reply(request.staging, request.capacity, reply);
+        Ok(fields)
+    }
+
+    fn module_unload(&mut self, request: &ModuleUnload, _: &[u8]) -> Result<(), CUresult> {
+        self.modules.begin_unload(request.module)?;
+        self.defer(DeferredAction::Unload(request.module));
+        Ok(())
+    }
+
+    fn function_set(&mut self, request: &FunctionSet, data: &[u8]) -> Result<(), CUresult> {
+        self.client.function_set(request, data)
+    }
+
+    fn output_take(
+        &mut self,
+        request: &OutputTake,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<OutputTakeReply, CUresult> {
+        self.client.output_take(request, data, reply)
+    }
+
+    fn limit_set(&mut self, request: &LimitSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.limit_set(request, data)
+    }
+
+    fn run_add(&mut self, request: &RunAdd, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_add(request, data)
+    }
+
+    fn run_destroy(&mut self, request: &RunDestroy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_destroy(request, data)
+    }
+
+    fn run_launch(&mut self, at: At, request: &RunLaunch, data: &[u8]) -> Result<(), CUresult> {
+        self.client.run_launch(at, request, data)
+    }
+
+    fn heap_set(&mut self, request: &HeapSet, data: &[u8]) -> Result<(), CUresult> {
+        self.device_of(request.context)?;
+        self.client.heap_set(request, data)
+    }
+
+    fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Result<(), CUresult> {
+        self.client.launch(at, request, data)
+    }
+
+    fn copy(&mut self, at: At, request: &Copy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.copy(at, request, data)
+    }
+
+    fn write(&mut self, at: At, request: &Write, data: &[u8]) -> Result<(), CUresult> {
+        self.client.write(at, request, data)
+    }
+
+    fn fill(&mut self, at: At, request: &Fill, data: &[u8]) -> Result<(), CUresult> {
+        self.client.fill(at, request, data)
+    }
+
+    fn event_record(&mut self, at: At, request: &EventRecord, data: &[u8]) -> Result<(), CUresult> {
+        if request.event >= EVENT_SLOTS {
+            return Err(CUresult::ERROR_INVALID_HANDLE);
+        }
+        self.client.event_record(at, request, data)
+    }
+
+    fn array_create(
+        &mut self,
+        request: &ArrayCreate,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ArrayCreateReply, CUresult> {
+        let device = self.device_of(request.context)?;
+        self.arrays
+            .create(request, device, &mut self.memory, &mut *self.client, reply)
+    }
+
+    fn array_destroy(&mut self, request: &ArrayDestroy, _: &[u8]) -> Result<(), CUresult> {
+        let charge = self.arrays.remove(request.array)?;
+        self.defer(DeferredAction::EndArray(request.array, charge));
+        Ok(())
+    }
+
+    fn array_copy(&mut self, at: At, request: &ArrayCopy, data: &[u8]) -> Result<(), CUresult> {
+        self.client.array_copy(at, request, data)
+    }
+
+    fn texture_create(
+        &mut self,
+        request: &TextureCreate,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TextureCreateReply, CUresult> {
+        self.device_of(request.context)?;
+        self.arrays
+            .create_texture(request, data, &mut *self.client, reply)
+    }
+
+    fn tensor_map_encode(
+        &mut self,
+        request: &TensorMapEncode,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapEncodeReply, CUresult> {
+        self.client.tensor_map_encode(request, data, reply)
+    }
+
+    fn tensor_map_replace(
+        &mut self,
+        request: &TensorMapReplace,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TensorMapReplaceReply, CUresult> {
+        self.client.tensor_map_replace(request, data, reply)
+    }
+
+    fn texture_destroy(&mut self, request: &TextureDestroy, _: &[u8]) -> Result<(), CUresult> {
+        self.arrays.remove_texture(request)?;
+        self.defer(DeferredAction::EndTexture(*request));
+        Ok(())
+    }
+
+    fn cluster_occupancy(
+        &mut self,
+        request: &ClusterOccupancy,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<ClusterOccupancyReply, CUresult> {
+        self.client.cluster_occupancy(request, data, reply)
+    }
+}

@@ -1,0 +1,319 @@
+//! What the engine's threads tell of a client's work, passed on to the client and to its session.
+//!
+//! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
+
+use cuda_abi::CUresult;
+use engine::{Engine, Observer, Window};
+use parking_lot::Mutex;
+use protocol::control_messages::{Change, Ending};
+use protocol::operations::{At, CONTEXT_SLOTS};
+use transport::session::Publisher;
+
+use crate::admission::compute_mode::{ComputeModePolicy, ContextRefused};
+use crate::event_queue::{EventQueue, ServerEvent};
+use crate::log::Named;
+use crate::memory::heap::ALIGNMENT;
+use crate::memory::mapped_file::WatchedFiles;
+use crate::stream_scheduler::completion::CompletionTracker;
+
+/// Faults of a session that are logged and told to the daemon. A client that goes on after so many
+/// makes contexts that fail for no other purpose.
+const MAX_FAULTS: u32 = 32;
+
+/// Says to a session that it is over, or what is to change, from any thread.
+#[derive(Debug, Default)]
+pub struct Cancellation {
+    how: OnceLock<Ending>,
+    changes: Mutex<Vec<Change>>,
+    /// Whether there are any.
+    changed: AtomicBool,
+    bell: OnceLock<Arc<Publisher>>,
+    /// Where the session counts what it has of each device.
+    counts: OnceLock<Vec<Arc<AtomicU64>>>,
+}
+
+impl Cancellation {
+    /// Says where the session counts what it has of each device.
+    pub fn counted_in(&self, counts: Vec<Arc<AtomicU64>>) {
+        let _ = self.counts.set(counts);
+    }
+
+    /// Bytes of each device that the session has, once it is there. It may be busy for long; this is not.
+    #[must_use]
+    pub fn used(&self) -> Option<Vec<u64>> {
+        let counts = self.counts.get()?.iter();
+        Some(counts.map(|count| count.load(Ordering::Relaxed)).collect())
+    }
+
+    /// Ends the session, unless it ends already.
+    pub fn end(&self, how: Ending) {
+        let _ = self.how.set(how);
+        self.wake();
+    }
+
+    /// Has the session make a change.
+    pub fn change(&self, change: Change) {
+        let mut changes = self.changes.lock();
+        changes.push(change);
+        drop(changes);
+        self.changed.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// The changes that are to be made.
+    #[must_use]
+    pub fn take_limit_changes(&self) -> Vec<Change> {
+        if !self.changed.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        self.changed.store(false, Ordering::SeqCst);
+        let mut changes = self.changes.lock();
+        std::mem::take(&mut *changes)
+    }
+
+    fn wake(&self) {
+        // Paired with `wake_with`: one of the two sees what the other wrote.
+        fence(Ordering::SeqCst);
+        if let Some(bell) = self.bell.get() {
+            bell.ring_self();
+        }
+    }
+
+    /// How the session is to end, if it is.
+    #[must_use]
+    pub fn ending(&self) -> Option<Ending> {
+        self.how.get().copied()
+    }
+
+    /// From now on [`Cancellation::end`] and [`Cancellation::change`] wake the session; the caller then looks at
+    /// [`Cancellation::ending`] and [`Cancellation::take_limit_changes`].
+    pub fn wake_with(&self, bell: Arc<Publisher>) {
+        let _ = self.bell.set(bell);
+        // Paired with `wake`.
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Whom a session and the engine's threads ask and tell of the rest of the server.
+#[derive(Clone, Debug)]
+pub struct ServerChannels {
+    /// The engine.
+    pub engine: Arc<dyn Engine>,
+    /// To the main thread.
+    pub events: Arc<EventQueue>,
+    /// Who may have contexts now.
+    pub compute_modes: Arc<dyn ComputeModePolicy>,
+}
+
+/// What a session and the engine's threads share.
+#[derive(Debug)]
+pub struct ClientObserver {
+    /// To the client.
+    pub publisher: Arc<Publisher>,
+    /// How far its streams are.
+    pub progress: CompletionTracker,
+    /// The client's files that are mapped here.
+    pub files: WatchedFiles,
+    session: u64,
+    name: Named,
+    channels: ServerChannels,
+    /// Contexts that are dead, as bits.
+    dead: AtomicU32,
+    /// Faults that there were.
+    faults: AtomicU32,
+    /// What the module that is being loaded may take for its variables.
+    variables: Mutex<Lent>,
+}
+
+/// Memory for the variables of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    /// On the device.
+    pub device: Window,
+    /// Managed.
+    pub managed: Window,
+}
+
+impl Lent {
+    /// None at all.
+    pub const NOTHING: Self = {
+        let nothing = Window { base: 0, bytes: 0 };
+        Self {
+            device: nothing,
+            managed: nothing,
+        }
+    };
+}
+
+impl ClientObserver {
+    /// What a new session shares.
+    pub fn new(
+        publisher: Arc<Publisher>,
+        session: u64,
+        name: Named,
+        channels: ServerChannels,
+    ) -> Self {
+        Self {
+            publisher,
+            progress: CompletionTracker::default(),
+            files: WatchedFiles::default(),
+            session,
+            name,
+            channels,
+            dead: AtomicU32::new(0),
+            faults: AtomicU32::new(0),
+            variables: Mutex::new(Lent::NOTHING),
+        }
+    }
+
+    /// The number of the session.
+    #[must_use]
+    pub const fn session(&self) -> u64 {
+        self.session
+    }
+
+    /// Whether a context may be made on a device. The log says why not, unless that is as somebody has set it.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_DEVICE_UNAVAILABLE when its compute mode forbids it, or cannot be found out.
+    pub fn may_have_context(&self, device: u32) -> Result<(), CUresult> {
+        self.channels.compute_modes.open(device).map_err(|closed| {
+            if let ContextRefused::Unknown(why) = closed {
+                self.name
+                    .line(format_args!("gets no context on device {device}: {why}"));
+            }
+            CUresult::ERROR_DEVICE_UNAVAILABLE
+        })
+    }
+
+    /// See [`engine::Engine::keeps_variables`].
+    #[must_use]
+    pub fn keeps_variables(&self) -> bool {
+        self.channels.engine.keeps_variables()
+    }
+
+    /// Tells the main thread something.
+    pub fn tell(&self, event: ServerEvent) {
+        self.channels.events.push(event);
+    }
+
+    /// Has the session look at what it holds back.
+    pub fn wake(&self) {
+        self.progress.set_ready();
+        self.publisher.ring_self();
+    }
+
+    /// Forgets that a context was dead: its slot has a new one.
+    pub fn revive(&self, context: u32) {
+        if context < CONTEXT_SLOTS {
+            self.dead.fetch_and(!(1 << context), Ordering::Relaxed);
+            self.publisher.fault(context, CUresult::SUCCESS);
+        }
+    }
+
+    /// Sets what [`Observer::allocate`] may give.
+    pub fn lend_variables(&self, lent: Lent) {
+        *self.variables.lock() = lent;
+    }
+
+    /// Whether any context is dead.
+    pub fn has_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a context is dead, or there is none such.
+    pub fn is_dead(&self, context: u32) -> bool {
+        context >= CONTEXT_SLOTS || self.dead.load(Ordering::Relaxed) & (1 << context) != 0
+    }
+
+    /// Whether this is the first fault of a context.
+    fn first_fault(&self, context: u32) -> bool {
+        context < CONTEXT_SLOTS
+            && self.dead.fetch_or(1 << context, Ordering::Relaxed) & (1 << context) == 0
+    }
+}
+
+impl Observer for ClientObserver {
+    fn completed(&self, at: At, result: Result<(), CUresult>) {
+        // Before the completion, so that whoever sees that sees the fault.
+        if self.files.may_be_torn() {
+            let text = "a registered file was cut short, or its file system is full";
+            for context in self.files.torn() {
+                self.fault(context, CUresult::ERROR_ILLEGAL_ADDRESS, text);
+            }
+        }
+        if let Err(code) = result {
+            // Refused, and told once; or the work of a dead context, of which more was told.
+            let context = self.progress.context(at.stream);
+            if !self.is_dead(context) {
+                self.publisher.refused(context, code);
+            }
+        }
+        // The session's word first: when the client sees its own it may post more, which the
+        // session counts against the stream's depth.
+        let due = self.progress.complete(at.stream, at.sequence);
+        self.publisher.complete(at.stream, at.sequence);
+        if due {
+            self.publisher.ring_self();
+        }
+    }
+
+    fn pre_wake(&self, stream: u32) {
+        self.publisher.pre_wake(stream);
+    }
+
+    fn event_time(&self, event: u32, nanoseconds: u64) {
+        self.publisher.event_time(event, nanoseconds);
+    }
+
+    fn wrote(&self) {
+        self.publisher.wrote();
+    }
+
+    fn fault(&self, context: u32, code: CUresult, text: &str) {
+        if !self.first_fault(context) {
+            return;
+        }
+        self.publisher.fault(context, code);
+        let earlier = self.faults.fetch_add(1, Ordering::Relaxed).min(MAX_FAULTS);
+        if earlier == MAX_FAULTS {
+            // So that the count never comes round.
+            self.faults.store(MAX_FAULTS, Ordering::Relaxed);
+            self.channels.events.note_dead_context();
+            return;
+        }
+        self.name.faulted(context + 1, code.0, text);
+        self.channels.events.push(ServerEvent::Fault {
+            session: self.session,
+            code,
+            text: text.to_owned(),
+        });
+        if earlier + 1 == MAX_FAULTS {
+            self.name
+                .of_fault("further faults of this client are not reported");
+        }
+    }
+
+    fn allocate(&self, _context: u32, bytes: u64, managed: bool) -> Result<Window, CUresult> {
+        let mut lent = self.variables.lock();
+        let left = match managed {
+            true => &mut lent.managed,
+            false => &mut lent.device,
+        };
+        let bytes = bytes
+            .max(1)
+            .checked_next_multiple_of(ALIGNMENT)
+            .filter(|&bytes| bytes <= left.bytes)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let given = Window {
+            base: left.base,
+            bytes,
+        };
+        left.base += bytes;
+        left.bytes -= bytes;
+        Ok(given)
+    }
+}

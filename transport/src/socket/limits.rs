@@ -1,0 +1,25 @@
+//! What a packet and an address can hold, and how many descriptors a process may have.
+//!
+//! Both ends keep to the first two; the daemon and servers raise the last when they start.
+
+pub use protocol::control_messages::PACKET_MAX;
+
+/// The most descriptors in a packet: a session's four, the client's socket and pidfd, and two spare.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// The longest path in bytes: `sun_path` has 108, one of them for the end.
+pub const PATH_MAX: usize = 107;
+
+/// Lets this process have as many descriptors as the machine allows: each client costs its daemon and
+/// its server some.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
+}
