@@ -52,10 +52,17 @@ fn three_programs_share_a_device_and_are_right() {
         "nbody_2    | ",
         "nbody_3    | ",
         "all together",
-        "side by side, from start to end of each process\nnbody_1    █",
-        "the same work one after another\nalone_1    █",
+        "side by side, from start to end of each process\nnbody_1 ",
+        "the same work one after another\nalone_1 ",
     ] {
         assert!(text.contains(who), "{who} is missing:\n{text}");
+    }
+    // How soon the first of them starts is the machine's.
+    for program in [
+        "nbody_1 ", "nbody_2 ", "nbody_3 ", "alone_1 ", "alone_2 ", "alone_3 ",
+    ] {
+        let has_bar = |line: &str| line.starts_with(program) && line.contains('█');
+        assert!(text.lines().any(has_bar), "{program} has no bar:\n{text}");
     }
     assert!(
         !text.contains("mps-daemon | "),
