@@ -275,7 +275,7 @@ fn full(driver: &Driver, stream: tests::cuda::Handle, microseconds: u64, length:
     let word = to.cast::<u64>();
     // SAFETY: eight bytes of ours, which kernels write whole.
     let ended = || unsafe { word.read_volatile() };
-    // SAFETY: as above; nothing runs yet.
+    // SAFETY: eight bytes of ours; no kernel that writes them is posted yet.
     unsafe { word.write_volatile(0) };
     let (mut posted, mut seen) = (0, 0);
     let (mut first, mut last, mut longest) = (None, Instant::now(), Duration::ZERO);

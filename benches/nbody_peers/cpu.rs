@@ -214,7 +214,7 @@ mod x86 {
                     }
                     for (axis, sums) in [ax, ay, az].into_iter().enumerate() {
                         for (group, sum) in sums.into_iter().enumerate() {
-                            // SAFETY: as above, the other way about.
+                            // SAFETY: an array of lanes is the vector that holds them, in this order, and nothing else.
                             let lanes: [f32; $lanes] = unsafe { std::mem::transmute(sum) };
                             for (lane, value) in lanes.into_iter().enumerate() {
                                 out[start + group * $lanes + lane][axis] = value;

@@ -87,7 +87,8 @@ macro_rules! cl {
 macro_rules! cl_make {
     ($api:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let mut status = 0;
-        // SAFETY: as for `cl!`.
+        // SAFETY: handles come from OpenCL and are never released; pointers are to values or slices, of the sizes
+        // given, that live for the call; the status is a local.
         let handle = unsafe { ($api.$function)($($argument,)* &mut status) };
         checked(stringify!($function), status).map(|()| handle)
     }};

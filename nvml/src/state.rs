@@ -75,7 +75,7 @@ pub(crate) fn facts() -> Result<&'static Facts, nvmlReturn_t> {
     if INITIALISED.load(Ordering::Acquire) == 0 {
         return Err(nvmlReturn_t::ERROR_UNINITIALIZED);
     }
-    // SAFETY: null or from a leaked box, so valid for ever.
+    // SAFETY: null, or from a box that `keep` has leaked, so valid for ever.
     let facts = unsafe { FACTS.load(Ordering::Acquire).as_ref() };
     facts.ok_or(nvmlReturn_t::ERROR_UNINITIALIZED)
 }
@@ -95,7 +95,7 @@ pub(crate) fn init() -> Result<(), nvmlReturn_t> {
 }
 
 fn keep(new: Facts) {
-    // SAFETY: as in `facts`.
+    // SAFETY: null, or from a box that this function has leaked, so valid for ever.
     let there = unsafe { FACTS.load(Ordering::Acquire).as_ref() };
     if there != Some(&new) {
         FACTS.store(Box::leak(Box::new(new)), Ordering::Release);

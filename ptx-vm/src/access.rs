@@ -48,19 +48,19 @@ macro_rules! cell {
         impl Cell for $plain {
             #[inline(always)]
             unsafe fn load(address: u64) -> Self {
-                // SAFETY: tested and aligned (caller).
+                // SAFETY: the caller keeps the module's contract: tested, and aligned to the access.
                 unsafe { $atomic::from_ptr(address as *mut Self) }.load(Ordering::Relaxed)
             }
 
             #[inline(always)]
             unsafe fn store(address: u64, value: Self) {
-                // SAFETY: tested and aligned (caller).
+                // SAFETY: the caller keeps the module's contract: tested, and aligned to the access.
                 unsafe { $atomic::from_ptr(address as *mut Self) }.store(value, Ordering::Relaxed);
             }
 
             #[inline(always)]
             unsafe fn update(address: u64, f: impl FnMut(Self) -> Option<Self>) -> Self {
-                // SAFETY: tested and aligned (caller).
+                // SAFETY: the caller keeps the module's contract: tested, and aligned to the access.
                 let cell = unsafe { $atomic::from_ptr(address as *mut Self) };
                 match cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, f) {
                     Ok(old) | Err(old) => old,
@@ -86,19 +86,19 @@ macro_rules! signed {
         impl Cell for $signed {
             #[inline(always)]
             unsafe fn load(address: u64) -> Self {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the module's contract for all bytes of the access.
                 unsafe { $unsigned::load(address) as Self }
             }
 
             #[inline(always)]
             unsafe fn store(address: u64, value: Self) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the module's contract for all bytes of the access.
                 unsafe { $unsigned::store(address, value as $unsigned) }
             }
 
             #[inline(always)]
             unsafe fn update(address: u64, mut f: impl FnMut(Self) -> Option<Self>) -> Self {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps the module's contract for all bytes of the access.
                 unsafe {
                     $unsigned::update(address, |old| f(old as Self).map(|new| new as $unsigned)) as Self
                 }
@@ -124,7 +124,7 @@ signed!(i8 u8, i16 u16, i32 u32);
 /// The module's contract.
 #[inline(always)]
 pub(crate) unsafe fn load_whole(address: u64, bytes: usize) -> u128 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the module's contract for all bytes of the access.
     unsafe {
         match bytes {
             2 => u16::load(address).into(),
@@ -156,13 +156,13 @@ pub(crate) unsafe fn load_whole(address: u64, bytes: usize) -> u128 {
 /// The module's contract.
 #[inline(always)]
 pub(crate) unsafe fn store_whole(address: u64, bytes: usize, value: u128) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the module's contract for all bytes of the access.
     unsafe {
         match bytes {
             2 => u16::store(address, value as u16),
             4 => u32::store(address, value as u32),
             8 => u64::store(address, value as u64),
-            // As above.
+            // Every processor that has AVX makes one access of it, as do those others that are known.
             _ => asm!(
                 "movq {both}, {low}",
                 "movq {other}, {high}",
@@ -205,7 +205,8 @@ pub(crate) unsafe fn copy_row_in<const LEN: usize>(to: *mut u8, from: u64) {
 /// # Safety
 /// The module's contract for all `len` bytes at `from`; `to` is valid for writing `len` bytes.
 pub(crate) unsafe fn copy_in(to: *mut u8, from: u64, len: usize) {
-    // SAFETY: both ranges are the caller's to give; the direction flag is clear by the ABI.
+    // SAFETY: the caller keeps that `from` may be read and `to` written for `len` bytes; the direction flag is clear
+    // by the ABI.
     unsafe { string_move(to as u64, from, len) }
 }
 
@@ -214,7 +215,8 @@ pub(crate) unsafe fn copy_in(to: *mut u8, from: u64, len: usize) {
 /// # Safety
 /// The module's contract for all `len` bytes at `to`; `from` is valid for reading `len` bytes.
 pub(crate) unsafe fn copy_out(to: u64, from: *const u8, len: usize) {
-    // SAFETY: as in `copy_in`.
+    // SAFETY: the caller keeps that `from` may be read and `to` written for `len` bytes; the direction flag is clear
+    // by the ABI.
     unsafe { string_move(to, from as u64, len) }
 }
 
@@ -223,7 +225,8 @@ pub(crate) unsafe fn copy_out(to: u64, from: *const u8, len: usize) {
 /// # Safety
 /// The module's contract for all `len` bytes at both, at `to` for writing.
 pub(crate) unsafe fn copy(to: u64, from: u64, len: usize) {
-    // SAFETY: as in `copy_in`.
+    // SAFETY: the caller keeps that both are client memory of `len` bytes, `to` for writing; the direction flag is
+    // clear by the ABI.
     unsafe { string_move(to, from, len) }
 }
 

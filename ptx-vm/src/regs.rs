@@ -18,26 +18,14 @@ pub(crate) const ALIGN: usize = 64;
 /// # Safety
 /// Every bit pattern is valid, and there is no padding.
 pub(crate) unsafe trait Lane: Copy + Default + 'static {}
-// SAFETY: plain numbers of any bits.
-unsafe impl Lane for u8 {}
-// SAFETY: as above.
-unsafe impl Lane for u16 {}
-// SAFETY: as above.
-unsafe impl Lane for u32 {}
-// SAFETY: as above.
-unsafe impl Lane for u64 {}
-// SAFETY: as above.
-unsafe impl Lane for i8 {}
-// SAFETY: as above.
-unsafe impl Lane for i16 {}
-// SAFETY: as above.
-unsafe impl Lane for i32 {}
-// SAFETY: as above.
-unsafe impl Lane for i64 {}
-// SAFETY: as above.
-unsafe impl Lane for f32 {}
-// SAFETY: as above.
-unsafe impl Lane for f64 {}
+
+macro_rules! lanes {
+    ($($number:ident)*) => {$(
+        // SAFETY: a primitive number: every bit pattern is one, and it has no padding.
+        unsafe impl Lane for $number {}
+    )*};
+}
+lanes!(u8 u16 u32 u64 i8 i16 i32 i64 f32 f64);
 
 /// Zeroed bytes at a fixed place, aligned to a cache line, reached only through raw pointers.
 pub(crate) struct Bytes {
@@ -151,8 +139,8 @@ impl Frame {
         let at = self
             .at(offset + lane * size_of::<T>(), size_of::<T>())
             .cast::<T>();
-        // SAFETY: in bounds; slots are aligned to cache lines, so a lane is aligned to its size; the lane group
-        // runs on one thread.
+        // SAFETY: `at` has tested the bounds; slots are aligned to cache lines, so a lane is aligned to its size;
+        // the lane group runs on one thread, so nobody else uses the frame.
         unsafe { at.read() }
     }
 
@@ -162,7 +150,8 @@ impl Frame {
         let at = self
             .at(offset + lane * size_of::<T>(), size_of::<T>())
             .cast::<T>();
-        // SAFETY: as in `lane`.
+        // SAFETY: `at` has tested the bounds; slots are aligned to cache lines, so a lane is aligned to its size;
+        // the lane group runs on one thread, so nobody else uses the frame.
         unsafe { at.write(value) };
     }
 
@@ -170,7 +159,8 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn strip<T: Lane>(self, offset: usize, strip: usize) -> [T; STRIP] {
         let bytes = STRIP * size_of::<T>();
-        // SAFETY: as in `lane`.
+        // SAFETY: `at` has tested the bounds; slots are aligned to cache lines, so a strip is aligned to its lanes;
+        // the lane group runs on one thread, so nobody else uses the frame.
         unsafe {
             self.at(offset + strip * bytes, bytes)
                 .cast::<[T; STRIP]>()
@@ -182,7 +172,8 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn set_strip<T: Lane>(self, offset: usize, strip: usize, value: [T; STRIP]) {
         let bytes = STRIP * size_of::<T>();
-        // SAFETY: as in `lane`.
+        // SAFETY: `at` has tested the bounds; slots are aligned to cache lines, so a strip is aligned to its lanes;
+        // the lane group runs on one thread, so nobody else uses the frame.
         unsafe {
             self.at(offset + strip * bytes, bytes)
                 .cast::<[T; STRIP]>()

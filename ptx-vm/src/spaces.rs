@@ -512,7 +512,7 @@ impl Machine<'_> {
     pub(crate) fn copy_row_in(&mut self, slot: u32, host: u64, bytes: usize) {
         let len = (self.high - self.low) * STRIP * bytes;
         let to = self.frame.at(slot as usize + self.low * STRIP * bytes, len);
-        // SAFETY: `addresses` tested the row; the slot is ours.
+        // SAFETY: `addresses` tested the row for reading; `at` has tested that the slot has as many bytes.
         unsafe { access::copy_in(to, host, len) };
     }
 
@@ -521,7 +521,7 @@ impl Machine<'_> {
     pub(crate) fn copy_row_out(&mut self, slot: u32, host: u64, bytes: usize) {
         let len = (self.high - self.low) * STRIP * bytes;
         let from = self.frame.at(slot as usize + self.low * STRIP * bytes, len);
-        // SAFETY: as in `copy_row_in`.
+        // SAFETY: `addresses` tested the row for writing; `at` has tested that the slot has as many bytes.
         unsafe { access::copy_out(host, from, len) };
     }
 }

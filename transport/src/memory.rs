@@ -402,7 +402,9 @@ impl Mapping {
     #[inline]
     pub unsafe fn copy_out_to(&self, offset: usize, into: *mut u8, bytes: usize) {
         self.check(offset, bytes, 1);
-        // SAFETY: as in `copy_in_from`, the other way round.
+        // SAFETY: the source lies in the mapping (just checked); the target is the caller's promise. `copy` allows that
+        // the program's memory and the mapping are the same. Peers may write meanwhile: then the bytes are of several
+        // moments, which no code here gives a meaning to.
         unsafe { std::ptr::copy(self.base.as_ptr().add(offset), into, bytes) }
     }
 
@@ -415,7 +417,8 @@ impl Mapping {
     /// When the bytes are not there.
     pub unsafe fn copy_out_non_temporal(&self, offset: usize, into: *mut u8, bytes: usize) {
         self.check(offset, bytes, 1);
-        // SAFETY: as in `copy_out_to`.
+        // SAFETY: the source lies in the mapping (just checked); the target is the caller's promise. Peers may write
+        // meanwhile: then the bytes are of several moments, which no code here gives a meaning to.
         unsafe { non_temporal::copy(self.base.as_ptr().add(offset), into, bytes) }
     }
 }

@@ -426,7 +426,7 @@ impl Drop for Device {
             self.fences.close(&self.driver);
             self.bounce_buffers.close(&self.driver);
             self.clock.close(&self.driver);
-            // SAFETY: ours, and nobody else has it.
+            // SAFETY: the stream was made in `new` for this device alone, which is going.
             let _ = unsafe { self.driver.cuStreamDestroy_v2(self.service.0) };
         }
         CURRENT.set(0);

@@ -81,7 +81,7 @@ pub struct Unprepared {
 /// No other thread may read or write the environment meanwhile: call it first thing in `main`.
 pub unsafe fn prepare_environment() {
     for (name, value) in ENVIRONMENT {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps that no other thread reads or writes the environment.
         unsafe { std::env::set_var(name, value) };
     }
 }

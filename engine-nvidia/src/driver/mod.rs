@@ -141,7 +141,7 @@ macro_rules! pointers {
                 /// As the driver's documentation says of pointers and handles.
                 pub(crate) unsafe fn $name(&self, $($argument: cuda_abi::c_type!($mode $tokens)),*) -> Result<(), CUresult> {
                     match self.functions.$name {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: the caller keeps what the driver's documentation says of these pointers and handles.
                         Some(function) => unsafe { function($($argument),*) }.ok(),
                         None => Err(CUresult::ERROR_NOT_SUPPORTED),
                     }

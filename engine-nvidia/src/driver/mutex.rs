@@ -36,11 +36,11 @@ unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
         // SAFETY: the name is a C string.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_mutex_lock".as_ptr()) };
         assert!(!found.is_null(), "glibc has pthread_mutex_lock");
-        // SAFETY: it has this type.
+        // SAFETY: POSIX gives the function of this name this type.
         unsafe { std::mem::transmute::<*mut libc::c_void, Lock>(found) }
     });
     let tried = try_for_a_while(|| {
-        // SAFETY: the caller's mutex.
+        // SAFETY: the caller keeps that the mutex is initialised and stays.
         let tried = unsafe { libc::pthread_mutex_trylock(mutex) };
         (tried != libc::EBUSY).then_some(tried)
     });
@@ -84,14 +84,14 @@ mod tests {
     /// A mutex of a kind, as C has it.
     struct Mutex(UnsafeCell<pthread_mutex_t>);
 
-    // SAFETY: this is what a mutex is for.
+    // SAFETY: only the functions of pthreads reach what is in it, which any thread may call at any time.
     unsafe impl Sync for Mutex {}
 
     impl Mutex {
         fn new(kind: c_int) -> Self {
             let mutex = Self(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
             let mut attributes = MaybeUninit::uninit();
-            // SAFETY: each is initialised before it is used.
+            // SAFETY: the attributes are initialised by the first call, and the mutex is by the last; nobody else has either.
             unsafe {
                 libc::pthread_mutexattr_init(attributes.as_mut_ptr());
                 libc::pthread_mutexattr_settype(attributes.as_mut_ptr(), kind);

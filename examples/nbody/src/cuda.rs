@@ -401,7 +401,8 @@ impl PinnedMemory {
             size_of_val(values) <= self.size,
             "invariant: the memory holds the values"
         );
-        // SAFETY: as in `fill`; `T` is only ever an array of floats here, for which all bytes are valid.
+        // SAFETY: the driver gave `size` readable bytes, checked above to be enough; they are not Rust's, so they do
+        // not overlap `values`; `T` is only ever an array of floats here, for which all bytes are valid.
         unsafe {
             ptr::copy_nonoverlapping(self.handle.cast(), values.as_mut_ptr(), values.len());
         }

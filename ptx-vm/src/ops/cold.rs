@@ -49,7 +49,8 @@ macro_rules! under {
         fn $name(a: u64, b: u64, _: u64, mxcsr: u64) -> u64 {
             let (mut x, y) = ($t::from_bits(a as $bits), $t::from_bits(b as $bits));
             let (new, mut old) = (mxcsr as u32, 0u32);
-            // SAFETY: arithmetic on registers; the MXCSR is restored; exceptions are masked.
+            // SAFETY: arithmetic on registers of our own; the memory operands are locals; the MXCSR is restored before
+            // the assembly ends, and has all exceptions masked, so it cannot trap.
             unsafe {
                 asm!(
                     "stmxcsr [{old}]", "ldmxcsr [{new}]",
@@ -68,7 +69,9 @@ macro_rules! under {
             let (mut x, y) = ($t::from_bits(a as $bits), $t::from_bits(b as $bits));
             let z = $t::from_bits(c as $bits);
             let (new, mut old) = (mxcsr as u32, 0u32);
-            // SAFETY: as above; `rounded` gives it out only where the machine has FMA.
+            // SAFETY: arithmetic on registers of our own; the memory operands are locals; the MXCSR is restored before
+            // the assembly ends, and has all exceptions masked, so it cannot trap; `rounded`
+            // gives this function out only where the processor has FMA.
             unsafe {
                 asm!(
                     "stmxcsr [{old}]", "ldmxcsr [{new}]",
@@ -87,7 +90,8 @@ macro_rules! under {
             let x = $from::from_bits(a as $from_bits);
             let result: $to;
             let (new, mut old) = (mxcsr as u32, 0u32);
-            // SAFETY: as above.
+            // SAFETY: a conversion between registers of our own; the memory operands are locals; the MXCSR is restored before
+            // the assembly ends, and has all exceptions masked, so it cannot trap.
             unsafe {
                 asm!(
                     "stmxcsr [{old}]", "ldmxcsr [{new}]",
@@ -106,7 +110,8 @@ macro_rules! under {
             let x = a as $from;
             let result: $to;
             let (new, mut old) = (mxcsr as u32, 0u32);
-            // SAFETY: as above.
+            // SAFETY: a conversion between registers of our own; the memory operands are locals; the MXCSR is restored before
+            // the assembly ends, and has all exceptions masked, so it cannot trap.
             unsafe {
                 asm!(
                     "stmxcsr [{old}]", "ldmxcsr [{new}]", "xorps {r}, {r}",

@@ -118,7 +118,7 @@ pub(crate) fn initial(count: u64) -> u64 {
 /// # Safety
 /// The contract of [`crate::access`] for 8 bytes at `host`, for writing.
 pub(crate) unsafe fn bytes_came(host: u64, bytes: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps the contract of `access` for the 8 bytes at `host`.
     unsafe {
         u64::update(host, |word| {
             Some(Phase::of(word).expect(bytes.wrapping_neg()).word())

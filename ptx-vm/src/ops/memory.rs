@@ -42,7 +42,7 @@ macro_rules! transfers {
 
             #[inline(always)]
             unsafe fn copy_row_in(to: *mut u8, from: u64) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps that a strip of this type is tested at `from`, and fits at `to`.
                 unsafe { copy_row_in::<{ STRIP * size_of::<$memory>() }>(to, from) };
             }
         }
@@ -225,7 +225,8 @@ fn load_shared<T: Transfer>(cx: &mut Machine<'_>, op: &Op, access: Access, host:
                     .frame
                     .at(target.offset as usize + strip * bytes, bytes);
                 let from = host + u64::from(places[0]);
-                // SAFETY: as above; the slot is ours.
+                // SAFETY: `each_shared` tested the row, of which each lane reads its element; `at` has tested that the
+                // slot has as many bytes.
                 unsafe { T::copy_row_in(to, from) };
             } else {
                 for (lane, place) in places.into_iter().enumerate() {

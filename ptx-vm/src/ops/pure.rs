@@ -163,13 +163,13 @@ fn run_pure<P: Pure>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let mut c = Cursor::<P::C>::new(cx.frame, op.s[2], op.varies(2), low, high);
     let mut d = Cursor::<P::D>::new(target.frame, target.offset, target.varying, low, high);
     for _ in low..high {
-        // SAFETY: once for each of the strips that the cursors were made for.
+        // SAFETY: each cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
         let (a, b, c) = unsafe { (a.read(), b.read(), c.read()) };
         let mut result = [P::D::default(); STRIP];
         for lane in 0..STRIP {
             result[lane] = P::lane(a[lane], b[lane], c[lane], op.imm);
         }
-        // SAFETY: as above.
+        // SAFETY: the cursor is made for the strips `low..high`, and this writes one of them in each turn of that loop.
         unsafe { d.write(result) };
     }
     if target.blend {
@@ -192,7 +192,7 @@ fn run_strips<P: StripOp>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let mut a = Cursor::<P::A>::new(cx.frame, op.s[0], op.varies(0), low, high);
     let mut d = Cursor::<P::D>::new(target.frame, target.offset, target.varying, low, high);
     for _ in low..high {
-        // SAFETY: once for each of the strips that the cursors were made for.
+        // SAFETY: each cursor is made for the strips `low..high`, and this reads one of them in each turn of that loop.
         unsafe {
             let a = a.read();
             d.write(P::strip(a));

@@ -11,9 +11,9 @@ pub(crate) struct Native {
     len: usize,
 }
 
-// SAFETY: nobody writes it any more.
+// SAFETY: it owns its pages, which any thread may unmap.
 unsafe impl Send for Native {}
-// SAFETY: as above.
+// SAFETY: the pages are not writable once `map` has returned them, so threads only read and run them.
 unsafe impl Sync for Native {}
 
 impl Native {

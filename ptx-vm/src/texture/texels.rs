@@ -74,7 +74,7 @@ impl Texels {
     /// Copies bytes out, all of which are inside, or none.
     pub(crate) fn read(&self, offset: u64, to: &mut [u8]) {
         if let Some(address) = self.address(offset, to.len() as u64) {
-            // SAFETY: the range is inside the mapping, and `to` is a slice.
+            // SAFETY: `address` has tested that the range lies inside of the mapping; `to` is a slice of this length.
             unsafe { access::copy_in(to.as_mut_ptr(), address, to.len()) };
         }
     }
@@ -82,7 +82,7 @@ impl Texels {
     /// Copies bytes in, if all of their place is inside.
     pub(crate) fn write(&self, offset: u64, from: &[u8]) {
         if let Some(address) = self.address(offset, from.len() as u64) {
-            // SAFETY: as in `read`.
+            // SAFETY: `address` has tested that the range lies inside of the mapping; `from` is a slice of this length.
             unsafe { access::copy_out(address, from.as_ptr(), from.len()) };
         }
     }
@@ -93,7 +93,7 @@ impl Texels {
 /// # Safety
 /// `access`'s contract: mapped, and aligned to `bytes`.
 pub(super) unsafe fn load(address: u64, bytes: u64) -> u32 {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps that the bytes are mapped, and aligned to their number.
     unsafe {
         match bytes {
             1 => u8::load(address).into(),

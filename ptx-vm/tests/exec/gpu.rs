@@ -17,9 +17,9 @@ struct Memory {
     layout: Layout,
 }
 
-// SAFETY: plain bytes, only reached by their address.
+// SAFETY: it owns its bytes, which are the allocator's and so of no thread.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives only the address; who goes through it keeps the executor's contract.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {

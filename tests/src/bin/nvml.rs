@@ -252,7 +252,7 @@ fn same(library: &Library) {
         0,
         "nobody is a client yet"
     );
-    // SAFETY: as in `open`.
+    // SAFETY: the name is a C string; loading runs the library's own initialisers only.
     let cuda = unsafe { Library::open(Some("libcuda.so.1"), RTLD_NOW | RTLD_LOCAL) };
     let cuda = cuda.expect("libcuda.so.1 is on the path");
     let driver = Driver::ready();

@@ -96,7 +96,7 @@ fn contexts(percentages: &[String]) -> Result<(), Code> {
             "*" => {}
             // SAFETY: this program has no other thread of its own, and the library's read no variables.
             "-" => unsafe { std::env::remove_var(NAME) },
-            // SAFETY: as above.
+            // SAFETY: this program has no other thread of its own, and the library's read no variables.
             value => unsafe { std::env::set_var(NAME, value) },
         }
         let mut context = 0;
@@ -348,7 +348,7 @@ fn fork() -> Result<(), Code> {
         child => assert_eq!(status_of(child), 0, "the child got other errors"),
     }
     // A child made behind the C library's back, so that no atfork handler runs.
-    // SAFETY: as above; a bare clone is a fork.
+    // SAFETY: a clone without flags is a fork: the child has its own copy of everything, and only ends itself.
     match unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } {
         0 => {
             let right = driver.alloc(64).err() == Some(NOT_INITIALIZED);

@@ -43,7 +43,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
             }
         }
     }
-    // SAFETY: it has no operands.
+    // SAFETY: a fence has no operands; SSE is part of x86-64.
     unsafe { _mm_sfence() };
 }
 
@@ -53,7 +53,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
 /// As [`copy`].
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps that `from` may be read and `to` written for `bytes` bytes.
     unsafe { std::ptr::copy(from, to, bytes) }
 }
 
@@ -67,7 +67,7 @@ mod tests {
         for start in [0, 1, 15, 16, 63, 64] {
             for bytes in [0, 1, 63, 64, 65, 128, 200, 777] {
                 let mut to = vec![255_u8; 1000];
-                // SAFETY: both have these bytes.
+                // SAFETY: both arrays are longer than what is copied from these places on.
                 unsafe { copy(from[3..].as_ptr(), to[start..].as_mut_ptr(), bytes) };
                 assert_eq!(to[start..start + bytes], from[3..3 + bytes]);
                 assert!(to[..start].iter().all(|&byte| byte == 255));

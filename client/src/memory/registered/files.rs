@@ -146,7 +146,7 @@ unsafe fn put(
 ) -> rustix::io::Result<()> {
     let bytes = (at.end - at.start) as usize;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller keeps that nobody has to do with what is at these addresses.
     unsafe { rustix::mm::mmap(pointer(at.start), bytes, access, flags, file, offset) }.map(drop)
 }
 

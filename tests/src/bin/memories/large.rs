@@ -56,7 +56,7 @@ pub fn large(total: usize) -> Result<(), Code> {
     let mut last = [0_u64];
     driver.download(&mut last, end)?;
     assert_eq!(last, [42]);
-    // SAFETY: as above.
+    // SAFETY: the memory is this program's own.
     unsafe { driver.mem_free(whole)? };
     addresses(&driver, &more, total)?;
     driver.synchronize()?;

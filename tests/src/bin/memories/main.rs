@@ -269,7 +269,7 @@ fn registered() -> Result<(), Code> {
         unsafe { libc::_exit(if same && kept { 0 } else { 1 }) };
     }
     let mut status = -1;
-    // SAFETY: as above.
+    // SAFETY: the child is this program's own; the status is a local.
     unsafe {
         std::thread::sleep(Duration::from_millis(10));
         driver.launch(sequence, 8, 128, NULL, &[address, count as u64, 7, 1])?;

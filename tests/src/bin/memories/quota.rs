@@ -37,31 +37,30 @@ pub fn quota() -> Result<(), Code> {
     let driver = Driver::ready();
     let more = Functions::open();
     assert_eq!(driver.memory()?.1, 64 * MIB, "the quota is what is seen");
-    // SAFETY: out pointers lead to locals, addresses are this program's own.
     let take = |alloc: &dyn Fn(*mut u64) -> Code| {
         let mut address = 0;
         ok(alloc(&raw mut address)).map(|()| address)
     };
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let release = |address| unsafe { driver.mem_free(address) };
     let plain = |bytes| driver.alloc(bytes);
     let pitch = |bytes: usize| {
         let (mut address, mut width) = (0, 0);
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         let code =
             unsafe { (more.pitch)(&raw mut address, &raw mut width, 1 << 16, bytes >> 16, 4) };
         ok(code).map(|()| address)
     };
-    // SAFETY: as above.
+    // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
     let managed = |bytes| take(&|out| unsafe { (more.managed)(out, bytes, 1) });
-    // SAFETY: as above.
+    // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
     let pool = |bytes| take(&|out| unsafe { (more.pool_alloc)(out, bytes, NULL) });
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let pool_free = |address| unsafe { ok((more.pool_free)(address, NULL)) };
     let properties = PROPERTIES.as_ptr();
-    // SAFETY: as above.
+    // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
     let physical = |bytes| take(&|out| unsafe { (more.create)(out, bytes, properties, 0) });
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let physical_free = |handle| unsafe { ok((more.release)(handle)) };
     let module = |bytes: usize| {
         let text = format!(
@@ -76,16 +75,16 @@ pub fn quota() -> Result<(), Code> {
         );
         driver.module(&text).map(|module| module as u64)
     };
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let unload = |module: u64| unsafe { driver.module_unload(module as Handle) };
     let own_pool = {
         // CUmemPoolProps: pinned memory of device 0.
         let properties = [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         take(&|out| unsafe { (more.pool_create)(out, &raw const properties) })?
     };
     let from_pool =
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         |bytes| take(&|out| unsafe { (more.alloc_from_pool)(out, bytes, own_pool, NULL) });
     let array = |bytes: usize| {
         let (width, height) = (1024, bytes >> 12);
@@ -95,7 +94,7 @@ pub fn quota() -> Result<(), Code> {
             format: 1,
             channels: 4,
         };
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         take(&|out| unsafe { (more.array_create)(out, &raw const made) })
     };
     let volume = |bytes: usize| Array3d {
@@ -108,22 +107,22 @@ pub fn quota() -> Result<(), Code> {
     };
     let array_3d = |bytes| {
         let made = volume(bytes);
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         take(&|out| unsafe { (more.array_create_3d)(out, &raw const made) })
     };
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let array_free = |array| unsafe { ok((more.array_destroy)(array)) };
     let mipmapped = |bytes| {
         let made = volume(bytes);
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         take(&|out| unsafe { (more.mipmapped_create)(out, &raw const made, 1) })
     };
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let mipmapped_free = |array| unsafe { ok((more.mipmapped_destroy)(array)) };
     let stream = driver.stream(1)?;
     let graph = |bytes| {
         let (mut graph, mut exec) = (NULL, NULL);
-        // SAFETY: as above.
+        // SAFETY: the out pointers are locals'; the stream is this program's own.
         let address = unsafe {
             driver.stream_begin_capture(stream, 0)?;
             let address = take(&|out| (more.pool_alloc)(out, bytes, stream));
@@ -146,17 +145,17 @@ pub fn quota() -> Result<(), Code> {
         );
         let null = std::ptr::null();
         let library = take(&|out| {
-            // SAFETY: as above; the text ends with a zero byte.
+            // SAFETY: the out pointer is a local's; the text is a C string; there are no options.
             unsafe { (more.library_load)(out, text.as_ptr().cast(), null, null, 0, null, null, 0) }
         })?;
-        // SAFETY: as above.
+        // SAFETY: the out pointer is a local's; what is pointed to lives for the call.
         let module = take(&|out| unsafe { (more.library_module)(out, library) });
-        // SAFETY: as above.
+        // SAFETY: what is released is this program's own, and nothing uses it any more.
         module.map(|_| library).inspect_err(|_| unsafe {
             (more.library_unload)(library);
         })
     };
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     let library_free = |library| unsafe { ok((more.library_unload)(library)) };
     let paths: [Path<'_>; 13] = [
         ("plain", &plain, &release),
@@ -184,7 +183,7 @@ pub fn quota() -> Result<(), Code> {
         give_back(first)?;
         driver.synchronize()?;
     }
-    // SAFETY: as above.
+    // SAFETY: what is released is this program's own, and nothing uses it any more.
     unsafe { ok((more.pool_destroy)(own_pool))? };
     // What kernels allocate is the heap's, which is taken when a module needs it.
     let heap = |limit: usize| {
