@@ -9,8 +9,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::CUresult;
 use engine::plan::copy::{Extent, Rows, coalesce};
+use engine::{Activity, CUresult};
 use protocol::operations::{self, Space};
 
 use crate::array::Array;
@@ -252,6 +252,10 @@ impl Task for Transfer {
             Source::Memory(_) => "a copy",
             Source::Pattern { .. } => "a fill",
         }
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Copy
     }
 
     fn units(&self) -> u64 {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
-use engine::CUresult;
 use engine::plan;
+use engine::{Activity, CUresult};
 use protocol::operations;
 
 use crate::block_cost::BlockCost;
@@ -195,6 +195,10 @@ impl Asked {
 impl Task for Grid {
     fn name(&self) -> &str {
         &self.launch.kernel().name
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::Kernel
     }
 
     fn units(&self) -> u64 {

@@ -86,6 +86,8 @@ struct Member {
     slices: u64,
     /// Threads in its work.
     active: usize,
+    /// Since when it has work and no thread, with none to spare.
+    waiting_since: Option<u64>,
     closed: bool,
 }
 
@@ -101,6 +103,8 @@ struct TimeSlice {
     job: Arc<Job>,
     piece: Piece,
     limit: Option<Duration>,
+    /// For how long its client was given nothing, since others had all threads.
+    waited: Duration,
 }
 
 /// How a time slice ended.
@@ -251,8 +255,9 @@ impl Scheduler {
     /// Queues a job of which about `threads` threads can make use.
     pub(crate) fn submit(&self, account: &Account, job: Arc<Job>, threads: usize) {
         let mut state = self.state.lock();
-        let refused = state.queue(account.id, job).err();
-        let wakeups = if state.shares.is_open(account, self.now()) {
+        let now = self.now();
+        let refused = state.queue(account.id, job, now).err();
+        let wakeups = if state.shares.is_open(account, now) {
             state.wake(threads)
         } else {
             state.wake_timer()
@@ -392,9 +397,13 @@ impl Scheduler {
             job,
             piece,
             limit,
+            waited,
         } = slice;
+        if !waited.is_zero() {
+            job.waited(waited);
+        }
         let (started, before) = (Instant::now(), processor_time());
-        let part = job.part();
+        let part = job.percentage();
         IN_SLICE.set(true);
         let again = job.run(piece, sm, limit).then_some(job);
         IN_SLICE.set(false);
@@ -417,7 +426,7 @@ impl Scheduler {
         } = end;
         let now = self.now();
         state.shares.end(choice, used, part, now);
-        let refused = again.and_then(|job| state.queue(choice.id, job).err());
+        let refused = again.and_then(|job| state.queue(choice.id, job, now).err());
         let wakeups = if took > LONG_SLICE && state.shares.may_go_on(now) {
             state.wake(1)
         } else {
@@ -431,6 +440,7 @@ impl Scheduler {
                 self.quiet.notify_all();
             }
         }
+        state.begin_wait(choice.id, now);
         self.publish(&state);
         drop(state);
         self.notify(wakeups);
@@ -497,13 +507,27 @@ impl SchedulerState {
     }
 
     /// Puts a job into its client's queue, or gives it back if the client is gone.
-    fn queue(&mut self, id: usize, job: Arc<Job>) -> Result<(), Arc<Job>> {
+    fn queue(&mut self, id: usize, job: Arc<Job>, now: u64) -> Result<(), Arc<Job>> {
         let Some(member) = self.members[id].as_mut().filter(|member| !member.closed) else {
             return Err(job);
         };
         member.jobs.entry(job.priority).or_default().push_back(job);
         self.shares.wake(id);
+        self.begin_wait(id, now);
         Ok(())
+    }
+
+    /// Notes that a client waits, if it has work and no thread, and no thread is to spare.
+    fn begin_wait(&mut self, id: usize, now: u64) {
+        if self.spare() > 0 {
+            return;
+        }
+        if let Some(member) = &mut self.members[id]
+            && member.active == 0
+            && !member.jobs.is_empty()
+        {
+            member.waiting_since.get_or_insert(now);
+        }
     }
 
     /// The next time slice of whoever is to have it.
@@ -547,7 +571,9 @@ impl SchedulerState {
         }
         let (job, piece) = found?;
         member.active += 1;
+        let since = member.waiting_since.take().unwrap_or(now);
         Some(TimeSlice {
+            waited: Duration::from_nanos(now.saturating_sub(since)),
             choice,
             job,
             piece,

@@ -12,16 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use engine::{CUresult, Charge, Observer};
+use engine::{Activity, CUresult, Charge, Observer, Span, clock};
 use protocol::operations::{At, Copy, Fill, STREAM_DEPTH};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::context::Context;
 use crate::copy::{ArrayTransfer, SMALL, Transfer};
 use crate::grid::Grid;
 use crate::memory::{self, CopySpace};
 use crate::scheduler::{Account, Scheduler};
-use crate::work::{Job, JobSource, Piece, Progress, Task, run_contained};
+use crate::work::{Job, JobSource, Part, Piece, Progress, Spent, Task, run_contained};
 
 /// Kernels that are expected to take at most this long are run by the thread that brings them.
 const SMALL_KERNEL: Duration = Duration::from_micros(40);
@@ -296,7 +295,11 @@ impl Stream {
         let moving = || space.moving();
         let (moving, transfer) = match operation {
             Operation::Launch(grid) => {
-                return self.start_grid(Some(sequence), context, grid, here);
+                let part = Part {
+                    sequence,
+                    is_last: true,
+                };
+                return self.start_grid(part, context, grid, here);
             }
             Operation::Run(grids) => {
                 return self.start_run(sequence, context, priority, grids, here);
@@ -307,16 +310,30 @@ impl Stream {
             Operation::Write { to, data } => return Started::Done(space.write(to, &data)),
             Operation::Event { event, timing } => {
                 if timing {
-                    observer.event_time(event, monotonic());
+                    observer.event_time(event, clock::now());
                 }
                 return Started::Done(Ok(()));
             }
             Operation::Destroy => return Started::Done(Ok(())),
             Operation::Refused(code) => return Started::Done(Err(code)),
         };
+        let part = Part {
+            sequence,
+            is_last: true,
+        };
         match transfer {
             Ok(transfer) if transfer.bytes() <= SMALL => {
+                let began = Instant::now();
                 transfer.run_all();
+                self.spent(
+                    part,
+                    Spent {
+                        device: context.device,
+                        activity: Activity::Copy,
+                        began,
+                        ended: Instant::now(),
+                    },
+                );
                 Started::Done(Ok(()))
             }
             Ok(transfer) => {
@@ -326,7 +343,7 @@ impl Stream {
                 let context = Arc::clone(context);
                 let job = Job::new(
                     Arc::clone(self) as _,
-                    Some(sequence),
+                    part,
                     context,
                     priority,
                     Box::new(transfer),
@@ -350,8 +367,12 @@ impl Stream {
         let Some(grid) = grids.pop_front() else {
             return Started::Done(Ok(()));
         };
-        if grids.is_empty() {
-            return self.start_grid(Some(sequence), context, grid, here);
+        let part = Part {
+            sequence,
+            is_last: grids.is_empty(),
+        };
+        if part.is_last {
+            return self.start_grid(part, context, grid, here);
         }
         let rest = Operation::Run(grids);
         let bytes = rest.bytes();
@@ -363,7 +384,7 @@ impl Stream {
             priority,
             operation: rest,
         });
-        match self.start_grid(None, context, grid, here) {
+        match self.start_grid(part, context, grid, here) {
             Started::Done(Err(code)) => {
                 self.end_run(code);
                 Started::Begun
@@ -389,10 +410,10 @@ impl Stream {
         }
     }
 
-    /// Starts a kernel. With no sequence number it is a part of an operation of which more comes.
+    /// Starts a kernel.
     fn start_grid(
         self: &Arc<Self>,
-        sequence: Option<u64>,
+        part: Part,
         context: &Arc<Context>,
         grid: Grid,
         here: bool,
@@ -407,7 +428,17 @@ impl Stream {
             let sm = self.slot % scheduler.workers() as u32;
             let until = started + SMALL_KERNEL;
             let progress = run_contained(&grid, context, &mut piece, until, sm);
-            scheduler.charge(account, started.elapsed(), context.part);
+            let ended = Instant::now();
+            scheduler.charge(account, ended - started, context.part);
+            self.spent(
+                part,
+                Spent {
+                    device: context.device,
+                    activity: Activity::Kernel,
+                    began: started,
+                    ended,
+                },
+            );
             match progress {
                 Progress::Finished => return Started::Done(Ok(())),
                 Progress::Failed(code) => return Started::Done(Err(code)),
@@ -419,7 +450,7 @@ impl Stream {
         let context = Arc::clone(context);
         let job = Job::new(
             Arc::clone(self) as _,
-            sequence,
+            part,
             context,
             priority,
             Box::new(grid),
@@ -438,15 +469,34 @@ impl Stream {
 }
 
 impl JobSource for Stream {
+    fn spent(&self, part: Part, spent: Spent) {
+        if self.client.closed.load(Ordering::Relaxed) {
+            return;
+        }
+        self.client.observer.ran(&Span {
+            at: At {
+                stream: self.slot,
+                sequence: part.sequence,
+            },
+            device: spent.device,
+            activity: spent.activity,
+            began: clock::at(spent.began),
+            ended: clock::at(spent.ended),
+            multiprocessors: Some(1),
+        });
+    }
+
+    fn waited(&self, device: u32, waited: Duration) {
+        let nanoseconds = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        self.client.observer.waited(device, nanoseconds);
+    }
+
     /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.
-    fn job_ended(self: Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>) {
-        match sequence {
-            Some(sequence) => self.report(sequence, result),
-            None => {
-                if let Err(code) = result {
-                    self.end_run(code);
-                }
-            }
+    fn job_ended(self: Arc<Self>, part: Part, result: Result<(), CUresult>) {
+        if part.is_last {
+            self.report(part.sequence, result);
+        } else if let Err(code) = result {
+            self.end_run(code);
         }
         self.drive();
     }
@@ -485,11 +535,4 @@ impl Operation<'_> {
             Self::Refused(code) => Operation::Refused(code),
         }
     }
-}
-
-/// Nanoseconds of CLOCK_MONOTONIC.
-fn monotonic() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // The clock counts from the machine's start and is never negative.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

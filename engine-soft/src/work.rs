@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::CUresult;
+use engine::{Activity, CUresult};
 use ptx_vm::Block;
 
 use crate::context::Context;
@@ -64,6 +64,9 @@ pub(crate) trait Task: Send + Sync + Debug {
     /// What it is, for the log.
     fn name(&self) -> &str;
 
+    /// What a device does that carries it out.
+    fn activity(&self) -> Activity;
+
     /// How many units there are.
     fn units(&self) -> u64;
 
@@ -85,18 +88,41 @@ pub(crate) trait Task: Send + Sync + Debug {
     fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress;
 }
 
+/// Of which operation of its source a job is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The operation's position in the source's order.
+    pub(crate) sequence: u64,
+    /// Whether no more jobs of the operation come.
+    pub(crate) is_last: bool,
+}
+
+/// A time slice that was spent on a job.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spent {
+    pub(crate) device: u32,
+    pub(crate) activity: Activity,
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+}
+
 /// Whose operations become jobs: a stream, which goes on once one has ended.
 pub(crate) trait JobSource: Send + Sync + Debug {
-    /// The job of the operation in this position has ended; with none, more jobs of that operation come.
-    fn job_ended(self: Arc<Self>, sequence: Option<u64>, result: Result<(), CUresult>);
+    /// A thread has given a job a time slice.
+    fn spent(&self, part: Part, spent: Spent);
+
+    /// A job was not given anything for so long, since others had all threads.
+    fn waited(&self, device: u32, waited: Duration);
+
+    /// A job has ended.
+    fn job_ended(self: Arc<Self>, part: Part, result: Result<(), CUresult>);
 }
 
 /// A task under way.
 #[derive(Debug)]
 pub(crate) struct Job {
     source: Arc<dyn JobSource>,
-    /// Its operation's position in the source's order, unless more of that comes.
-    sequence: Option<u64>,
+    part: Part,
     context: Arc<Context>,
     /// Its place among its client's jobs; lower goes first.
     pub(crate) priority: i32,
@@ -151,7 +177,7 @@ impl Job {
     /// A job of what is left of a task, not in a queue.
     pub(crate) fn new(
         source: Arc<dyn JobSource>,
-        sequence: Option<u64>,
+        part: Part,
         context: Arc<Context>,
         priority: i32,
         task: Box<dyn Task>,
@@ -159,7 +185,7 @@ impl Job {
     ) -> Self {
         Self {
             source,
-            sequence,
+            part,
             context,
             priority,
             task,
@@ -175,8 +201,13 @@ impl Job {
     }
 
     /// Percent of the device that its context has at most.
-    pub(crate) fn part(&self) -> f32 {
+    pub(crate) fn percentage(&self) -> f32 {
         self.context.part
+    }
+
+    /// Nothing was given to it for so long.
+    pub(crate) fn waited(&self, waited: Duration) {
+        self.source.waited(self.context.device, waited);
     }
 
     /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that
@@ -195,11 +226,22 @@ impl Job {
     /// is done. Says whether the job must be queued again.
     pub(crate) fn run(&self, mut piece: Piece, sm: u32, limit: Option<Duration>) -> bool {
         let quantum = self.task.quantum();
-        let until = Instant::now() + limit.map_or(quantum, |limit| limit.min(quantum));
+        let began = Instant::now();
+        let until = began + limit.map_or(quantum, |limit| limit.min(quantum));
         let progress = run_contained(&*self.task, &self.context, &mut piece, until, sm);
+        // Before the job can end, so that who sees its end has been told of all.
+        self.source.spent(
+            self.part,
+            Spent {
+                device: self.context.device,
+                activity: self.task.activity(),
+                began,
+                ended: Instant::now(),
+            },
+        );
         match self.put_back(piece, progress) {
             NextStep::Ended(result) => {
-                Arc::clone(&self.source).job_ended(self.sequence, result);
+                Arc::clone(&self.source).job_ended(self.part, result);
                 false
             }
             NextStep::Queue => true,

@@ -21,6 +21,7 @@ pub use runs::{Counted, Runs};
 
 pub mod arena;
 pub mod bound;
+pub mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod format;
@@ -275,6 +276,32 @@ impl GroupShare {
     }
 }
 
+/// What a device did in a [`Span`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It ran kernels.
+    Kernel,
+    /// It copied or filled memory.
+    Copy,
+}
+
+/// Time in which a device worked for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// For which of its operations; where several end together, for the last of them.
+    pub at: At,
+    /// The device's ordinal.
+    pub device: u32,
+    /// What it did.
+    pub activity: Activity,
+    /// When it began, in nanoseconds of CLOCK_MONOTONIC.
+    pub began: u64,
+    /// When it ended, on the same clock.
+    pub ended: u64,
+    /// Multiprocessors that it took, where that is known.
+    pub multiprocessors: Option<u32>,
+}
+
 /// Is told how a client's work goes. Called from the engine's threads and from within calls of
 /// [`Client`]'s methods, so it must not call back into the engine, and must not block.
 pub trait Observer: Send + Sync + Debug {
@@ -286,6 +313,18 @@ pub trait Observer: Send + Sync + Debug {
     /// it awake.
     fn pre_wake(&self, stream: u32) {
         let _ = stream;
+    }
+
+    /// A device has worked for the client. An operation that takes several time slices, or several multiprocessors, is
+    /// told of in as many spans, which may overlap; about the time of its completion all of them were told.
+    fn ran(&self, span: &Span) {
+        let _ = span;
+    }
+
+    /// The client had kernels that could have run and that nothing of the device was given to for so many
+    /// nanoseconds, since other clients had it.
+    fn waited(&self, device: u32, nanoseconds: u64) {
+        let _ = (device, nanoseconds);
     }
 
     /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same

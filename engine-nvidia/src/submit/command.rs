@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUevent, CUstream};
-use engine::Counted;
+use engine::{Activity, Counted};
 
 use crate::device::Device;
 use crate::device::work_signature::WorkSignature;
@@ -106,6 +106,15 @@ impl Work {
             Self::Steps(steps) => steps.len(),
             Self::Run(_, part) => part.len(),
             _ => 1,
+        }
+    }
+
+    /// What the device does for it, if anything.
+    pub(crate) fn activity(&self) -> Option<Activity> {
+        match self {
+            Self::Launch(_) | Self::Run(..) => Some(Activity::Kernel),
+            Self::Steps(_) | Self::Readback(_) => Some(Activity::Copy),
+            Self::Event { .. } | Self::Destroy | Self::Refused(_) => None,
         }
     }
 

@@ -4,14 +4,14 @@
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::AtomicBool;
 
-use engine::{Bound, CUresult, Charge, Observer, Window};
+use engine::{Activity, Bound, CUresult, Charge, Observer, Window};
 use protocol::operations::At;
 
 use super::*;
 use crate::context::Context;
 use crate::memory::CopySpace;
 use crate::stream::{ClientState, Stream};
-use crate::work::{Progress, Task};
+use crate::work::{Part, Progress, Task};
 
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<u32>>);
@@ -38,6 +38,9 @@ struct Work {
 impl Task for Work {
     fn name(&self) -> &str {
         "work"
+    }
+    fn activity(&self) -> Activity {
+        Activity::Kernel
     }
     fn units(&self) -> u64 {
         self.units
@@ -119,7 +122,10 @@ impl Member {
         });
         let job = Job::new(
             Arc::clone(&stream) as _,
-            Some(1),
+            Part {
+                sequence: 1,
+                is_last: true,
+            },
             context,
             priority,
             task,

@@ -9,7 +9,7 @@ use protocol::operations::{
 use super::kernels;
 use super::rig::{Guest, params, simple_launch};
 use crate::arena::GRANULE;
-use crate::{CUresult, Engine};
+use crate::{Activity, CUresult, Engine, clock};
 
 /// The first program everybody writes, with threads beyond the end.
 pub fn saxpy(engine: &dyn Engine) {
@@ -86,6 +86,46 @@ pub fn a_burst_keeps_its_order(engine: &dyn Engine) {
         assert_eq!(found, (7 * number as u32 + 1).to_le_bytes(), "{number}");
     }
     assert!(guest.told.completed(0).is_sorted_by_key(|done| done.0));
+}
+
+/// Of kernels and copies it is told when the device had them: within the time in which they were asked for, of each stream one
+/// after another, and of each what it is.
+pub fn what_ran_is_told_of(engine: &dyn Engine) {
+    const ROUNDS: u64 = 20;
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::POKE);
+    let word = guest.commit(0, GRANULE);
+    let began = clock::now();
+    // Once more than is looked for: the last may be told of a moment after it has completed.
+    for round in 0..=ROUNDS {
+        guest.launch(0, module, 1, 1, &params(&[word, round]));
+        assert_eq!(guest.wait(0), Ok(()));
+        guest.stage(0, &[7; 64 << 10]);
+        guest.upload(word, &[7; 64 << 10]);
+    }
+    let told = guest.end();
+    let ended = clock::now();
+    let spans = told.spans();
+    for activity in [Activity::Kernel, Activity::Copy] {
+        let of_it: Vec<_> = spans
+            .iter()
+            .filter(|span| span.activity == activity)
+            .collect();
+        assert!(of_it.len() as u64 >= ROUNDS, "{activity:?}: {of_it:?}");
+        for span in of_it {
+            assert_eq!(span.device, 0);
+            assert_ne!(span.multiprocessors, Some(0));
+            assert!(
+                began <= span.began && span.began <= span.ended && span.ended <= ended,
+                "{began} {span:?} {ended}"
+            );
+        }
+    }
+    // One operation after another, since each was waited for.
+    let orders = spans
+        .windows(2)
+        .all(|pair| pair[0].began <= pair[1].began && pair[0].at.sequence <= pair[1].at.sequence);
+    assert!(orders, "{spans:?}");
 }
 
 /// Grids and blocks of three dimensions: nothing left out, nothing twice.

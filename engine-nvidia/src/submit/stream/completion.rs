@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use engine::{Activity, Span, clock};
 use protocol::operations::At;
 
 use crate::device::fence::has_reached;
@@ -145,6 +146,12 @@ impl Stream {
                 state.expected -= u64::from(issued.length.1);
                 if come {
                     state.ended_now.push(issued.length);
+                    state.ran_now = match (issued.activity, state.ran_now) {
+                        (Some(Activity::Kernel), _) | (Some(_), None) => {
+                            issued.activity.map(|activity| (issued.sequence, activity))
+                        }
+                        (_, ran) => ran,
+                    };
                 }
                 self.context.leave();
                 progress = true;
@@ -152,13 +159,15 @@ impl Stream {
                     self.destroy(state.raw);
                     state.ended = true;
                 }
-                self.finish(issued.sequence, result, issued.after);
+                let sequence = issued.is_last_part.then_some(issued.sequence);
+                self.finish(sequence, result, issued.after);
             }
             if !state.ended_now.is_empty() {
                 let now = Instant::now();
                 let took = now.saturating_duration_since(state.looked_at);
                 self.context.durations().learn(&state.ended_now, took);
                 state.ended_now.clear();
+                self.tell_of_span(state, now);
                 state.looked_at = now;
             }
             if progress && !state.is_under_way() {
@@ -182,6 +191,26 @@ impl Stream {
             if !state.is_fetching() {
                 self.sign_rest(state);
             }
+        }
+    }
+
+    /// Tells in which time the operations ran that a look has found to have ended. They are told of together, as what the last of
+    /// them is: the GPU writes no time beside its word.
+    fn tell_of_span(&self, state: &mut State, now: Instant) {
+        if let Some((sequence, activity)) = state.ran_now.take()
+            && self.common.is_open()
+        {
+            self.common.observer.ran(&Span {
+                at: At {
+                    stream: self.slot,
+                    sequence,
+                },
+                device: self.device().ordinal().unsigned_abs(),
+                activity,
+                began: clock::at(state.looked_at),
+                ended: clock::at(now),
+                multiprocessors: None,
+            });
         }
     }
 

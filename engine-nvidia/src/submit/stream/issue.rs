@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda_abi::CUresult;
-use engine::Counted;
+use engine::{Activity, Counted};
 
 use crate::device::context::Made;
 use crate::device::fence::has_reached;
@@ -214,7 +214,9 @@ impl Stream {
                 sequences.drain(..count).zip(launches.drain(..count))
             {
                 state.push(Issued {
-                    sequence: Some(sequence),
+                    sequence,
+                    is_last_part: true,
+                    activity: Some(Activity::Kernel),
                     commands: 1,
                     length,
                     fence_value,
@@ -248,7 +250,9 @@ impl Stream {
             length = self.length(&done);
         }
         state.push(Issued {
-            sequence: rest.is_empty().then_some(sequence),
+            sequence,
+            is_last_part: rest.is_empty(),
+            activity: Some(Activity::Kernel),
             commands: count,
             length,
             fence_value,
@@ -313,6 +317,7 @@ impl Stream {
         mut length: Length,
     ) {
         let last = matches!(work, Work::Destroy);
+        let activity = work.activity();
         // The driver has nothing to do for it, and all before it is signalled.
         let signalled = state.unsignalled == 0 && matches!(work, Work::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
@@ -353,7 +358,9 @@ impl Stream {
         // What failed in part is over.
         let rest = rest.filter(|_| result.is_ok());
         state.push(Issued {
-            sequence: rest.is_none().then_some(sequence),
+            sequence,
+            is_last_part: rest.is_none(),
+            activity,
             commands,
             length,
             fence_value: state

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUstream;
+use engine::Activity;
 
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::LaunchBatches;
@@ -54,6 +55,8 @@ pub(super) struct State {
     pub(super) looked_at: Instant,
     /// What is found to have ended in one look: empty.
     pub(super) ended_now: Vec<Length>,
+    /// Of these, the last that the device ran kernels for, or if there is none copied for.
+    pub(super) ran_now: Option<(u64, Activity)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, Work)>,
     /// The last fence value that was signalled for.
@@ -83,8 +86,12 @@ pub(super) type Length = (WorkSignature, u32);
 
 #[derive(Debug)]
 pub(super) struct Issued {
-    /// Which operation it is, or is the last part of.
-    pub(super) sequence: Option<u64>,
+    /// Which operation it is, or is a part of.
+    pub(super) sequence: u64,
+    /// Whether no more of that operation comes.
+    pub(super) is_last_part: bool,
+    /// What the device does for it, if anything.
+    pub(super) activity: Option<Activity>,
     pub(super) commands: usize,
     pub(super) length: Length,
     pub(super) fence_value: u32,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use protocol::operations::At;
 
 use super::{PATIENCE, lock};
-use crate::{CUresult, Observer, Window};
+use crate::{CUresult, Observer, Span, Window};
 
 /// An observer that remembers everything.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ struct ToldState {
     completed: HashMap<u32, Vec<Completion>>,
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
+    spans: Vec<Span>,
     variable_bytes: u64,
     managed_bytes: u64,
 }
@@ -55,6 +56,11 @@ impl Told {
         // Positions are complete in order.
         let found = completed.binary_search_by_key(&sequence, |(at, _)| *at);
         found.ok().map(|index| completed[index].1)
+    }
+
+    /// The spans of which it was told.
+    pub fn spans(&self) -> Vec<Span> {
+        lock(&self.state).spans.clone()
     }
 
     /// Where the next module's variables will lie.
@@ -121,6 +127,10 @@ impl Observer for Told {
 
     fn pre_wake(&self, stream: u32) {
         *lock(&self.state).pre_wakes.entry(stream).or_default() += 1;
+    }
+
+    fn ran(&self, span: &Span) {
+        lock(&self.state).spans.push(*span);
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {
