@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use protocol::control_messages::{ListedDevice, ViewRequest};
+use protocol::control_messages::{DeviceAccount, ListedDevice, ViewRequest};
 use protocol::limits;
 use transport::socket::Connection;
 
@@ -52,8 +52,8 @@ pub(crate) struct Counting {
     pub(crate) asker: Asker,
     /// Whom they are asked about, by the number of the request.
     pub(crate) awaited: BTreeMap<u64, ClientId>,
-    /// What these have of each device.
-    pub(crate) used: BTreeMap<ClientId, Vec<u64>>,
+    /// What these have had of each device.
+    pub(crate) accounts: BTreeMap<ClientId, Vec<DeviceAccount>>,
     pub(crate) deadline: Instant,
 }
 

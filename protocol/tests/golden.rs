@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use protocol::control_messages::{
-    Admit, Change, ClientFields, Ending, Group, Hello, ListedDevice, Membership, PACKET_MAX,
-    Packet, Purpose, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess, Welcome,
-    fingerprint, view_packets,
+    Admit, Change, ClientFields, DeviceAccount, Ending, Group, Hello, ListedDevice, Membership,
+    PACKET_MAX, Packet, Purpose, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess,
+    Welcome, fingerprint, view_packets,
 };
 use protocol::device_facts::DeviceFacts;
 
@@ -157,6 +157,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
             Packet::Gone {
                 session: 6,
                 how: Ending::Malformed,
+                accounts: vec![account(), DeviceAccount::default()],
             },
         ),
         (
@@ -212,7 +213,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 request: 7,
                 code: 801,
                 text: "not on this device".into(),
-                used: vec![4096, 0],
+                accounts: vec![account()],
             },
         ),
         (
@@ -295,6 +296,7 @@ fn view() -> View {
             total: 1 << 30,
             used: 1 << 20,
             free: 1 << 29,
+            account: account(),
         }],
         processes: vec![ViewedProcess {
             device: 1,
@@ -303,7 +305,30 @@ fn view() -> View {
             is_server: false,
             used: Some(4096),
             name: "nbody".into(),
+            uid: 1000,
+            group: Some("tenant".into()),
+            limit: 1 << 30,
+            account: account(),
         }],
+        time: 0x0102_0304_0506,
+    }
+}
+
+fn account() -> DeviceAccount {
+    DeviceAccount {
+        memory: 4096,
+        kernels: 2,
+        kernel_time: 3,
+        multiprocessor_time: 4,
+        copies: 5,
+        copy_time: 6,
+        bytes_to_device: 7,
+        bytes_from_device: 8,
+        bytes_within_device: 9,
+        loads: 10,
+        load_time: 11,
+        waited: 12,
+        faults: 13,
     }
 }
 
@@ -311,6 +336,7 @@ fn view() -> View {
 fn a_view_of_many_processes_goes_in_packets_that_fit() {
     let process = ViewedProcess {
         name: "\u{1f980}".repeat(256),
+        group: Some("g".repeat(64)),
         ..ViewedProcess::default()
     };
     let many = View {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cuda_abi::CUresult;
 use parking_lot::Mutex;
-use protocol::control_messages::Ending;
+use protocol::control_messages::{DeviceAccount, Ending};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -35,8 +35,8 @@ pub enum ServerEvent {
         code: CUresult,
         /// The same in words.
         text: String,
-        /// Bytes of each device that the client has taken.
-        used: Vec<u64>,
+        /// What the client has had of each device.
+        accounts: Vec<DeviceAccount>,
     },
 }
 

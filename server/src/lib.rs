@@ -14,6 +14,7 @@
 //! * [`event_queue`]: what other threads tell the main thread; [`log`]: the lines of server.log.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod admission;
 mod code;
 mod event_queue;

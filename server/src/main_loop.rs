@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use engine::Engine;
-use protocol::control_messages::{self, Admit, Ending, Packet};
+use protocol::control_messages::{self, Admit, DeviceAccount, Ending, Packet};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -162,7 +162,7 @@ fn tell_of_group(
         request: group.request,
         code,
         text,
-        used: Vec::new(),
+        accounts: Vec::new(),
     });
 }
 
@@ -324,12 +324,12 @@ impl MainLoop {
                         }
                     }
                     Ok(Packet::Change(change)) => match self.running.get(&change.session) {
-                        Some(running) => match running.cancellation.used() {
-                            Some(used) if change.asks_only() => self.send(&Packet::Changed {
+                        Some(running) => match running.cancellation.accounts() {
+                            Some(accounts) if change.asks_only() => self.send(&Packet::Changed {
                                 request: change.request,
                                 code: CUresult::SUCCESS.0,
                                 text: String::new(),
-                                used,
+                                accounts,
                             }),
                             _ => running.cancellation.change(change),
                         },
@@ -337,7 +337,7 @@ impl MainLoop {
                             request: change.request,
                             code: CUresult::ERROR_INVALID_VALUE.0,
                             text: "the client is gone".into(),
-                            used: Vec::new(),
+                            accounts: Vec::new(),
                         }),
                     },
                     Ok(_) => self.log_line(
@@ -372,7 +372,7 @@ impl MainLoop {
         match Packet::decode(bytes) {
             Ok(Packet::Admit(admit)) => {
                 self.log_line("A client was lost: no descriptor is left for it");
-                self.report_end(admit.session, Ending::Failed);
+                self.report_end(admit.session, Ending::Failed, Vec::new());
             }
             Ok(Packet::Group(group)) => self.group(group, Vec::new()),
             _ => {
@@ -465,7 +465,7 @@ impl MainLoop {
             self.log_line(
                 "The daemon handed over a client without its descriptors; the client is not served",
             );
-            return self.report_end(number, Ending::Failed);
+            return self.report_end(number, Ending::Failed, Vec::new());
         };
         let memory: Vec<OwnedFd> = fds.collect();
         // The kernel gives the lowest numbers that are free: high ones say that few are.
@@ -477,7 +477,7 @@ impl MainLoop {
                 text: text.into(),
             };
             let _ = Connection::from_stranger(socket).try_send(&refused.encode(), &[]);
-            return self.report_end(number, Ending::Failed);
+            return self.report_end(number, Ending::Failed, Vec::new());
         }
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let cancellation = Arc::new(Cancellation::default());
@@ -531,7 +531,7 @@ impl MainLoop {
                     text: error.to_string(),
                 };
                 let _ = connection.try_send(&refused.encode(), &[]);
-                self.report_end(number, Ending::Failed);
+                self.report_end(number, Ending::Failed, Vec::new());
             }
         }
     }
@@ -571,11 +571,13 @@ impl MainLoop {
             match event {
                 ServerEvent::Attached(session) => self.send(&Packet::Attached { session }),
                 ServerEvent::Ended(session, how) => {
+                    let mut accounts = None;
                     if let Some(running) = self.running.remove(&session) {
                         let _ = epoll::delete(&self.epoll, &*running.pidfd);
                         let _ = epoll::delete(&self.epoll, &*running.connection);
+                        accounts = running.cancellation.accounts();
                     }
-                    self.report_end(session, how);
+                    self.report_end(session, how, accounts.unwrap_or_default());
                 }
                 ServerEvent::Fault {
                     session,
@@ -595,12 +597,12 @@ impl MainLoop {
                     request,
                     code,
                     text,
-                    used,
+                    accounts,
                 } => self.send(&Packet::Changed {
                     request,
                     code: code.0,
                     text,
-                    used,
+                    accounts,
                 }),
             }
         }
@@ -618,8 +620,16 @@ impl MainLoop {
         }
     }
 
-    fn report_end(&mut self, session: u64, how: Ending) {
-        self.send(&Packet::Gone { session, how });
+    /// Tells the daemon that a session has ended, and what its client has had.
+    fn report_end(&mut self, session: u64, how: Ending, mut accounts: Vec<DeviceAccount>) {
+        for account in &mut accounts {
+            account.memory = 0;
+        }
+        self.send(&Packet::Gone {
+            session,
+            how,
+            accounts,
+        });
     }
 
     /// Tells the daemon something, now or when it has read what it was told before: no client waits

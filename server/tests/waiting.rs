@@ -103,15 +103,18 @@ fn what_a_busy_session_has_is_told_at_once() {
     rig.daemon().send(&question.encode(), &[]).unwrap();
     let told = loop {
         if let Packet::Changed {
-            request: 9, used, ..
+            request: 9,
+            accounts,
+            ..
         } = rig.hear()
         {
-            break used;
+            break accounts;
         }
     };
     drop(go_on);
     rig.engine.on_assist(None);
-    assert_eq!(told, [1 << 20]);
+    let memory: Vec<u64> = told.iter().map(|account| account.memory).collect();
+    assert_eq!(memory, [1 << 20]);
 }
 
 /// A wait whose value is there, as everything of the fake engine's memory is 0.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use cuda_abi::CUresult;
-use protocol::control_messages::{self, Packet};
+use protocol::control_messages::{self, DeviceAccount, Packet};
 use serde_json::json;
 
 use super::Daemon;
@@ -122,16 +122,16 @@ impl Daemon {
         request: u64,
         code: u32,
         text: &str,
-        used: Vec<u64>,
+        accounts: &[DeviceAccount],
     ) {
-        if self.counted(request, &used) {
+        if self.counted(request, accounts) {
             return;
         }
         let refused = (code != CUresult::SUCCESS.0).then(|| text.to_owned());
         match self.changes.get_mut(&request) {
             Some(change) => {
                 change.refused = refused.or(change.refused.take());
-                change.used = used;
+                change.used = accounts.iter().map(|account| account.memory).collect();
                 self.no_longer_awaited(request, id);
             }
             None => {

@@ -257,9 +257,14 @@ impl Daemon {
                     client.attached = true;
                 }
             }
-            Packet::Gone { session, how } => {
+            Packet::Gone {
+                session,
+                how,
+                accounts,
+            } => {
                 if let Some(client) = server.clients.remove(&session) {
                     let about = of_client(server, &client);
+                    self.registry.departed(&accounts);
                     let payer = self.about(client.uid, client.group);
                     let how = json!({ "how": ending(how) });
                     self.event_about(&payer, "client.gone", about, how);
@@ -272,8 +277,8 @@ impl Daemon {
                 request,
                 code,
                 text,
-                used,
-            } => self.changed(id, request, code, &text, used),
+                accounts,
+            } => self.changed(id, request, code, &text, &accounts),
             Packet::Fault {
                 session,
                 code,

@@ -6,7 +6,8 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use protocol::control_messages::{
-    self, ClientFields, ListedDevice, Packet, View, ViewRequest, ViewedDevice, ViewedProcess,
+    self, ClientFields, DeviceAccount, ListedDevice, Packet, View, ViewRequest, ViewedDevice,
+    ViewedProcess,
 };
 use transport::socket::Connection;
 
@@ -113,7 +114,7 @@ impl Daemon {
         let counting = Counting {
             asker,
             awaited,
-            used: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             deadline: Instant::now() + COUNTED_WITHIN,
         };
         if counting.awaited.is_empty() {
@@ -124,7 +125,7 @@ impl Daemon {
     }
 
     /// A server has said what a client has. Says whether that was asked for a view.
-    pub(crate) fn counted(&mut self, request: u64, used: &[u64]) -> bool {
+    pub(crate) fn counted(&mut self, request: u64, accounts: &[DeviceAccount]) -> bool {
         let mut counting = self.views.counting.iter_mut();
         let Some((&number, counting)) =
             counting.find(|(_, counting)| counting.awaited.contains_key(&request))
@@ -132,7 +133,7 @@ impl Daemon {
             return false;
         };
         if let Some(client) = counting.awaited.remove(&request) {
-            counting.used.insert(client, used.to_vec());
+            counting.accounts.insert(client, accounts.to_vec());
         }
         self.show_if_complete(number);
         true
@@ -188,6 +189,7 @@ impl Daemon {
             } else {
                 nvidia_driver().unwrap_or_default()
             },
+            time: monotonic_time(),
             ..View::default()
         };
         let granted = self.granted(&counting.asker, devices)?;
@@ -201,6 +203,7 @@ impl Daemon {
                 total,
                 used,
                 free,
+                account: self.account_of_device(counting, ordinal),
             });
         }
         view.processes = self.processes(counting, devices.len());
@@ -245,10 +248,10 @@ impl Daemon {
         let client =
             |&(id, session): &ClientId| self.registry.servers.get(&id)?.clients.get(&session);
         let mut counted: Vec<(&Client, u64)> = Vec::new();
-        for (id, used) in &counting.used {
+        for (id, accounts) in &counting.accounts {
             if let Some(client) = client(id) {
-                let used = used.get(ordinal as usize).copied().unwrap_or(0);
-                counted.push((client, used));
+                let account = accounts.get(ordinal as usize);
+                counted.push((client, account.map_or(0, |account| account.memory)));
             }
         }
         if asker.request.all {
@@ -289,13 +292,34 @@ impl Daemon {
         group.figures()
     }
 
+    /// What of a device has been had.
+    fn account_of_device(&self, counting: &Counting, ordinal: u32) -> DeviceAccount {
+        let mut sum = DeviceAccount::default();
+        let departed = counting
+            .asker
+            .request
+            .all
+            .then_some(&self.registry.departed);
+        for accounts in counting.accounts.values().chain(departed) {
+            if let Some(account) = accounts.get(ordinal as usize) {
+                sum.add(account);
+            }
+        }
+        sum
+    }
+
+    fn group_name(&self, group: Option<u32>) -> Option<String> {
+        let group = self.groups.by_number.get(&group?)?;
+        Some(group.name.clone())
+    }
+
     /// The processes that the asker is shown: one entry for each and each device that it has memory of, or
     /// for all devices as long as it has none.
     fn processes(&self, counting: &Counting, devices: usize) -> Vec<ViewedProcess> {
         let asker = &counting.asker;
         let own_namespace = namespace_of(std::process::id().cast_signed());
         let mut list: Vec<ViewedProcess> = Vec::new();
-        for (&(id, session), used) in &counting.used {
+        for (&(id, session), accounts) in &counting.accounts {
             let server = self.registry.servers.get(&id);
             let Some(client) = server.and_then(|server| server.clients.get(&session)) else {
                 continue;
@@ -305,10 +329,14 @@ impl Daemon {
             if !asker.request.all && !is_asker && pid == 0 {
                 continue;
             }
-            let has_none = used.iter().all(|&bytes| bytes == 0);
+            let most = |device: u32| {
+                let device = self.devices_known().get(device as usize);
+                device.map_or(0, |device| device.total_memory)
+            };
+            let has_none = accounts.iter().all(|account| account.memory == 0);
             for device in 0..devices {
-                let bytes = used.get(device).copied().unwrap_or(0);
-                if bytes == 0 && !has_none && !asker.request.all {
+                let account = accounts.get(device).copied().unwrap_or_default();
+                if account.memory == 0 && !has_none && !asker.request.all {
                     continue;
                 }
                 let device = device as u32;
@@ -318,7 +346,8 @@ impl Daemon {
                         && (is_asker || pid != 0 && entry.pid == pid)
                 };
                 if let Some(entry) = list.iter_mut().find(same) {
-                    entry.used = entry.used.map(|used| used.saturating_add(bytes));
+                    entry.account.add(&account);
+                    entry.used = Some(entry.account.memory);
                     continue;
                 }
                 list.push(ViewedProcess {
@@ -326,8 +355,17 @@ impl Daemon {
                     pid,
                     is_asker,
                     is_server: false,
-                    used: Some(bytes),
+                    used: Some(account.memory),
                     name: client.program.clone(),
+                    uid: client.uid,
+                    group: self.group_name(client.group),
+                    limit: client
+                        .limits
+                        .memory
+                        .get(&device)
+                        .copied()
+                        .unwrap_or(most(device)),
+                    account,
                 });
             }
         }
@@ -350,6 +388,7 @@ impl Daemon {
             is_server: true,
             used: None,
             name: SERVER_NAME.to_owned(),
+            ..ViewedProcess::default()
         };
         let each = pids.into_iter();
         each.flat_map(|pid| (0..devices).map(move |device| entry(pid, device)))
@@ -463,4 +502,11 @@ impl Daemon {
             self.looked();
         }
     }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+fn monotonic_time() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    // The clock counts from the machine's start and is never negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::Instant;
 
-use protocol::control_messages::{ClientFields, Hello, ListedDevice};
+use daemon_interface::group_usage;
+use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevice};
 use transport::socket::{Connection, Peer};
 
 use crate::servers::limits::{ClientLimits, ServerLimits};
@@ -168,9 +169,23 @@ impl Server {
 pub struct Registry {
     /// By number, and so in the order in which they were started.
     pub servers: BTreeMap<ServerId, Server>,
+    /// By device, what clients had that have left.
+    pub departed: Vec<DeviceAccount>,
 }
 
 impl Registry {
+    /// Adds what a client had that has left.
+    pub fn departed(&mut self, accounts: &[DeviceAccount]) {
+        // A server says so, which is no more trusted than its user.
+        let devices = accounts.len().min(group_usage::DEVICES as usize);
+        if self.departed.len() < devices {
+            self.departed.resize_with(devices, DeviceAccount::default);
+        }
+        for (sum, account) in self.departed.iter_mut().zip(accounts) {
+            sum.add(account);
+        }
+    }
+
     /// The server for an executor's key, unless it is ending.
     #[must_use]
     pub fn for_key(&self, key: &ServerKey) -> Option<ServerId> {

@@ -1,9 +1,10 @@
 //! The packets by which client, daemon and server find each other, and what daemon and server tell each other
 //! afterwards.
 //!
-//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`view`].
+//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`view`].
 //! Both directions come from there. Knows nothing of sockets.
 
+mod account;
 mod attach;
 mod limits;
 mod packet;
@@ -11,6 +12,7 @@ mod parts;
 mod version;
 mod view;
 
+pub use account::DeviceAccount;
 pub use attach::{
     Admit, ClientFields, Ending, FEATURE_QUEUED, FEATURE_REMARK, Hello, Purpose, Welcome,
 };

@@ -4,6 +4,7 @@
 //! not understand each other can at least say so. What is beyond the known fields is
 //! passed over, so that a later minor version can add some. Descriptors travel beside the packets; each kind says which, in order.
 
+use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};
 use super::limits::{Change, Group};
 use super::version::{OtherMajor, VERSION, Version, negotiate};
@@ -71,6 +72,8 @@ alternatives! {
             session: u64,
             /// How it ended.
             how: Ending,
+            /// What it has had of each device; nothing if it was never welcomed.
+            accounts: Vec<DeviceAccount>,
         } = 9,
         /// Server to daemon: a client's context is dead.
         Fault {
@@ -114,9 +117,8 @@ alternatives! {
             code: u32,
             /// Why, in words.
             text: String,
-            /// Bytes of each device that the client has taken; of a group, whose usage tells it,
-            /// nothing.
-            used: Vec<u64>,
+            /// What the client has had of each device; of a group nothing.
+            accounts: Vec<DeviceAccount>,
         } = 17,
         /// Daemon to command client, before the output: what people are to read and tools are not, for
         /// standard error. Sent only to those who said [`FEATURE_REMARK`](super::FEATURE_REMARK).

@@ -3,6 +3,7 @@
 //!
 //! `daemon-interface` asks, `control` answers.
 
+use super::account::DeviceAccount;
 use crate::codec::message;
 
 message! {
@@ -24,6 +25,8 @@ message! {
         pub devices: Vec<ViewedDevice>,
         /// Who uses them: an entry for each device that a process uses.
         pub processes: Vec<ViewedProcess>,
+        /// When this was so, in nanoseconds of CLOCK_MONOTONIC.
+        pub time: u64,
     }
 
     /// A device, and what may be had of it.
@@ -41,6 +44,8 @@ message! {
         pub used: u64,
         /// Of these, what can still be had.
         pub free: u64,
+        /// What the clients have had of it that the asker is shown, and for who asks for all also those that have left.
+        pub account: DeviceAccount,
     }
 
     /// A process that uses a device.
@@ -58,6 +63,14 @@ message! {
         pub used: Option<u64>,
         /// Its program's name.
         pub name: String,
+        /// Its user.
+        pub uid: u32,
+        /// Its group's name.
+        pub group: Option<String>,
+        /// Bytes of the device that it may have.
+        pub limit: u64,
+        /// What it has had of the device.
+        pub account: DeviceAccount,
     }
 
     /// What lists show of a device.

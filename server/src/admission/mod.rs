@@ -16,6 +16,7 @@ use transport::memory::{Mapping, Sealed};
 use transport::session::{Consumer, ServerEnd, SessionMemory};
 use transport::socket::Connection;
 
+use crate::accounts::ClientAccounts;
 use crate::admission::compute_mode::ComputeModePolicy;
 use crate::admission::groups::{Group, Groups, limits_of};
 use crate::event_queue::EventQueue;
@@ -390,14 +391,19 @@ pub fn admit(
         membership.group,
         pinned_of_all,
     );
-    cancellation.counted_in(account.counts());
+    let granted = granted(devices, &told);
+    let may_have: Vec<u32> = granted.iter().map(|&(told, _)| told).collect();
+    let accounts = Arc::new(ClientAccounts::new(&may_have, account.counts()));
+    observer.counted_in(accounts.clone());
+    cancellation.counted_in(accounts.clone());
     Ok(Admitted {
         session: Session::new(SessionParts {
             client,
             observer,
             memory: account,
             staging: staging.clone(),
-            granted: granted(devices, &told),
+            granted,
+            accounts,
             devices: told,
             name,
             share: limits.share,

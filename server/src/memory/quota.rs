@@ -211,12 +211,6 @@ impl Memory {
             .map_or(0, |pool| pool.limit)
     }
 
-    /// Bytes of each device that count against its quota.
-    #[must_use]
-    pub fn used(&self) -> Vec<u64> {
-        self.devices.iter().map(Pool::used).collect()
-    }
-
     /// Where these bytes are counted, for who looks from another thread.
     #[must_use]
     pub fn counts(&self) -> Vec<Arc<AtomicU64>> {
@@ -354,6 +348,12 @@ impl Memory {
     pub fn window_of(&self, address: u64) -> Option<Window> {
         let mut heaps = self.devices.iter().map(|pool| &pool.heap);
         heaps.find_map(|heap| heap.window_of(address))
+    }
+
+    /// Whether an address lies in the host window.
+    #[must_use]
+    pub fn is_in_host_window(&self, address: u64) -> bool {
+        self.host.heap.window_of(address).is_some()
     }
 
     /// Sets addresses of a device aside.

@@ -4,6 +4,7 @@
 //! work (frees, unloads, a context's end) is deferred until the work before it is complete.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use cuda_abi::{CUresult, Function};
 use engine::Window;
@@ -469,7 +470,7 @@ impl Operations for Session {
             self.broken = Some(violation.to_string());
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        self.observer.revive(context);
+        self.observer.context_made(context, request.device);
         // Noted even if the engine fails, so that the client can end it and try again.
         self.contexts[context as usize] = Some(request.device);
         let allowed = match self.partition {
@@ -565,7 +566,10 @@ impl Operations for Session {
             backing: ClientBacking(&mut *self.client, &self.addresses),
             observer: &self.observer,
         };
+        let begun = Instant::now();
         let fields = self.modules.load(request, device, loader, reply)?;
+        let took = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.accounts.loaded(device, took);
         self.place_reply(request.staging, request.capacity, reply);
         Ok(fields)
     }
@@ -595,15 +599,22 @@ impl Operations for Session {
     }
 
     fn run_add(&mut self, request: &RunAdd, data: &[u8]) -> Result<(), CUresult> {
-        self.client.run_add(request, data)
+        self.client.run_add(request, data)?;
+        // Only what the engine has taken, which holds so many and no more.
+        *self.run_lengths.entry(request.run).or_default() += 1;
+        Ok(())
     }
 
     fn run_destroy(&mut self, request: &RunDestroy, data: &[u8]) -> Result<(), CUresult> {
+        self.run_lengths.remove(&request.run);
         self.client.run_destroy(request, data)
     }
 
     fn run_launch(&mut self, at: At, request: &RunLaunch, data: &[u8]) -> Result<(), CUresult> {
-        self.client.run_launch(at, request, data)
+        self.client.run_launch(at, request, data)?;
+        let kernels = self.run_lengths.get(&request.run).copied().unwrap_or(0);
+        self.count_launches(at, kernels);
+        Ok(())
     }
 
     fn heap_set(&mut self, request: &HeapSet, data: &[u8]) -> Result<(), CUresult> {
@@ -612,19 +623,28 @@ impl Operations for Session {
     }
 
     fn launch(&mut self, at: At, request: &Launch, data: &[u8]) -> Result<(), CUresult> {
-        self.client.launch(at, request, data)
+        self.client.launch(at, request, data)?;
+        self.count_launches(at, 1);
+        Ok(())
     }
 
     fn copy(&mut self, at: At, request: &Copy, data: &[u8]) -> Result<(), CUresult> {
-        self.client.copy(at, request, data)
+        self.client.copy(at, request, data)?;
+        self.count_copy(at, request);
+        Ok(())
     }
 
     fn write(&mut self, at: At, request: &Write, data: &[u8]) -> Result<(), CUresult> {
-        self.client.write(at, request, data)
+        self.client.write(at, request, data)?;
+        self.count_write(at, request.to, data.len() as u64);
+        Ok(())
     }
 
     fn fill(&mut self, at: At, request: &Fill, data: &[u8]) -> Result<(), CUresult> {
-        self.client.fill(at, request, data)
+        self.client.fill(at, request, data)?;
+        let row = request.width.saturating_mul(request.element.into());
+        self.count_fill(at, request.to, row.saturating_mul(request.height));
+        Ok(())
     }
 
     fn event_record(&mut self, at: At, request: &EventRecord, data: &[u8]) -> Result<(), CUresult> {
@@ -652,7 +672,9 @@ impl Operations for Session {
     }
 
     fn array_copy(&mut self, at: At, request: &ArrayCopy, data: &[u8]) -> Result<(), CUresult> {
-        self.client.array_copy(at, request, data)
+        self.client.array_copy(at, request, data)?;
+        self.count_array_copy(at, request);
+        Ok(())
     }
 
     fn texture_create(

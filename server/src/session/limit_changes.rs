@@ -22,7 +22,7 @@ impl Session {
                 request: change.request,
                 code,
                 text,
-                used: self.memory.used(),
+                accounts: self.accounts.read(),
             });
         }
     }

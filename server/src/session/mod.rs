@@ -4,7 +4,7 @@
 //! here is the loop that joins them. A session trusts nothing of its client, and no other session can
 //! tell that it is there.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,7 @@ use transport::memory::Mapping;
 use transport::ring::{Position, Record};
 use transport::session::{Consumer, NotSent, REPLY_DATA, REPLY_SLOTS};
 
+use crate::accounts::ClientAccounts;
 use crate::code::arrays::Arrays;
 use crate::code::images::Images;
 use crate::code::modules::Modules;
@@ -35,6 +36,7 @@ use crate::session::value_waits::ValueWaits;
 use crate::stream_scheduler::completion::{host_barrier, shared_event};
 use crate::stream_scheduler::{Disposition, OrderingConstraint, QueueEntry, StreamScheduler};
 
+mod counting;
 mod deferred;
 mod dispatch;
 mod image_operations;
@@ -110,6 +112,10 @@ pub struct Session {
     waiting: Charge,
     /// Streams that wait for values in memory.
     pub(crate) value_waits: ValueWaits,
+    /// What the client has had.
+    pub(crate) accounts: Arc<ClientAccounts>,
+    /// Kernels of each run.
+    pub(crate) run_lengths: BTreeMap<u32, u64>,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
     again: usize,
     error_lines: u32,
@@ -144,6 +150,8 @@ pub struct SessionParts {
     pub partition: Partition,
     /// Of each device's multiprocessors, how many the client was told of, and how many there are.
     pub granted: Vec<(u32, u32)>,
+    /// Where it is counted what the client has.
+    pub accounts: Arc<ClientAccounts>,
 }
 
 /// Where a client may have contexts.
@@ -193,6 +201,8 @@ impl Session {
             unretired: VecDeque::new(),
             reply: Vec::new(),
             value_waits: ValueWaits::default(),
+            accounts: parts.accounts,
+            run_lengths: BTreeMap::new(),
             again: 0,
             error_lines: 0,
         }

@@ -2,16 +2,17 @@
 //!
 //! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
-use engine::{Engine, Observer, Window};
+use engine::{Engine, Observer, Span, Window};
 use parking_lot::Mutex;
-use protocol::control_messages::{Change, Ending};
+use protocol::control_messages::{Change, DeviceAccount, Ending};
 use protocol::operations::{At, CONTEXT_SLOTS};
 use transport::session::Publisher;
 
+use crate::accounts::ClientAccounts;
 use crate::admission::compute_mode::{ComputeModePolicy, ContextRefused};
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::log::Named;
@@ -31,21 +32,20 @@ pub struct Cancellation {
     /// Whether there are any.
     changed: AtomicBool,
     bell: OnceLock<Arc<Publisher>>,
-    /// Where the session counts what it has of each device.
-    counts: OnceLock<Vec<Arc<AtomicU64>>>,
+    /// What the client has had.
+    accounts: OnceLock<Arc<ClientAccounts>>,
 }
 
 impl Cancellation {
-    /// Says where the session counts what it has of each device.
-    pub fn counted_in(&self, counts: Vec<Arc<AtomicU64>>) {
-        let _ = self.counts.set(counts);
+    /// Says where it is counted what the client has had.
+    pub fn counted_in(&self, accounts: Arc<ClientAccounts>) {
+        let _ = self.accounts.set(accounts);
     }
 
-    /// Bytes of each device that the session has, once it is there. It may be busy for long; this is not.
+    /// What the client has had of each device, once the session is there. It may be busy for long; this is not.
     #[must_use]
-    pub fn used(&self) -> Option<Vec<u64>> {
-        let counts = self.counts.get()?.iter();
-        Some(counts.map(|count| count.load(Ordering::Relaxed)).collect())
+    pub fn accounts(&self) -> Option<Vec<DeviceAccount>> {
+        self.accounts.get().map(|accounts| accounts.read())
     }
 
     /// Ends the session, unless it ends already.
@@ -120,6 +120,10 @@ pub struct ClientObserver {
     session: u64,
     name: Named,
     channels: ServerChannels,
+    /// Where it is counted what the client has had, once the client is let in.
+    accounts: OnceLock<Arc<ClientAccounts>>,
+    /// The device of each context.
+    devices: [AtomicU32; CONTEXT_SLOTS as usize],
     /// Contexts that are dead, as bits.
     dead: AtomicU32,
     /// Faults that there were.
@@ -163,6 +167,8 @@ impl ClientObserver {
             session,
             name,
             channels,
+            accounts: OnceLock::new(),
+            devices: [const { AtomicU32::new(0) }; CONTEXT_SLOTS as usize],
             dead: AtomicU32::new(0),
             faults: AtomicU32::new(0),
             variables: Mutex::new(Lent::NOTHING),
@@ -206,9 +212,15 @@ impl ClientObserver {
         self.publisher.ring_self();
     }
 
-    /// Forgets that a context was dead: its slot has a new one.
-    pub fn revive(&self, context: u32) {
-        if context < CONTEXT_SLOTS {
+    /// Says where it is counted what the client has had.
+    pub fn counted_in(&self, accounts: Arc<ClientAccounts>) {
+        let _ = self.accounts.set(accounts);
+    }
+
+    /// A context's slot has a new one, on this device, which is not dead.
+    pub fn context_made(&self, context: u32, device: u32) {
+        if let Some(place) = self.devices.get(context as usize) {
+            place.store(device, Ordering::Relaxed);
             self.dead.fetch_and(!(1 << context), Ordering::Relaxed);
             self.publisher.fault(context, CUresult::SUCCESS);
         }
@@ -265,6 +277,18 @@ impl Observer for ClientObserver {
         self.publisher.pre_wake(stream);
     }
 
+    fn ran(&self, span: &Span) {
+        if let Some(accounts) = self.accounts.get() {
+            accounts.ran(span);
+        }
+    }
+
+    fn waited(&self, device: u32, nanoseconds: u64) {
+        if let Some(accounts) = self.accounts.get() {
+            accounts.waited(device, nanoseconds);
+        }
+    }
+
     fn event_time(&self, event: u32, nanoseconds: u64) {
         self.publisher.event_time(event, nanoseconds);
     }
@@ -278,6 +302,10 @@ impl Observer for ClientObserver {
             return;
         }
         self.publisher.fault(context, code);
+        if let Some(accounts) = self.accounts.get() {
+            let device = self.devices.get(context as usize);
+            accounts.faulted(device.map_or(0, |device| device.load(Ordering::Relaxed)));
+        }
         let earlier = self.faults.fetch_add(1, Ordering::Relaxed).min(MAX_FAULTS);
         if earlier == MAX_FAULTS {
             // So that the count never comes round.

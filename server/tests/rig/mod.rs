@@ -121,7 +121,9 @@ impl Rig {
     /// Waits for the end of a session.
     pub fn ending_of(&self, session: u64) -> Ending {
         loop {
-            if let Packet::Gone { session: gone, how } = self.hear()
+            if let Packet::Gone {
+                session: gone, how, ..
+            } = self.hear()
                 && gone == session
             {
                 return how;
