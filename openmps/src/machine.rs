@@ -61,6 +61,20 @@ pub fn is_software(gpu: &Gpu) -> bool {
     modes::is_software(gpu)
 }
 
+/// What the daemon shows of devices and clients.
+///
+/// # Errors
+/// When there is no daemon, or it does not answer.
+pub fn view() -> Result<View> {
+    let view = Daemon::of_environment().view()?;
+    view.with_context(|| {
+        format!(
+            "{}: `openmps control -d` starts one; CUDA_MPS_PIPE_DIRECTORY says which is meant",
+            control::NO_DAEMON
+        )
+    })
+}
+
 /// Sets who may have a context on a device.
 pub fn set_mode(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
     modes::set(gpu, mode)

@@ -14,11 +14,14 @@ mod engines;
 mod kubernetes;
 mod logs;
 mod machine;
+mod metrics;
 mod private_daemon;
 mod ptxas;
 mod reach;
 mod run;
 mod screen;
+mod top;
+mod usage;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -60,6 +63,10 @@ enum Command {
     },
     /// Says what is wrong with this machine's set-up, and how to mend it
     Doctor(doctor::Arguments),
+    /// Who uses the devices, how much, and who waits: a screen that keeps itself up to date
+    Top(top::Arguments),
+    /// The same for Prometheus: printed once, or served over HTTP
+    Metrics(metrics::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
     Logs(logs::Arguments),
     /// Devices, clients and compute modes, with nvidia-smi's arguments
@@ -175,6 +182,8 @@ fn main() -> ExitCode {
         Command::Group { words } => return command("group", words.words),
         Command::Limit { words } => return command("limit", words.words),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),
         Command::Ptxas { arguments } => return ptxas::run(&arguments),

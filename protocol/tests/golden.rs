@@ -309,6 +309,8 @@ fn view() -> View {
             group: Some("tenant".into()),
             limit: 1 << 30,
             account: account(),
+            session: 5,
+            server: 76,
         }],
         time: 0x0102_0304_0506,
     }

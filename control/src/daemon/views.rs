@@ -366,6 +366,8 @@ impl Daemon {
                         .copied()
                         .unwrap_or(most(device)),
                     account,
+                    session,
+                    server: server.map_or(0, |server| server.pid().cast_signed()),
                 });
             }
         }

@@ -71,6 +71,10 @@ message! {
         pub limit: u64,
         /// What it has had of the device.
         pub account: DeviceAccount,
+        /// Its session's number, or its first session's: no other has had it in the daemon's life. 0 for servers.
+        pub session: u64,
+        /// The process id of its server.
+        pub server: i32,
     }
 
     /// What lists show of a device.

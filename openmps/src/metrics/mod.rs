@@ -1,0 +1,40 @@
+//! `openmps metrics`: what is known of devices and clients, for Prometheus.
+//!
+//! A process beside the daemon, as NVIDIA's exporter is one beside the driver: the daemon opens no port, and who floods the
+//! exporter floods the exporter.
+
+mod serve;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::machine;
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Serve them at /metrics of this address until interrupted, instead of printing them once: 127.0.0.1:9400, [::1]:9400 or
+    /// unix:PATH
+    #[arg(long, value_name = "ADDRESS", value_parser = serve::Address::parse)]
+    listen: Option<serve::Address>,
+    /// Print OpenMetrics instead of Prometheus' older format
+    #[arg(long, conflicts_with = "listen")]
+    openmetrics: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim_end().to_owned();
+    match &arguments.listen {
+        Some(address) => serve::serve(address, hostname),
+        None => {
+            let format = match arguments.openmetrics {
+                true => text::Format::OpenMetrics,
+                false => text::Format::Prometheus,
+            };
+            print!("{}", text::page(&machine::view()?, &hostname, format));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

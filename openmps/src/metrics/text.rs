@@ -1,0 +1,419 @@
+//! What is known of devices and clients as Prometheus reads it: its text format 0.0.4, and OpenMetrics 1.0.
+//!
+//! Names and labels stay as they are: people's dashboards have them. What NVIDIA's DCGM has a name for has that name and unit.
+
+use std::fmt::Write as _;
+
+use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
+
+use crate::usage::{self, Users};
+
+/// Which of the two formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `text/plain; version=0.0.4`
+    Prometheus,
+    /// `application/openmetrics-text; version=1.0.0`
+    OpenMetrics,
+}
+
+impl Format {
+    /// The media type, as an answer's Content-Type has it.
+    pub const fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// What a reader is given that accepts these media types.
+    pub fn accepted(accept: &str) -> Self {
+        match accept.contains("application/openmetrics-text") {
+            true => Self::OpenMetrics,
+            false => Self::Prometheus,
+        }
+    }
+}
+
+/// What the value of a metric does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Gauge,
+    /// Its samples have `_total` behind its name.
+    Counter,
+    /// It is 1, and its labels say something; its sample has `_info` behind its name.
+    Info,
+}
+
+/// A metric of an account: its name behind `openmps_device_` and `openmps_client_`, what it is, further labels, and its value.
+type OfAccount = (
+    &'static str,
+    &'static str,
+    &'static [(&'static str, &'static str, fn(&DeviceAccount) -> f64)],
+);
+
+/// A gauge: its name, what it is, and its value.
+type Gauge<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+/// Counters that devices and clients have.
+const COUNTERS: &[OfAccount] = &[
+    (
+        "kernels",
+        "Kernels that were launched",
+        &[("", "", |of| of.kernels as f64)],
+    ),
+    (
+        "kernel_seconds",
+        "Time in which kernels ran; of a device the sum over its clients",
+        &[("", "", |of| usage::seconds(of.kernel_time))],
+    ),
+    (
+        "multiprocessor_seconds",
+        "Time in which kernels ran, of all multiprocessors together",
+        &[("", "", |of| usage::seconds(of.multiprocessor_time))],
+    ),
+    (
+        "copies",
+        "Copies, fills and writes of memory",
+        &[("", "", |of| of.copies as f64)],
+    ),
+    (
+        "copy_seconds",
+        "Time in which memory was copied or filled",
+        &[("", "", |of| usage::seconds(of.copy_time))],
+    ),
+    (
+        "copied_bytes",
+        "Bytes that were copied",
+        &[
+            ("direction", "to_device", |of| of.bytes_to_device as f64),
+            ("direction", "from_device", |of| of.bytes_from_device as f64),
+            ("direction", "within_device", |of| {
+                of.bytes_within_device as f64
+            }),
+        ],
+    ),
+    (
+        "module_loads",
+        "Modules that were loaded",
+        &[("", "", |of| of.loads as f64)],
+    ),
+    (
+        "module_load_seconds",
+        "Time that loading modules took",
+        &[("", "", |of| usage::seconds(of.load_time))],
+    ),
+    (
+        "waited_seconds",
+        "Time in which work could have run and the device was with other clients",
+        &[("", "", |of| usage::seconds(of.waited))],
+    ),
+    (
+        "faults",
+        "Contexts that died of a fault",
+        &[("", "", |of| of.faults as f64)],
+    ),
+];
+
+/// Mebibytes, the unit of DCGM's frame buffer metrics.
+fn mebibytes(bytes: u64) -> f64 {
+    (bytes >> 20) as f64
+}
+
+/// The whole page.
+pub fn page(view: &View, hostname: &str, format: Format) -> String {
+    let mut page = Page {
+        text: String::new(),
+        format,
+    };
+    page.metric(
+        "openmps_build",
+        Kind::Info,
+        "Which OpenMPS this is",
+        |page| {
+            page.sample(
+                "openmps_build_info",
+                &[("version", env!("CARGO_PKG_VERSION"))],
+                1.0,
+            );
+        },
+    );
+    let users = Users::default();
+    let ordinals: Vec<String> = (0..view.devices.len())
+        .map(|ordinal| ordinal.to_string())
+        .collect();
+    let labels_of = |at: usize, device: &'_ ViewedDevice| -> Vec<(&'static str, String)> {
+        vec![
+            ("gpu", ordinals[at].clone()),
+            ("UUID", device.device.uuid.clone()),
+            ("device", format!("nvidia{}", ordinals[at])),
+            ("modelName", device.device.name.clone()),
+            ("Hostname", hostname.to_owned()),
+        ]
+    };
+    let devices: Vec<_> = view
+        .devices
+        .iter()
+        .enumerate()
+        .map(|(at, device)| (labels_of(at, device), device))
+        .collect();
+    let clients: Vec<_> = view
+        .processes
+        .iter()
+        .filter(|process| !process.is_server)
+        .filter_map(|process| {
+            let (labels, _) = devices.get(process.device as usize)?;
+            let mut labels = labels.clone();
+            labels.extend([
+                ("pid", process.pid.to_string()),
+                ("session", process.session.to_string()),
+                ("program", process.name.clone()),
+                ("user", users.name(process.uid)),
+                ("group", process.group.clone().unwrap_or_default()),
+            ]);
+            Some((labels, process))
+        })
+        .collect();
+    let gauges: [Gauge<ViewedDevice>; 5] = [
+        (
+            "DCGM_FI_DEV_FB_TOTAL",
+            "Memory of the device, in MiB",
+            |of| mebibytes(of.total),
+        ),
+        (
+            "DCGM_FI_DEV_FB_USED",
+            "Memory that clients have taken, in MiB",
+            |of| mebibytes(of.used),
+        ),
+        (
+            "DCGM_FI_DEV_FB_FREE",
+            "Memory that clients can still take, in MiB",
+            |of| mebibytes(of.free),
+        ),
+        (
+            "openmps_device_memory_bytes",
+            "Memory that clients have taken",
+            |of| of.used as f64,
+        ),
+        (
+            "openmps_device_multiprocessors",
+            "Multiprocessors of the device",
+            |of| f64::from(of.device.multiprocessors),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.metric(name, Kind::Gauge, help, |page| {
+            for (labels, device) in &devices {
+                page.sample(name, labels, value(device));
+            }
+        });
+    }
+    page.metric(
+        "openmps_device_clients",
+        Kind::Gauge,
+        "Clients that have the device",
+        |page| {
+            for (at, (labels, _)) in devices.iter().enumerate() {
+                let of_it = clients
+                    .iter()
+                    .filter(|(_, client)| client.device as usize == at);
+                page.sample("openmps_device_clients", labels, of_it.count() as f64);
+            }
+        },
+    );
+    for counter in COUNTERS {
+        page.counter(
+            "openmps_device",
+            counter,
+            devices.iter().map(|(labels, of)| (labels, &of.account)),
+        );
+    }
+    let gauges: [Gauge<ViewedProcess>; 2] = [
+        (
+            "openmps_client_memory_bytes",
+            "Memory of the device that the client has",
+            |of| of.account.memory as f64,
+        ),
+        (
+            "openmps_client_memory_limit_bytes",
+            "Memory of the device that the client may have",
+            |of| of.limit as f64,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        page.metric(name, Kind::Gauge, help, |page| {
+            for (labels, client) in &clients {
+                page.sample(name, labels, value(client));
+            }
+        });
+    }
+    for counter in COUNTERS {
+        page.counter(
+            "openmps_client",
+            counter,
+            clients.iter().map(|(labels, of)| (labels, &of.account)),
+        );
+    }
+    if format == Format::OpenMetrics {
+        page.text.push_str("# EOF\n");
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    format: Format,
+}
+
+impl Page {
+    /// A metric, whose samples `samples` writes.
+    fn metric(&mut self, name: &str, kind: Kind, help: &str, samples: impl FnOnce(&mut Self)) {
+        // In the older format what is told of is the samples' name.
+        let (name, kind) = match (kind, self.format) {
+            (Kind::Info, Format::OpenMetrics) => (name.to_owned(), "info"),
+            (Kind::Info, Format::Prometheus) => (format!("{name}_info"), "gauge"),
+            (Kind::Gauge, _) => (name.to_owned(), "gauge"),
+            (Kind::Counter, Format::OpenMetrics) => (name.to_owned(), "counter"),
+            (Kind::Counter, Format::Prometheus) => (format!("{name}_total"), "counter"),
+        };
+        // Writing to a text does not fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}.");
+        let _ = writeln!(self.text, "# TYPE {name} {kind}");
+        samples(self);
+    }
+
+    fn counter<'a>(
+        &mut self,
+        prefix: &str,
+        &(name, help, samples): &OfAccount,
+        accounts: impl Iterator<Item = (&'a Vec<(&'static str, String)>, &'a DeviceAccount)>,
+    ) {
+        let name = format!("{prefix}_{name}");
+        self.metric(&name, Kind::Counter, help, |page| {
+            let sample = format!("{name}_total");
+            for (labels, account) in accounts {
+                for &(label, value, read) in samples {
+                    let mut labels = labels.clone();
+                    if !label.is_empty() {
+                        labels.push((label, value.to_owned()));
+                    }
+                    page.sample(&sample, &labels, read(account));
+                }
+            }
+        });
+    }
+
+    fn sample<T: AsRef<str>>(&mut self, name: &str, labels: &[(&str, T)], value: f64) {
+        self.text.push_str(name);
+        for (at, (label, value)) in labels.iter().enumerate() {
+            self.text.push(if at == 0 { '{' } else { ',' });
+            self.text.push_str(label);
+            self.text.push_str("=\"");
+            for character in value.as_ref().chars() {
+                match character {
+                    '\\' => self.text.push_str("\\\\"),
+                    '"' => self.text.push_str("\\\""),
+                    '\n' => self.text.push_str("\\n"),
+                    other => self.text.push(other),
+                }
+            }
+            self.text.push('"');
+        }
+        let _ = writeln!(self.text, "}} {value}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::control_messages::ListedDevice;
+
+    use super::*;
+
+    fn view() -> View {
+        let account = DeviceAccount {
+            memory: 3 << 20,
+            kernels: 7,
+            kernel_time: 1_500_000_000,
+            bytes_to_device: 99,
+            ..DeviceAccount::default()
+        };
+        View {
+            devices: vec![ViewedDevice {
+                device: ListedDevice {
+                    uuid: "GPU-1".into(),
+                    name: "one".into(),
+                    multiprocessors: 4,
+                    ..ListedDevice::default()
+                },
+                total: 10 << 20,
+                used: 3 << 20,
+                free: 7 << 20,
+                account,
+                ..ViewedDevice::default()
+            }],
+            processes: vec![ViewedProcess {
+                pid: 42,
+                session: 5,
+                uid: 4_000_000_000,
+                name: "a\"b\\c\nd".into(),
+                limit: 8 << 20,
+                account,
+                ..ViewedProcess::default()
+            }],
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn samples_have_their_labels_escaped() {
+        let page = page(&view(), "host", Format::Prometheus);
+        for line in [
+            "# TYPE openmps_build_info gauge",
+            "# TYPE openmps_client_kernels_total counter",
+            "DCGM_FI_DEV_FB_USED{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\"} 3",
+            "openmps_device_clients{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\"} 1",
+        ] {
+            assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+        }
+        let client = "openmps_client_copied_bytes_total{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\",\
+                      pid=\"42\",session=\"5\",program=\"a\\\"b\\\\c\\nd\",user=\"4000000000\",group=\"\",direction=\"to_device\"} 99";
+        assert!(
+            page.lines().any(|found| found == client),
+            "{client}\n{page}"
+        );
+        assert!(!page.contains("# EOF"));
+        assert!(page.contains("openmps_client_kernel_seconds_total{") && page.contains("} 1.5\n"));
+    }
+
+    #[test]
+    fn open_metrics_names_counters_without_their_suffix_and_says_where_it_ends() {
+        let page = page(&view(), "host", Format::OpenMetrics);
+        assert!(page.contains("# TYPE openmps_build info\n"));
+        assert!(page.contains("# TYPE openmps_client_kernels counter\n"));
+        assert!(page.contains("\nopenmps_client_kernels_total{"));
+        assert!(page.ends_with("# EOF\n"));
+        assert_eq!(
+            Format::accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
+            Format::OpenMetrics
+        );
+        assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+    }
+
+    #[test]
+    fn every_metric_is_told_of_once_and_before_its_samples() {
+        for format in [Format::Prometheus, Format::OpenMetrics] {
+            let page = page(&view(), "host", format);
+            let mut told = Vec::new();
+            for line in page.lines() {
+                if let Some(rest) = line.strip_prefix("# TYPE ") {
+                    let name = rest.split(' ').next().unwrap_or_default().to_owned();
+                    assert!(!told.contains(&name), "{name}");
+                    told.push(name);
+                } else if !line.starts_with('#') {
+                    let last = told.last().map_or("", |name| name.as_str());
+                    assert!(line.starts_with(last), "{line} after {last}");
+                }
+            }
+        }
+    }
+}

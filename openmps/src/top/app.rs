@@ -1,0 +1,565 @@
+//! What `openmps top` shows, and what keys do to it.
+//!
+//! Owns the latest usage, the history behind the small curves, and what the user has chosen. Must not know how it looks, nor ask
+//! the daemon for anything: what is to be carried out is told to the caller.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ratatui::crossterm::event::KeyCode;
+
+use crate::usage::{ClientUsage, DeviceUsage, Usage};
+
+/// Looks that the small curves remember.
+pub const REMEMBERED: usize = 60;
+
+/// What clients are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// The part of the time in which their kernels ran
+    Kernels,
+    /// The part of the multiprocessors' time
+    Multiprocessors,
+    /// Memory
+    Memory,
+    /// The part of the time in which they waited
+    Waited,
+    /// Launches a second
+    Launches,
+    /// Bytes copied a second
+    Copies,
+    /// Process id
+    Pid,
+    /// Program
+    Program,
+}
+
+impl Sort {
+    const ALL: [Self; 8] = [
+        Self::Kernels,
+        Self::Multiprocessors,
+        Self::Memory,
+        Self::Waited,
+        Self::Launches,
+        Self::Copies,
+        Self::Pid,
+        Self::Program,
+    ];
+
+    fn next(self) -> Self {
+        let at = Self::ALL.iter().position(|&sort| sort == self).unwrap_or(0);
+        Self::ALL[(at + 1) % Self::ALL.len()]
+    }
+
+    /// Sorts what is greater before what is less, but names and numbers upwards.
+    fn order(self, one: &ClientUsage, other: &ClientUsage) -> std::cmp::Ordering {
+        let (a, b) = (&one.rates, &other.rates);
+        let of_rates = |value: fn(&crate::usage::Rates) -> f64| value(b).total_cmp(&value(a));
+        let order = match self {
+            Self::Kernels => of_rates(|rates| rates.kernels),
+            Self::Multiprocessors => of_rates(|rates| rates.multiprocessors),
+            Self::Memory => other.memory.cmp(&one.memory),
+            Self::Waited => of_rates(|rates| rates.waited),
+            Self::Launches => of_rates(|rates| rates.launches),
+            Self::Copies => of_rates(|rates| rates.to_device + rates.from_device),
+            Self::Pid => one.pid.cmp(&other.pid),
+            Self::Program => one.program.cmp(&other.program),
+        };
+        order.then(one.session.cmp(&other.session))
+    }
+}
+
+/// A client on a device: the device's ordinal, and its session.
+pub type ClientKey = (u32, u64);
+
+/// What is shown over the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing.
+    List,
+    /// All that is known of the selected client.
+    Detail,
+    /// What keys do.
+    Help,
+    /// A filter is being typed; the former one, for who goes back.
+    Filter(String),
+    /// Something about the selected client is being asked.
+    Ask(Question, String),
+}
+
+/// What is asked before something is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whether to end it.
+    End,
+    /// What active thread percentage it is to have.
+    Percentage,
+    /// How much of the device's memory it may have.
+    Memory,
+}
+
+impl Question {
+    /// How it is asked.
+    pub fn text(self, client: &ClientUsage) -> String {
+        let who = format!("{} ({})", client.program, client.pid);
+        match self {
+            Self::End => format!("End {who}? Its calls give error 810 from then on. y or n: "),
+            Self::Percentage => format!("Active thread percentage of {who}: "),
+            Self::Memory => format!("Memory that {who} may have, as 4G, or none for no limit: "),
+        }
+    }
+}
+
+/// What the caller is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    Nothing,
+    Quit,
+    /// Have the daemon carry this out.
+    Command(String),
+}
+
+/// A line of the list.
+#[derive(Clone, Debug)]
+pub enum Row<'a> {
+    /// A group's clients on a device, which follow.
+    Group(String, Vec<&'a ClientUsage>),
+    /// A client on a device.
+    Client(&'a DeviceUsage, &'a ClientUsage),
+}
+
+#[derive(Debug)]
+pub struct App {
+    usage: Usage,
+    history: BTreeMap<ClientKey, VecDeque<f64>>,
+    device_history: BTreeMap<u32, VecDeque<f64>>,
+    sort: Sort,
+    filter: String,
+    by_group: bool,
+    selected: Option<ClientKey>,
+    mode: Mode,
+    message: Option<String>,
+    paused: bool,
+}
+
+impl App {
+    pub fn new(sort: Sort, filter: String, by_group: bool) -> Self {
+        Self {
+            usage: Usage::default(),
+            history: BTreeMap::new(),
+            device_history: BTreeMap::new(),
+            sort,
+            filter,
+            by_group,
+            selected: None,
+            mode: Mode::List,
+            message: None,
+            paused: false,
+        }
+    }
+
+    /// Takes what the latest look has shown.
+    pub fn look(&mut self, usage: Usage) {
+        let mut history = BTreeMap::new();
+        for device in &usage.devices {
+            remember(
+                self.device_history.entry(device.device).or_default(),
+                device.rates.kernels,
+            );
+            for client in &device.clients {
+                let key = (device.device, client.session);
+                let mut of_it = self.history.remove(&key).unwrap_or_default();
+                remember(&mut of_it, client.rates.kernels);
+                history.insert(key, of_it);
+            }
+        }
+        // Who has left is forgotten.
+        self.history = history;
+        self.usage = usage;
+        self.message = None;
+        let keys = self.keys();
+        if !self
+            .selected
+            .is_some_and(|selected| keys.contains(&selected))
+        {
+            self.selected = keys.first().copied();
+            // What was asked was about the one who has left.
+            if matches!(self.mode, Mode::Ask(..) | Mode::Detail) {
+                self.mode = Mode::List;
+                self.tell("the client has left");
+            }
+        }
+    }
+
+    /// Shows a line until the next look.
+    pub fn tell(&mut self, text: &str) {
+        self.message = Some(text.to_owned());
+    }
+
+    /// Of a usage what the filter leaves, sorted.
+    pub fn only(&self, mut usage: Usage) -> Usage {
+        for device in &mut usage.devices {
+            device.clients.retain(|client| self.shows(client));
+            device
+                .clients
+                .sort_by(|one, other| self.sort.order(one, other));
+        }
+        usage
+    }
+
+    fn shows(&self, client: &ClientUsage) -> bool {
+        let pid = client.pid.to_string();
+        let group = client.group.as_deref().unwrap_or_default();
+        [&client.program, &client.user, group, &pid]
+            .iter()
+            .any(|text| text.contains(&self.filter))
+    }
+
+    pub fn devices(&self) -> &[DeviceUsage] {
+        &self.usage.devices
+    }
+
+    pub fn sort(&self) -> Sort {
+        self.sort
+    }
+
+    pub fn filter(&self) -> &str {
+        &self.filter
+    }
+
+    pub fn mode(&self) -> &Mode {
+        &self.mode
+    }
+
+    pub fn message(&self) -> Option<&str> {
+        self.message.as_deref()
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The parts of the time in which a client's kernels ran, the latest last.
+    pub fn history(&self, key: ClientKey) -> impl DoubleEndedIterator<Item = f64> {
+        self.history.get(&key).into_iter().flatten().copied()
+    }
+
+    /// The same of a device.
+    pub fn device_history(&self, device: u32) -> impl DoubleEndedIterator<Item = f64> {
+        self.device_history
+            .get(&device)
+            .into_iter()
+            .flatten()
+            .copied()
+    }
+
+    /// Whether a client is the selected one.
+    pub fn is_selected(&self, key: ClientKey) -> bool {
+        self.selected == Some(key)
+    }
+
+    /// The selected client.
+    pub fn selected(&self) -> Option<(&DeviceUsage, &ClientUsage)> {
+        let (ordinal, session) = self.selected?;
+        let device = self
+            .usage
+            .devices
+            .iter()
+            .find(|device| device.device == ordinal)?;
+        let client = device
+            .clients
+            .iter()
+            .find(|client| client.session == session)?;
+        Some((device, client))
+    }
+
+    /// The lines of the list.
+    pub fn rows(&self) -> Vec<Row<'_>> {
+        let mut clients: Vec<(&DeviceUsage, &ClientUsage)> = Vec::new();
+        for device in &self.usage.devices {
+            let shown = device.clients.iter().filter(|client| self.shows(client));
+            clients.extend(shown.map(|client| (device, client)));
+        }
+        clients.sort_by(|one, other| self.sort.order(one.1, other.1));
+        if !self.by_group {
+            return clients
+                .into_iter()
+                .map(|(device, client)| Row::Client(device, client))
+                .collect();
+        }
+        let mut groups: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
+        for of_it in clients {
+            groups
+                .entry(of_it.1.group.as_deref())
+                .or_default()
+                .push(of_it);
+        }
+        let mut rows = Vec::new();
+        for (group, clients) in groups {
+            let name = group.unwrap_or("(no group)").to_owned();
+            rows.push(Row::Group(
+                name,
+                clients.iter().map(|(_, client)| *client).collect(),
+            ));
+            rows.extend(
+                clients
+                    .into_iter()
+                    .map(|(device, client)| Row::Client(device, client)),
+            );
+        }
+        rows
+    }
+
+    fn keys(&self) -> Vec<ClientKey> {
+        let rows = self.rows();
+        let keys = rows.iter().filter_map(|row| match row {
+            Row::Client(device, client) => Some((device.device, client.session)),
+            Row::Group(..) => None,
+        });
+        keys.collect()
+    }
+
+    /// A key was pressed.
+    pub fn key(&mut self, key: KeyCode) -> Action {
+        match std::mem::replace(&mut self.mode, Mode::List) {
+            Mode::List => return self.key_in_list(key),
+            // Any key goes back.
+            Mode::Detail | Mode::Help => {}
+            Mode::Filter(former) => self.key_in_filter(former, key),
+            Mode::Ask(question, typed) => return self.key_in_question(question, typed, key),
+        }
+        Action::Nothing
+    }
+
+    fn key_in_list(&mut self, key: KeyCode) -> Action {
+        match key {
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
+            KeyCode::Char('s') => self.sort = self.sort.next(),
+            KeyCode::Char('g') => self.by_group = !self.by_group,
+            KeyCode::Char(' ') => self.paused = !self.paused,
+            KeyCode::Char('/') => self.mode = Mode::Filter(self.filter.clone()),
+            KeyCode::Down | KeyCode::Char('j') => self.select(1),
+            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
+            KeyCode::Enter if self.selected().is_some() => self.mode = Mode::Detail,
+            KeyCode::Char('e') => self.ask(Question::End),
+            KeyCode::Char('p') => self.ask(Question::Percentage),
+            KeyCode::Char('m') => self.ask(Question::Memory),
+            _ => {}
+        }
+        Action::Nothing
+    }
+
+    fn select(&mut self, by: isize) {
+        let keys = self.keys();
+        let at = keys.iter().position(|&key| self.is_selected(key));
+        let next = at.map_or(0, |at| at.saturating_add_signed(by));
+        self.selected = keys.get(next.min(keys.len().saturating_sub(1))).copied();
+    }
+
+    fn ask(&mut self, question: Question) {
+        match self.selected() {
+            Some((_, client)) if client.pid != 0 => {
+                self.mode = Mode::Ask(question, String::new());
+            }
+            Some(_) => self.tell("its process id cannot be seen from here: `openmps control ps` says how it is named"),
+            None => {}
+        }
+    }
+
+    fn key_in_filter(&mut self, former: String, key: KeyCode) {
+        match key {
+            KeyCode::Esc => self.filter = former,
+            KeyCode::Enter => {}
+            key => {
+                edit(&mut self.filter, key);
+                self.mode = Mode::Filter(former);
+            }
+        }
+        let keys = self.keys();
+        if !self
+            .selected
+            .is_some_and(|selected| keys.contains(&selected))
+        {
+            self.selected = keys.first().copied();
+        }
+    }
+
+    fn key_in_question(&mut self, question: Question, mut typed: String, key: KeyCode) -> Action {
+        let Some((device, client)) = self.selected() else {
+            self.tell("the client has left");
+            return Action::Nothing;
+        };
+        let (pid, server, device) = (client.pid, client.server, device.device);
+        match (question, key) {
+            (Question::End, KeyCode::Char('y')) => {
+                return Action::Command(format!("terminate_client {server} {pid}"));
+            }
+            (Question::End, _) | (_, KeyCode::Esc) => self.tell("nothing was changed"),
+            (_, KeyCode::Enter) if typed.is_empty() => self.tell("nothing was changed"),
+            (Question::Percentage, KeyCode::Enter) => {
+                return Action::Command(format!("limit set --client {pid} --percentage {typed}"));
+            }
+            (Question::Memory, KeyCode::Enter) => {
+                return Action::Command(format!(
+                    "limit set --client {pid} --memory {device}={typed}"
+                ));
+            }
+            (_, key) => {
+                edit(&mut typed, key);
+                self.mode = Mode::Ask(question, typed);
+            }
+        }
+        Action::Nothing
+    }
+}
+
+fn remember(history: &mut VecDeque<f64>, value: f64) {
+    history.push_back(value);
+    if history.len() > REMEMBERED {
+        history.pop_front();
+    }
+}
+
+/// Changes a line that is being typed. White space parts the daemon's words, so there is none.
+fn edit(text: &mut String, key: KeyCode) {
+    match key {
+        KeyCode::Backspace => drop(text.pop()),
+        KeyCode::Char(character) if !character.is_whitespace() && !character.is_control() => {
+            text.push(character);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::usage::{Rates, Total};
+
+    /// Two clients on one device.
+    pub fn usage() -> Usage {
+        let client = |session: u64, program: &str, kernels: f64, group: Option<&str>| ClientUsage {
+            session,
+            pid: 4000 + session as i32,
+            server: 77,
+            program: program.to_owned(),
+            user: "ada".to_owned(),
+            group: group.map(str::to_owned),
+            memory: session << 30,
+            memory_limit: 8 << 30,
+            rates: Rates {
+                kernels,
+                multiprocessors: kernels / 2.0,
+                waited: 0.25,
+                launches: 12_345.0,
+                to_device: 1.5e9,
+                ..Rates::default()
+            },
+            total: Total::default(),
+        };
+        Usage {
+            seconds: 1.0,
+            devices: vec![DeviceUsage {
+                device: 0,
+                uuid: "GPU-1".to_owned(),
+                name: "OpenMPS software GPU".to_owned(),
+                multiprocessors: 4,
+                memory_total: 16 << 30,
+                memory_used: 3 << 30,
+                rates: Rates {
+                    kernels: 0.75,
+                    ..Rates::default()
+                },
+                clients: vec![
+                    client(1, "nbody", 0.25, None),
+                    client(2, "train.py", 0.5, Some("team")),
+                ],
+            }],
+        }
+    }
+
+    fn app() -> App {
+        let mut app = App::new(Sort::Kernels, String::new(), false);
+        app.look(usage());
+        app
+    }
+
+    fn press(app: &mut App, keys: &str) -> Action {
+        let mut last = Action::Nothing;
+        for key in keys.chars() {
+            last = app.key(match key {
+                '\n' => KeyCode::Enter,
+                '\u{1b}' => KeyCode::Esc,
+                other => KeyCode::Char(other),
+            });
+        }
+        last
+    }
+
+    fn programs(app: &App) -> Vec<String> {
+        let rows = app.rows();
+        rows.iter()
+            .map(|row| match row {
+                Row::Group(name, clients) => format!("{name}: {}", clients.len()),
+                Row::Client(_, client) => client.program.clone(),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn keys_sort_filter_and_group() {
+        let mut app = app();
+        assert_eq!(programs(&app), ["train.py", "nbody"]);
+        press(&mut app, "ssssss");
+        assert_eq!(app.sort(), Sort::Pid);
+        assert_eq!(programs(&app), ["nbody", "train.py"]);
+        press(&mut app, "g");
+        assert_eq!(
+            programs(&app),
+            ["(no group): 1", "nbody", "team: 1", "train.py"]
+        );
+        press(&mut app, "/tr\n");
+        assert_eq!(programs(&app), ["team: 1", "train.py"]);
+        press(&mut app, "/xyz\u{1b}");
+        assert_eq!(app.filter(), "tr");
+        assert_eq!(press(&mut app, "q"), Action::Quit);
+    }
+
+    #[test]
+    fn what_changes_something_asks_first() {
+        let mut app = app();
+        assert_eq!(press(&mut app, "en"), Action::Nothing);
+        assert_eq!(app.message(), Some("nothing was changed"));
+        let end = Action::Command("terminate_client 77 4002".to_owned());
+        assert_eq!(press(&mut app, "ey"), end);
+        let limit = Action::Command("limit set --client 4001 --memory 0=2G".to_owned());
+        assert_eq!(press(&mut app, "jm2 G\n"), limit, "no white space gets in");
+        let limit = Action::Command("limit set --client 4001 --percentage 50".to_owned());
+        assert_eq!(press(&mut app, "p50\n"), limit);
+        assert_eq!(press(&mut app, "p50\u{1b}"), Action::Nothing);
+        assert_eq!(*app.mode(), Mode::List);
+    }
+
+    #[test]
+    fn who_leaves_is_selected_no_more() {
+        let mut app = app();
+        press(&mut app, "e");
+        let mut usage = usage();
+        usage.devices[0].clients.clear();
+        app.look(usage);
+        assert_eq!(press(&mut app, "y"), Action::Nothing);
+        assert_eq!(app.message(), Some("the client has left"));
+        assert_eq!(press(&mut app, "jk\ne"), Action::Nothing);
+    }
+
+    #[test]
+    fn an_answer_is_about_whom_it_was_asked() {
+        // The selected client leaves while its end is asked for: the next to be selected is not ended in its place.
+        let mut app = app();
+        press(&mut app, "e");
+        let mut usage = usage();
+        usage.devices[0].clients.remove(1);
+        app.look(usage);
+        assert_eq!(press(&mut app, "y"), Action::Nothing);
+    }
+}

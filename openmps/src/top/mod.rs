@@ -1,0 +1,160 @@
+//! `openmps top`: who uses the devices now.
+//!
+//! Looks at the daemon's accounts again and again, and shows what came between two looks. [`app`] is what is shown and what keys do to
+//! it, [`draw`] how it looks; here is the terminal.
+
+mod app;
+mod draw;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use control::Directories;
+use protocol::control_messages::View;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use self::app::{Action, App, Sort};
+use crate::machine;
+use crate::usage::{self, Usage};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print one table and end
+    #[arg(long)]
+    once: bool,
+    /// Print the same as JSON, with more of each client, and end
+    #[arg(long)]
+    json: bool,
+    /// Seconds between two looks
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: f64,
+    /// What the clients are sorted by
+    #[arg(short, long, value_enum, default_value = "kernels")]
+    sort: Sort,
+    /// Only clients whose program, user, group or process id has this in it
+    #[arg(short, long, value_name = "TEXT", default_value = "")]
+    filter: String,
+    /// Clients of a group together, below their sum
+    #[arg(short, long)]
+    groups: bool,
+}
+
+/// Columns of a table that goes to no terminal.
+const COLUMNS: u16 = 120;
+
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    match (0.1..=3600.0).contains(&seconds) {
+        true => Ok(seconds),
+        false => Err("from 0.1 to 3600 seconds".to_owned()),
+    }
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let interval = Duration::from_secs_f64(arguments.interval);
+    let mut app = App::new(arguments.sort, arguments.filter.clone(), arguments.groups);
+    if arguments.once || arguments.json {
+        let earlier = machine::view()?;
+        std::thread::sleep(interval);
+        let usage = usage::between(Some(&earlier), &machine::view()?);
+        if arguments.json {
+            println!("{}", serde_json::to_string_pretty(&app.only(usage))?);
+            return Ok(ExitCode::SUCCESS);
+        }
+        app.look(usage);
+        print!("{}", as_text(&app)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        bail!(
+            "top keeps a terminal up to date, and here is none: --once prints one table, --json the same for programs"
+        );
+    }
+    // Before the screen is taken, so that what is wrong stays to be read.
+    let first = machine::view()?;
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let result = keep_up(&mut terminal, &mut app, first, interval);
+    ratatui::restore();
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+/// The table as lines of text, as wide as the terminal if there is one.
+fn as_text(app: &App) -> Result<String> {
+    let columns = match std::io::stdout().is_terminal() {
+        true => ratatui::crossterm::terminal::size().map_or(COLUMNS, |(columns, _)| columns),
+        false => COLUMNS,
+    };
+    let mut terminal = Terminal::new(TestBackend::new(columns, draw::height(app)))?;
+    terminal.draw(|frame| draw::table(frame, app))?;
+    let buffer = terminal.backend().buffer();
+    let mut text = String::new();
+    for row in buffer.content().chunks(buffer.area.width.into()) {
+        let line: String = row.iter().map(ratatui::buffer::Cell::symbol).collect();
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Shows what is, until somebody ends it.
+fn keep_up(
+    terminal: &mut ratatui::DefaultTerminal,
+    app: &mut App,
+    mut earlier: View,
+    interval: Duration,
+) -> Result<()> {
+    app.look(usage::between(None, &earlier));
+    let mut next = Instant::now() + interval;
+    loop {
+        terminal.draw(|frame| draw::screen(frame, app))?;
+        let left = next.saturating_duration_since(Instant::now());
+        if event::poll(left)? {
+            let Event::Key(key) = event::read()? else {
+                continue;
+            };
+            if key.kind != KeyEventKind::Press {
+                continue;
+            }
+            let interrupts = key.modifiers.contains(KeyModifiers::CONTROL)
+                && matches!(key.code, KeyCode::Char('c' | 'd'));
+            match app.key(key.code) {
+                _ if interrupts => return Ok(()),
+                Action::Quit => return Ok(()),
+                Action::Nothing => {}
+                Action::Command(line) => app.tell(&carried_out(&line)),
+            }
+            continue;
+        }
+        next = Instant::now() + interval;
+        match machine::view() {
+            Ok(view) => {
+                if !app.is_paused() {
+                    app.look(usage::between(Some(&earlier), &view));
+                    earlier = view;
+                }
+            }
+            // A daemon may come back.
+            Err(error) => {
+                app.look(Usage::default());
+                app.tell(&format!("{error:#}"));
+            }
+        }
+    }
+}
+
+/// Has the daemon carry out a command, and says in a line what came of it.
+fn carried_out(line: &str) -> String {
+    let directories = match Directories::from_environment() {
+        Ok(directories) => directories,
+        Err(error) => return error,
+    };
+    match control::ask(&directories.control_socket(), line) {
+        Ok((said, 0)) if said.trim().is_empty() => format!("{line}: done"),
+        Ok((said, _)) => usage::printable(said.lines().next().unwrap_or_default()),
+        Err(error) => error.to_string(),
+    }
+}
