@@ -64,9 +64,9 @@ pub fn is_software(gpu: &Gpu) -> bool {
 /// What the daemon shows of devices and clients.
 ///
 /// # Errors
-/// When there is no daemon, or it does not answer.
-pub fn view() -> Result<View> {
-    let view = Daemon::of_environment().view()?;
+/// When there is no daemon, or it does not answer in time.
+pub fn view(within: Duration) -> Result<View> {
+    let view = Daemon::of_environment().view(within)?;
     view.with_context(|| {
         format!(
             "{}: `openmps control -d` starts one; CUDA_MPS_PIPE_DIRECTORY says which is meant",
@@ -92,7 +92,7 @@ pub const VIEW_VARIABLE: &str = "OPENMPS_VIEW";
 pub const CLIENT_VIEW: (&str, &str) = (VIEW_VARIABLE, CLIENT);
 
 /// How long a daemon may take: it may have to look at the devices first.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Devices in their order.
 fn numbered(devices: impl IntoIterator<Item = ListedDevice>) -> Vec<Gpu> {
@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// What it shows; `None` where there is none.
-    fn view(&self) -> Result<Option<View>> {
+    fn view(&self, within: Duration) -> Result<Option<View>> {
         let Some(socket) = &self.0 else {
             return Ok(None);
         };
@@ -139,7 +139,7 @@ impl Daemon {
             all,
             memory_limit: variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
         };
-        match view::ask(socket, request, PATIENCE) {
+        match view::ask(socket, request, within) {
             Ok(view) => Ok(Some(view)),
             Err(ViewError::Socket(error)) if error.nobody_there() => Ok(None),
             Err(error) => Err(error).context("cannot ask the daemon"),
@@ -147,7 +147,7 @@ impl Daemon {
     }
 
     fn gpus(&self) -> Result<Vec<Gpu>> {
-        let mut gpus = match self.view()? {
+        let mut gpus = match self.view(PATIENCE)? {
             Some(view) => gpus_in(view.devices),
             None => of_engine()?,
         };
@@ -159,7 +159,7 @@ impl Daemon {
 
     /// Servers and their clients.
     fn processes(&self) -> Result<Vec<Process>> {
-        let view = self.view()?.unwrap_or_default();
+        let view = self.view(PATIENCE)?.unwrap_or_default();
         let list = view.processes.into_iter();
         Ok(list
             .map(|process| Process {

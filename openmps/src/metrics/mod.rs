@@ -33,7 +33,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 true => text::Format::OpenMetrics,
                 false => text::Format::Prometheus,
             };
-            print!("{}", text::page(&machine::view()?, &hostname, format));
+            print!(
+                "{}",
+                text::page(&machine::view(machine::PATIENCE)?, &hostname, format)
+            );
             Ok(ExitCode::SUCCESS)
         }
     }

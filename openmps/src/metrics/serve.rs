@@ -23,7 +23,7 @@ use crate::machine;
 /// Connections that are served at a time.
 const SERVED: usize = 16;
 
-/// How long a connection may take, to say what it wants and to take the answer.
+/// How long a connection may take to say what it wants and to take the answer, and the daemon to give it.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// Bytes of a question at most.
@@ -181,7 +181,7 @@ impl Page {
             return Ok(view.clone());
         }
         *latest = None;
-        let view = Arc::new(machine::view()?);
+        let view = Arc::new(machine::view(WITHIN)?);
         *latest = Some((Instant::now(), view.clone()));
         Ok(view)
     }

@@ -43,6 +43,9 @@ pub struct Arguments {
     groups: bool,
 }
 
+/// How long the daemon may take once the screen is there: keys wait meanwhile.
+const WITHIN: Duration = Duration::from_secs(2);
+
 /// Columns of a table that goes to no terminal.
 const COLUMNS: u16 = 120;
 
@@ -58,9 +61,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(arguments.interval);
     let mut app = App::new(arguments.sort, arguments.filter.clone(), arguments.groups);
     if arguments.once || arguments.json {
-        let earlier = machine::view()?;
+        let earlier = machine::view(machine::PATIENCE)?;
         std::thread::sleep(interval);
-        let usage = usage::between(Some(&earlier), &machine::view()?);
+        let usage = usage::between(Some(&earlier), &machine::view(machine::PATIENCE)?);
         if arguments.json {
             println!("{}", serde_json::to_string_pretty(&app.only(usage))?);
             return Ok(ExitCode::SUCCESS);
@@ -75,7 +78,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         );
     }
     // Before the screen is taken, so that what is wrong stays to be read.
-    let first = machine::view()?;
+    let first = machine::view(machine::PATIENCE)?;
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let result = keep_up(&mut terminal, &mut app, first, interval);
     ratatui::restore();
@@ -130,7 +133,7 @@ fn keep_up(
             continue;
         }
         next = Instant::now() + interval;
-        match machine::view() {
+        match machine::view(WITHIN) {
             Ok(view) => {
                 if !app.is_paused() {
                     app.look(usage::between(Some(&earlier), &view));

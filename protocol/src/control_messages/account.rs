@@ -14,7 +14,7 @@ message! {
         pub kernel_time: u64,
         /// The same for each multiprocessor, added up; where the device does not tell, `kernel_time` times all that it may have.
         pub multiprocessor_time: u64,
-        /// Copies, fills and writes that it asked for.
+        /// Copies, fills and writes that the device was given; a long copy of pageable memory comes in several.
         pub copies: u64,
         /// Time in which the device made some of these.
         pub copy_time: u64,
