@@ -21,6 +21,7 @@ mod reach;
 mod run;
 mod screen;
 mod top;
+mod trace;
 mod usage;
 
 use std::ffi::OsString;
@@ -69,6 +70,8 @@ enum Command {
     Metrics(metrics::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
     Logs(logs::Arguments),
+    /// Time lines of what programs did: tables of them, and several as one
+    Trace(trace::Arguments),
     /// Devices, clients and compute modes, with nvidia-smi's arguments
     #[command(disable_help_flag = true)]
     Smi {
@@ -185,6 +188,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),
         Command::Ptxas { arguments } => return ptxas::run(&arguments),
         Command::Cdi(arguments) => cdi::run(&arguments),

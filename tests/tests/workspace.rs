@@ -61,6 +61,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "protocol",
             "sandbox",
             "server",
+            "trace",
             "transport",
         ],
     ),
@@ -85,6 +86,7 @@ const BUDGETS: &[(&str, usize)] = &[
     ("engine-nvidia", 15),
     ("server", 35),
     ("sandbox", 6),
+    ("trace", 0),
     ("control", 45),
     // serde-saphyr and what reads YAML for it are fifteen of them.
     ("platform", 24),
