@@ -214,7 +214,7 @@ fn compile_form(
     }
     let runtime = device_runtime()?;
     let parts = vec![
-        link::Part {
+        link::LinkInput {
             name: "image",
             module,
         },
@@ -271,10 +271,10 @@ fn asks_runtime(module: &ptx::ast::Module<'_>) -> bool {
     missing.any(|function| RUNTIME_FUNCTIONS.contains(&function.name))
 }
 
-fn device_runtime() -> Result<link::Part<'static>, Refused> {
+fn device_runtime() -> Result<link::LinkInput<'static>, Refused> {
     let module = ptx::parse(DEVICE_RUNTIME)
         .map_err(|error| Refused::new(CUresult::ERROR_UNKNOWN, &error))?;
-    Ok(link::Part {
+    Ok(link::LinkInput {
         name: "device runtime",
         module,
     })
@@ -388,7 +388,7 @@ fn compile_linked(
     }
     let mut modules = Vec::new();
     for (name, text) in &sources {
-        modules.push(link::Part {
+        modules.push(link::LinkInput {
             name,
             module: parse(name, text, room.budget())?,
         });

@@ -1,7 +1,7 @@
 //! What is known of a function before it is compiled: the order of its blocks, which registers are live
 //! where, which values all lanes share, and where each register lies.
 
-use super::ir::{Func, Inst, Kind, Passed, Reg};
+use super::ir::{Func, Inst, InstKind, Passed, Reg};
 use super::limits::{BLOCKS, LIVE_AT_ONCE, LIVE_BITS, LIVE_IN_ALL, LIVE_STEPS, REGISTER_BYTES};
 
 mod layout;
@@ -16,7 +16,7 @@ use liveness::liveness;
 pub(crate) use liveness::{before, before_end, live_in, live_out};
 pub(crate) use local_memory::{alignment, local_stride};
 use order::Beyond;
-pub(crate) use set::Set;
+pub(crate) use set::BitSet;
 pub(crate) use uniformity::{Class, classes};
 
 /// Makes a lowered function ready to be compiled for lane groups of up to `lanes` lanes: its blocks in order, no
@@ -38,7 +38,7 @@ pub(crate) fn prepare(func: &mut Func, entry: bool, lanes: usize) -> Result<u32,
         "steps to find what a function's registers are used for",
         LIVE_STEPS,
     ))?;
-    let sizes = live.iter().map(Set::count);
+    let sizes = live.iter().map(BitSet::count);
     if sizes.clone().any(|size| size > LIVE_AT_ONCE) {
         return Err(("registers in use at once", LIVE_AT_ONCE as u64));
     }
@@ -109,7 +109,7 @@ fn drop_unused(func: &mut Func) {
 /// nothing depends on the order.
 fn gather_segments(func: &mut Func, classes: &[Class]) {
     // What a run that is not over yet reads or writes.
-    let mut touched = Set::new(func.regs.len());
+    let mut touched = BitSet::new(func.regs.len());
     for block in &mut func.blocks {
         let mut out: Vec<Inst> = Vec::with_capacity(block.insts.len());
         let mut run: Vec<Inst> = Vec::new();
@@ -127,8 +127,11 @@ fn gather_segments(func: &mut Func, classes: &[Class]) {
             }
             let moves = matches!(
                 inst.kind,
-                Kind::Pure { .. } | Kind::Cold { .. } | Kind::Load { .. } | Kind::Param { .. }
-            ) && !matches!(inst.kind, Kind::Load { traits, .. } if traits.volatile)
+                InstKind::Pure { .. }
+                    | InstKind::Cold { .. }
+                    | InstKind::Load { .. }
+                    | InstKind::Param { .. }
+            ) && !matches!(inst.kind, InstKind::Load { traits, .. } if traits.volatile)
                 && inst
                     .d
                     .iter()

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::analysis::{self, Class, Layout, Set};
-use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, Kind, Passed, Reg};
+use super::analysis::{self, BitSet, Class, Layout};
+use super::ir::{Barrier, Block, BlockId, Callee, End, Func, Inst, InstKind, Passed, Reg};
 use super::isa::Isa;
 use super::machine::{Op, OpFn, ReduceOp};
 use super::ops::{control, pure, special};
 use super::program::{BlockCode, CallSite, FunctionCode, NOWHERE, Program, Slot};
-use super::segment::{self, Native, Place, Step};
+use super::segment::{self, Native, RegisterSlot, SegmentStep};
 
 mod places;
 
@@ -115,7 +115,7 @@ struct Body<'a> {
     /// The program's number of its block 0.
     first: u32,
     /// Registers live at the start of each block.
-    live: &'a [Set],
+    live: &'a [BitSet],
     classes: Vec<Class>,
     layout: Layout,
     /// See [`passed`].
@@ -238,7 +238,7 @@ impl Emitter {
             for inst in &insts[at..range.start] {
                 self.inst(body, inst);
             }
-            let steps: Vec<Step> = insts[range.clone()]
+            let steps: Vec<SegmentStep> = insts[range.clone()]
                 .iter()
                 .filter_map(|inst| step(inst))
                 .collect();
@@ -255,17 +255,18 @@ impl Emitter {
     }
 
     /// Adds a segment; `false` if there is no code for it.
-    fn segment(&mut self, body: &Body<'_>, steps: &[Step], live: &HashSet<Reg>) -> bool {
-        let place = |reg: Reg| {
+    fn segment(&mut self, body: &Body<'_>, steps: &[SegmentStep], live: &HashSet<Reg>) -> bool {
+        let slot_of = |reg: Reg| {
             let (offset, varying) = body.home(reg);
-            Place {
+            RegisterSlot {
                 offset,
                 varying,
                 width: body.width(reg),
             }
         };
         let live = |reg: Reg| live.contains(&reg);
-        let Some(code) = segment::compile(steps, &place, &live, self.target.isa, !body.convergent)
+        let Some(code) =
+            segment::compile(steps, &slot_of, &live, self.target.isa, !body.convergent)
         else {
             return false;
         };
@@ -312,11 +313,11 @@ impl Emitter {
         }
         op.width[0] = inst.d.first().map_or(0, |&reg| body.width(reg));
         match &inst.kind {
-            Kind::Pure { run, imm, .. } => {
+            InstKind::Pure { run, imm, .. } => {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            Kind::Cold { f, imm } => {
+            InstKind::Cold { f, imm } => {
                 op.run = pure::run_cold;
                 op.cold = Some(*f);
                 op.imm = *imm;
@@ -324,38 +325,42 @@ impl Emitter {
                     op.width[1] |= (body.width(reg).trailing_zeros() as u8) << (2 * index);
                 }
             }
-            Kind::Const(value) => {
+            InstKind::Const(value) => {
                 op.run = special::constant;
                 op.imm = *value;
             }
-            Kind::Special(special) => {
+            InstKind::Special(special) => {
                 op.run = special::read_special;
                 op.imm = special.imm();
             }
-            Kind::Clock { nanoseconds } => {
+            InstKind::Clock { nanoseconds } => {
                 op.run = special::clock;
                 op.imm = u64::from(*nanoseconds);
             }
-            Kind::Global(index, addend) => {
+            InstKind::Global(index, addend) => {
                 op.run = special::global_address;
                 op.s[4] = *index;
                 op.imm = *addend;
             }
-            Kind::LocalAddress { offset } => {
+            InstKind::LocalAddress { offset } => {
                 op.run = special::local_address;
                 op.imm = *offset;
             }
-            Kind::Param { run, imm } | Kind::Load { run, imm, .. } | Kind::Store { run, imm } => {
+            InstKind::Param { run, imm }
+            | InstKind::Load { run, imm, .. }
+            | InstKind::Store { run, imm } => {
                 op.run = run[isa];
                 op.imm = *imm;
             }
-            Kind::Atomic { run, imm } | Kind::Warp { run, imm } | Kind::Texture { run, imm } => {
+            InstKind::Atomic { run, imm }
+            | InstKind::Warp { run, imm }
+            | InstKind::Texture { run, imm } => {
                 op.run = *run;
                 op.imm = *imm;
             }
-            Kind::System { run } => op.run = *run,
-            Kind::Fence => op.run = control::fence,
-            Kind::Pause => op.run = control::pause,
+            InstKind::System { run } => op.run = *run,
+            InstKind::Fence => op.run = control::fence,
+            InstKind::Pause => op.run = control::pause,
         }
         op
     }
@@ -537,9 +542,9 @@ impl Inst {
     /// Whether a loop with it in it may wait for another thread.
     fn waits(&self) -> bool {
         match &self.kind {
-            Kind::Load { traits, .. } => traits.volatile,
-            Kind::Atomic { .. } => !self.d.is_empty(),
-            Kind::Pause => true,
+            InstKind::Load { traits, .. } => traits.volatile,
+            InstKind::Atomic { .. } => !self.d.is_empty(),
+            InstKind::Pause => true,
             _ => false,
         }
     }

@@ -63,7 +63,7 @@ pub(crate) struct Block {
 /// An instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Inst {
-    pub(crate) kind: Kind,
+    pub(crate) kind: InstKind,
     /// Registers written; sinks are not among them.
     pub(crate) d: Vec<Reg>,
     /// Registers read, without the guard.
@@ -90,7 +90,7 @@ impl Inst {
 
 /// What an instruction does.
 #[derive(Clone, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum InstKind {
     /// Lane by lane, without effect on anything else. `tag` is how segments know it.
     Pure {
         run: [OpFn; Isa::COUNT],

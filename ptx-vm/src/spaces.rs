@@ -31,7 +31,7 @@ pub(crate) const FUNCTION_STEP: u64 = 16;
 
 /// The state space that an instruction names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum StateSpace {
     Generic,
     /// `.global`, and `.const`, which lies in device memory too.
     Global,
@@ -59,7 +59,7 @@ pub(crate) struct Access {
     /// Added to the address.
     pub(crate) offset: i64,
     /// The space.
-    pub(crate) place: Place,
+    pub(crate) place: StateSpace,
     /// The address register has 64 bits.
     pub(crate) wide: bool,
     /// Elements of a vector.
@@ -85,11 +85,11 @@ pub(crate) fn pack(access: Access) -> Option<u64> {
 #[inline(always)]
 pub(crate) fn unpack(imm: u64) -> Access {
     let place = match imm >> 8 & 0xff {
-        0 => Place::Generic,
-        1 => Place::Global,
-        2 => Place::Shared,
-        3 => Place::Local,
-        _ => Place::Param,
+        0 => StateSpace::Generic,
+        1 => StateSpace::Global,
+        2 => StateSpace::Shared,
+        3 => StateSpace::Local,
+        _ => StateSpace::Param,
     };
     Access {
         offset: imm as i64 >> 16,
@@ -164,7 +164,7 @@ impl Machine<'_> {
     /// of it, by an address of 32 bits, that are right; and whether each lane follows the one before.
     #[inline(always)]
     pub(crate) fn each_shared(&self, op: &Op, access: Access, size: u64) -> Option<(u64, bool)> {
-        if access.place != Place::Shared || access.wide || !self.whole || !op.varies(0) {
+        if access.place != StateSpace::Shared || access.wide || !self.whole || !op.varies(0) {
             return None;
         }
         let last = u32::try_from(self.shared_bytes.checked_sub(size)?).ok()?;
@@ -247,8 +247,8 @@ impl Machine<'_> {
     ) -> Result<Tested, Flow> {
         let sum = base.wrapping_add_signed(access.offset);
         let address = if access.wide { sum } else { sum & 0xffff_ffff };
-        if access.place == Place::Local
-            || access.place == Place::Generic && in_window(address, LOCAL_BASE)
+        if access.place == StateSpace::Local
+            || access.place == StateSpace::Generic && in_window(address, LOCAL_BASE)
         {
             for strip in self.low..self.high {
                 self.scratch
@@ -283,13 +283,13 @@ impl Machine<'_> {
         }
         let span = survey.max - survey.min;
         let place = match access.place {
-            Place::Generic => home(survey.min, survey.max),
+            StateSpace::Generic => home(survey.min, survey.max),
             place => Some(place),
         };
         let (Some(place), Some(reach)) = (place, span.checked_add(size)) else {
             return self.test_each(access, size, write);
         };
-        if place == Place::Local {
+        if place == StateSpace::Local {
             return self.test_local(survey, access, size, write);
         }
         if reach > MAX_SPAN {
@@ -299,7 +299,7 @@ impl Machine<'_> {
         let Ok(host) = self.host_range(
             survey.min,
             place,
-            access.place == Place::Generic,
+            access.place == StateSpace::Generic,
             reach,
             write,
         ) else {
@@ -323,7 +323,7 @@ impl Machine<'_> {
         size: u64,
         write: bool,
     ) -> Result<Tested, Flow> {
-        let base = if access.place == Place::Generic {
+        let base = if access.place == StateSpace::Generic {
             LOCAL_BASE
         } else {
             0
@@ -348,7 +348,7 @@ impl Machine<'_> {
         let mut any = None;
         for lane in self.mask.lanes() {
             let address = self.scratch.lane::<u64>(slot, lane);
-            let host = if access.place == Place::Generic && in_window(address, LOCAL_BASE) {
+            let host = if access.place == StateSpace::Generic && in_window(address, LOCAL_BASE) {
                 self.local_host(address - LOCAL_BASE, lane, size)
             } else {
                 self.host(address, access.place, size, write)
@@ -369,12 +369,12 @@ impl Machine<'_> {
 
     /// Finds the first lane that is wrong.
     #[cold]
-    fn first_fault(&mut self, place: Place, size: u64, write: bool) -> Flow {
+    fn first_fault(&mut self, place: StateSpace, size: u64, write: bool) -> Flow {
         for lane in self.mask.lanes() {
             let address = self.scratch.lane::<u64>(Self::ADDRESSES as usize, lane);
             let local = match place {
-                Place::Local => Some(address),
-                Place::Generic if in_window(address, LOCAL_BASE) => Some(address - LOCAL_BASE),
+                StateSpace::Local => Some(address),
+                StateSpace::Generic if in_window(address, LOCAL_BASE) => Some(address - LOCAL_BASE),
                 _ => None,
             };
             let host = match local {
@@ -420,11 +420,11 @@ impl Machine<'_> {
     pub(crate) fn host(
         &self,
         address: u64,
-        place: Place,
+        place: StateSpace,
         size: u64,
         write: bool,
     ) -> Result<u64, ()> {
-        let generic = place == Place::Generic;
+        let generic = place == StateSpace::Generic;
         let place = if generic {
             home(address, address).ok_or(())?
         } else {
@@ -437,7 +437,7 @@ impl Machine<'_> {
     fn host_range(
         &self,
         first: u64,
-        place: Place,
+        place: StateSpace,
         generic: bool,
         len: u64,
         write: bool,
@@ -451,14 +451,16 @@ impl Machine<'_> {
             }
         };
         match place {
-            Place::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes),
-            Place::Param if !write => inside(
+            StateSpace::Shared => inside(SHARED_BASE, self.shared.ptr() as u64, self.shared_bytes),
+            StateSpace::Param if !write => inside(
                 PARAM_BASE,
                 self.grid.params.ptr() as u64,
                 self.grid.param_bytes.into(),
             ),
-            Place::Global | Place::Generic if self.grid.memory.allows(first, len) => Ok(first),
-            Place::Global | Place::Generic if in_window(first, GRID_BASE) => {
+            StateSpace::Global | StateSpace::Generic if self.grid.memory.allows(first, len) => {
+                Ok(first)
+            }
+            StateSpace::Global | StateSpace::Generic if in_window(first, GRID_BASE) => {
                 let offset = first - GRID_BASE;
                 let all = self.grid.meeting.len() as u64;
                 if len <= all && offset <= all - len {
@@ -477,7 +479,7 @@ impl Machine<'_> {
         let host = if in_window(address, LOCAL_BASE) {
             self.local_host(address - LOCAL_BASE, lane, len)
         } else {
-            self.host(address, Place::Generic, len, false)
+            self.host(address, StateSpace::Generic, len, false)
         };
         // SAFETY: tested for this lane, as `access` asks; the slice is ours.
         unsafe { access::copy_in(into.as_mut_ptr(), host.ok()?, into.len()) };
@@ -490,7 +492,7 @@ impl Machine<'_> {
         let host = if in_window(address, LOCAL_BASE) {
             self.local_host(address - LOCAL_BASE, lane, len)
         } else {
-            self.host(address, Place::Generic, len, true)
+            self.host(address, StateSpace::Generic, len, true)
         };
         // SAFETY: tested for this lane, as `access` asks; the slice is ours.
         unsafe { access::copy_out(host.ok()?, from.as_ptr(), from.len()) };
@@ -532,11 +534,11 @@ pub(crate) fn in_window(address: u64, base: u64) -> bool {
 }
 
 /// The space of generic addresses from `min` to `max`, if it is one.
-fn home(min: u64, max: u64) -> Option<Place> {
+fn home(min: u64, max: u64) -> Option<StateSpace> {
     for (base, place) in [
-        (SHARED_BASE, Place::Shared),
-        (LOCAL_BASE, Place::Local),
-        (PARAM_BASE, Place::Param),
+        (SHARED_BASE, StateSpace::Shared),
+        (LOCAL_BASE, StateSpace::Local),
+        (PARAM_BASE, StateSpace::Param),
     ] {
         if in_window(min, base) && in_window(max, base) {
             return Some(place);
@@ -544,5 +546,5 @@ fn home(min: u64, max: u64) -> Option<Place> {
     }
     let fake = SHARED_BASE..PARAM_BASE + WINDOW;
     let apart = max < fake.start || min >= fake.end;
-    apart.then_some(Place::Global)
+    apart.then_some(StateSpace::Global)
 }

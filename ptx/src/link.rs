@@ -14,9 +14,9 @@ use crate::error::shorten;
 /// Messages of one link, at most; a log of more is read by nobody.
 const MOST_MESSAGES: usize = 64;
 
-/// A module and its name in messages.
+/// A module that is linked, and its name in messages.
 #[derive(Clone, Debug)]
-pub struct Part<'a> {
+pub struct LinkInput<'a> {
     /// The name.
     pub name: &'a str,
     /// The module.
@@ -34,7 +34,7 @@ enum Strength {
 
 /// The one symbol of a name.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct DefinedSymbol {
     index: usize,
     strength: Strength,
     /// The part that it comes from.
@@ -53,7 +53,7 @@ struct Moved {
 /// # Errors
 /// A message for each symbol that is defined twice, or that is used and not defined at all.
 pub fn link<'a>(
-    parts: Vec<Part<'a>>,
+    parts: Vec<LinkInput<'a>>,
     provided: impl Fn(&str) -> bool,
 ) -> Result<Module<'a>, Vec<String>> {
     let mut linked = Linker::default();
@@ -97,8 +97,8 @@ struct Linker<'a> {
     target: u32,
     variables: Vec<(Variable<'a>, usize)>,
     functions: Vec<(Function<'a>, usize)>,
-    known_variables: HashMap<&'a str, Known>,
-    known_functions: HashMap<&'a str, Known>,
+    known_variables: HashMap<&'a str, DefinedSymbol>,
+    known_functions: HashMap<&'a str, DefinedSymbol>,
     messages: Vec<String>,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Linker<'a> {
         let Some(known) = known else {
             self.variables.push((variable, part));
             let index = self.variables.len() - 1;
-            let known = Known {
+            let known = DefinedSymbol {
                 index,
                 strength,
                 part,
@@ -166,7 +166,7 @@ impl<'a> Linker<'a> {
             && after.size > before.size;
         if strength > known.strength || larger {
             self.variables[known.index] = (variable, part);
-            let known = Known {
+            let known = DefinedSymbol {
                 strength,
                 part,
                 ..known
@@ -191,7 +191,7 @@ impl<'a> Linker<'a> {
         let Some(known) = self.known_functions.get(name).copied() else {
             self.functions.push((function, part));
             let index = self.functions.len() - 1;
-            let known = Known {
+            let known = DefinedSymbol {
                 index,
                 strength,
                 part,
@@ -216,7 +216,7 @@ impl<'a> Linker<'a> {
             self.twice(name, names[known.part], names[part]);
         } else if strength > known.strength {
             self.functions[known.index] = (function, part);
-            let known = Known {
+            let known = DefinedSymbol {
                 strength,
                 part,
                 ..known
@@ -353,9 +353,9 @@ mod tests {
 
     const HEAD: &str = ".version 7.0\n.target sm_75\n.address_size 64\n";
 
-    fn parts<'a>(texts: &'a [String]) -> Vec<Part<'a>> {
+    fn parts<'a>(texts: &'a [String]) -> Vec<LinkInput<'a>> {
         const NAMES: [&str; 3] = ["first", "second", "third"];
-        let parsed = texts.iter().zip(NAMES).map(|(text, name)| Part {
+        let parsed = texts.iter().zip(NAMES).map(|(text, name)| LinkInput {
             name,
             module: crate::parse(text).unwrap(),
         });

@@ -77,7 +77,7 @@ pub struct Rewritten {
 
 /// A token of the source and where it stands.
 #[derive(Clone, Copy, Debug)]
-struct Word<'src> {
+struct SourceToken<'src> {
     token: Token<'src>,
     line: u32,
     start: usize,
@@ -220,7 +220,7 @@ pub fn references(source: &str, budget: Budget<'_>) -> Result<String, Error> {
 /// stays where it is.
 fn without_references<'src>(
     source: &'src str,
-    words: &[Word<'src>],
+    words: &[SourceToken<'src>],
     names: &mut HashMap<String, Pointer>,
 ) -> Result<Cow<'src, str>, Error> {
     let mut plain = Cow::Borrowed(source);
@@ -267,7 +267,7 @@ fn refused(line: u32, what: &str, name: &str) -> Error {
     }
 }
 
-fn words(source: &str) -> Vec<Word<'_>> {
+fn words(source: &str) -> Vec<SourceToken<'_>> {
     let mut tokens = Tokens::new(source);
     let mut words = Vec::new();
     loop {
@@ -276,7 +276,7 @@ fn words(source: &str) -> Vec<Word<'_>> {
             return words;
         }
         let start = tokens.start();
-        words.push(Word {
+        words.push(SourceToken {
             token,
             line,
             start,
@@ -293,7 +293,7 @@ struct Pointer {
 }
 
 struct Rewriter<'src, 'a> {
-    words: Vec<Word<'src>>,
+    words: Vec<SourceToken<'src>>,
     /// What leaves a variable of another name behind.
     names: HashMap<String, Pointer>,
     prelude: &'a str,

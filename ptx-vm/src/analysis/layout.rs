@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::liveness::{before_end, live_out};
-use super::set::Set;
+use super::set::BitSet;
 use super::uniformity::Class;
-use crate::ir::{Func, Kind, Passed, Reg};
+use crate::ir::{Func, InstKind, Passed, Reg};
 use crate::limits::REGISTER_BYTES;
 use crate::regs::{ALIGN, STRIP};
 
@@ -18,7 +18,7 @@ struct Interval {
     end: u32,
 }
 
-fn intervals(func: &Func, live: &[Set]) -> Vec<Interval> {
+fn intervals(func: &Func, live: &[BitSet]) -> Vec<Interval> {
     let mut spans: Vec<Option<(u32, u32)>> = vec![None; func.regs.len()];
     let mut touch = |reg: Reg, at: u32| {
         let span = spans[reg as usize].get_or_insert((at, at));
@@ -41,8 +41,8 @@ fn intervals(func: &Func, live: &[Set]) -> Vec<Interval> {
                 touch(reg, at);
             }
             // Several results: none of them may lie where another operand is still to be read.
-            let early =
-                inst.d.len() > 1 || !matches!(inst.kind, Kind::Pure { .. } | Kind::Cold { .. });
+            let early = inst.d.len() > 1
+                || !matches!(inst.kind, InstKind::Pure { .. } | InstKind::Cold { .. });
             for &reg in &inst.d {
                 touch(reg, at + 1 - u32::from(early));
                 touch(reg, at + 1);
@@ -94,7 +94,7 @@ pub(crate) struct Layout {
 
 /// Gives every register its slots, for lane groups of `lanes`. Registers that are never needed at the same time
 /// share them.
-pub(crate) fn layout(func: &Func, live: &[Set], classes: &[Class], lanes: usize) -> Layout {
+pub(crate) fn layout(func: &Func, live: &[BitSet], classes: &[Class], lanes: usize) -> Layout {
     let mut homes = vec![
         Homes {
             uniform: 0,
@@ -141,7 +141,7 @@ pub(crate) fn layout(func: &Func, live: &[Set], classes: &[Class], lanes: usize)
 }
 
 /// Whether the frame is within its limit, for lane groups of `lanes`.
-pub(super) fn fits(func: &Func, live: &[Set], classes: &[Class], lanes: usize) -> bool {
+pub(super) fn fits(func: &Func, live: &[BitSet], classes: &[Class], lanes: usize) -> bool {
     // As if no two registers shared a slot: enough for nearly all functions.
     let widths = func.regs.iter().map(|&width| usize::from(width));
     let most: usize = widths.map(|width| width * (lanes + STRIP)).sum();
@@ -179,7 +179,7 @@ fn assign(
 
 /// The most 32-bit registers of a thread that are live at once. What NVIDIA's assembler reads from constant
 /// memory or makes anew where it is needed (constants, parameters, special registers) counts as none.
-pub(super) fn pressure(func: &Func, live: &[Set]) -> u32 {
+pub(super) fn pressure(func: &Func, live: &[BitSet]) -> u32 {
     let mut weights: Vec<u64> = func
         .regs
         .iter()
@@ -190,14 +190,17 @@ pub(super) fn pressure(func: &Func, live: &[Set]) -> u32 {
         })
         .collect();
     for inst in func.blocks.iter().flat_map(|block| &block.insts) {
-        if let Kind::Const(_) | Kind::Special(_) | Kind::Global(..) | Kind::Param { .. } = inst.kind
+        if let InstKind::Const(_)
+        | InstKind::Special(_)
+        | InstKind::Global(..)
+        | InstKind::Param { .. } = inst.kind
         {
             for &reg in &inst.d {
                 weights[reg as usize] = 0;
             }
         }
     }
-    let weight = |set: &Set| set.iter().map(|reg| weights[reg as usize]).sum::<u64>();
+    let weight = |set: &BitSet| set.iter().map(|reg| weights[reg as usize]).sum::<u64>();
     let mut most = 0;
     for (index, block) in func.blocks.iter().enumerate() {
         let mut set = live_out(func, live, index);

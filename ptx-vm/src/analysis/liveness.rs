@@ -1,18 +1,18 @@
 //! Which registers are live where: at the starts of blocks, and stepwise back from their ends.
 
-use super::set::Set;
+use super::set::BitSet;
 use crate::ir::{End, Func, Inst, Passed};
 
 /// Registers live at the start of each block.
-pub(crate) fn live_in(func: &Func) -> Vec<Set> {
+pub(crate) fn live_in(func: &Func) -> Vec<BitSet> {
     // There are always as many steps left.
     liveness(func, u64::MAX).unwrap_or_default()
 }
 
 /// Registers live at the start of each block; `None` if more than `most` words have to be looked at.
-pub(super) fn liveness(func: &Func, most: u64) -> Option<Vec<Set>> {
+pub(super) fn liveness(func: &Func, most: u64) -> Option<Vec<BitSet>> {
     let count = func.blocks.len();
-    let mut live: Vec<Set> = vec![Set::new(func.regs.len()); count];
+    let mut live: Vec<BitSet> = vec![BitSet::new(func.regs.len()); count];
     let mut predecessors = vec![Vec::new(); count];
     for (index, block) in func.blocks.iter().enumerate() {
         for next in block.end.successors() {
@@ -51,7 +51,7 @@ pub(super) fn liveness(func: &Func, most: u64) -> Option<Vec<Set>> {
 }
 
 /// Steps a set of live registers back over an instruction.
-pub(crate) fn before(inst: &Inst, live: &mut Set) {
+pub(crate) fn before(inst: &Inst, live: &mut BitSet) {
     for &reg in &inst.d {
         live.remove(reg);
     }
@@ -61,7 +61,7 @@ pub(crate) fn before(inst: &Inst, live: &mut Set) {
 }
 
 /// Steps a set of live registers back over a block's end.
-pub(crate) fn before_end(end: &End, live: &mut Set) {
+pub(crate) fn before_end(end: &End, live: &mut BitSet) {
     for reg in end.defs() {
         live.remove(reg);
     }
@@ -71,8 +71,8 @@ pub(crate) fn before_end(end: &End, live: &mut Set) {
 }
 
 /// Registers live at the end of a block, before what its end itself writes.
-pub(crate) fn live_out(func: &Func, live_in: &[Set], block: usize) -> Set {
-    let mut set = Set::new(func.regs.len());
+pub(crate) fn live_out(func: &Func, live_in: &[BitSet], block: usize) -> BitSet {
+    let mut set = BitSet::new(func.regs.len());
     let end = &func.blocks[block].end;
     for next in end.successors() {
         set.add(&live_in[next as usize]);

@@ -38,7 +38,7 @@ pub(crate) fn local_stride(funcs: &[Func]) -> Option<u32> {
 
 /// What is known of a function on the way through the calls.
 #[derive(Clone, Copy)]
-enum Seen {
+enum Depth {
     No,
     /// It is on the chain that is looked at.
     OnChain,
@@ -51,25 +51,25 @@ enum Seen {
 fn deepest(funcs: &[Func], frames: &[u32]) -> Option<u32> {
     let calls: Option<Vec<Vec<usize>>> = funcs.iter().map(callees).collect();
     let calls = calls?;
-    let mut seen = vec![Seen::No; funcs.len()];
+    let mut seen = vec![Depth::No; funcs.len()];
     // Function, the next of its calls, and the most that one of those before takes.
     let mut chain = vec![(0usize, 0usize, 0u32)];
-    seen[0] = Seen::OnChain;
+    seen[0] = Depth::OnChain;
     while let Some((at, next, below)) = chain.last_mut() {
         if let Some(&callee) = calls[*at].get(*next) {
             *next += 1;
             match seen[callee] {
-                Seen::Done(bytes) => *below = bytes.max(*below),
-                Seen::OnChain => return None,
-                Seen::No => {
-                    seen[callee] = Seen::OnChain;
+                Depth::Done(bytes) => *below = bytes.max(*below),
+                Depth::OnChain => return None,
+                Depth::No => {
+                    seen[callee] = Depth::OnChain;
                     chain.push((callee, 0, 0));
                 }
             }
             continue;
         }
         let total = frames[*at].saturating_add(*below);
-        seen[*at] = Seen::Done(total);
+        seen[*at] = Depth::Done(total);
         chain.pop();
         match chain.last_mut() {
             Some((.., below)) => *below = total.max(*below),

@@ -1,6 +1,6 @@
 //! The order of a function's blocks, and its loops.
 
-use super::set::Set;
+use super::set::BitSet;
 use crate::ir::{Block, BlockId, Func};
 use crate::limits::{LOOP_BITS, LOOP_STEPS};
 
@@ -51,7 +51,7 @@ pub(super) fn order(func: &mut Func) -> Result<(), Beyond> {
 }
 
 fn reverse_postorder(successors: &[Vec<BlockId>]) -> Vec<BlockId> {
-    let mut seen = Set::new(successors.len());
+    let mut seen = BitSet::new(successors.len());
     let mut post = Vec::new();
     seen.insert(0);
     // Successors are visited from the last in the source to the first, so that the order is close to it.
@@ -79,7 +79,7 @@ fn reverse_postorder(successors: &[Vec<BlockId>]) -> Vec<BlockId> {
 fn natural_loops(
     successors: &[Vec<BlockId>],
     order: &[BlockId],
-) -> Result<Vec<(BlockId, Set)>, Beyond> {
+) -> Result<Vec<(BlockId, BitSet)>, Beyond> {
     let count = successors.len();
     let mut place = vec![usize::MAX; count];
     for (index, &block) in order.iter().enumerate() {
@@ -102,7 +102,7 @@ fn natural_loops(
         }
         Some(above == below)
     };
-    let mut loops: Vec<(BlockId, Set)> = Vec::new();
+    let mut loops: Vec<(BlockId, BitSet)> = Vec::new();
     let mut of_header = vec![usize::MAX; count];
     for &block in order {
         for &header in &successors[block as usize] {
@@ -114,7 +114,7 @@ fn natural_loops(
                 if (loops.len() as u64 + 1) * count as u64 > LOOP_BITS {
                     return Err(("basic blocks times loops of a function", LOOP_BITS));
                 }
-                let mut body = Set::new(count);
+                let mut body = BitSet::new(count);
                 body.insert(header);
                 *index = loops.len();
                 loops.push((header, body));

@@ -1,10 +1,10 @@
 //! Sets of registers or blocks, as bits.
 
-/// See the module.
+/// Which of the numbers below a bound are in it, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Set(Vec<u64>);
+pub(crate) struct BitSet(Vec<u64>);
 
-impl Set {
+impl BitSet {
     pub(crate) fn new(len: usize) -> Self {
         Self(vec![0; len.div_ceil(64)])
     }

@@ -1,7 +1,7 @@
 //! Which values all lanes of a lane group share.
 
-use super::set::Set;
-use crate::ir::{Func, Kind, Reg};
+use super::set::BitSet;
+use crate::ir::{Func, InstKind, Reg};
 use crate::special_register::Special;
 
 /// How a register's value may differ.
@@ -16,7 +16,7 @@ pub(crate) enum Class {
 }
 
 /// The class of every register of the entry.
-pub(crate) fn classes(func: &Func, live: &[Set]) -> Vec<Class> {
+pub(crate) fn classes(func: &Func, live: &[BitSet]) -> Vec<Class> {
     let mut definitions = vec![0u32; func.regs.len()];
     for block in &func.blocks {
         for inst in &block.insts {
@@ -82,22 +82,23 @@ pub(crate) fn classes(func: &Func, live: &[Set]) -> Vec<Class> {
 }
 
 /// The best class that a result of the instruction can have.
-fn result_class(kind: &Kind) -> Class {
+fn result_class(kind: &InstKind) -> Class {
     match kind {
-        Kind::Pure { .. }
-        | Kind::Cold { .. }
-        | Kind::Const(_)
-        | Kind::Global(..)
-        | Kind::LocalAddress { .. }
-        | Kind::Param { .. } => Class::Fixed,
-        Kind::Special(special) if Special::varies(*special) => Class::Varying,
-        Kind::Special(_) => Class::Fixed,
-        Kind::Clock { .. } => Class::Uniform,
-        Kind::Load { traits, .. } if traits.private => Class::Varying,
-        Kind::Load { .. } => Class::Uniform,
-        Kind::Store { .. } | Kind::Fence | Kind::Pause => Class::Fixed,
-        Kind::Atomic { .. } | Kind::Warp { .. } | Kind::System { .. } | Kind::Texture { .. } => {
-            Class::Varying
-        }
+        InstKind::Pure { .. }
+        | InstKind::Cold { .. }
+        | InstKind::Const(_)
+        | InstKind::Global(..)
+        | InstKind::LocalAddress { .. }
+        | InstKind::Param { .. } => Class::Fixed,
+        InstKind::Special(special) if Special::varies(*special) => Class::Varying,
+        InstKind::Special(_) => Class::Fixed,
+        InstKind::Clock { .. } => Class::Uniform,
+        InstKind::Load { traits, .. } if traits.private => Class::Varying,
+        InstKind::Load { .. } => Class::Uniform,
+        InstKind::Store { .. } | InstKind::Fence | InstKind::Pause => Class::Fixed,
+        InstKind::Atomic { .. }
+        | InstKind::Warp { .. }
+        | InstKind::System { .. }
+        | InstKind::Texture { .. } => Class::Varying,
     }
 }

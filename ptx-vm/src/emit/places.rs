@@ -1,6 +1,6 @@
 //! What is known of a function's blocks and values once its registers have their places.
 
-use crate::analysis::{Class, Layout, Set};
+use crate::analysis::{BitSet, Class, Layout};
 use crate::ir::{Func, Passed};
 use crate::program::{Move, Slot};
 
@@ -17,7 +17,7 @@ pub(super) fn passed(func: &Func) -> Vec<(usize, usize)> {
 }
 
 /// Sorted, so that they can be searched.
-pub(super) fn moves(func: &Func, live: &Set, classes: &[Class], layout: &Layout) -> Vec<Move> {
+pub(super) fn moves(func: &Func, live: &BitSet, classes: &[Class], layout: &Layout) -> Vec<Move> {
     let mut moves: Vec<Move> = live
         .iter()
         .filter(|&reg| classes[reg as usize] == Class::Uniform)

@@ -3,7 +3,7 @@
 use ptx::ast::{Instruction, Operand, Symbol, Type};
 
 use super::body::{Body, Lowered};
-use crate::ir::{Kind, Reg};
+use crate::ir::{InstKind, Reg};
 use crate::isa::Isa;
 use crate::ops::simple::{Simple, Words};
 use crate::ops::special;
@@ -369,7 +369,7 @@ impl<'a> Body<'a> {
         let [d, s] = self.operands(at)?;
         let source = self.read(s, 8)?;
         let dest = self.dest(d, 1)?;
-        let constants = Kind::Pure {
+        let constants = InstKind::Pure {
             run: [special::in_constants; Isa::COUNT],
             tag: Tag::None,
             imm: 0,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use ptx::ast::{self, Instruction, Parameter, Space};
 
 use super::KernelFacts;
-use crate::ir::{Block, BlockId, End, Func, Inst, Kind, Passed, Reg};
+use crate::ir::{Block, BlockId, End, Func, Inst, InstKind, Passed, Reg};
 use crate::limits::{FRAME_BYTES, STRAIGHT};
 use crate::load_error::LoadError;
 use crate::ops::simple::{Body as How, Simple};
@@ -303,10 +303,13 @@ impl<'a> Body<'a> {
     }
 
     /// Adds an instruction. It is guarded if it may touch what the source names.
-    pub(super) fn emit(&mut self, kind: Kind, d: Vec<Reg>, s: Vec<Reg>) {
+    pub(super) fn emit(&mut self, kind: InstKind, d: Vec<Reg>, s: Vec<Reg>) {
         let effects = !matches!(
             kind,
-            Kind::Pure { .. } | Kind::Cold { .. } | Kind::LocalAddress { .. } | Kind::Clock { .. }
+            InstKind::Pure { .. }
+                | InstKind::Cold { .. }
+                | InstKind::LocalAddress { .. }
+                | InstKind::Clock { .. }
         );
         let named = d
             .iter()
@@ -326,12 +329,12 @@ impl<'a> Body<'a> {
     /// Adds an operation on lanes.
     pub(super) fn simple(&mut self, simple: &Simple, d: Reg, s: Vec<Reg>) {
         let kind = match simple.body {
-            How::Pure(op, tag) => Kind::Pure {
+            How::Pure(op, tag) => InstKind::Pure {
                 run: op.run,
                 tag,
                 imm: simple.imm,
             },
-            How::Cold(f) => Kind::Cold { f, imm: simple.imm },
+            How::Cold(f) => InstKind::Cold { f, imm: simple.imm },
         };
         self.emit(kind, vec![d], s);
     }

@@ -5,7 +5,7 @@ use ptx::ast::{Instruction, Operand, Space};
 
 use super::body::{Body, Lowered};
 use super::memory::is_hint;
-use crate::ir::{Kind, Reg};
+use crate::ir::{InstKind, Reg};
 use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::{atomic, bulk};
@@ -110,7 +110,7 @@ impl<'a> Body<'a> {
         };
         let after = self.enter_guarded();
         self.emit(
-            Kind::System { run },
+            InstKind::System { run },
             Vec::new(),
             vec![to, from, bytes, barrier],
         );
@@ -193,7 +193,7 @@ impl<'a> Body<'a> {
         let last = pair(self, at[4], rank);
         let after = self.enter_guarded();
         self.emit(
-            Kind::System { run },
+            InstKind::System { run },
             Vec::new(),
             vec![places, map, first, second, last],
         );

@@ -3,7 +3,7 @@
 use ptx::ast::{Function, Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
 
 use super::body::{Body, Lowered, width_of};
-use crate::ir::{Barrier, Callee, End, Kind, Passed, Reg};
+use crate::ir::{Barrier, Callee, End, InstKind, Passed, Reg};
 use crate::machine::{CLUSTER_BARRIER, OpFn, ReduceOp};
 use crate::ops::logic;
 use crate::ops::simple::Words;
@@ -56,7 +56,7 @@ impl<'a> Body<'a> {
                 Ok(())
             }
             "nanosleep" => {
-                self.emit(Kind::Pause, Vec::new(), Vec::new());
+                self.emit(InstKind::Pause, Vec::new(), Vec::new());
                 Ok(())
             }
             "pmevent" => Ok(()),
@@ -68,7 +68,7 @@ impl<'a> Body<'a> {
                 let [d] = self.operands(at)?;
                 let dest = self.dest(d, 4)?;
                 self.emit(
-                    Kind::Warp {
+                    InstKind::Warp {
                         run: warp::active,
                         imm: 0,
                     },
@@ -403,7 +403,7 @@ impl<'a> Body<'a> {
         if result != 0 {
             d.push(self.temp(result));
         }
-        self.emit(Kind::System { run }, d.clone(), sources);
+        self.emit(InstKind::System { run }, d.clone(), sources);
         if let (Some(&passed), Some(&value)) = (results.first(), d.first()) {
             self.store_result(passed, value, result)?;
         }
@@ -471,7 +471,7 @@ impl<'a> Body<'a> {
     /// Adds a warp operation in a place that only lanes whose guard holds reach.
     pub(super) fn exchange(&mut self, run: OpFn, imm: u64, d: Vec<Reg>, s: Vec<Reg>) {
         let after = self.enter_guarded();
-        self.emit(Kind::Warp { run, imm }, d, s);
+        self.emit(InstKind::Warp { run, imm }, d, s);
         self.leave_guarded(after);
     }
 

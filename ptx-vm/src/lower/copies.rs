@@ -5,7 +5,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
 use super::memory::is_hint;
-use crate::ir::{Kind, Reg, Traits};
+use crate::ir::{InstKind, Reg, Traits};
 use crate::ops::simple::Words;
 use crate::ops::{compare, logic};
 use crate::ops::{mbarrier, memory};
@@ -81,7 +81,7 @@ impl<'a> Body<'a> {
             None => {
                 let imm = self.access(&source, count)?;
                 values.extend((0..count).map(|_| self.temp(4)));
-                let kind = Kind::Load {
+                let kind = InstKind::Load {
                     run: load,
                     imm,
                     traits,
@@ -93,7 +93,7 @@ impl<'a> Body<'a> {
                 for word in 0..count {
                     let value = self.part_of_copy(bytes, word as u64, |body, value| {
                         let imm = body.access(&source.beyond(4 * word as i64), 1)?;
-                        let kind = Kind::Load {
+                        let kind = InstKind::Load {
                             run: load,
                             imm,
                             traits,
@@ -109,7 +109,7 @@ impl<'a> Body<'a> {
         let imm = self.access(&target, count)?;
         let mut sources = vec![target.base];
         sources.extend(values);
-        self.emit(Kind::Store { run: store, imm }, Vec::new(), sources);
+        self.emit(InstKind::Store { run: store, imm }, Vec::new(), sources);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
 use crate::ir::Reg;
-use crate::ops::matrix::{self, Kind, Product, TURNED};
+use crate::ops::matrix::{self, ElementKind, Product, TURNED};
 use crate::ops::simple::Words;
 use crate::ops::{logic, parts};
 use crate::spaces::SHARED_BASE;
@@ -35,7 +35,7 @@ impl Shape {
     }
 
     /// How many registers lead through the depth.
-    pub(super) fn steps(self, kind: Kind) -> usize {
+    pub(super) fn steps(self, kind: ElementKind) -> usize {
         self.depth / (4 * kind.in_register())
     }
 }
@@ -48,14 +48,14 @@ pub(super) fn are_multiplied(product: Product, sums: &str) -> bool {
     let alike =
         left == right || left.in_register() == right.in_register() && left.in_register() != 2;
     let sums_fit = match left {
-        Kind::F16 | Kind::E4m3 | Kind::E5m2 => matches!(sums, "f32" | "f16"),
-        Kind::Bf16 | Kind::Tf32 => sums == "f32",
+        ElementKind::F16 | ElementKind::E4m3 | ElementKind::E5m2 => matches!(sums, "f32" | "f16"),
+        ElementKind::Bf16 | ElementKind::Tf32 => sums == "f32",
         _ => sums == "s32",
     };
     alike
         && left.is_integer() == right.is_integer()
         && sums_fit
-        && clamp <= (left.is_integer() && left != Kind::B1)
+        && clamp <= (left.is_integer() && left != ElementKind::B1)
 }
 
 impl<'a> Body<'a> {
@@ -140,7 +140,7 @@ impl<'a> Body<'a> {
             }
             return self.products_of_doubles(at, shape);
         }
-        let kinds = (Kind::named(left), Kind::named(right));
+        let kinds = (ElementKind::named(left), ElementKind::named(right));
         let (Some(left), Some(right)) = kinds else {
             return Err(self.unbuilt());
         };
@@ -159,7 +159,7 @@ impl<'a> Body<'a> {
             clamp,
             differ: bits == Some(true),
         };
-        if !fits || !are_multiplied(product, to) || (left == Kind::B1) != bits.is_some() {
+        if !fits || !are_multiplied(product, to) || (left == ElementKind::B1) != bits.is_some() {
             return Err(self.unbuilt());
         }
         let [_, a, b, _] = self.operands(at)?;

@@ -4,7 +4,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
 use super::memory::Target;
-use crate::ir::{Kind, Reg, Traits};
+use crate::ir::{InstKind, Reg, Traits};
 use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::{compare, logic};
@@ -104,7 +104,7 @@ impl<'a> Body<'a> {
                 let is_done = self.test_phase(&target, done, state, parity)?;
                 self.set_guard(Some((is_done, true)));
                 let waited = self.enter_guarded();
-                self.emit(Kind::Pause, Vec::new(), Vec::new());
+                self.emit(InstKind::Pause, Vec::new(), Vec::new());
                 self.leave_guarded(waited);
                 self.leave_guarded(after);
                 Ok(())
@@ -145,7 +145,7 @@ impl<'a> Body<'a> {
         let imm = self.access(target, 1)?;
         let run = memory::store(8, 8, false).ok_or_else(|| self.unbuilt())?;
         self.emit(
-            Kind::Store { run, imm },
+            InstKind::Store { run, imm },
             Vec::new(),
             vec![target.base, word],
         );
@@ -168,7 +168,7 @@ impl<'a> Body<'a> {
         if let Some(state) = state {
             results.push(self.dest(state, 8)?);
         }
-        self.emit(Kind::Atomic { run, imm }, results, sources);
+        self.emit(InstKind::Atomic { run, imm }, results, sources);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl<'a> Body<'a> {
         };
         let word = self.temp(8);
         self.emit(
-            Kind::Load { run, imm, traits },
+            InstKind::Load { run, imm, traits },
             vec![word],
             vec![target.base],
         );

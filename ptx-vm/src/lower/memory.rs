@@ -4,12 +4,12 @@ use ptx::ast::{Base, Instruction, Operand, Space, Symbol, Type};
 
 use super::body::{Body, Lowered};
 use crate::access::WHOLE;
-use crate::ir::{Kind, Passed, Reg, Traits};
+use crate::ir::{InstKind, Passed, Reg, Traits};
 use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::{atomic, memory};
 use crate::ops::{logic, parts};
-use crate::spaces::{Access, Place, pack};
+use crate::spaces::{Access, StateSpace, pack};
 
 /// Words of a memory instruction that change nothing here: scopes, caching, and orderings that every
 /// access of x86 has anyway.
@@ -58,7 +58,7 @@ const MOST_ELEMENTS: usize = 4;
 /// What an address stands in.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
-    place: Place,
+    place: StateSpace,
     pub(super) base: Reg,
     wide: bool,
     offset: i64,
@@ -69,7 +69,7 @@ pub(super) struct Target {
 impl Target {
     /// It stands in no space of its own.
     pub(super) fn is_generic(&self) -> bool {
-        self.place == Place::Generic
+        self.place == StateSpace::Generic
     }
 
     /// So many bytes further on.
@@ -161,12 +161,12 @@ impl<'a> Body<'a> {
             _ => space,
         };
         let place = match space {
-            None => Place::Generic,
-            Some(Space::Global | Space::Const) => Place::Global,
-            Some(Space::Shared) => Place::Shared,
-            Some(Space::Local) => Place::Local,
-            Some(Space::Param) if self.tree.entry => Place::Param,
-            Some(Space::Param) => Place::Local,
+            None => StateSpace::Generic,
+            Some(Space::Global | Space::Const) => StateSpace::Global,
+            Some(Space::Shared) => StateSpace::Shared,
+            Some(Space::Local) => StateSpace::Local,
+            Some(Space::Param) if self.tree.entry => StateSpace::Param,
+            Some(Space::Param) => StateSpace::Local,
         };
         Ok(Target {
             place,
@@ -300,16 +300,16 @@ impl<'a> Body<'a> {
                 place.is_multiple_of(len) && place.checked_add(len).is_some_and(|end| end <= size)
             });
             let kind = if sure {
-                Kind::Param { run, imm }
+                InstKind::Param { run, imm }
             } else {
                 let volatile = ["volatile", "relaxed", "acquire", "mmio"]
                     .iter()
                     .any(|word| words.has(word));
                 let traits = Traits {
-                    private: matches!(target.place, Place::Local | Place::Generic),
+                    private: matches!(target.place, StateSpace::Local | StateSpace::Generic),
                     volatile,
                 };
-                Kind::Load { run, imm, traits }
+                InstKind::Load { run, imm, traits }
             };
             self.emit(kind, results.to_vec(), vec![target.base]);
         }
@@ -356,7 +356,7 @@ impl<'a> Body<'a> {
             let imm = self.access(&target, values.len())?;
             let mut sources = vec![target.base];
             sources.extend(values);
-            self.emit(Kind::Store { run, imm }, Vec::new(), sources);
+            self.emit(InstKind::Store { run, imm }, Vec::new(), sources);
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ impl<'a> Body<'a> {
                 let imm = self.access(&target, 1)?;
                 let value = self.read(value, ty.size() as u8)?;
                 self.emit(
-                    Kind::Atomic { run, imm },
+                    InstKind::Atomic { run, imm },
                     Vec::new(),
                     vec![target.base, value],
                 );
@@ -428,7 +428,7 @@ impl<'a> Body<'a> {
             return Err(self.fail("a wrong number of operands"));
         }
         let target = self.target(space, address)?;
-        if target.place == Place::Param {
+        if target.place == StateSpace::Param {
             return Err(self.unbuilt());
         }
         let width = ty.size() as u8;
@@ -447,7 +447,7 @@ impl<'a> Body<'a> {
         if let Some(d) = d.filter(|d| !matches!(d, Operand::Sink)) {
             results.push(self.dest(d, width)?);
         }
-        self.emit(Kind::Atomic { run, imm }, results.clone(), sources);
+        self.emit(InstKind::Atomic { run, imm }, results.clone(), sources);
         if let (Some(d), Some(&result)) = (d, results.first()) {
             self.finish(d, result, false)?;
         }
@@ -474,7 +474,11 @@ impl<'a> Body<'a> {
             let result = d.map(|_| self.temp(width));
             results.extend(result);
             let written = result.into_iter().collect();
-            self.emit(Kind::Atomic { run, imm }, written, vec![target.base, value]);
+            self.emit(
+                InstKind::Atomic { run, imm },
+                written,
+                vec![target.base, value],
+            );
         }
         let Some(d) = d.filter(|d| !matches!(d, Operand::Sink)) else {
             return Ok(());
@@ -502,7 +506,7 @@ impl<'a> Body<'a> {
                     private: true,
                     volatile: false,
                 };
-                self.emit(Kind::Load { run, imm, traits }, vec![d], vec![base]);
+                self.emit(InstKind::Load { run, imm, traits }, vec![d], vec![base]);
                 Ok(d)
             }
             _ => Err(self.fail("arguments that do not fit the function")),
@@ -520,7 +524,7 @@ impl<'a> Body<'a> {
             Passed::Local(place, size) if size == u32::from(width) => {
                 let (imm, base) = self.own(place)?;
                 let run = memory::store(width, width, false).ok_or_else(|| self.unbuilt())?;
-                self.emit(Kind::Store { run, imm }, Vec::new(), vec![base, value]);
+                self.emit(InstKind::Store { run, imm }, Vec::new(), vec![base, value]);
                 Ok(())
             }
             _ => Err(self.fail("arguments that do not fit the function")),
@@ -531,7 +535,7 @@ impl<'a> Body<'a> {
     fn own(&mut self, place: u32) -> Lowered<(u64, Reg)> {
         let access = Access {
             offset: 0,
-            place: Place::Local,
+            place: StateSpace::Local,
             wide: true,
             count: 1,
         };
@@ -540,6 +544,6 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn fence(&mut self) {
-        self.emit(Kind::Fence, Vec::new(), Vec::new());
+        self.emit(InstKind::Fence, Vec::new(), Vec::new());
     }
 }

@@ -3,7 +3,7 @@
 use ptx::ast::{Base, Instruction, Operand, Type};
 
 use super::body::{Body, Lowered};
-use crate::ir::{Kind, Reg};
+use crate::ir::{InstKind, Reg};
 use crate::machine::OpFn;
 use crate::ops::simple::Words;
 use crate::ops::texture::{self, Beyond, Question, Read, Touch};
@@ -125,7 +125,7 @@ impl<'a> Body<'a> {
         for element in elements {
             results.push(self.dest(element, 4)?);
         }
-        self.emit(Kind::Texture { run, imm }, results.clone(), sources);
+        self.emit(InstKind::Texture { run, imm }, results.clone(), sources);
         for (element, result) in elements.iter().zip(results) {
             self.finish(element, result, false)?;
         }
@@ -212,7 +212,7 @@ impl<'a> Body<'a> {
         let third = (component(self, dx, 2)?, component(self, dy, 2)?);
         pairs.push(self.join(third.0, third.1));
         let d = self.temp(4);
-        let kind = Kind::Texture {
+        let kind = InstKind::Texture {
             run: texture::detail,
             imm: count as u64,
         };
@@ -265,7 +265,7 @@ impl<'a> Body<'a> {
             None => self.constant(0, 4),
         };
         let dest = self.dest(d, 4)?;
-        let kind = Kind::Texture {
+        let kind = InstKind::Texture {
             run: texture::query,
             imm: question as u64 | u64::from(at.opcode == "suq") << 8,
         };
@@ -336,7 +336,7 @@ impl<'a> Body<'a> {
         for element in elements {
             results.push(self.dest(element, width)?);
         }
-        let kind = Kind::Texture {
+        let kind = InstKind::Texture {
             run: texture::load,
             imm: touch.imm(),
         };
@@ -388,7 +388,7 @@ impl<'a> Body<'a> {
                 *value = self.join(halves[0], halves[1]);
             }
         }
-        let kind = Kind::Texture {
+        let kind = InstKind::Texture {
             run: texture::store,
             imm: touch.imm(),
         };

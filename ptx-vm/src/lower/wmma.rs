@@ -6,7 +6,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 use super::body::{Body, Lowered};
 use super::matrix::{Shape, are_multiplied};
 use super::memory::Target;
-use crate::ir::{Kind, Reg, Traits};
+use crate::ir::{InstKind, Reg, Traits};
 use crate::ops::matrix::{self, Product};
 use crate::ops::memory;
 use crate::ops::simple::Words;
@@ -19,7 +19,7 @@ const OF_HALVES: usize = 8;
 
 /// What a fragment is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum MatrixOperand {
     Left,
     Right,
     Sums,
@@ -78,19 +78,19 @@ fn are_sums(shape: &str, element: &str) -> bool {
 /// Where the first element of a register lies, for the lane 0: its row and column. Lanes of group `g` have
 /// `g` more rows (columns of the right matrix), number `t` of a group `t` times as many columns (rows) more
 /// as a register of it holds.
-fn start(role: Role, each: u64, shape: Shape, register: u64) -> (u64, u64) {
+fn start(role: MatrixOperand, each: u64, shape: Shape, register: u64) -> (u64, u64) {
     let rows = shape.rows as u64;
     // How many registers of a lane lead through the depth of a block of the right matrix.
     let steps = shape.depth as u64 / (4 * each);
     match role {
-        Role::Left => (8 * (register % rows), 4 * each * (register / rows)),
-        Role::Right => (4 * each * (register % steps), 8 * (register / steps)),
+        MatrixOperand::Left => (8 * (register % rows), 4 * each * (register / rows)),
+        MatrixOperand::Right => (4 * each * (register % steps), 8 * (register / steps)),
         // Of single sums two registers stand beside each other.
-        Role::Sums if each == 1 => (
+        MatrixOperand::Sums if each == 1 => (
             8 * (register / 2 % rows),
             register % 2 + 8 * (register / 2 / rows),
         ),
-        Role::Sums => (8 * (register % rows), 8 * (register / rows)),
+        MatrixOperand::Sums => (8 * (register % rows), 8 * (register / rows)),
     }
 }
 
@@ -107,9 +107,9 @@ impl<'a> Body<'a> {
                 rest @ ..,
             ] => {
                 let role = match *role {
-                    "a" => Role::Left,
-                    "b" => Role::Right,
-                    _ => Role::Sums,
+                    "a" => MatrixOperand::Left,
+                    "b" => MatrixOperand::Right,
+                    _ => MatrixOperand::Sums,
                 };
                 let [values, address, stride @ ..] = at.operands.as_slice() else {
                     return Err(self.fail("a wrong number of operands"));
@@ -127,7 +127,7 @@ impl<'a> Body<'a> {
                     return Err(self.fail("a wrong number of operands"));
                 };
                 self.fragment(
-                    Role::Sums,
+                    MatrixOperand::Sums,
                     (layout, shape),
                     rest,
                     (values, address, stride),
@@ -161,7 +161,7 @@ impl<'a> Body<'a> {
     /// A load or store of a fragment: each lane moves its elements one by one.
     fn fragment(
         &mut self,
-        role: Role,
+        role: MatrixOperand,
         (layout, shape): (&str, &str),
         rest: &[&'a str],
         (values, address, stride): (&Operand<'a>, &Operand<'a>, &[Operand<'a>]),
@@ -175,7 +175,7 @@ impl<'a> Body<'a> {
         };
         let kind = Element::named(element).ok_or_else(|| self.unbuilt())?;
         let is_known = match role {
-            Role::Sums => are_sums(shape, element),
+            MatrixOperand::Sums => are_sums(shape, element),
             _ => are_fragments(shape, element),
         };
         let turned = match layout {
@@ -186,17 +186,17 @@ impl<'a> Body<'a> {
         let shape = Shape::named(shape).filter(|_| is_known);
         let shape = shape.ok_or_else(|| self.unbuilt())?;
         // What is less than a byte lies along the depth.
-        if kind.moved > 1 && turned != (role == Role::Right) {
+        if kind.moved > 1 && turned != (role == MatrixOperand::Right) {
             return Err(self.unbuilt());
         }
         let depth = shape.depth as u64;
         let (rows, columns) = match role {
-            Role::Left => (8 * shape.rows as u64, depth),
-            Role::Right => (depth, 8 * shape.columns as u64),
-            Role::Sums => (8 * shape.rows as u64, 8 * shape.columns as u64),
+            MatrixOperand::Left => (8 * shape.rows as u64, depth),
+            MatrixOperand::Right => (depth, 8 * shape.columns as u64),
+            MatrixOperand::Sums => (8 * shape.rows as u64, 8 * shape.columns as u64),
         };
         let count = rows * columns / 32 / kind.each;
-        let of_halves = *element == "f16" && role != Role::Sums;
+        let of_halves = *element == "f16" && role != MatrixOperand::Sums;
         let given = if of_halves { OF_HALVES } else { count as usize };
         let operands = self.elements(values, given)?;
         let stride = match stride {
@@ -210,7 +210,14 @@ impl<'a> Body<'a> {
         let group = self.apply32("shr", Type::U32, vec![lane, two])?;
         let number = self.apply32("and", Type::B32, vec![lane, three])?;
         // How far the number of a lane in its group leads.
-        let wide = self.constant(if role == Role::Sums { 2 } else { kind.each }, 4);
+        let wide = self.constant(
+            if role == MatrixOperand::Sums {
+                2
+            } else {
+                kind.each
+            },
+            4,
+        );
         let along = self.times(number, wide)?;
         for register in 0..count {
             let (row, column) = start(role, kind.each, shape, register);
@@ -221,13 +228,13 @@ impl<'a> Body<'a> {
             };
             for index in 0..kind.each / kind.moved {
                 let (row_start, column_start) = match role {
-                    Role::Right => (row + index, column),
+                    MatrixOperand::Right => (row + index, column),
                     _ => (row, column + index),
                 };
                 let (row_start, column_start) =
                     (self.constant(row_start, 4), self.constant(column_start, 4));
                 let (of_row, of_column) = match role {
-                    Role::Right => (along, group),
+                    MatrixOperand::Right => (along, group),
                     _ => (group, along),
                 };
                 let row = self.apply32("add", Type::U32, vec![of_row, row_start])?;
@@ -242,7 +249,7 @@ impl<'a> Body<'a> {
                     let value = self.part(value, kind, index)?;
                     let run = memory::store(kind.bytes, width, false);
                     let run = run.ok_or_else(|| self.unbuilt())?;
-                    self.emit(Kind::Store { run, imm }, Vec::new(), vec![place, value]);
+                    self.emit(InstKind::Store { run, imm }, Vec::new(), vec![place, value]);
                 } else {
                     let run = memory::load(kind.bytes, false, width, false);
                     let run = run.ok_or_else(|| self.unbuilt())?;
@@ -251,7 +258,11 @@ impl<'a> Body<'a> {
                         volatile: false,
                     };
                     let value = self.temp(width);
-                    self.emit(Kind::Load { run, imm, traits }, vec![value], vec![place]);
+                    self.emit(
+                        InstKind::Load { run, imm, traits },
+                        vec![value],
+                        vec![place],
+                    );
                     parts_of.push(value);
                 }
             }
@@ -357,7 +368,7 @@ impl<'a> Body<'a> {
             }
             return self.products_of_doubles(at, shape);
         }
-        let kind = matrix::Kind::named(left).ok_or_else(|| self.unbuilt())?;
+        let kind = matrix::ElementKind::named(left).ok_or_else(|| self.unbuilt())?;
         let product = Product {
             left: kind,
             right: kind,
@@ -368,14 +379,14 @@ impl<'a> Body<'a> {
         };
         if to != from
             || !are_multiplied(product, to)
-            || (kind == matrix::Kind::B1) != differ.is_some()
+            || (kind == matrix::ElementKind::B1) != differ.is_some()
         {
             return Err(self.unbuilt());
         }
         let [_, a, b, _] = self.operands(at)?;
         let steps = shape.steps(kind);
-        let left = self.held(a, kind == matrix::Kind::F16, shape.rows * steps)?;
-        let right = self.held(b, kind == matrix::Kind::F16, shape.columns * steps)?;
+        let left = self.held(a, kind == matrix::ElementKind::F16, shape.rows * steps)?;
+        let right = self.held(b, kind == matrix::ElementKind::F16, shape.columns * steps)?;
         self.products(at, shape, product, (&left, &right))
     }
 

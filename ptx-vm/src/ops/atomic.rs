@@ -57,7 +57,7 @@ macro_rules! atomic {
                 $e
             }
         }
-        Found {
+        AtomicOperation {
             run: run::<Operation>,
             bulk: super::bulk::reduce::<Operation>,
             operands: 1,
@@ -73,7 +73,7 @@ macro_rules! float_add {
 }
 
 /// An atomic operation.
-pub(crate) struct Found {
+pub(crate) struct AtomicOperation {
     /// On a place of each lane.
     pub(crate) run: OpFn,
     /// On many places, with as many elements elsewhere in memory.
@@ -83,7 +83,7 @@ pub(crate) struct Found {
 }
 
 /// The operation of an atomic instruction.
-pub(crate) fn find(name: &str, ty: Type) -> Option<Found> {
+pub(crate) fn find(name: &str, ty: Type) -> Option<AtomicOperation> {
     // Bits that are not counted with may be of any type of their size; those of 128 are not built.
     let (four, wide) = (ty.size() == 4, ty.size() == 8);
     Some(match (name, ty) {
@@ -130,7 +130,7 @@ pub(crate) fn find(name: &str, ty: Type) -> Option<Found> {
     })
 }
 
-impl Found {
+impl AtomicOperation {
     fn of_two(self) -> Self {
         Self {
             operands: 2,

@@ -8,7 +8,7 @@ use super::mbarrier;
 use crate::access;
 use crate::fault::FaultKind;
 use crate::machine::{Flow, Machine, Op};
-use crate::spaces::Place;
+use crate::spaces::StateSpace;
 use crate::tensor_map::Tiled;
 
 /// What addresses and sizes of plain bulk copies are multiples of, and what tensors are swizzled by.
@@ -21,7 +21,7 @@ impl Machine<'_> {
     fn reach(
         &mut self,
         lane: usize,
-        (address, place): (u64, Place),
+        (address, place): (u64, StateSpace),
         bytes: u64,
         (align, write): (u64, bool),
     ) -> Result<u64, Flow> {
@@ -39,13 +39,13 @@ impl Machine<'_> {
         if !bytes.is_multiple_of(UNIT) {
             return Err(self.fault(FaultKind::IllegalInstruction, to, lane));
         }
-        let from = self.reach(lane, (from, Place::Generic), bytes, (UNIT, false))?;
-        let to = self.reach(lane, (to, Place::Generic), bytes, (UNIT, true))?;
+        let from = self.reach(lane, (from, StateSpace::Generic), bytes, (UNIT, false))?;
+        let to = self.reach(lane, (to, StateSpace::Generic), bytes, (UNIT, true))?;
         Ok((to, from, bytes))
     }
 
     /// Tells the barrier at a generic address, if it is one, that bytes have come.
-    fn tell(&mut self, lane: usize, barrier: (u64, Place), bytes: u64) -> Result<(), Flow> {
+    fn tell(&mut self, lane: usize, barrier: (u64, StateSpace), bytes: u64) -> Result<(), Flow> {
         let host = self.reach(lane, barrier, 8, (8, true))?;
         // SAFETY: `reach` tested the 8 bytes, for writing, and their alignment.
         unsafe { mbarrier::bytes_came(host, bytes) };
@@ -60,7 +60,7 @@ fn each(cx: &mut Machine<'_>, op: &Op, mut copy: impl FnMut(u64, u64, u64)) -> R
         copy(to, from, bytes);
         let barrier = cx.argument(op, 3, lane, 8);
         if barrier != 0 {
-            cx.tell(lane, (barrier, Place::Generic), bytes)?;
+            cx.tell(lane, (barrier, StateSpace::Generic), bytes)?;
         }
     }
     Ok(())
@@ -100,7 +100,7 @@ pub(crate) unsafe fn reduce<A: Atomic>(cx: &mut Machine<'_>, op: &Op) -> Flow {
 
 /// Where a box comes from and goes to.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Way {
+enum Direction {
     Load,
     Store,
 }
@@ -126,7 +126,7 @@ struct Row {
 impl Copy {
     /// Sources: the box and the barrier in shared memory, of 32 bits each in one of 64, the descriptor's
     /// generic address, and in three of 64 bits five coordinates and how many of them count.
-    fn of(cx: &mut Machine<'_>, op: &Op, lane: usize, way: Way) -> Result<Self, Flow> {
+    fn of(cx: &mut Machine<'_>, op: &Op, lane: usize, way: Direction) -> Result<Self, Flow> {
         let map = cx.argument(op, 1, lane, 8);
         if !map.is_multiple_of(ALIGNMENT as u64) {
             return Err(cx.fault(FaultKind::MisalignedAddress, map, lane));
@@ -142,7 +142,7 @@ impl Copy {
         let shared = cx.argument(op, 0, lane, 8) & 0xffff_ffff;
         cx.reach(
             lane,
-            (shared, Place::Shared),
+            (shared, StateSpace::Shared),
             tiled.bytes(),
             (BOX_ALIGNMENT, true),
         )?;
@@ -153,7 +153,7 @@ impl Copy {
         // A GPU copies units, and what it loads may begin before the tensor, but not what it stores.
         let crooked = start[0] * tiled.element as i64 % UNIT as i64 != 0;
         let before = start[..tiled.rank].iter().any(|&at| at < 0);
-        if crooked || (before && way == Way::Store) {
+        if crooked || (before && way == Direction::Store) {
             return Err(cx.fault(FaultKind::IllegalInstruction, map, lane));
         }
         Ok(Self {
@@ -207,7 +207,7 @@ impl Copy {
             let plain = self.shared + at;
             let place = plain ^ (plain >> 7 & self.map.swizzle) << 4;
             let len = UNIT.min(bytes - at);
-            let host = cx.reach(lane, (place, Place::Shared), len, (UNIT, true))?;
+            let host = cx.reach(lane, (place, StateSpace::Shared), len, (UNIT, true))?;
             f(at as usize..(at + len) as usize, host);
         }
         Ok(())
@@ -215,7 +215,7 @@ impl Copy {
 }
 
 fn load_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
-    let copy = Copy::of(cx, op, lane, Way::Load)?;
+    let copy = Copy::of(cx, op, lane, Direction::Load)?;
     let element = copy.map.element as usize;
     let fill = copy.map.fill.to_le_bytes();
     // It fits into a block's shared memory.
@@ -226,7 +226,7 @@ fn load_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         .take(copy.map.bytes() as usize)
         .collect();
     for row in copy.rows() {
-        let from = (row.address, Place::Global);
+        let from = (row.address, StateSpace::Global);
         let host = cx.reach(lane, from, row.bytes as u64, (copy.map.element, false))?;
         let into = &mut tile[row.at..row.at + row.bytes];
         // SAFETY: `reach` tested the row; the slice is ours.
@@ -238,11 +238,11 @@ fn load_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         unsafe { access::copy_out(host, part.as_ptr(), part.len()) };
     })?;
     let barrier = cx.argument(op, 0, lane, 8) >> 32;
-    cx.tell(lane, (barrier, Place::Shared), copy.map.bytes())
+    cx.tell(lane, (barrier, StateSpace::Shared), copy.map.bytes())
 }
 
 fn store_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
-    let copy = Copy::of(cx, op, lane, Way::Store)?;
+    let copy = Copy::of(cx, op, lane, Direction::Store)?;
     let mut tile = vec![0; copy.map.bytes() as usize];
     copy.units(cx, lane, |part, host| {
         let part = &mut tile[part];
@@ -250,7 +250,7 @@ fn store_box(cx: &mut Machine<'_>, op: &Op, lane: usize) -> Result<(), Flow> {
         unsafe { access::copy_in(part.as_mut_ptr(), host, part.len()) };
     })?;
     for row in copy.rows() {
-        let to = (row.address, Place::Global);
+        let to = (row.address, StateSpace::Global);
         let host = cx.reach(lane, to, row.bytes as u64, (copy.map.element, true))?;
         let from = &tile[row.at..row.at + row.bytes];
         // SAFETY: `reach` tested the row, for writing; the slice is ours.

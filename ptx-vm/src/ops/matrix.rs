@@ -12,7 +12,7 @@ use super::{fp8, half};
 use crate::access::Cell;
 use crate::fault::FaultKind;
 use crate::machine::{Flow, Machine, Op};
-use crate::spaces::Place;
+use crate::spaces::StateSpace;
 
 /// Bytes of a row of an 8 × 8 matrix of 16-bit elements.
 const ROW: u64 = 16;
@@ -53,7 +53,7 @@ impl Machine<'_> {
             if address & (ROW - 1) != 0 {
                 return Err(self.fault(FaultKind::MisalignedAddress, address, base + lane));
             }
-            match self.host(address, Place::Shared, ROW, write) {
+            match self.host(address, StateSpace::Shared, ROW, write) {
                 Ok(host) => rows[lane] = Some(host),
                 Err(()) => return Err(self.fault(FaultKind::IllegalAddress, address, base + lane)),
             }
@@ -128,7 +128,7 @@ pub(crate) unsafe fn store(cx: &mut Machine<'_>, op: &Op) -> Flow {
 /// What the elements of a product are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum ElementKind {
     F16,
     Bf16,
     Tf32,
@@ -142,20 +142,20 @@ pub(crate) enum Kind {
     B1,
 }
 
-const KINDS: [Kind; 10] = [
-    Kind::F16,
-    Kind::Bf16,
-    Kind::Tf32,
-    Kind::E4m3,
-    Kind::E5m2,
-    Kind::S8,
-    Kind::U8,
-    Kind::S4,
-    Kind::U4,
-    Kind::B1,
+const ELEMENT_KINDS: [ElementKind; 10] = [
+    ElementKind::F16,
+    ElementKind::Bf16,
+    ElementKind::Tf32,
+    ElementKind::E4m3,
+    ElementKind::E5m2,
+    ElementKind::S8,
+    ElementKind::U8,
+    ElementKind::S4,
+    ElementKind::U4,
+    ElementKind::B1,
 ];
 
-impl Kind {
+impl ElementKind {
     /// The kind that a word of `mma` names.
     pub(crate) fn named(word: &str) -> Option<Self> {
         Some(match word {
@@ -211,8 +211,8 @@ impl Kind {
 /// A product's shape: 16 × 8 sums over `depth`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
-    pub(crate) left: Kind,
-    pub(crate) right: Kind,
+    pub(crate) left: ElementKind,
+    pub(crate) right: ElementKind,
     pub(crate) depth: usize,
     /// Sums are halves, two in a register.
     pub(crate) narrow: bool,
@@ -233,7 +233,7 @@ impl Product {
     }
 
     fn unpack(imm: u64) -> Self {
-        let kind = |shift: u32| KINDS[(imm >> shift & 0xff) as usize % KINDS.len()];
+        let kind = |shift: u32| ELEMENT_KINDS[(imm >> shift & 0xff) as usize % ELEMENT_KINDS.len()];
         Self {
             left: kind(0),
             right: kind(8),

@@ -6,7 +6,7 @@ use crate::isa::Isa;
 use crate::limits::MAX_GROUP_LANES;
 use crate::machine::{Flow, Machine, Op, OpFn};
 use crate::regs::{Lane, STRIP};
-use crate::spaces::{Access, Place, Tested, shared_address, unpack};
+use crate::spaces::{Access, StateSpace, Tested, shared_address, unpack};
 
 /// A type in memory and the register type that it goes to or comes from.
 pub(crate) trait Transfer {
@@ -129,7 +129,7 @@ pub(crate) fn store(bytes: u8, register: u8, whole: bool) -> Option<[OpFn; Isa::
 fn run_load<T: Transfer>(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let access = unpack(op.imm);
     let element = size_of::<T::Memory>();
-    if access.place == Place::Shared && !op.varies(0) && !op.writes_varying(0) {
+    if access.place == StateSpace::Shared && !op.varies(0) && !op.writes_varying(0) {
         // What one value of a tile for all lanes costs decides how fast tiled loops are.
         if let Some(host) = cx.one_shared(op, access, (element * access.count) as u64) {
             for (index, &offset) in op.d.iter().enumerate().take(access.count) {

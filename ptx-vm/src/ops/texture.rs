@@ -149,12 +149,12 @@ fn source(cx: &Machine<'_>, op: &Op, index: usize, width: u8) -> impl Fn(usize) 
 }
 
 /// Keeps the object that the lane before had: almost always all have the same.
-struct Known<T> {
+struct LastObject<T> {
     number: u64,
     object: Option<Arc<T>>,
 }
 
-impl<T> Known<T> {
+impl<T> LastObject<T> {
     fn new() -> Self {
         Self {
             number: 0,
@@ -180,7 +180,7 @@ pub(crate) unsafe fn read(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let number = source(cx, op, 0, 8);
     let at = [1, 2, 3].map(|index| source(cx, op, index, 4));
     let more = source(cx, op, 4, 8);
-    let mut known = Known::<Texture>::new();
+    let mut known = LastObject::<Texture>::new();
     let grid = cx.grid;
     for lane in cx.mask.lanes() {
         let number = number(lane);
@@ -226,7 +226,7 @@ pub(crate) unsafe fn read(cx: &mut Machine<'_>, op: &Op) -> Flow {
 pub(crate) unsafe fn detail(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let number = source(cx, op, 0, 8);
     let parts = [1, 2, 3].map(|index| source(cx, op, index, 8));
-    let mut known = Known::<Texture>::new();
+    let mut known = LastObject::<Texture>::new();
     let grid = cx.grid;
     let float = |bits: u64| f32::from_bits(bits as u32);
     for lane in cx.mask.lanes() {
@@ -325,14 +325,14 @@ fn about(
 }
 
 /// Where an access to a surface lies.
-enum Where {
+enum SurfaceAccess {
     At(u64),
     /// It is dropped, or reads zeroes.
     Nowhere,
     Wrong(FaultKind),
 }
 
-fn locate(surface: &Surface, how: Touch, x: u64, y: u64, z: u64) -> Where {
+fn locate(surface: &Surface, how: Touch, x: u64, y: u64, z: u64) -> SurfaceAccess {
     let element = surface.element();
     let bytes = if how.formatted {
         element
@@ -348,7 +348,7 @@ fn locate(surface: &Surface, how: Touch, x: u64, y: u64, z: u64) -> Where {
     let row = (width * element).cast_signed();
     let bytes = bytes.cast_signed();
     if row < bytes {
-        return Where::Wrong(FaultKind::Trap);
+        return SurfaceAccess::Wrong(FaultKind::Trap);
     }
     let most = [
         row - bytes,
@@ -359,19 +359,19 @@ fn locate(surface: &Surface, how: Touch, x: u64, y: u64, z: u64) -> Where {
         at[1] = 0;
     }
     if at[0] % bytes != 0 && how.beyond != Beyond::Clamp {
-        return Where::Wrong(FaultKind::MisalignedAddress);
+        return SurfaceAccess::Wrong(FaultKind::MisalignedAddress);
     }
     for (at, &most) in at.iter_mut().zip(&most) {
         if !(0..=most).contains(at) {
             match how.beyond {
-                Beyond::Trap => return Where::Wrong(FaultKind::Trap),
+                Beyond::Trap => return SurfaceAccess::Wrong(FaultKind::Trap),
                 Beyond::Clamp => *at = (*at).clamp(0, most),
-                Beyond::Zero => return Where::Nowhere,
+                Beyond::Zero => return SurfaceAccess::Nowhere,
             }
         }
     }
     let [x, y, z] = at.map(i64::cast_unsigned);
-    Where::At(surface.place(x, y, z))
+    SurfaceAccess::At(surface.place(x, y, z))
 }
 
 /// Reads up to four elements of a surface into as many destinations.
@@ -383,7 +383,7 @@ pub(crate) unsafe fn load(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let number = source(cx, op, 0, 8);
     let at = [1, 2, 3].map(|index| source(cx, op, index, 4));
     let (width, count) = (usize::from(how.bytes), usize::from(how.elements));
-    let mut known = Known::<Surface>::new();
+    let mut known = LastObject::<Surface>::new();
     let grid = cx.grid;
     for lane in cx.mask.lanes() {
         let number = number(lane);
@@ -393,9 +393,9 @@ pub(crate) unsafe fn load(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let [x, y, z] = [0, 1, 2].map(|index: usize| at[index](lane));
         let mut bytes = [0u8; 32];
         match locate(surface, how, x, y, z) {
-            Where::At(offset) => surface.texels.read(offset, &mut bytes[..width * count]),
-            Where::Nowhere => {}
-            Where::Wrong(kind) => return cx.fault(kind, x, lane),
+            SurfaceAccess::At(offset) => surface.texels.read(offset, &mut bytes[..width * count]),
+            SurfaceAccess::Nowhere => {}
+            SurfaceAccess::Wrong(kind) => return cx.fault(kind, x, lane),
         }
         for (element, &offset) in bytes.chunks_exact(width).zip(op.d.iter()).take(count) {
             let mut value = [0u8; 8];
@@ -421,7 +421,7 @@ pub(crate) unsafe fn store(cx: &mut Machine<'_>, op: &Op) -> Flow {
     let yz = source(cx, op, 2, 8);
     let values = [3, 4].map(|index| source(cx, op, index, 8));
     let (width, count) = (usize::from(how.bytes), usize::from(how.elements));
-    let mut known = Known::<Surface>::new();
+    let mut known = LastObject::<Surface>::new();
     let grid = cx.grid;
     for lane in cx.mask.lanes() {
         let number = number(lane);
@@ -440,14 +440,14 @@ pub(crate) unsafe fn store(cx: &mut Machine<'_>, op: &Op) -> Flow {
             bytes[index * width..][..width].copy_from_slice(&value.to_le_bytes()[..width]);
         }
         match locate(surface, how, x, yz & 0xffff_ffff, yz >> 32) {
-            Where::At(offset) if how.formatted => {
+            SurfaceAccess::At(offset) if how.formatted => {
                 let element = formatted(surface, how, &bytes);
                 let length = surface.element() as usize;
                 surface.texels.write(offset, &element[..length]);
             }
-            Where::At(offset) => surface.texels.write(offset, &bytes[..width * count]),
-            Where::Nowhere => {}
-            Where::Wrong(kind) => return cx.fault(kind, x, lane),
+            SurfaceAccess::At(offset) => surface.texels.write(offset, &bytes[..width * count]),
+            SurfaceAccess::Nowhere => {}
+            SurfaceAccess::Wrong(kind) => return cx.fault(kind, x, lane),
         }
     }
     Flow::Next

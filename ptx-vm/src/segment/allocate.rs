@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::encode::{self, Assembler, Base, Opcode, Rm};
-use super::step::{Place, Step};
+use super::step::{RegisterSlot, SegmentStep};
 use super::tag::Tag;
 use crate::ir::Reg;
 use crate::isa::Isa;
@@ -21,7 +21,7 @@ const NEVER: usize = usize::MAX;
 const AFTER: usize = usize::MAX - 1;
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct CachedRegister {
     unit: Unit,
     /// Its slot does not have this value.
     dirty: bool,
@@ -31,10 +31,10 @@ struct Held {
 
 struct Allocator<'a> {
     out: Assembler,
-    place: &'a dyn Fn(Reg) -> Place,
+    slot_of: &'a dyn Fn(Reg) -> RegisterSlot,
     live_after: &'a dyn Fn(Reg) -> bool,
     masked: bool,
-    registers: Vec<Option<Held>>,
+    registers: Vec<Option<CachedRegister>>,
     /// Registers that the current step needs.
     pinned: Vec<u8>,
     /// For each register of the program: the steps that read it and those that write it, ascending.
@@ -46,8 +46,8 @@ struct Allocator<'a> {
 }
 
 pub(super) fn compile(
-    steps: &[Step],
-    place: &dyn Fn(Reg) -> Place,
+    steps: &[SegmentStep],
+    slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
@@ -65,7 +65,7 @@ pub(super) fn compile(
     let registers = vec![None; out.registers()];
     let mut allocator = Allocator {
         out,
-        place,
+        slot_of,
         live_after,
         masked,
         registers,
@@ -77,7 +77,7 @@ pub(super) fn compile(
     };
     for (index, step) in steps.iter().enumerate() {
         allocator.now = index;
-        let parts = (place)(step.d).width / 4;
+        let parts = (slot_of)(step.d).width / 4;
         for part in 0..parts {
             allocator.step(step, part);
         }
@@ -112,12 +112,12 @@ impl Allocator<'_> {
     }
 
     /// When a held value is needed next, the present step included as long as it has not made it.
-    fn wanted(&self, held: Held) -> usize {
+    fn wanted(&self, held: CachedRegister) -> usize {
         self.next_use(held.unit, self.now + usize::from(held.made == self.now))
     }
 
     fn find(&self, unit: Unit) -> Option<u8> {
-        let held = |slot: &Option<Held>| slot.is_some_and(|held| held.unit == unit);
+        let held = |slot: &Option<CachedRegister>| slot.is_some_and(|held| held.unit == unit);
         self.registers
             .iter()
             .position(held)
@@ -126,18 +126,18 @@ impl Allocator<'_> {
 
     /// Where a unit lies in memory.
     fn address(&mut self, unit: Unit) -> (Base, i32) {
-        let place = (self.place)(unit.0);
-        let vector = if place.varying { unit.1 } else { 0 };
-        let offset = u64::from(place.offset) + u64::from(vector) * self.out.bytes() as u64;
+        let slot = (self.slot_of)(unit.0);
+        let vector = if slot.varying { unit.1 } else { 0 };
+        let offset = u64::from(slot.offset) + u64::from(vector) * self.out.bytes() as u64;
         let offset = i32::try_from(offset).unwrap_or_else(|_| {
             self.far = true;
             0
         });
-        let base = match place {
+        let base = match slot {
             // All vectors of a uniform slot are the same.
-            Place { varying: false, .. } => Base::Rdi,
-            Place { width: 8, .. } => Base::R9,
-            Place { .. } => Base::R8,
+            RegisterSlot { varying: false, .. } => Base::Rdi,
+            RegisterSlot { width: 8, .. } => Base::R9,
+            RegisterSlot { .. } => Base::R8,
         };
         (base, offset)
     }
@@ -149,11 +149,11 @@ impl Allocator<'_> {
         };
         if held.dirty && self.wanted(held) != NEVER {
             let (base, offset) = self.address(held.unit);
-            let wide = (self.place)(held.unit.0).width == 8;
+            let wide = (self.slot_of)(held.unit.0).width == 8;
             let mask = if !self.masked { 0 } else { 1 + held.unit.1 };
             self.out.store(register, base, offset, wide, mask);
         }
-        self.registers[register as usize] = Some(Held {
+        self.registers[register as usize] = Some(CachedRegister {
             dirty: false,
             ..held
         });
@@ -187,7 +187,7 @@ impl Allocator<'_> {
         let register = self.free();
         let (base, offset) = self.address(unit);
         self.out.load(register, base, offset);
-        self.registers[register as usize] = Some(Held {
+        self.registers[register as usize] = Some(CachedRegister {
             unit,
             dirty: false,
             made: NEVER,
@@ -198,7 +198,7 @@ impl Allocator<'_> {
     /// A unit as a last operand: where it is, if it is not wanted again.
     fn operand(&mut self, unit: Unit) -> Rm {
         if self.find(unit).is_none() {
-            let uniform = !(self.place)(unit.0).varying;
+            let uniform = !(self.slot_of)(unit.0).varying;
             let next = self.next_use(unit, self.now + 1);
             if next >= AFTER || uniform && next > self.now + 8 {
                 let (base, offset) = self.address(unit);
@@ -232,14 +232,14 @@ impl Allocator<'_> {
                 *held = None;
             }
         }
-        self.registers[register as usize] = Some(Held {
+        self.registers[register as usize] = Some(CachedRegister {
             unit,
             dirty: true,
             made: self.now,
         });
     }
 
-    fn step(&mut self, step: &Step, part: u8) {
+    fn step(&mut self, step: &SegmentStep, part: u8) {
         self.pinned.clear();
         let d = (step.d, part);
         let source = |index: usize| (step.s[index], part);

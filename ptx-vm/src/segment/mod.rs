@@ -20,7 +20,7 @@ use super::isa::Isa;
 use super::machine::{Flow, Machine, Op};
 
 pub(crate) use native::Native;
-pub(crate) use step::{Place, Step};
+pub(crate) use step::{RegisterSlot, SegmentStep};
 pub(crate) use tag::Tag;
 
 /// Fewer operations than this are not worth a segment.
@@ -37,13 +37,13 @@ pub(crate) fn possible(isa: Isa, masked: bool) -> bool {
 
 /// Compiles a segment: the code, to be placed anywhere. `None` if it cannot reach its slots.
 pub(crate) fn compile(
-    steps: &[Step],
-    place: &dyn Fn(Reg) -> Place,
+    steps: &[SegmentStep],
+    slot_of: &dyn Fn(Reg) -> RegisterSlot,
     live_after: &dyn Fn(Reg) -> bool,
     isa: Isa,
     masked: bool,
 ) -> Option<Vec<u8>> {
-    allocate::compile(steps, place, live_after, isa, masked)
+    allocate::compile(steps, slot_of, live_after, isa, masked)
 }
 
 /// What the code of a segment is called as: the frame, the first strip, the one after the last, and the

@@ -20,9 +20,10 @@ pub(crate) struct Coordinates {
     pub(crate) cube: bool,
 }
 
-/// A side's texel before the edge is thought of, and the weight of the next one in 256ths.
+/// The two texels on an axis between which a coordinate lies, before the edge is thought of: the first one, and the
+/// weight of the next one in 256ths.
 #[derive(Clone, Copy)]
-struct Step {
+struct Neighbours {
     first: i64,
     weight: u32,
 }
@@ -145,7 +146,7 @@ impl Texture {
             coordinates.count
         };
         let linear = self.linear && self.is_float();
-        let mut steps = [Step {
+        let mut steps = [Neighbours {
             first: 0,
             weight: 0,
         }; 3];
@@ -216,17 +217,17 @@ impl Texture {
         first / each + u64::try_from(layer).unwrap_or(0).min(last)
     }
 
-    fn step(at: f32, linear: bool) -> Step {
+    fn step(at: f32, linear: bool) -> Neighbours {
         // Beyond this no texel is; and what is no number is 0.
         let bounded = |value: f32| value.clamp(-1e9, 1e9);
         if !linear {
-            return Step {
+            return Neighbours {
                 first: bounded(at).floor() as i64,
                 weight: 0,
             };
         }
         let fixed = ((f64::from(bounded(at)) - 0.5) * 256.0 + 0.5).floor() as i64;
-        Step {
+        Neighbours {
             first: fixed >> 8,
             weight: (fixed & 255) as u32,
         }

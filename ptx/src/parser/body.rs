@@ -1,6 +1,6 @@
 //! A function's body: blocks, declarations, labels and instructions.
 
-use super::scope::{Item, Scopes};
+use super::scope::{NamedItem, Scopes};
 use super::{Global, NAME, Parser};
 use crate::ast::{
     Function, Guard, Instruction, Linkage, Operand, Register, Space, Symbol, Targets, Type,
@@ -120,7 +120,7 @@ impl<'p, 'src> Body<'p, 'src> {
                         .map_err(|kind| Error { line, kind })
                 })?;
                 self.function.targets.push(Targets::Branch(targets));
-                Item::Targets(self.function.targets.len() - 1)
+                NamedItem::Targets(self.function.targets.len() - 1)
             }
             Token::Dot("calltargets") => {
                 let targets =
@@ -132,12 +132,12 @@ impl<'p, 'src> Body<'p, 'src> {
                         }),
                     })?;
                 self.function.targets.push(Targets::Call(targets));
-                Item::Targets(self.function.targets.len() - 1)
+                NamedItem::Targets(self.function.targets.len() - 1)
             }
             Token::Dot("callprototype") => {
                 let prototype = self.parser.prototype()?;
                 self.function.prototypes.push(prototype);
-                Item::Prototype(self.function.prototypes.len() - 1)
+                NamedItem::Prototype(self.function.prototypes.len() - 1)
             }
             _ => {
                 let at = self.instructions.len();
@@ -200,9 +200,9 @@ impl<'p, 'src> Body<'p, 'src> {
             } else {
                 let first = self.new_registers(kind, lanes)?;
                 let item = if lanes > 1 {
-                    Item::Vector(first, lanes)
+                    NamedItem::Vector(first, lanes)
                 } else {
-                    Item::Register(first)
+                    NamedItem::Register(first)
                 };
                 self.scopes.declare(name, item)
             };
@@ -227,14 +227,14 @@ impl<'p, 'src> Body<'p, 'src> {
             let mut variable = self.parser.declarator(&mut specifier)?;
             let line = variable.line;
             let index = self.function.variables.len();
-            let item = Item::Symbol(Symbol::Local(index));
+            let item = NamedItem::Symbol(Symbol::Local(index));
             self.scopes
                 .declare(variable.name, item)
                 .map_err(|kind| Error { line, kind })?;
             if self.parser.eat(Token::Equals) {
                 let scopes = &self.scopes;
                 let local = |name: &str| match scopes.find(name) {
-                    Some(Item::Symbol(symbol)) => Some(symbol),
+                    Some(NamedItem::Symbol(symbol)) => Some(symbol),
                     _ => None,
                 };
                 let function = Some(self.index);
@@ -265,7 +265,7 @@ impl<'p, 'src> Body<'p, 'src> {
         let line = self.parser.line;
         let name = self.parser.word("a predicate")?;
         match self.scopes.find(name) {
-            Some(Item::Register(register))
+            Some(NamedItem::Register(register))
                 if self.function.registers.get(register.0 as usize) == Some(&Type::Pred) =>
             {
                 Ok(register)

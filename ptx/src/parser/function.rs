@@ -2,7 +2,7 @@
 
 use super::body::Body;
 use super::declaration::type_named;
-use super::scope::{Item, Scopes};
+use super::scope::{NamedItem, Scopes};
 use super::{Parser, VARIABLE};
 use crate::ast::{Function, Linkage, Parameter, Prototype, Register, Symbol, Type, Variable};
 use crate::error::{Error, ErrorKind};
@@ -86,13 +86,13 @@ impl<'src> Parser<'src> {
                 self.pay(VARIABLE)?;
                 let register = self.new_registers(registers, kind, 1)?;
                 scopes
-                    .declare(name, Item::Register(register))
+                    .declare(name, NamedItem::Register(register))
                     .map_err(|kind| self.error(kind))?;
                 parameters.push(Parameter::Register(register));
             } else {
                 let variable = self.parameter()?;
                 if variable.name != "_" {
-                    let item = Item::Symbol(symbol(parameters.len()));
+                    let item = NamedItem::Symbol(symbol(parameters.len()));
                     scopes
                         .declare(variable.name, item)
                         .map_err(|kind| self.error(kind))?;

@@ -3,7 +3,7 @@
 use super::NAME;
 use super::body::Body;
 use super::expression::Constant;
-use super::scope::Item;
+use super::scope::NamedItem;
 use crate::ast::{Address, Base, Operand, Register};
 use crate::budget::heap;
 use crate::error::{Error, ErrorKind, shorten};
@@ -152,17 +152,17 @@ impl<'src> Body<'_, 'src> {
         let line = self.parser.line;
         self.parser.advance();
         match self.scopes.find(word) {
-            Some(Item::Register(register)) => {
+            Some(NamedItem::Register(register)) => {
                 if let Token::Dot(selector) = self.parser.token {
                     let what = format!("operand selectors (.{})", shorten(selector));
                     return Err(self.parser.error(ErrorKind::Unsupported(what)));
                 }
                 Ok(Operand::Register(register))
             }
-            Some(Item::Vector(first, count)) => self.vector_register(first, count),
-            Some(Item::Symbol(symbol)) => Ok(Operand::Symbol(symbol, self.parser.offset()?)),
-            Some(Item::Targets(index)) => Ok(Operand::Targets(index)),
-            Some(Item::Prototype(index)) => Ok(Operand::Prototype(index)),
+            Some(NamedItem::Vector(first, count)) => self.vector_register(first, count),
+            Some(NamedItem::Symbol(symbol)) => Ok(Operand::Symbol(symbol, self.parser.offset()?)),
+            Some(NamedItem::Targets(index)) => Ok(Operand::Targets(index)),
+            Some(NamedItem::Prototype(index)) => Ok(Operand::Prototype(index)),
             None => match (self.parser.global(word), word.strip_prefix('%')) {
                 (Some(symbol), _) => Ok(Operand::Symbol(symbol, self.parser.offset()?)),
                 (None, Some(special)) if is_special(special) => self.special(special),

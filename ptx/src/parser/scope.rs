@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 128;
 
 /// What a name means in a function.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Item {
+pub(super) enum NamedItem {
     Register(Register),
     /// A vector register: its first element and how many there are.
     Vector(Register, u32),
@@ -33,7 +33,7 @@ struct Range {
 /// What a block must put back when it ends.
 #[derive(Debug)]
 enum Hidden<'src> {
-    Item(&'src str, Option<(usize, Item)>),
+    NamedItem(&'src str, Option<(usize, NamedItem)>),
     Range(&'src str),
 }
 
@@ -47,7 +47,7 @@ struct LabelUse {
 
 /// What a label came to mean.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum LabelTarget {
     Unknown,
     /// The instruction it stands before.
     At(usize),
@@ -64,11 +64,11 @@ struct Block<'src> {
 /// The names of one function.
 #[derive(Debug)]
 pub(super) struct Scopes<'src> {
-    items: HashMap<&'src str, (usize, Item)>,
+    items: HashMap<&'src str, (usize, NamedItem)>,
     /// Ranges of a name, with their depths, innermost last: one may be shorter than the one it hides.
     ranges: HashMap<&'src str, Vec<(usize, Range)>>,
     blocks: Vec<Block<'src>>,
-    places: Vec<Place>,
+    places: Vec<LabelTarget>,
 }
 
 impl<'src> Scopes<'src> {
@@ -98,8 +98,8 @@ impl<'src> Scopes<'src> {
         };
         for hidden in block.hidden.into_iter().rev() {
             match hidden {
-                Hidden::Item(name, Some(item)) => drop(self.items.insert(name, item)),
-                Hidden::Item(name, None) => drop(self.items.remove(name)),
+                Hidden::NamedItem(name, Some(item)) => drop(self.items.insert(name, item)),
+                Hidden::NamedItem(name, None) => drop(self.items.remove(name)),
                 Hidden::Range(name) => {
                     if let Some(ranges) = self.ranges.get_mut(name) {
                         ranges.pop();
@@ -118,7 +118,7 @@ impl<'src> Scopes<'src> {
         {
             match outer.labels.entry(name) {
                 Entry::Occupied(known) => {
-                    self.places[mention.label as usize] = Place::Outer(known.get().label);
+                    self.places[mention.label as usize] = LabelTarget::Outer(known.get().label);
                 }
                 Entry::Vacant(place) => {
                     place.insert(mention);
@@ -132,14 +132,14 @@ impl<'src> Scopes<'src> {
         self.blocks.len()
     }
 
-    pub(super) fn declare(&mut self, name: &'src str, item: Item) -> Result<(), ErrorKind> {
+    pub(super) fn declare(&mut self, name: &'src str, item: NamedItem) -> Result<(), ErrorKind> {
         let depth = self.blocks.len();
         let hidden = self.items.insert(name, (depth, item));
         if hidden.is_some_and(|(other, _)| other == depth) {
             return Err(ErrorKind::duplicate(name));
         }
         if let Some(block) = self.blocks.last_mut() {
-            block.hidden.push(Hidden::Item(name, hidden));
+            block.hidden.push(Hidden::NamedItem(name, hidden));
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl<'src> Scopes<'src> {
     }
 
     /// The innermost meaning of a name that is not a label.
-    pub(super) fn find(&self, name: &str) -> Option<Item> {
+    pub(super) fn find(&self, name: &str) -> Option<NamedItem> {
         let item = self.items.get(name).copied();
         let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let mut found = item;
@@ -181,7 +181,7 @@ impl<'src> Scopes<'src> {
             if let Some(&(depth, range)) = holds
                 && found.is_none_or(|(other, _)| depth > other)
             {
-                found = Some((depth, Item::Register(Register(range.first + index))));
+                found = Some((depth, NamedItem::Register(Register(range.first + index))));
             }
         }
         found.map(|(_, item)| item)
@@ -205,7 +205,7 @@ impl<'src> Scopes<'src> {
         }
         mention.defined = true;
         let label = mention.label as usize;
-        self.places[label] = Place::At(at);
+        self.places[label] = LabelTarget::At(at);
         Ok(())
     }
 
@@ -216,7 +216,7 @@ impl<'src> Scopes<'src> {
             .last_mut()
             .ok_or(ErrorKind::TooLarge("nesting of blocks"))?;
         Ok(block.labels.entry(name).or_insert_with(|| {
-            self.places.push(Place::Unknown);
+            self.places.push(LabelTarget::Unknown);
             LabelUse {
                 label: next,
                 defined: false,
@@ -237,14 +237,14 @@ impl<'src> Scopes<'src> {
                 kind: ErrorKind::unknown(name),
             });
         }
-        let place = |mut place: Place| {
+        let place = |mut place: LabelTarget| {
             // A label leads only to labels of blocks further out, so this ends.
-            while let Place::Outer(label) = place {
+            while let LabelTarget::Outer(label) = place {
                 place = self.places[label as usize];
             }
             match place {
-                Place::At(index) => index,
-                Place::Unknown | Place::Outer(_) => usize::MAX,
+                LabelTarget::At(index) => index,
+                LabelTarget::Unknown | LabelTarget::Outer(_) => usize::MAX,
             }
         };
         Ok(self.places.iter().map(|&known| place(known)).collect())

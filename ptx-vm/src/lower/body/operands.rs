@@ -4,13 +4,13 @@ use ptx::ast::{self, Instruction, Operand, Space, Symbol, Type};
 
 use super::super::{VariableId, function_address};
 use super::{Body, Lowered};
-use crate::ir::{Inst, Kind, Passed, Reg};
+use crate::ir::{Inst, InstKind, Passed, Reg};
 use crate::ops::simple::{Simple, Words};
 use crate::ops::{logic, parts, table};
 use crate::special_register::Special;
 
 impl<'a> Body<'a> {
-    fn preamble(&mut self, kind: Kind, width: u8) -> Reg {
+    fn preamble(&mut self, kind: InstKind, width: u8) -> Reg {
         let d = self.temp(width);
         let inst = Inst {
             kind,
@@ -34,7 +34,7 @@ impl<'a> Body<'a> {
         if let Some(&reg) = self.constants.get(&(value, width)) {
             return reg;
         }
-        let reg = self.preamble(Kind::Const(value), width);
+        let reg = self.preamble(InstKind::Const(value), width);
         self.constants.insert((value, width), reg);
         reg
     }
@@ -44,7 +44,7 @@ impl<'a> Body<'a> {
         if let Some(&reg) = self.specials.get(&special.imm()) {
             return reg;
         }
-        let reg = self.preamble(Kind::Special(special), width);
+        let reg = self.preamble(InstKind::Special(special), width);
         self.specials.insert(special.imm(), reg);
         reg
     }
@@ -59,7 +59,7 @@ impl<'a> Body<'a> {
         if let Some(reg) = self.carry {
             return reg;
         }
-        let reg = self.preamble(Kind::Const(0), 1);
+        let reg = self.preamble(InstKind::Const(0), 1);
         self.carry = Some(reg);
         reg
     }
@@ -157,7 +157,7 @@ impl<'a> Body<'a> {
         };
         if let Some((width, nanoseconds)) = clock {
             let d = self.temp(width);
-            self.emit(Kind::Clock { nanoseconds }, vec![d], Vec::new());
+            self.emit(InstKind::Clock { nanoseconds }, vec![d], Vec::new());
             return Ok((d, width));
         }
         let Some((special, width)) = Special::named(name, component) else {
@@ -210,7 +210,7 @@ impl<'a> Body<'a> {
                 let base = match self.globals.get(&index) {
                     Some(&reg) => reg,
                     None => {
-                        let reg = self.preamble(Kind::Global(index, 0), 8);
+                        let reg = self.preamble(InstKind::Global(index, 0), 8);
                         self.globals.insert(index, reg);
                         reg
                     }
@@ -231,7 +231,7 @@ impl<'a> Body<'a> {
 
     pub(in crate::lower) fn local(&mut self, offset: u64) -> Reg {
         let d = self.temp(8);
-        self.emit(Kind::LocalAddress { offset }, vec![d], Vec::new());
+        self.emit(InstKind::LocalAddress { offset }, vec![d], Vec::new());
         d
     }
 
