@@ -20,7 +20,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::CUfunction_attribute;
 
 use crate::context::Current;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::memory::ranges::Ranges;
 use crate::session::connection::Connection;
 use crate::stream::event::Events;
@@ -97,7 +97,7 @@ impl Code {
         let module = library.module_in(&self.modules, &current.home()?)?;
         let module = self.modules.get(module)?;
         let made = module.function(&self.functions, kernel.index())?;
-        let handle = made.handle(Kind::Function);
+        let handle = made.handle(HandleKind::Function);
         let function = self.functions.get(handle)?;
         for number in 0..ATTRIBUTES as u32 {
             let attribute = CUfunction_attribute(number);

@@ -21,7 +21,7 @@ use protocol::operations::{
 };
 
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::{Connection, Device};
 use crate::session::fork_local::ForkLocal;
 
@@ -303,7 +303,7 @@ impl Current {
 
     /// Its handle.
     pub(crate) fn handle(&self) -> u64 {
-        self.key.handle(Kind::Context)
+        self.key.handle(HandleKind::Context)
     }
 
     /// The handle of the context whose memory, code and events its streams use.
@@ -329,7 +329,7 @@ impl Current {
 
     /// The handle of a green context.
     pub(crate) fn green_handle(&self) -> u64 {
-        self.key.handle(Kind::GreenContext)
+        self.key.handle(HandleKind::GreenContext)
     }
 
     /// A number that no other context of the process has or had.

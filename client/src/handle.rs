@@ -11,7 +11,7 @@ pub(crate) mod object_table;
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum HandleKind {
     /// CUcontext
     Context = 0x41,
     /// CUstream
@@ -79,13 +79,13 @@ impl Key {
     }
 
     /// The handle of an object of a kind.
-    pub(crate) const fn handle(self, kind: Kind) -> u64 {
+    pub(crate) const fn handle(self, kind: HandleKind) -> u64 {
         debug_assert!((kind as u8) < 0x80, "a handle is positive");
         (kind as u64) << KIND_SHIFT | self.0
     }
 
     /// The place that a handle names, if it is of this kind.
-    pub(crate) const fn of(handle: u64, kind: Kind) -> Option<Self> {
+    pub(crate) const fn of(handle: u64, kind: HandleKind) -> Option<Self> {
         if handle >> KIND_SHIFT != kind as u64 {
             return None;
         }
@@ -101,12 +101,12 @@ mod tests {
     fn a_handle_gives_back_its_place_and_only_to_its_kind() {
         let key = Key::new(MAX_INDEX, u32::MAX);
         assert_eq!((key.index(), key.generation()), (MAX_INDEX, u32::MAX));
-        let handle = key.handle(Kind::Stream);
-        assert_eq!(Key::of(handle, Kind::Stream), Some(key));
-        assert_eq!(Key::of(handle, Kind::Event), None);
+        let handle = key.handle(HandleKind::Stream);
+        assert_eq!(Key::of(handle, HandleKind::Stream), Some(key));
+        assert_eq!(Key::of(handle, HandleKind::Event), None);
         assert!(handle.cast_signed() > 0);
         for plain in [0, 1, 2, 0x7fff_1234_5678] {
-            assert_eq!(Key::of(plain, Kind::Stream), None);
+            assert_eq!(Key::of(plain, HandleKind::Stream), None);
         }
     }
 }

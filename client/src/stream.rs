@@ -22,7 +22,7 @@ use protocol::operations::{Launch, Request, StreamWait};
 use transport::session::EncodedRequest;
 
 use crate::context::{self, Current};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::{Connection, Device};
 use capture::{BESIDE, CAPTURED, Capture, LAUNCH_BLOCKING, Operation};
 use host_function::Calls;
@@ -253,13 +253,13 @@ pub(crate) struct Target {
 thread_local! {
     /// Set while a per-thread twin of an entry point runs: NULL means the thread's own stream.
     static PER_THREAD: Cell<bool> = const { Cell::new(false) };
-    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+    static OWN: RefCell<ThreadStreams> = const { RefCell::new(ThreadStreams(Vec::new())) };
 }
 
 /// A thread's own streams, by context. They end with the thread.
-struct Own(Vec<(u64, Key)>);
+struct ThreadStreams(Vec<(u64, Key)>);
 
-impl Drop for Own {
+impl Drop for ThreadStreams {
     fn drop(&mut self) {
         if let Ok(streams) = streams() {
             for (_, key) in &self.0 {
@@ -296,7 +296,8 @@ pub(crate) fn target(handle: CUstream) -> Result<Target, CUresult> {
         0 | 1 => legacy(&context::current()?),
         bits => {
             let streams = streams()?;
-            let found = Key::of(bits, Kind::Stream).and_then(|key| Some((key, streams.get(key)?)));
+            let found =
+                Key::of(bits, HandleKind::Stream).and_then(|key| Some((key, streams.get(key)?)));
             let (key, stream) = found.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
             Ok(Target {
                 streams,

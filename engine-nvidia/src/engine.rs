@@ -20,13 +20,13 @@ use crate::submit::poller::Poller;
 /// NVIDIA GPUs, by way of the real driver.
 #[derive(Debug)]
 pub struct NvidiaEngine {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
     driver: Arc<Driver>,
 }
 
 /// What clients have of the engine.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedEngine {
     pub(crate) devices: Vec<Arc<Device>>,
     pub(crate) images: Images,
     pub(crate) poller: Poller,
@@ -114,7 +114,7 @@ impl NvidiaEngine {
         let poller = Poller::start(devices.clone())
             .map_err(|_| OpenError::of("starting a thread")(CUresult::ERROR_OPERATING_SYSTEM))?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedEngine {
                 facts: facts(&devices),
                 shares: SmAllocator::new(devices.clone(), Arc::clone(poller.waker())),
                 devices,

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Of something that has a bound, how much is taken.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct BoundedCount {
     taken: AtomicUsize,
     most: usize,
 }
 
-impl Room {
+impl BoundedCount {
     /// Room for so much, of which nothing is taken.
     pub(crate) const fn of(most: usize) -> Self {
         Self {

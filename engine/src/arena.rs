@@ -1,11 +1,11 @@
 //! Where the memory of clients lies: one range of addresses, the same in every process.
 //!
 //! Device and page-locked host memory of all clients lies in one arena, cut into extents. A client
-//! gets a run of them for its host memory and one for each device when it comes, and further runs as
+//! gets a window of them for its host memory and one for each device when it comes, and further windows as
 //! its memory grows; no other client gets them while it has them. An extent is a unit of addresses
 //! and limits nothing: what a client may allocate is its quota's business. The arena is all that
 //! x86-64 Linux leaves empty in one piece (programs load at 0x55…, libraries and stacks grow down
-//! from 0x7f…), so a client can reserve its runs too, and host pointers and device pointers never
+//! from 0x7f…), so a client can reserve its windows too, and host pointers and device pointers never
 //! coincide.
 
 use protocol::device_facts::ARENA;
@@ -30,7 +30,7 @@ const FIRST_TO_GROW: u64 = EXTENTS / 2;
 /// Memory becomes accessible in multiples of this many bytes.
 pub const GRANULE: u64 = 64 << 10;
 
-/// Hands out runs of extents; each extent is in one hand at a time.
+/// Hands out windows, which are extents in a row; each extent is in one hand at a time.
 #[derive(Debug)]
 pub struct Arena {
     taken: Vec<bool>,
@@ -48,7 +48,7 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// Takes the runs that a client begins with, of so many bytes each, rounded up to extents: all of
+    /// Takes the windows that a client begins with, of so many bytes each, rounded up to extents: all of
     /// them, or none if there is no room for one.
     pub fn take(&mut self, sizes: &[u64]) -> Option<Vec<Window>> {
         let mut taken = Vec::new();
@@ -66,7 +66,7 @@ impl Arena {
         Some(taken)
     }
 
-    /// Takes a run for a client that has grown by `grown` bytes so far. No client grows by more than
+    /// Takes a window for a client that has grown by `grown` bytes so far. No client grows by more than
     /// would then be left for others to grow by, so however many want all of it, the next one gets
     /// some.
     pub fn grow(&mut self, grown: u64, bytes: u64) -> Option<Window> {
@@ -80,7 +80,7 @@ impl Arena {
         Some(window(first, count))
     }
 
-    /// Takes a run back.
+    /// Takes a window back.
     pub fn give_back(&mut self, window: &Window) {
         let Some(offset) = window.base.checked_sub(BASE) else {
             return;
@@ -106,19 +106,19 @@ impl Arena {
 
     /// The first of the lowest `count` free extents in a row.
     fn lowest(&self, count: u64) -> Option<u64> {
-        let mut run = 0;
+        let mut free = 0;
         (0..EXTENTS).find_map(|extent| {
-            run = if self.is_free(extent) { run + 1 } else { 0 };
-            (run == count).then(|| extent + 1 - count)
+            free = if self.is_free(extent) { free + 1 } else { 0 };
+            (free == count).then(|| extent + 1 - count)
         })
     }
 
     /// The first of the highest `count` free extents in a row that clients may grow into.
     fn highest(&self, count: u64) -> Option<u64> {
-        let mut run = 0;
+        let mut free = 0;
         (FIRST_TO_GROW..EXTENTS).rev().find(|&extent| {
-            run = if self.is_free(extent) { run + 1 } else { 0 };
-            run == count
+            free = if self.is_free(extent) { free + 1 } else { 0 };
+            free == count
         })
     }
 

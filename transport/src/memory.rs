@@ -1,7 +1,7 @@
 //! Sealed memfds and their mappings.
 //!
 //! Owns every access to memory that another process can write: atomics by offset, and copies in and
-//! out of a run of bytes. There is never a `&[u8]` or a `&mut [u8]` onto it. Sizes come from our own
+//! out of contiguous bytes. There is never a `&[u8]` or a `&mut [u8]` onto it. Sizes come from our own
 //! record, never from the peer's. Knows nothing of what lies where.
 
 mod non_temporal;

@@ -10,7 +10,7 @@ use protocol::arrays::Shape;
 
 use super::Outcome;
 use crate::context::home as current;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::pointers::{In, Out};
 use crate::session::session;
 
@@ -18,7 +18,9 @@ fn create(handle: &Out<CUarray>, descriptor: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcom
     let current = current()?;
     handle.required()?;
     let shape = Shape::new(descriptor, 1)?;
-    let array = session()?.arrays.create(&current, shape, Kind::Array)?;
+    let array = session()?
+        .arrays
+        .create(&current, shape, HandleKind::Array)?;
     handle.set(CUarray::from_bits(array))
 }
 
@@ -81,11 +83,13 @@ pub(crate) fn cuArray3DCreate_v2(
 
 pub(crate) fn cuArrayDestroy(array: CUarray) -> Outcome {
     let session = session()?;
-    session.arrays.destroy(session, array.bits(), Kind::Array)
+    session
+        .arrays
+        .destroy(session, array.bits(), HandleKind::Array)
 }
 
 fn descriptor(array: CUarray) -> Result<CUDA_ARRAY3D_DESCRIPTOR, CUresult> {
-    let array = session()?.arrays.get(array.bits(), Kind::Array)?;
+    let array = session()?.arrays.get(array.bits(), HandleKind::Array)?;
     Ok(array.shape.descriptor(array.level))
 }
 
@@ -189,7 +193,9 @@ pub(crate) fn cuMipmappedArrayCreate(
     let sides = [descriptor.Width, descriptor.Height, descriptor.Depth];
     let most = 1 + sides.into_iter().max().unwrap_or(1).max(1).ilog2();
     let shape = Shape::new(&descriptor, num_mipmap_levels.clamp(1, most))?;
-    let array = session()?.arrays.create(&current, shape, Kind::Mipmaps)?;
+    let array = session()?
+        .arrays
+        .create(&current, shape, HandleKind::Mipmaps)?;
     handle.set(CUmipmappedArray::from_bits(array))
 }
 
@@ -197,7 +203,7 @@ pub(crate) fn cuMipmappedArrayDestroy(mipmapped_array: CUmipmappedArray) -> Outc
     let session = session()?;
     session
         .arrays
-        .destroy(session, mipmapped_array.bits(), Kind::Mipmaps)
+        .destroy(session, mipmapped_array.bits(), HandleKind::Mipmaps)
 }
 
 pub(crate) fn cuMipmappedArrayGetLevel(
@@ -216,7 +222,7 @@ pub(crate) fn cuMipmappedArrayGetMemoryRequirements(
     _device: CUdevice,
 ) -> Outcome {
     memory_requirements.required()?;
-    session()?.arrays.get(mipmap.bits(), Kind::Mipmaps)?;
+    session()?.arrays.get(mipmap.bits(), HandleKind::Mipmaps)?;
     Err(CUresult::ERROR_INVALID_VALUE)
 }
 
@@ -225,6 +231,6 @@ pub(crate) fn cuMipmappedArrayGetSparseProperties(
     mipmap: CUmipmappedArray,
 ) -> Outcome {
     sparse_properties.required()?;
-    session()?.arrays.get(mipmap.bits(), Kind::Mipmaps)?;
+    session()?.arrays.get(mipmap.bits(), HandleKind::Mipmaps)?;
     Err(CUresult::ERROR_INVALID_VALUE)
 }

@@ -1,12 +1,12 @@
-//! Copies of runs of bytes from and to the first row of arrays.
+//! Copies of contiguous bytes from and to the first row of arrays.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUarray, CUdeviceptr, CUdeviceptr_v1, CUstream};
 
 use super::Outcome;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::memory::array::Array;
-use crate::memory::copy::sides::{ArrayPosition, Extent, Location, Side};
+use crate::memory::copy::sides::{ArrayPosition, CopySide, Extent, Location};
 use crate::memory::copy::{Return, copy};
 use crate::pointers::{Bytes, BytesOut};
 use crate::session::{Session, session};
@@ -23,15 +23,15 @@ enum End {
 impl End {
     fn array(session: &Session, handle: CUarray, offset: usize) -> Result<Self, CUresult> {
         super::given(handle.bits())?;
-        let array = session.arrays.get(handle.bits(), Kind::Array)?;
+        let array = session.arrays.get(handle.bits(), HandleKind::Array)?;
         Ok(Self::Array(array, offset as u64))
     }
 
-    /// The side of a run of bytes. In an array it lies in the first row, in whole elements: so NVIDIA's
+    /// The side of contiguous bytes. In an array it lies in the first row, in whole elements: so NVIDIA's
     /// driver has it, though its manual speaks of one-dimensional arrays only.
-    fn side(self, bytes: u64) -> Result<Side, CUresult> {
+    fn side(self, bytes: u64) -> Result<CopySide, CUresult> {
         let (array, offset) = match self {
-            Self::Memory(place) => return Ok(Side::run(place)),
+            Self::Memory(place) => return Ok(CopySide::linear(place)),
             Self::Array(array, offset) => (array, offset),
         };
         let element = array.shape.element();
@@ -41,7 +41,7 @@ impl End {
         if !whole || bytes > row || offset > row - bytes {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        Ok(Side::run(Location::Array(ArrayPosition {
+        Ok(CopySide::linear(Location::Array(ArrayPosition {
             number: array.number,
             level: array.level,
             x: offset,
@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-/// Copies a run of bytes.
+/// Copies contiguous bytes.
 fn run(
     stream: CUstream,
     bytes: usize,
@@ -69,7 +69,7 @@ fn run(
             &target,
             to,
             from,
-            Extent::run(bytes as u64),
+            Extent::linear(bytes as u64),
             when,
         )
     }

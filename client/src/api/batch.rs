@@ -10,7 +10,7 @@ use protocol::operations::CONTEXT_SLOTS;
 use super::Outcome;
 use super::copy::{Corner, shaped};
 use super::managed::{cuMemPrefetchAsync_v2, managed};
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::memory::copy::Return;
 use crate::memory::copy::sides::Extent;
 use crate::pointers::{List, Out};
@@ -45,7 +45,7 @@ fn element(session: &Session, operand: &CUmemcpy3DOperand) -> Result<Option<u64>
         POINTER => Ok(None),
         ARRAY => {
             super::given(operand.op[0])?;
-            let array = session.arrays.get(operand.op[0], Kind::Array)?;
+            let array = session.arrays.get(operand.op[0], HandleKind::Array)?;
             Ok(Some(array.shape.element()))
         }
         _ => Err(WRONG),

@@ -7,14 +7,14 @@ use cuda_abi::types::{
 };
 
 use super::Outcome;
-use crate::handle::Kind;
-use crate::memory::copy::sides::{ArrayPosition, Extent, Location, Side};
+use crate::handle::HandleKind;
+use crate::memory::copy::sides::{ArrayPosition, CopySide, Extent, Location};
 use crate::memory::copy::{Return, copy};
 use crate::pointers::{Bytes, BytesOut, In};
 use crate::session::{Session, session};
 use crate::stream::{Target, target};
 
-/// Copies a run of bytes between two places.
+/// Copies contiguous bytes between two places.
 fn run(
     stream: CUstream,
     bytes: usize,
@@ -32,9 +32,9 @@ fn run(
         copy(
             session.addresses,
             &target,
-            Side::run(to),
-            Side::run(from),
-            Extent::run(bytes as u64),
+            CopySide::linear(to),
+            CopySide::linear(from),
+            Extent::linear(bytes as u64),
             when,
         )
     }
@@ -259,7 +259,7 @@ pub(super) struct Corner {
 
 impl Corner {
     /// The side with the corner's offset applied.
-    fn side(&self, session: &Session, extent: &Extent) -> Result<Side, CUresult> {
+    fn side(&self, session: &Session, extent: &Extent) -> Result<CopySide, CUresult> {
         let wrong = CUresult::ERROR_INVALID_VALUE;
         if self.kind == CUmemorytype::ARRAY {
             return self.in_array(session, extent);
@@ -296,7 +296,7 @@ impl Corner {
             CUmemorytype::ARRAY => return Err(CUresult::ERROR_INVALID_VALUE),
             _ => return Err(wrong),
         };
-        Ok(Side {
+        Ok(CopySide {
             place,
             pitch,
             slice,
@@ -304,9 +304,9 @@ impl Corner {
     }
 
     /// The side, where it is in an array.
-    fn in_array(&self, session: &Session, extent: &Extent) -> Result<Side, CUresult> {
+    fn in_array(&self, session: &Session, extent: &Extent) -> Result<CopySide, CUresult> {
         super::given(self.array.bits())?;
-        let array = session.arrays.get(self.array.bits(), Kind::Array)?;
+        let array = session.arrays.get(self.array.bits(), HandleKind::Array)?;
         let wrong = CUresult::ERROR_INVALID_VALUE;
         let level = array.shape.level(array.level).ok_or(wrong)?;
         let (x, y, z) = (self.x as u64, self.y as u64, self.z as u64);
@@ -320,7 +320,7 @@ impl Corner {
         {
             return Err(wrong);
         }
-        Ok(Side::run(Location::Array(ArrayPosition {
+        Ok(CopySide::linear(Location::Array(ArrayPosition {
             number: array.number,
             level: array.level,
             x,
@@ -389,7 +389,7 @@ fn cuboid(params: In<CUDA_MEMCPY3D>, stream: CUstream, when: Return) -> Outcome 
 pub(super) fn described(
     session: &Session,
     copy: &CUDA_MEMCPY3D,
-) -> Result<(Side, Side, Extent), CUresult> {
+) -> Result<(CopySide, CopySide, Extent), CUresult> {
     let (to, from, extent) = corners(copy)?;
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);

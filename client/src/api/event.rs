@@ -13,7 +13,7 @@ use super::Outcome;
 use super::stream::query;
 use crate::context::home as current;
 use crate::graph::node::Payload;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::pointers::{Out, Text};
 use crate::session::session;
 use crate::stream;
@@ -36,12 +36,12 @@ pub(crate) fn cuEventCreate(event: Out<CUevent>, flags: u32) -> Outcome {
         false => None,
     };
     let key = session()?.events.create(&current, flags, slot)?;
-    event.set(CUevent::from_bits(key.handle(Kind::Event)))
+    event.set(CUevent::from_bits(key.handle(HandleKind::Event)))
 }
 
 pub(crate) fn cuEventDestroy(event: CUevent) -> Outcome {
     let session = session()?;
-    let key = Key::of(event.bits(), Kind::Event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let key = Key::of(event.bits(), HandleKind::Event).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     session.events.destroy(key)
 }
 

@@ -14,7 +14,7 @@ use protocol::device_facts::{MULTIPROCESSOR_STEP, MULTIPROCESSORS_PARTED};
 
 use super::{Outcome, context_events};
 use crate::context::{Current, current_as_it_is, usable};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::pointers::{In, List, ListOut, Out};
 use crate::session::{Session, session};
 use crate::stream::{GREATEST_PRIORITY, LEAST_PRIORITY};
@@ -41,7 +41,7 @@ const MARK: u32 = u32::from_le_bytes(*b"oSM1");
 
 /// Some of the multiprocessors that the client has of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct SmPart {
     device: CUdevice,
     /// Its first one's place among the client's.
     first: u32,
@@ -50,7 +50,7 @@ struct Part {
     was_split: bool,
 }
 
-impl Part {
+impl SmPart {
     /// What this client has of a device.
     fn whole(session: &Session, device: CUdevice) -> Result<Self, CUresult> {
         let count = session
@@ -150,7 +150,7 @@ pub(crate) fn cuDeviceGetDevResource(
     kind: CUdevResourceType,
 ) -> Outcome {
     let session = session()?;
-    let whole = Part::whole(session, device)?;
+    let whole = SmPart::whole(session, device)?;
     result.required()?;
     match kind {
         CUdevResourceType::SM => result.set(whole.resource(steps(session, device)?.0)),
@@ -165,14 +165,14 @@ fn resource_of(current: &Current, result: &Out<CUdevResource>, kind: CUdevResour
         return Err(NO_SUCH);
     }
     let device = current.context.device();
-    let whole = Part::whole(session()?, device)?;
+    let whole = SmPart::whole(session()?, device)?;
     let own = current
         .context
         .multiprocessors()
         .load(std::sync::atomic::Ordering::Relaxed);
     let part = match own {
         0 => whole,
-        count => Part {
+        count => SmPart {
             first: current.context.first_multiprocessor(),
             count: count.min(whole.count),
             was_split: current.context.is_green(),
@@ -208,7 +208,7 @@ pub(crate) fn cuDevSmResourceSplitByCount(
     if use_flags & !SPLIT_FLAGS != 0 || use_flags.count_ones() > 1 {
         return Err(WRONG);
     }
-    let part = Part::of(session, &input)?;
+    let part = SmPart::of(session, &input)?;
     if part.was_split {
         return Err(DOES_NOT_FIT);
     }
@@ -223,7 +223,7 @@ pub(crate) fn cuDevSmResourceSplitByCount(
         return nb_groups.set(most);
     }
     let count = nb_groups.get()?.min(most);
-    let cut = |first, count| Part {
+    let cut = |first, count| SmPart {
         first: part.first + first,
         count,
         was_split: true,
@@ -247,9 +247,9 @@ pub(crate) fn cuDevResourceGenerateDesc(
         return Err(WRONG);
     }
     let resources = resources.get(nb_resources)?;
-    let parts: Result<Vec<Part>, CUresult> = resources
+    let parts: Result<Vec<SmPart>, CUresult> = resources
         .iter()
-        .map(|resource| Part::of(session, resource))
+        .map(|resource| SmPart::of(session, resource))
         .collect();
     let mut parts = parts?;
     parts.sort_unstable_by_key(|part| part.first);
@@ -270,12 +270,14 @@ fn describe(device: CUdevice, first: u32, count: u32) -> Result<CUdevResourceDes
     let device = u8::try_from(device).map_err(|_| DOES_NOT_FIT)?;
     let low = u32::from(small(first)?) << 8 | u32::from(device);
     let key = Key::new(low, u32::from(small(count)?));
-    Ok(CUdevResourceDesc::from_bits(key.handle(Kind::Resources)))
+    Ok(CUdevResourceDesc::from_bits(
+        key.handle(HandleKind::Resources),
+    ))
 }
 
 /// Device, first multiprocessor and count of a description.
 fn described(desc: CUdevResourceDesc) -> Option<(CUdevice, u32, u32)> {
-    let key = Key::of(desc.bits(), Kind::Resources)?;
+    let key = Key::of(desc.bits(), HandleKind::Resources)?;
     let low = key.index();
     Some(((low & 0xff).cast_signed(), low >> 8, key.generation()))
 }
@@ -349,7 +351,7 @@ pub(crate) fn cuGreenCtxStreamCreate(
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
     let key = session()?.streams.create(&current, flags, priority)?;
-    stream.set(CUstream::from_bits(key.handle(Kind::Stream)))
+    stream.set(CUstream::from_bits(key.handle(HandleKind::Stream)))
 }
 
 #[cfg(test)]

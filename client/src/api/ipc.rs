@@ -11,7 +11,7 @@ use protocol::operations::{
 
 use super::Outcome;
 use crate::context::{Current, home as current};
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::memory::ranges::{Origin, Range};
 use crate::pointers::Out;
 use crate::session::{Session, session};
@@ -182,7 +182,7 @@ pub(crate) fn cuIpcOpenEventHandle(event: Out<CUevent>, handle: CUipcEventHandle
     let flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     let shared = Some(opened.fields.event);
     let key = session()?.events.create(&current, flags, shared)?;
-    event.set(CUevent::from_bits(key.handle(Kind::Event)))
+    event.set(CUevent::from_bits(key.handle(HandleKind::Event)))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUfunction, CUlaunchAttribute, CUlaunchConfig, CUstream};
 
 use super::Outcome;
-use crate::code::launch::{Params, Shape, launch};
+use crate::code::launch::{LaunchShape, Params, launch};
 use crate::pointers::{In, ParameterList};
 use crate::session::session;
 
@@ -28,7 +28,7 @@ pub(crate) fn cuLaunchKernel(
     kernel_params: ParameterList,
     extra: ParameterList,
 ) -> Outcome {
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,
@@ -49,7 +49,7 @@ pub(crate) fn cuLaunchKernelEx(
     extra: ParameterList,
 ) -> Outcome {
     let config = config.get()?;
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [config.gridDimX, config.gridDimY, config.gridDimZ],
         block: [config.blockDimX, config.blockDimY, config.blockDimZ],
         shared: config.sharedMemBytes,
@@ -109,7 +109,7 @@ pub(crate) fn cuLaunchCooperativeKernel(
     stream: CUstream,
     kernel_params: ParameterList,
 ) -> Outcome {
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [grid_dim_x, grid_dim_y, grid_dim_z],
         block: [block_dim_x, block_dim_y, block_dim_z],
         shared: shared_mem_bytes,

@@ -15,7 +15,7 @@ use crate::code::function::Function;
 use crate::code::image::Image;
 use crate::code::image::jit::Jit;
 use crate::context::{self, home as current, usable};
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
 
@@ -87,7 +87,7 @@ pub(crate) fn cuLibraryGetKernel(kernel: Out<CUkernel>, library: CUlibrary, name
     let name = name.get()?;
     let library = session.code.libraries.get(library.bits())?;
     let key = library.kernel(&session.code.functions, library.image.kernel(name)?)?;
-    kernel.set(CUkernel::from_bits(key.handle(Kind::Function)))
+    kernel.set(CUkernel::from_bits(key.handle(HandleKind::Function)))
 }
 
 pub(crate) fn cuLibraryGetModule(module: Out<CUmodule>, library: CUlibrary) -> Outcome {
@@ -172,7 +172,7 @@ pub(crate) fn cuLibraryEnumerateKernels(
             Ok(CUkernel::from_bits(
                 library
                     .kernel(&session.code.functions, index)?
-                    .handle(Kind::Function),
+                    .handle(HandleKind::Function),
             ))
         })
         .collect::<Result<_, CUresult>>()?;

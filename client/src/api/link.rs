@@ -7,7 +7,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUjit_option, CUjitInputType, CUlinkState};
 
 use super::Outcome;
-use crate::code::image::find::{Found, find, is_wrapper};
+use crate::code::image::find::{FoundImage, find, is_wrapper};
 use crate::code::image::jit::Jit;
 use crate::context::current;
 use crate::pointers::{Bytes, List, Out, Text};
@@ -92,7 +92,7 @@ pub(crate) fn cuLinkAddData_v2(
     if is_wrapper(bytes) {
         // SAFETY: it is a wrapper of the program's, which leads to a whole fatbin.
         let found = unsafe { find(start)? };
-        let Found { start, bytes, .. } = found;
+        let FoundImage { start, bytes, .. } = found;
         // SAFETY: `find` saw a whole fatbin of `bytes` bytes there, which the program keeps during the call.
         let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
         return session

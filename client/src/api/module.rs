@@ -11,10 +11,10 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use crate::code::image::Image;
-use crate::code::image::find::{Found, check_file, find};
+use crate::code::image::find::{FoundImage, check_file, find};
 use crate::code::image::jit::Jit;
 use crate::context::home as current;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::pointers::{ImageStart, List, ListOut, Out, Text};
 use crate::session::{Session, session};
 
@@ -45,7 +45,7 @@ pub(super) fn image_of_file(
     check_file(&content).inspect_err(|code| jit.no_image(*code))?;
     // Text ends in a NUL for whoever reads it; the other forms do not mind one more byte.
     content.push(0);
-    let found = Found::of(content.as_ptr(), content.len());
+    let found = FoundImage::of(content.as_ptr(), content.len());
     // SAFETY: the bytes are those of `content`, which lives until the load is over.
     unsafe { Image::load(session, &found, jit) }
 }
@@ -117,7 +117,7 @@ pub(crate) fn cuModuleGetFunction(
     }
     let module = session.code.modules.get(module.bits())?;
     let key = module.function(&session.code.functions, module.image.kernel(name)?)?;
-    function.set(CUfunction::from_bits(key.handle(Kind::Function)))
+    function.set(CUfunction::from_bits(key.handle(HandleKind::Function)))
 }
 
 pub(crate) fn cuModuleGetGlobal(
@@ -175,7 +175,7 @@ pub(crate) fn cuModuleEnumerateFunctions(
             Ok(CUfunction::from_bits(
                 module
                     .function(&session.code.functions, index)?
-                    .handle(Kind::Function),
+                    .handle(HandleKind::Function),
             ))
         })
         .collect::<Result<_, CUresult>>()?;

@@ -10,9 +10,9 @@ use cuda_abi::types::{
 
 use super::Outcome;
 use crate::code::function::MOST_PARAM_BYTES;
-use crate::code::launch::{Params, Shape, launch};
+use crate::code::launch::{LaunchShape, Params, launch};
 use crate::code::legacy_launch::Prepared;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::pointers::{Bytes, List};
 use crate::session::session;
 use crate::stream::{self, Target};
@@ -25,7 +25,8 @@ const NO_SYNC_AFTER: u32 = 2;
 fn change(function: CUfunction, change: impl FnOnce(&mut Prepared) -> Outcome) -> Outcome {
     let session = session()?;
     session.code.functions.get(function.bits())?;
-    let key = Key::of(function.bits(), Kind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let key =
+        Key::of(function.bits(), HandleKind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     session.code.functions.prepared.change(key, change)
 }
 
@@ -103,12 +104,13 @@ fn launch_prepared(function: CUfunction, grid: [i32; 2], stream: CUstream) -> Ou
     let session = session()?;
     let found = session.code.functions.get(function.bits())?;
     let least = found.layout().map_or(0, |layout| layout.bytes);
-    let key = Key::of(function.bits(), Kind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let key =
+        Key::of(function.bits(), HandleKind::Function).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     let prepared = session.code.functions.prepared.of(key);
     let [Ok(width), Ok(height)] = grid.map(u32::try_from) else {
         return Err(CUresult::ERROR_INVALID_VALUE);
     };
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [width, height, 1],
         block: prepared.block,
         shared: prepared.shared,
@@ -181,7 +183,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     let mut devices = Vec::new();
     for one in &launches {
         // Default streams are refused by NVIDIA's documentation.
-        if Key::of(one.hStream.bits(), Kind::Stream).is_none() {
+        if Key::of(one.hStream.bits(), HandleKind::Stream).is_none() {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let target = stream::target(one.hStream)?;
@@ -199,7 +201,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
         devices.push(device);
         targets.push(target);
     }
-    let shape = |one: &CUDA_LAUNCH_PARAMS| Shape {
+    let shape = |one: &CUDA_LAUNCH_PARAMS| LaunchShape {
         grid: [one.gridDimX, one.gridDimY, one.gridDimZ],
         block: [one.blockDimX, one.blockDimY, one.blockDimZ],
         shared: one.sharedMemBytes,

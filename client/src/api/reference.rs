@@ -18,7 +18,7 @@ use protocol::textures::{Resource, SURFACE_REFERENCE, Spec, TEXTURE_REFERENCE};
 use super::{Outcome, cuMemcpyHtoD_v2, narrow};
 use crate::code::texture_references::{ModuleVariable, References, Settings};
 use crate::context::{Current, current, home};
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::log::log;
 use crate::memory::array::Texture;
 use crate::pointers::{Bytes, In, Out, Text};
@@ -34,8 +34,8 @@ const FLAGS: u32 = 0x73;
 /// CU_PARAM_TR_DEFAULT.
 const DEFAULT_UNIT: i32 = -1;
 
-const TEXTURE: Kind = Kind::TextureReference;
-const SURFACE: Kind = Kind::SurfaceReference;
+const TEXTURE: HandleKind = HandleKind::TextureReference;
+const SURFACE: HandleKind = HandleKind::SurfaceReference;
 
 fn references(session: &Session) -> MutexGuard<'_, References> {
     let references = &session.code.references;
@@ -43,7 +43,7 @@ fn references(session: &Session) -> MutexGuard<'_, References> {
 }
 
 /// A reference's settings.
-fn settings(handle: u64, kind: Kind) -> Result<Settings, CUresult> {
+fn settings(handle: u64, kind: HandleKind) -> Result<Settings, CUresult> {
     let session = session()?;
     Ok(references(session)
         .get(&session.code.modules, handle, kind)?
@@ -73,7 +73,7 @@ fn object(current: &Current, surface: bool, settings: &Settings) -> Result<u64, 
 /// Changes what a reference is set to, for all that is launched from here on.
 fn change(
     handle: u64,
-    kind: Kind,
+    kind: HandleKind,
     change: impl FnOnce(&mut Settings) -> Result<(), CUresult>,
 ) -> Outcome {
     let current = home()?;
@@ -122,7 +122,7 @@ fn write(place: ModuleVariable, object: u64) -> Outcome {
 }
 
 /// Finds a reference of a module.
-fn named(module: CUmodule, name: &Text, kind: Kind, suffix: &str) -> Result<u64, CUresult> {
+fn named(module: CUmodule, name: &Text, kind: HandleKind, suffix: &str) -> Result<u64, CUresult> {
     let session = session()?;
     let owner = session.code.modules.get(module.bits())?;
     let name = name.get()?;
@@ -226,7 +226,10 @@ fn set_format(settings: &mut Settings, array: (CUarray_format, u32), flags: u32)
 
 pub(crate) fn cuTexRefSetArray(tex_ref: CUtexref, array: CUarray, flags: u32) -> Outcome {
     change(tex_ref.bits(), TEXTURE, |settings| {
-        let shape = session()?.arrays.get(array.bits(), Kind::Array)?.shape;
+        let shape = session()?
+            .arrays
+            .get(array.bits(), HandleKind::Array)?
+            .shape;
         set_format(settings, (shape.format, shape.channels), flags)?;
         settings.bound = Some(Resource::Array(array.bits()));
         Ok(())
@@ -240,7 +243,7 @@ pub(crate) fn cuTexRefSetMipmappedArray(
 ) -> Outcome {
     change(tex_ref.bits(), TEXTURE, |settings| {
         let handle = mipmapped_array.bits();
-        let shape = session()?.arrays.get(handle, Kind::Mipmaps)?.shape;
+        let shape = session()?.arrays.get(handle, HandleKind::Mipmaps)?.shape;
         set_format(settings, (shape.format, shape.channels), flags)?;
         settings.bound = Some(Resource::Mipmapped(handle));
         Ok(())

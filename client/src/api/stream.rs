@@ -11,7 +11,7 @@ use cuda_abi::types::{
 use super::Outcome;
 use crate::context::current;
 use crate::graph::node::{HostNode, Payload};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::pointers::{CallbackData, In, Out};
 use crate::session::session;
 use crate::stream::event;
@@ -34,12 +34,12 @@ pub(crate) fn cuStreamCreateWithPriority(
     }
     let priority = priority.clamp(GREATEST_PRIORITY, LEAST_PRIORITY);
     let key = session()?.streams.create(&current, flags, priority)?;
-    stream.set(CUstream::from_bits(key.handle(Kind::Stream)))
+    stream.set(CUstream::from_bits(key.handle(HandleKind::Stream)))
 }
 
 pub(crate) fn cuStreamDestroy(stream: CUstream) -> Outcome {
     let session = session()?;
-    let key = Key::of(stream.bits(), Kind::Stream).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    let key = Key::of(stream.bits(), HandleKind::Stream).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     session.streams.destroy(key)
 }
 

@@ -9,7 +9,7 @@ use protocol::textures::{Resource, Spec};
 
 use super::{Outcome, given};
 use crate::context::home as current;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::memory::array::Texture;
 use crate::pointers::{In, Out};
 use crate::session::{Session, session};
@@ -33,11 +33,11 @@ pub(super) fn resource(
     Ok(match Resource::new(descriptor)? {
         Resource::Array(handle) => {
             given(handle)?;
-            let array = session.arrays.get(handle, Kind::Array)?;
+            let array = session.arrays.get(handle, HandleKind::Array)?;
             (Resource::Array(array.number), array.level)
         }
         Resource::Mipmapped(handle) => {
-            let array = session.arrays.get(handle, Kind::Mipmaps)?;
+            let array = session.arrays.get(handle, HandleKind::Mipmaps)?;
             (Resource::Mipmapped(array.number), 0)
         }
         Resource::Linear {

@@ -15,7 +15,7 @@ use protocol::operations::{CONTEXT_SLOTS, FunctionSet};
 use crate::code::legacy_launch::PreparedLaunches;
 use crate::context::Current;
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::Connection;
 
 /// Attributes that a kernel has, by their numbers.
@@ -67,7 +67,7 @@ impl Function {
     /// Of a library's kernel: where the handle of its function in a context is.
     pub(super) fn place_in(&self, current: &Current) -> &AtomicU64 {
         // The context whose code a context uses.
-        let home = Key::of(current.home_handle(), Kind::Context);
+        let home = Key::of(current.home_handle(), HandleKind::Context);
         &self.in_contexts[home.map_or(0, Key::index) as usize]
     }
 
@@ -78,7 +78,7 @@ impl Function {
 
     /// Whether it is a library's kernel rather than a module's function.
     pub(crate) fn is_kernel(&self) -> bool {
-        Key::of(self.owner(), Kind::Library).is_some()
+        Key::of(self.owner(), HandleKind::Library).is_some()
     }
 
     /// Its module's number for the server.
@@ -253,7 +253,7 @@ impl Functions {
     /// The function or kernel of a handle.
     #[inline]
     pub(crate) fn get(&self, handle: u64) -> Result<&Function, CUresult> {
-        Key::of(handle, Kind::Function)
+        Key::of(handle, HandleKind::Function)
             .and_then(|key| self.table.get(key))
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }

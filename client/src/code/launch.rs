@@ -32,7 +32,7 @@ const SHORT: usize = 128;
 
 /// How a kernel shall be launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LaunchShape {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared: u32,
@@ -57,7 +57,7 @@ pub(crate) unsafe fn launch(
     code: &'static Code,
     handle: u64,
     stream: CUstream,
-    shape: Shape,
+    shape: LaunchShape,
     params: Params,
     attributes: &[CUlaunchAttribute],
 ) -> Result<(), CUresult> {
@@ -193,7 +193,7 @@ unsafe fn gather(
 
 /// The errors that a shape gives on this device, whatever the kernel does.
 #[inline]
-fn check(current: &Current, function: &Function, shape: &Shape) -> Result<(), CUresult> {
+fn check(current: &Current, function: &Function, shape: &LaunchShape) -> Result<(), CUresult> {
     let device = current.device()?;
     let limits = [
         (
@@ -262,7 +262,7 @@ fn check(current: &Current, function: &Function, shape: &Shape) -> Result<(), CU
 
 /// What travels of a launch, beside its attributes and parameters.
 #[inline]
-pub(crate) fn request(function: &Function, shape: &Shape, attributes: u32) -> Launch {
+pub(crate) fn request(function: &Function, shape: &LaunchShape, attributes: u32) -> Launch {
     Launch {
         module: function.module(),
         kernel: function.index(),
@@ -287,7 +287,7 @@ struct Begun<'a> {
     handle: u64,
     function: &'a Function,
     layout: &'a Layout,
-    shape: Shape,
+    shape: LaunchShape,
 }
 
 impl Begun<'_> {
@@ -341,7 +341,7 @@ pub(crate) unsafe fn node(
     code: &'static Code,
     current: &Current,
     handle: u64,
-    shape: Shape,
+    shape: LaunchShape,
     params: Params,
     attributes: Vec<CUlaunchAttribute>,
 ) -> Result<RecordedLaunch, CUresult> {

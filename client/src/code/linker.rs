@@ -12,7 +12,7 @@ use protocol::linked_image::{self, Part};
 
 use crate::code::image::jit::Jit;
 use crate::code::image::{Image, check};
-use crate::handle::{Key, Kind, MAX_INDEX};
+use crate::handle::{HandleKind, Key, MAX_INDEX};
 use crate::session::connection::Connection;
 
 /// Bytes of inputs that one link may have: what a server takes.
@@ -63,7 +63,7 @@ impl Links {
         let mut state = lock(&self.state);
         state.last += 1;
         let index = (state.last & u64::from(MAX_INDEX)) as u32;
-        let handle = Key::new(index, (state.last >> 24) as u32).handle(Kind::Link);
+        let handle = Key::new(index, (state.last >> 24) as u32).handle(HandleKind::Link);
         let link = Link {
             parts: Vec::new(),
             bytes: 0,

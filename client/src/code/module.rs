@@ -15,7 +15,7 @@ use crate::code::function::Functions;
 use crate::code::image::Image;
 use crate::context::Current;
 use crate::handle::object_table::{ArcSlot, Slots};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::memory::ranges::{Origin, Range, Ranges};
 use crate::session::connection::Connection;
 
@@ -75,7 +75,7 @@ impl Modules {
 
     /// The module of a handle.
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<Module>, CUresult> {
-        Key::of(handle, Kind::Module)
+        Key::of(handle, HandleKind::Module)
             .and_then(|key| self.table.get(key)?.get())
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
@@ -159,7 +159,7 @@ impl Modules {
             connection.post(&ModuleUnload { module: number })?;
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         };
-        let handle = key.handle(Kind::Module);
+        let handle = key.handle(HandleKind::Module);
         module.handle.store(handle, Ordering::Release);
         Ok(handle)
     }
@@ -184,7 +184,7 @@ impl Modules {
     }
 
     fn remove(&self, handle: u64) -> Result<Arc<Module>, CUresult> {
-        let key = Key::of(handle, Kind::Module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let key = Key::of(handle, HandleKind::Module).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let held = self
             .table
             .remove(key)
@@ -200,7 +200,7 @@ impl Modules {
             .table
             .live()
             .filter(|(_, held)| held.get().is_some_and(|module| module.context == context))
-            .map(|(key, _)| key.handle(Kind::Module))
+            .map(|(key, _)| key.handle(HandleKind::Module))
             .collect();
         for handle in handles {
             if let Ok(module) = self.remove(handle) {
@@ -287,7 +287,7 @@ impl Libraries {
 
     /// The library of a handle.
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<Library>, CUresult> {
-        Key::of(handle, Kind::Library)
+        Key::of(handle, HandleKind::Library)
             .and_then(|key| self.table.get(key)?.get())
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
@@ -307,7 +307,7 @@ impl Libraries {
                 |_, held| drop(held.put(Some(Arc::clone(&library)))),
             )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let handle = key.handle(Kind::Library);
+        let handle = key.handle(HandleKind::Library);
         library.handle.store(handle, Ordering::Release);
         Ok(handle)
     }
@@ -319,7 +319,7 @@ impl Libraries {
         functions: &Functions,
         handle: u64,
     ) -> Result<(), CUresult> {
-        let key = Key::of(handle, Kind::Library).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let key = Key::of(handle, HandleKind::Library).ok_or(CUresult::ERROR_INVALID_HANDLE)?;
         let held = self
             .table
             .remove(key)

@@ -10,7 +10,7 @@ use cuda_abi::types::{CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format};
 use protocol::textures::Resource;
 
 use crate::code::module::Modules;
-use crate::handle::{Key, Kind, MAX_INDEX};
+use crate::handle::{HandleKind, Key, MAX_INDEX};
 
 /// Where a module's reference is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +70,7 @@ impl Settings {
 
 impl References {
     /// Makes one that is set to nothing.
-    pub(crate) fn create(&mut self, kind: Kind, place: Option<ModuleVariable>) -> u64 {
+    pub(crate) fn create(&mut self, kind: HandleKind, place: Option<ModuleVariable>) -> u64 {
         self.last += 1;
         let index = (self.last & u64::from(MAX_INDEX)) as u32;
         let handle = Key::new(index, (self.last >> 24) as u32).handle(kind);
@@ -84,7 +84,7 @@ impl References {
     }
 
     /// The handle of a module's reference, which is made when it is asked for first.
-    pub(crate) fn named(&mut self, kind: Kind, name: &[u8], place: ModuleVariable) -> u64 {
+    pub(crate) fn named(&mut self, kind: HandleKind, name: &[u8], place: ModuleVariable) -> u64 {
         let key = (place.module, kind as u8, name.to_vec());
         if let Some(known) = self.by_name.get(&key) {
             return *known;
@@ -102,7 +102,7 @@ impl References {
         &mut self,
         modules: &Modules,
         handle: u64,
-        kind: Kind,
+        kind: HandleKind,
     ) -> Result<&mut Reference, CUresult> {
         let known = Key::of(handle, kind).and_then(|_| self.by_handle.get_mut(&handle));
         let reference = known.ok_or(CUresult::ERROR_INVALID_HANDLE)?;
@@ -113,7 +113,7 @@ impl References {
     }
 
     /// Ends one that the program made.
-    pub(crate) fn destroy(&mut self, handle: u64, kind: Kind) -> Result<(), CUresult> {
+    pub(crate) fn destroy(&mut self, handle: u64, kind: HandleKind) -> Result<(), CUresult> {
         match self.by_handle.get(&handle) {
             Some(Reference { place: None, .. }) if Key::of(handle, kind).is_some() => {
                 self.by_handle.remove(&handle);
@@ -131,7 +131,7 @@ impl References {
         self.by_handle.retain(|handle, reference| {
             let stays = reference.place.is_none_or(|place| place.module != module);
             if !stays && reference.object != 0 {
-                let surface = Key::of(*handle, Kind::SurfaceReference).is_some();
+                let surface = Key::of(*handle, HandleKind::SurfaceReference).is_some();
                 objects.push((reference.object, surface));
             }
             stays

@@ -9,7 +9,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::CUdevice;
 
 use super::{Context, Contexts, Current, pop, top};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 
 impl Contexts {
     /// The context of a handle, made or not, healthy or not.
@@ -19,7 +19,7 @@ impl Contexts {
     #[inline(always)]
     pub(crate) fn get(&'static self, handle: u64) -> Result<Current, CUresult> {
         let found =
-            Key::of(handle, Kind::Context).and_then(|key| Some((key, self.table.get(key)?)));
+            Key::of(handle, HandleKind::Context).and_then(|key| Some((key, self.table.get(key)?)));
         let (key, context) = found.ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
         Ok(Current {
             contexts: self,
@@ -46,7 +46,7 @@ impl Contexts {
         let key = self.table.tenant(number);
         self.get(
             key.ok_or(CUresult::ERROR_INVALID_DEVICE)?
-                .handle(Kind::Context),
+                .handle(HandleKind::Context),
         )
     }
 
@@ -55,8 +55,9 @@ impl Contexts {
     /// # Errors
     /// CUDA_ERROR_INVALID_CONTEXT for what names none that is alive.
     pub(crate) fn green(&'static self, handle: u64) -> Result<Current, CUresult> {
-        let key = Key::of(handle, Kind::GreenContext).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
-        self.get(key.handle(Kind::Context))
+        let key =
+            Key::of(handle, HandleKind::GreenContext).ok_or(CUresult::ERROR_INVALID_CONTEXT)?;
+        self.get(key.handle(HandleKind::Context))
             .ok()
             .filter(|current| current.context.is_green())
             .ok_or(CUresult::ERROR_INVALID_CONTEXT)
@@ -122,7 +123,7 @@ impl Contexts {
                 },
             )
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-        let current = self.get(key.handle(Kind::Context))?;
+        let current = self.get(key.handle(HandleKind::Context))?;
         let mut users = current.context.users();
         *users = 1;
         if let Err(error) = current.make(&users) {

@@ -8,7 +8,7 @@ use cuda_abi::types::{CUdevice, CUdevice_attribute, CUmodule, CUstream};
 use protocol::device_facts::{PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID};
 
 use super::integrity::Device;
-use crate::handle::Kind;
+use crate::handle::HandleKind;
 use crate::pointers::{FromOpaque, ImageStart, Out};
 use crate::session::session;
 use crate::{api, context, stream};
@@ -100,7 +100,7 @@ pub(super) fn functions(module: u64) -> Result<Vec<u64>, CUresult> {
         .map(|index| {
             Ok(module
                 .function(&session.code.functions, index)?
-                .handle(Kind::Function))
+                .handle(HandleKind::Function))
         })
         .collect()
 }

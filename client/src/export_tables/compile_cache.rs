@@ -39,13 +39,13 @@ type Content = Arc<[u8]>;
 
 /// What is made of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum OutputKind {
     MachineCode = 1,
     Ptx = 2,
 }
 
 /// An entry that NVRTC has open.
-struct Entry {
+struct OpenEntry {
     /// None where nothing is kept, because the name is too large or does not say all.
     key: Option<Key>,
     /// The program, if this is its PTX.
@@ -53,22 +53,22 @@ struct Entry {
 }
 
 /// A program's PTX.
-struct Step {
+struct ProgramPtx {
     program: Arc<[u8]>,
     ptx: Content,
 }
 
 thread_local! {
     /// The PTX that this thread has found or stored, until it asks for the machine code.
-    static LAST: RefCell<Option<Step>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<ProgramPtx>> = const { RefCell::new(None) };
 }
 
 /// Takes what this thread did last. A thread that is ending has none.
-fn take_last() -> Option<Step> {
+fn take_last() -> Option<ProgramPtx> {
     LAST.try_with(|last| last.borrow_mut().take()).ok()?
 }
 
-impl Entry {
+impl OpenEntry {
     fn new(kind: u32, architecture: u32, texts: [Option<&CStr>; 3], data: &[u8]) -> Self {
         let last = take_last();
         let length = |text: &Option<&CStr>| text.map_or(0, CStr::count_bytes);
@@ -79,13 +79,13 @@ impl Entry {
         };
         match kind {
             2 => Self {
-                key: kept(Kind::Ptx, &[data]),
+                key: kept(OutputKind::Ptx, &[data]),
                 program: Some(data.into()),
             },
             1 => Self {
                 key: last
                     .filter(|step| *step.program == *data)
-                    .and_then(|step| kept(Kind::MachineCode, &[&step.ptx, data])),
+                    .and_then(|step| kept(OutputKind::MachineCode, &[&step.ptx, data])),
                 program: None,
             },
             _ => {
@@ -101,7 +101,7 @@ impl Entry {
     /// Notes what is under this name now.
     fn is(&self, content: &Content) {
         if let Some(program) = &self.program {
-            let step = Step {
+            let step = ProgramPtx {
                 program: program.clone(),
                 ptx: content.clone(),
             };
@@ -185,7 +185,7 @@ impl CompileCache {
 
 /// Everything that decides what is compiled, so that two keys are the same bytes only if all parts are
 /// the same.
-fn key(kind: Kind, architecture: u32, texts: [Option<&CStr>; 3], parts: &[&[u8]]) -> Vec<u8> {
+fn key(kind: OutputKind, architecture: u32, texts: [Option<&CStr>; 3], parts: &[&[u8]]) -> Vec<u8> {
     let mut key = Vec::new();
     key.extend((kind as u32).to_le_bytes());
     key.extend(architecture.to_le_bytes());
@@ -258,7 +258,7 @@ pub(super) unsafe extern "C" fn open(
         let data = unsafe { bytes(data, size)? };
         // SAFETY: the caller vouches that each text is null or ends in a NUL.
         let texts = unsafe { [text(options), text(flavour), text(build)] };
-        let opened = Box::into_raw(Box::new(Entry::new(kind, architecture, texts, data)));
+        let opened = Box::into_raw(Box::new(OpenEntry::new(kind, architecture, texts, data)));
         // SAFETY: not null, so valid for the write.
         unsafe { entry.write(opened.cast()) };
         Ok(())
@@ -274,15 +274,15 @@ pub(super) unsafe extern "C" fn close(entry: *mut c_void) -> CUresult {
         return CUresult::ERROR_INVALID_VALUE;
     }
     // SAFETY: `open` made it with Box::into_raw, and this is its last use, as the caller promises.
-    drop(unsafe { Box::from_raw(entry.cast::<Entry>()) });
+    drop(unsafe { Box::from_raw(entry.cast::<OpenEntry>()) });
     CUresult::SUCCESS
 }
 
 /// # Safety
 /// `entry` is null or came from [`open`], and is not closed for the lifetime.
-unsafe fn opened<'a>(entry: *mut c_void) -> Result<&'a Entry, CUresult> {
+unsafe fn opened<'a>(entry: *mut c_void) -> Result<&'a OpenEntry, CUresult> {
     // SAFETY: null or what `open` made, as the caller promises.
-    unsafe { entry.cast::<Entry>().as_ref() }.ok_or(CUresult::ERROR_INVALID_VALUE)
+    unsafe { entry.cast::<OpenEntry>().as_ref() }.ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// Slot 3: what is kept, in memory that is the caller's from here on; CUDA_ERROR_NOT_FOUND for none.
@@ -384,12 +384,12 @@ mod tests {
     #[test]
     fn a_key_is_the_same_only_if_every_part_is() {
         let texts = [Some(c"-O3"), Some(c"HOST64"), None];
-        let base = || key(Kind::Ptx, 90, texts, &[b"bitcode", b""]);
-        let of_texts = |texts| key(Kind::Ptx, 90, texts, &[b"bitcode", b""]);
-        let of_parts = |parts: &[&[u8]]| key(Kind::Ptx, 90, texts, parts);
+        let base = || key(OutputKind::Ptx, 90, texts, &[b"bitcode", b""]);
+        let of_texts = |texts| key(OutputKind::Ptx, 90, texts, &[b"bitcode", b""]);
+        let of_parts = |parts: &[&[u8]]| key(OutputKind::Ptx, 90, texts, parts);
         let others = [
-            key(Kind::MachineCode, 90, texts, &[b"bitcode", b""]),
-            key(Kind::Ptx, 80, texts, &[b"bitcode", b""]),
+            key(OutputKind::MachineCode, 90, texts, &[b"bitcode", b""]),
+            key(OutputKind::Ptx, 80, texts, &[b"bitcode", b""]),
             of_texts([Some(c"-O2"), Some(c"HOST64"), None]),
             of_texts([Some(c"-O3HOST64"), Some(c""), None]),
             of_texts([Some(c"-O3"), Some(c"HOST64"), Some(c"")]),

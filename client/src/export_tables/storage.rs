@@ -26,18 +26,18 @@ type StorageKey = (u64, u64);
 
 /// What is kept.
 #[derive(Clone, Copy)]
-struct Kept {
+struct StoredValue {
     /// The value's bits: it is only handed back.
     value: u64,
     destructor: Destructor,
 }
 
 /// Everything that is kept. Never locked in a fork's child, where nobody may be left to unlock it.
-static KEPT: Mutex<BTreeMap<StorageKey, Kept>> = Mutex::new(BTreeMap::new());
+static KEPT: Mutex<BTreeMap<StorageKey, StoredValue>> = Mutex::new(BTreeMap::new());
 
 static CACHE: Cache = Cache::new();
 
-fn kept() -> MutexGuard<'static, BTreeMap<StorageKey, Kept>> {
+fn kept() -> MutexGuard<'static, BTreeMap<StorageKey, StoredValue>> {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn put(
         let place = (context, key.addr() as u64);
         let value = value.expose_provenance() as u64;
         let mut kept = kept();
-        kept.insert(place, Kept { value, destructor });
+        kept.insert(place, StoredValue { value, destructor });
         CACHE.set(place, value);
         Ok(())
     })
@@ -132,7 +132,7 @@ fn named(context: CUcontext) -> Result<u64, CUresult> {
 ///
 /// They are the program's code and may call any entry point, so the caller holds no lock.
 pub(crate) fn context_destroyed(context: CUcontext) {
-    let ended: Vec<(StorageKey, Kept)> = {
+    let ended: Vec<(StorageKey, StoredValue)> = {
         let mut kept = kept();
         let of_context = (context.bits(), 0)..=(context.bits(), u64::MAX);
         let places: Vec<StorageKey> = kept.range(of_context).map(|(place, _)| *place).collect();
@@ -144,7 +144,7 @@ pub(crate) fn context_destroyed(context: CUcontext) {
             })
             .collect()
     };
-    for ((_, key), Kept { value, destructor }) in ended {
+    for ((_, key), StoredValue { value, destructor }) in ended {
         if let Some(destructor) = destructor {
             // SAFETY: whoever kept the value allowed this call (`put`), and it happens once.
             unsafe {

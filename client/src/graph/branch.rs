@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cuda_abi::CUresult;
 use cuda_abi::types::CU_STREAM_NON_BLOCKING;
 
-use super::conditional::{Conditional, Form, Handle};
+use super::conditional::{Conditional, ConditionalKind, Handle};
 use super::listed::Listed;
 use super::node::Payload;
 use super::schedule::Schedule;
@@ -24,7 +24,7 @@ use crate::stream::host_function;
 #[derive(Debug)]
 pub(super) struct Branch {
     handle: Arc<Handle>,
-    kind: Form,
+    kind: ConditionalKind,
     bodies: Vec<Body>,
 }
 
@@ -67,7 +67,7 @@ impl host_function::InternalWork for Branch {
     fn run(&self) {
         while let Some(body) = self.kind.choose(self.handle.value(), self.bodies.len()) {
             // After an error the context is dead, which the program is told where it asks next.
-            if self.bodies[body].run().is_err() || self.kind != Form::While {
+            if self.bodies[body].run().is_err() || self.kind != ConditionalKind::While {
                 return;
             }
         }

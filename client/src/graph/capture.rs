@@ -84,7 +84,7 @@ pub(crate) struct CaptureInfo {
 
 mod mark;
 
-pub(crate) use mark::Mark;
+pub(crate) use mark::CapturePoint;
 
 static THREADS: AtomicU64 = AtomicU64::new(1);
 
@@ -481,13 +481,13 @@ impl capture::Capture for Capture {
         self.add_node(slot, Payload::of(operation)?)
     }
 
-    fn mark(self: Arc<Self>, slot: u32) -> Result<Arc<dyn capture::Mark>, CUresult> {
+    fn mark(self: Arc<Self>, slot: u32) -> Result<Arc<dyn capture::CapturedEvent>, CUresult> {
         let mut state = self.state();
         state.check()?;
         let member = state
             .member(slot)
             .ok_or(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED)?;
-        Ok(Arc::new(Mark::new(&self, member.frontier.clone())))
+        Ok(Arc::new(CapturePoint::new(&self, member.frontier.clone())))
     }
 
     fn wait(self: Arc<Self>, slot: u32, what: WaitFor) -> Result<(), CUresult> {
@@ -499,7 +499,7 @@ impl capture::Capture for Capture {
                 self.state().broken = true;
                 return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
             }
-            WaitFor::Mark(mark) => mark.into_any().downcast::<Mark>(),
+            WaitFor::CapturedEvent(mark) => mark.into_any().downcast::<CapturePoint>(),
         };
         let mark = mark.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         if !mark.is_of(&self) {

@@ -15,7 +15,7 @@ use crate::context::Current;
 
 /// CUgraphConditionalNodeType.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ConditionalKind {
     /// The first body if the value is not 0, else the second if there is one.
     If,
     /// The body as long as the value is not 0.
@@ -24,7 +24,7 @@ pub(crate) enum Form {
     Switch,
 }
 
-impl Form {
+impl ConditionalKind {
     /// The form of a number, if a node of it may have so many bodies.
     pub(crate) fn new(number: u32, bodies: u32) -> Result<Self, CUresult> {
         match (number, bodies) {
@@ -107,7 +107,7 @@ impl Handle {
 #[derive(Debug)]
 pub(crate) struct Conditional {
     pub handle: Arc<Handle>,
-    pub kind: Form,
+    pub kind: ConditionalKind,
     /// The handle of its context.
     pub context: u64,
     /// The handles of its graphs, where the program finds them as long as the node is there.
@@ -120,19 +120,35 @@ mod tests {
 
     #[test]
     fn values_choose_bodies() {
-        let chosen = |kind: Form, bodies| [0, 1, 2, u32::MAX].map(|it| kind.choose(it, bodies));
-        assert_eq!(chosen(Form::If, 1), [None, Some(0), Some(0), Some(0)]);
-        assert_eq!(chosen(Form::If, 2), [Some(1), Some(0), Some(0), Some(0)]);
-        assert_eq!(chosen(Form::While, 1), [None, Some(0), Some(0), Some(0)]);
-        assert_eq!(chosen(Form::Switch, 2), [Some(0), Some(1), None, None]);
+        let chosen =
+            |kind: ConditionalKind, bodies| [0, 1, 2, u32::MAX].map(|it| kind.choose(it, bodies));
+        assert_eq!(
+            chosen(ConditionalKind::If, 1),
+            [None, Some(0), Some(0), Some(0)]
+        );
+        assert_eq!(
+            chosen(ConditionalKind::If, 2),
+            [Some(1), Some(0), Some(0), Some(0)]
+        );
+        assert_eq!(
+            chosen(ConditionalKind::While, 1),
+            [None, Some(0), Some(0), Some(0)]
+        );
+        assert_eq!(
+            chosen(ConditionalKind::Switch, 2),
+            [Some(0), Some(1), None, None]
+        );
     }
 
     #[test]
     fn forms_have_as_many_bodies_as_they_can() {
-        assert_eq!(Form::new(0, 2), Ok(Form::If));
-        assert_eq!(Form::new(2, 9), Ok(Form::Switch));
+        assert_eq!(ConditionalKind::new(0, 2), Ok(ConditionalKind::If));
+        assert_eq!(ConditionalKind::new(2, 9), Ok(ConditionalKind::Switch));
         for (number, bodies) in [(0, 0), (0, 3), (1, 2), (2, 0), (3, 1)] {
-            assert!(Form::new(number, bodies).is_err(), "{number}, {bodies}");
+            assert!(
+                ConditionalKind::new(number, bodies).is_err(),
+                "{number}, {bodies}"
+            );
         }
     }
 }

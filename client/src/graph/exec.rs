@@ -17,7 +17,7 @@ use super::schedule::Schedule;
 use super::step::ScheduledNode;
 use super::table::Graphs;
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::stream::Target;
 use crate::stream::host_function;
 
@@ -67,14 +67,14 @@ impl Execs {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a handle that names none.
     pub(crate) fn get(&self, exec: u64) -> Result<&Exec, CUresult> {
-        Key::of(exec, Kind::GraphExec)
+        Key::of(exec, HandleKind::GraphExec)
             .and_then(|key| self.table.get(key))
             .ok_or(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// Ends an executable graph.
     pub(crate) fn end(&self, exec: u64) -> Result<(), CUresult> {
-        let key = Key::of(exec, Kind::GraphExec).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let key = Key::of(exec, HandleKind::GraphExec).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let ended = self.table.remove(key);
         ended.ok_or(CUresult::ERROR_INVALID_VALUE)?.finish();
         self.table.release(key.index());
@@ -118,7 +118,7 @@ impl Execs {
             self.graphs.release_objects(state.objects);
             self.graphs.give_instance(graph);
         }
-        key.map(|key| key.handle(Kind::GraphExec))
+        key.map(|key| key.handle(HandleKind::GraphExec))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 }

@@ -19,7 +19,7 @@ use crate::code::launch::recorded::RecordedLaunch;
 use crate::context;
 use crate::memory::copy;
 use crate::memory::copy::recorded::RecordedCopy;
-use crate::memory::copy::sides::{Location, Side};
+use crate::memory::copy::sides::{CopySide, Location};
 use crate::stream::host_function::{Call, InternalWork};
 
 /// What a node puts into its stream. Child graphs are taken apart elsewhere. `depth` is how many
@@ -79,7 +79,7 @@ fn lower_kernel(graphs: &'static Graphs, kernel: &RecordedLaunch) -> Result<Vec<
 /// A copy that a thread of ours makes, between memory of the program and memory of the program or
 /// page-locked memory of ours.
 #[derive(Debug)]
-struct Here {
+struct HostCopy {
     copy: RecordedCopy,
     to: *mut u8,
     from: *mut u8,
@@ -88,11 +88,11 @@ struct Here {
 
 // SAFETY: the program promised that any thread may use its memory when the graph runs; the other pointer
 // leads to page-locked memory of ours.
-unsafe impl Send for Here {}
-// SAFETY: a shared `Here` is never changed; what its pointers lead to is the program's to keep in order.
-unsafe impl Sync for Here {}
+unsafe impl Send for HostCopy {}
+// SAFETY: a shared `HostCopy` is never changed; what its pointers lead to is the program's to keep in order.
+unsafe impl Sync for HostCopy {}
 
-impl InternalWork for Here {
+impl InternalWork for HostCopy {
     fn run(&self) {
         let (copy, extent) = (&self.copy, &self.copy.extent);
         // SAFETY: the program promised memory for the extent at its own addresses while the graph
@@ -106,7 +106,8 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
     if extent.width == 0 || extent.height == 0 || extent.depth == 0 {
         return Ok(Vec::new());
     }
-    let post = |to: &Side, from: &Side| Step::Post(Arc::new(copy::written(to, from, &extent)));
+    let post =
+        |to: &CopySide, from: &CopySide| Step::Post(Arc::new(copy::written(to, from, &extent)));
     let (to, from) = match (node.to.place, node.from.place) {
         (Location::Program(to), Location::Program(from)) => (to, from),
         (Location::Program(_), _) | (_, Location::Program(_)) => {
@@ -118,13 +119,13 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
             let current = context::usable(graphs.streams.contexts, node.context)?;
             let buffer = Arc::new(Pinned::new(&current, bytes)?);
             let pointer = buffer.pointer();
-            let staged = Side {
+            let staged = CopySide {
                 place: Location::Pinned(buffer.address()),
                 pitch: extent.width,
                 slice: extent.width * extent.height,
             };
             let here = |copy: RecordedCopy, to, from| {
-                Step::Call(Call::Internal(Arc::new(Here {
+                Step::Call(Call::Internal(Arc::new(HostCopy {
                     copy,
                     to,
                     from,
@@ -151,7 +152,7 @@ fn lower_copy(graphs: &'static Graphs, node: &RecordedCopy) -> Result<Vec<Step>,
         }
         _ => return Ok(vec![post(&node.to, &node.from)]),
     };
-    Ok(vec![Step::Call(Call::Internal(Arc::new(Here {
+    Ok(vec![Step::Call(Call::Internal(Arc::new(HostCopy {
         copy: node.clone(),
         to,
         from,

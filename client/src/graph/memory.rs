@@ -23,18 +23,18 @@ pub(crate) struct Memories {
     connection: &'static Connection,
     ranges: &'static Ranges,
     pools: &'static Pools,
-    map: Mutex<Map>,
+    map: Mutex<AllocationMap>,
 }
 
 #[derive(Debug, Default)]
-struct Map {
-    by_address: BTreeMap<u64, Entry>,
+struct AllocationMap {
+    by_address: BTreeMap<u64, AllocationState>,
     /// The most bytes since each of the two marks was reset, by device.
     high: BTreeMap<i32, (u64, u64)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AllocationState {
     bytes: u64,
     /// The ordinal of the device.
     device: i32,
@@ -73,7 +73,7 @@ impl Memories {
         }
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
+    fn map(&self) -> MutexGuard<'_, AllocationMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -159,7 +159,7 @@ impl Memories {
         }
         let device = current.context.device();
         let mut map = self.map();
-        let entry = Entry {
+        let entry = AllocationState {
             bytes,
             device,
             context: current.handle(),
@@ -230,7 +230,7 @@ impl Memories {
     }
 }
 
-impl Map {
+impl AllocationMap {
     /// Bytes that launches have allocated.
     fn now(&self, device: i32) -> u64 {
         let all = self.by_address.values();

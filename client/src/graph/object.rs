@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use cuda_abi::CUresult;
 
 use super::table::Graphs;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::pointers::CallbackData;
 use crate::stream::host_function;
 
@@ -47,13 +47,13 @@ impl Graphs {
                 *object.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
             },
         );
-        key.map(|key| key.handle(Kind::UserObject))
+        key.map(|key| key.handle(HandleKind::UserObject))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     /// Adds shares.
     pub(crate) fn retain_object(&self, object: u64, count: u32) -> Result<(), CUresult> {
-        let found = Key::of(object, Kind::UserObject).and_then(|key| self.objects.get(key));
+        let found = Key::of(object, HandleKind::UserObject).and_then(|key| self.objects.get(key));
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let mut held = found.held.lock().unwrap_or_else(PoisonError::into_inner);
         let held = held.as_mut().ok_or(CUresult::ERROR_INVALID_VALUE)?;
@@ -63,7 +63,7 @@ impl Graphs {
 
     /// Gives shares back; with the last one the object is ended.
     pub(crate) fn release_object(&self, object: u64, count: u32) -> Result<(), CUresult> {
-        let key = Key::of(object, Kind::UserObject).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let key = Key::of(object, HandleKind::UserObject).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let found = self.objects.get(key);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let last = {

@@ -17,7 +17,7 @@ use super::object::Object;
 use super::{memory, run};
 use crate::code::Code;
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::memory::pool::Pools;
 use crate::memory::ranges::Ranges;
 use crate::session::connection::Connection;
@@ -100,7 +100,7 @@ impl Graphs {
                 body.embedded = embedded;
             },
         );
-        key.map(|key| key.handle(Kind::Graph))
+        key.map(|key| key.handle(HandleKind::Graph))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
@@ -109,7 +109,7 @@ impl Graphs {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a handle that names none.
     pub(crate) fn get(&self, graph: u64) -> Result<&Graph, CUresult> {
-        Key::of(graph, Kind::Graph)
+        Key::of(graph, HandleKind::Graph)
             .and_then(|key| self.graphs.get(key))
             .ok_or(CUresult::ERROR_INVALID_VALUE)
     }
@@ -119,7 +119,7 @@ impl Graphs {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for a handle that names none.
     pub(crate) fn place(&self, node: u64) -> Result<(u64, u64), CUresult> {
-        let place = Key::of(node, Kind::GraphNode).and_then(|key| self.nodes.get(key));
+        let place = Key::of(node, HandleKind::GraphNode).and_then(|key| self.nodes.get(key));
         let place = place.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let graph = place.graph.load(Ordering::Relaxed);
         Ok((graph, place.serial.load(Ordering::Relaxed)))
@@ -159,12 +159,12 @@ impl Graphs {
                 place.serial.store(serial, Ordering::Relaxed);
             },
         );
-        key.map(|key| key.handle(Kind::GraphNode))
+        key.map(|key| key.handle(HandleKind::GraphNode))
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
     fn end_handle(&self, node: u64) {
-        if let Some(key) = Key::of(node, Kind::GraphNode)
+        if let Some(key) = Key::of(node, HandleKind::GraphNode)
             && self.nodes.remove(key).is_some()
         {
             self.nodes.release(key.index());
@@ -251,7 +251,7 @@ impl Graphs {
         let mut left = vec![graph];
         let mut ended = false;
         while let Some(graph) = left.pop() {
-            let Some(key) = Key::of(graph, Kind::Graph) else {
+            let Some(key) = Key::of(graph, HandleKind::Graph) else {
                 continue;
             };
             let Some(gone) = self.graphs.remove(key) else {

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cuda_abi::CUresult;
 
-use super::copy::sides::{Extent, Location, Side};
+use super::copy::sides::{CopySide, Extent, Location};
 use super::ranges::{Origin, Ranges};
 use super::registered::Registered;
 use crate::session::connection::Connection;
@@ -126,7 +126,7 @@ impl AddressSpace {
     }
 
     /// Checks that all that a copy touches of memory that we gave out lies in one allocation.
-    pub(crate) fn check_side(&self, side: &Side, extent: &Extent) -> Result<(), CUresult> {
+    pub(crate) fn check_side(&self, side: &CopySide, extent: &Extent) -> Result<(), CUresult> {
         let span = side.span(extent)?;
         match side.address() {
             None => Ok(()),

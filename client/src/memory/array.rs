@@ -13,7 +13,7 @@ use protocol::operations::{ArrayCreate, ArrayDestroy, TextureCreate, TextureDest
 use protocol::textures::Spec;
 
 use crate::context::Current;
-use crate::handle::{Key, Kind, MAX_INDEX};
+use crate::handle::{HandleKind, Key, MAX_INDEX};
 use crate::session::connection::Connection;
 
 /// An array, or one level of an array that has several.
@@ -57,7 +57,7 @@ struct ArrayTable {
 }
 
 impl ArrayTable {
-    fn handle(&mut self, kind: Kind) -> u64 {
+    fn handle(&mut self, kind: HandleKind) -> u64 {
         self.last += 1;
         let index = (self.last & u64::from(MAX_INDEX)) as u32;
         Key::new(index, (self.last >> 24) as u32).handle(kind)
@@ -74,7 +74,7 @@ impl Arrays {
         &self,
         current: &Current,
         shape: Shape,
-        kind: Kind,
+        kind: HandleKind,
     ) -> Result<u64, CUresult> {
         let handle = self.state().handle(kind);
         current.connection().call(&ArrayCreate {
@@ -100,7 +100,7 @@ impl Arrays {
     }
 
     /// The array of a handle of this kind.
-    pub(crate) fn get(&self, handle: u64, kind: Kind) -> Result<Array, CUresult> {
+    pub(crate) fn get(&self, handle: u64, kind: HandleKind) -> Result<Array, CUresult> {
         Key::of(handle, kind)
             .and_then(|_| self.state().arrays.get(&handle).copied())
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
@@ -108,7 +108,7 @@ impl Arrays {
 
     /// The handle of one level.
     pub(crate) fn level(&self, handle: u64, level: u32) -> Result<u64, CUresult> {
-        let whole = self.get(handle, Kind::Mipmaps)?;
+        let whole = self.get(handle, HandleKind::Mipmaps)?;
         if level >= whole.shape.levels {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -116,7 +116,7 @@ impl Arrays {
         if let Some(known) = state.levels.get(&(handle, level)) {
             return Ok(*known);
         }
-        let of_level = state.handle(Kind::Array);
+        let of_level = state.handle(HandleKind::Array);
         let array = Array {
             level,
             whole: handle,
@@ -132,7 +132,7 @@ impl Arrays {
         &self,
         connection: &Connection,
         handle: u64,
-        kind: Kind,
+        kind: HandleKind,
     ) -> Result<(), CUresult> {
         let array = self.get(handle, kind)?;
         if array.whole != 0 {

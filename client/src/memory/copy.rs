@@ -16,7 +16,7 @@ mod staged;
 mod wire_form;
 
 use recorded::RecordedCopy;
-use sides::{Extent, Location, Side};
+use sides::{CopySide, Extent, Location};
 use staged::{copy_in, copy_out};
 pub(crate) use wire_form::written;
 use wire_form::{End, enqueue};
@@ -38,8 +38,8 @@ pub(crate) enum Return {
 pub(crate) unsafe fn copy(
     addresses: &AddressSpace,
     target: &Target,
-    to: Side,
-    from: Side,
+    to: CopySide,
+    from: CopySide,
     extent: Extent,
     when: Return,
 ) -> Result<(), CUresult> {
@@ -86,7 +86,7 @@ pub(crate) unsafe fn copy(
             }
         }
     }?;
-    let is_sync = |side: &Side| {
+    let is_sync = |side: &CopySide| {
         side.address()
             .is_some_and(|address| addresses.has_sync_memops(address))
     };
@@ -102,9 +102,9 @@ pub(crate) unsafe fn copy(
 /// Both hold the extent, readable and writable as they are used.
 pub(crate) unsafe fn copy_here(
     to_start: *mut u8,
-    to: &Side,
+    to: &CopySide,
     from_start: *mut u8,
-    from: &Side,
+    from: &CopySide,
     extent: &Extent,
 ) {
     for z in 0..extent.depth {

@@ -43,17 +43,17 @@ impl Default for Advised {
 #[derive(Debug, Default)]
 pub(crate) struct Advice {
     /// First addresses; each entry holds up to its end. They do not overlap.
-    parts: Mutex<BTreeMap<u64, Part>>,
+    parts: Mutex<BTreeMap<u64, AdvisedRange>>,
 }
 
 #[derive(Clone, Debug)]
-struct Part {
+struct AdvisedRange {
     end: u64,
     advised: Advised,
 }
 
 /// Cuts the part in which an address lies, so that one begins there.
-fn cut(parts: &mut BTreeMap<u64, Part>, at: u64) {
+fn cut(parts: &mut BTreeMap<u64, AdvisedRange>, at: u64) {
     if let Some((&start, part)) = parts.range_mut(..at).next_back()
         && part.end > at
         && start < at
@@ -65,7 +65,7 @@ fn cut(parts: &mut BTreeMap<u64, Part>, at: u64) {
 }
 
 impl Advice {
-    fn parts(&self) -> MutexGuard<'_, BTreeMap<u64, Part>> {
+    fn parts(&self) -> MutexGuard<'_, BTreeMap<u64, AdvisedRange>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,7 +81,7 @@ impl Advice {
             let next = parts.range(at..end).next().map_or(end, |(&start, _)| start);
             if next > at {
                 let advised = Advised::default();
-                parts.insert(at, Part { end: next, advised });
+                parts.insert(at, AdvisedRange { end: next, advised });
             }
             at = parts.get(&at).map_or(end, |part| part.end);
         }

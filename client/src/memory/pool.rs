@@ -21,7 +21,7 @@ use protocol::operations::{MemAlloc, MemFree};
 
 use crate::context::Current;
 use crate::handle::object_table::{ArcSlot, Slots};
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::Connection;
 use crate::stream::waits::Waits;
 
@@ -67,7 +67,7 @@ struct PoolState {
     settings: Settings,
     free: Vec<Free>,
     /// Bytes of the blocks that are given out, by address.
-    given: HashMap<u64, Given>,
+    given: HashMap<u64, PoolBlock>,
     used: u64,
     used_high: u64,
     reserved: u64,
@@ -115,7 +115,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Given {
+struct PoolBlock {
     bytes: u64,
     /// Bytes that were asked for: what the pool counts as used.
     asked: u64,
@@ -264,7 +264,7 @@ impl Pools {
 
     /// The pool of a handle.
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<Pool>, CUresult> {
-        Key::of(handle, Kind::Pool)
+        Key::of(handle, HandleKind::Pool)
             .and_then(|key| self.table.get(key)?.get())
             .ok_or(CUresult::ERROR_INVALID_VALUE)
     }
@@ -318,7 +318,7 @@ impl Pools {
         let state = pool.state();
         if state.ended
             && state.given.is_empty()
-            && let Some(key) = Key::of(handle, Kind::Pool)
+            && let Some(key) = Key::of(handle, HandleKind::Pool)
             && let Some(place) = self.table.remove(key)
         {
             drop(place.put(None));
@@ -329,7 +329,7 @@ impl Pools {
 
 fn insert(table: &Slots<ArcSlot<Pool>>, pool: Arc<Pool>) -> Option<u64> {
     let key = table.insert(|_, _| true, |_, place| drop(place.put(Some(pool))))?;
-    Some(key.handle(Kind::Pool))
+    Some(key.handle(HandleKind::Pool))
 }
 
 impl Pools {

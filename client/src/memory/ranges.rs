@@ -100,13 +100,13 @@ impl Range {
 /// All ranges, which never overlap.
 #[derive(Debug, Default)]
 pub(crate) struct Ranges {
-    map: RwLock<Map>,
+    map: RwLock<RangeMap>,
     /// Set once any range was told to have synchronous operations; read without the lock by these.
     any_sync_memops: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Map {
+struct RangeMap {
     by_base: BTreeMap<u64, Range>,
     last_id: u64,
 }

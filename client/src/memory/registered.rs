@@ -23,7 +23,7 @@ use protocol::operations::{HostAlloc, HostFree};
 
 use crate::context::Current;
 use crate::memory::ranges::{self, Origin, Ranges};
-use crate::os::process_maps::{Area, areas};
+use crate::os::process_maps::{MappedArea, areas};
 use crate::session::connection::Connection;
 use crate::session::fork_local::ForkLocal;
 
@@ -32,7 +32,7 @@ mod fork;
 mod guard;
 mod pieces;
 
-use files::{NotFound, Part};
+use files::{FilePart, NotFound};
 use pieces::page;
 
 /// The window's memory comes in units of this many bytes; less would not begin on a page of its own.
@@ -320,7 +320,7 @@ enum Registrable {
     /// The window's pages can take the place of these.
     Private { read_only: bool },
     /// Others have it too, as they have this file.
-    Shared(Part),
+    Shared(FilePart),
 }
 
 /// Finds out how memory can be registered without harm to the program.
@@ -365,7 +365,7 @@ fn check(pages: &Range<u64>, request: &Request) -> Result<Registrable, CUresult>
     if !areas[0].shared {
         return Ok(Registrable::Private { read_only });
     }
-    match Part::find(&areas, pages, read_only) {
+    match FilePart::find(&areas, pages, read_only) {
         Ok(part) => Ok(Registrable::Shared(part)),
         Err(NotFound::Several) => {
             refused("mappings of several files, or of parts that do not follow")
@@ -386,7 +386,7 @@ fn check(pages: &Range<u64>, request: &Request) -> Result<Registrable, CUresult>
 fn still_shared(connection: &Connection, block: &Block) -> std::io::Result<Vec<Range<u64>>> {
     let stat = rustix::fs::fstat(&connection.host_memory)?;
     let window = (files::device(&stat), stat.st_ino);
-    let is_ours = |area: &Area| {
+    let is_ours = |area: &MappedArea| {
         let from = area.addresses.start.max(block.pages.start);
         let in_file = from - area.addresses.start + area.offset;
         let expected = block.window + (from - block.pages.start) - connection.host.start;

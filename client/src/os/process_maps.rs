@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Area {
+pub(crate) struct MappedArea {
     /// Its addresses.
     pub addresses: Range<u64>,
     pub readable: bool,
@@ -25,7 +25,7 @@ pub(crate) struct Area {
 }
 
 /// The mappings that touch some addresses, in order.
-pub(crate) fn areas(addresses: &Range<u64>) -> std::io::Result<Vec<Area>> {
+pub(crate) fn areas(addresses: &Range<u64>) -> std::io::Result<Vec<MappedArea>> {
     let text = std::fs::read_to_string("/proc/self/maps")?;
     Ok(text
         .lines()
@@ -47,7 +47,7 @@ fn path(line: &str) -> Option<&str> {
     (line[..start].split_ascii_whitespace().count() == 5).then(|| &line[start..])
 }
 
-fn parse(line: &str) -> Option<Area> {
+fn parse(line: &str) -> Option<MappedArea> {
     let path = path(line);
     let path = path.filter(|path| !path.ends_with(" (deleted)") && !path.contains("\\012"));
     let mut words = line.split_ascii_whitespace();
@@ -60,7 +60,7 @@ fn parse(line: &str) -> Option<Area> {
     let offset = hex(words.next()?)?;
     let device = words.next()?.to_owned();
     let inode = words.next()?.parse().ok()?;
-    Some(Area {
+    Some(MappedArea {
         addresses: hex(start)?..hex(end)?,
         readable: r == b'r',
         writable: w == b'w',

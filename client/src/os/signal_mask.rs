@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 /// C's sigset_t of Linux.
 #[repr(C)]
-struct Set([u64; 16]);
+struct SignalSet([u64; 16]);
 
 const BLOCK: c_int = 0;
 const SET: c_int = 2;
@@ -14,16 +14,16 @@ const SET: c_int = 2;
 const OWN: u64 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 10 | 1 << 30;
 
 unsafe extern "C" {
-    fn pthread_sigmask(how: c_int, set: *const Set, before: *mut Set) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
 }
 
 /// While this lives the calling thread takes no signals, nor do threads that it makes ever.
-pub(crate) struct Blocked(Set);
+pub(crate) struct Blocked(SignalSet);
 
 impl Blocked {
     pub(crate) fn now() -> Self {
-        let mut before = Set([0; 16]);
-        let all = Set([!OWN; 16]);
+        let mut before = SignalSet([0; 16]);
+        let all = SignalSet([!OWN; 16]);
         // SAFETY: both sets are whole and ours.
         unsafe { pthread_sigmask(BLOCK, &raw const all, &raw mut before) };
         Self(before)

@@ -46,7 +46,7 @@ pub(crate) enum WaitFor {
     /// An event that was recorded in a stream that is not captured.
     Outside,
     /// An event that was recorded in a capture.
-    Mark(Arc<dyn Mark>),
+    CapturedEvent(Arc<dyn CapturedEvent>),
     /// The event of this handle as it stands when the graph runs.
     External(CUevent),
 }
@@ -63,7 +63,7 @@ pub(crate) trait Capture: Any + Debug + Send + Sync {
     ///
     /// # Errors
     /// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED if the capture is broken.
-    fn mark(self: Arc<Self>, slot: u32) -> Result<Arc<dyn Mark>, CUresult>;
+    fn mark(self: Arc<Self>, slot: u32) -> Result<Arc<dyn CapturedEvent>, CUresult>;
 
     /// Has one of its streams wait.
     ///
@@ -79,7 +79,7 @@ pub(crate) trait Capture: Any + Debug + Send + Sync {
 }
 
 /// What an event stands for that was recorded in a capture.
-pub(crate) trait Mark: Any + Debug + Send + Sync {
+pub(crate) trait CapturedEvent: Any + Debug + Send + Sync {
     /// The error for asking or waiting for the event as if it were recorded. `breaks` is whether that breaks
     /// the capture.
     fn asked(&self, breaks: bool) -> CUresult;

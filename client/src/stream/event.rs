@@ -13,10 +13,10 @@ use protocol::operations::{
 };
 
 use super::Target;
-use super::capture::{Mark, WaitFor};
+use super::capture::{CapturedEvent, WaitFor};
 use crate::context::Current;
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::Connection;
 
 /// One event.
@@ -39,7 +39,7 @@ pub(crate) enum Recorded {
     Never,
     At(StreamPlace),
     /// In a capture.
-    Captured(Arc<dyn Mark>),
+    Captured(Arc<dyn CapturedEvent>),
 }
 
 /// A place in a stream.
@@ -216,7 +216,7 @@ impl Events {
 
     /// The event of a handle.
     pub(crate) fn get(&self, handle: CUevent) -> Result<&Event, CUresult> {
-        Key::of(handle.bits(), Kind::Event)
+        Key::of(handle.bits(), HandleKind::Event)
             .and_then(|key| self.table.get(key))
             .ok_or(CUresult::ERROR_INVALID_HANDLE)
     }
@@ -314,7 +314,7 @@ pub(crate) fn make_wait(
             _ if external => WaitFor::External(name),
             Recorded::Never => WaitFor::Nothing,
             Recorded::At(_) => WaitFor::Outside,
-            Recorded::Captured(mark) => WaitFor::Mark(mark),
+            Recorded::Captured(mark) => WaitFor::CapturedEvent(mark),
         };
         return capture.wait(target.slot, what);
     }

@@ -68,11 +68,11 @@ struct QueuedCall {
 /// The calls that stand in one stream, in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    list: Mutex<List>,
+    list: Mutex<CallQueue>,
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct CallQueue {
     queued: VecDeque<QueuedCall>,
     /// Whether a thread serves the stream, or will.
     served: bool,

@@ -19,7 +19,7 @@ use super::waits::Waits;
 use super::{Stream, Target};
 use crate::context::{Contexts, Current};
 use crate::handle::object_table::Slots;
-use crate::handle::{Key, Kind};
+use crate::handle::{HandleKind, Key};
 use crate::session::connection::{Connection, LAST_WORD};
 use crate::session::fork_local::ForkLocal;
 
@@ -337,7 +337,7 @@ impl Streams {
 
     /// All streams of a context: its legacy stream, and those that were made.
     pub(crate) fn of_context(&self, context: u64) -> impl Iterator<Item = (Key, &Stream)> {
-        let legacy = Key::of(context, Kind::Context).and_then(|key| {
+        let legacy = Key::of(context, HandleKind::Context).and_then(|key| {
             let legacy = self.table.tenant(key.index())?;
             Some((legacy, self.table.get(legacy)?))
         });

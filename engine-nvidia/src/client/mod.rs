@@ -22,7 +22,7 @@ use crate::code::image::{Image, PADDING};
 use crate::code::link::check_part;
 use crate::code::module::Module;
 use crate::device::context::Context;
-use crate::engine::Shared;
+use crate::engine::SharedEngine;
 use crate::memory::address_space::Memory;
 use crate::memory::tensor_map;
 use crate::memory::window::{Physical, SharedBlock};
@@ -31,7 +31,7 @@ use crate::submit::array::{self, Array, Texture};
 use crate::submit::client_streams::ClientStreams;
 use crate::submit::command::Work;
 use crate::submit::copy::{plan_copy, plan_fill, plan_write};
-use crate::submit::graph_run::Run;
+use crate::submit::graph_run::GraphRun;
 use crate::submit::launch;
 use crate::submit::stream::Stream;
 
@@ -54,7 +54,7 @@ pub(crate) struct NvidiaClient {
     /// Of the server's memory, what may be held for the client.
     held: Arc<Bound>,
     images: HashMap<u64, Arc<Image>>,
-    runs: Runs<Run>,
+    runs: Runs<GraphRun>,
     arrays: HashMap<u64, Arc<Array>>,
     /// By context, kind (`true` for surfaces) and number.
     textures: HashMap<(u32, bool, u64), Texture>,
@@ -64,7 +64,7 @@ pub(crate) struct NvidiaClient {
     /// What it has of the devices. After its memory, since others may have to be waited for.
     claim: SmClaim,
     /// After all that: what goes last is given back by its poller.
-    shared: Arc<Shared>,
+    shared: Arc<SharedEngine>,
 }
 
 impl NvidiaClient {
@@ -72,7 +72,10 @@ impl NvidiaClient {
     ///
     /// # Errors
     /// See [`engine::Engine::attach`]; what a device died of, if one did.
-    pub(crate) fn new(shared: &Arc<Shared>, attachment: Attachment) -> Result<Self, CUresult> {
+    pub(crate) fn new(
+        shared: &Arc<SharedEngine>,
+        attachment: Attachment,
+    ) -> Result<Self, CUresult> {
         let Attachment {
             windows,
             addresses,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use cuda_abi::CUresult;
 
-use crate::sync::Room;
+use crate::sync::BoundedCount;
 
 /// Bytes of images that a client's own modules may have on one device together: as many as its images may.
 const MOST: usize = 1 << 30;
 
 /// What a client has of code, by device.
 #[derive(Debug)]
-pub(crate) struct CodeBudget(Vec<Room>);
+pub(crate) struct CodeBudget(Vec<BoundedCount>);
 
 /// The code of one module, counted until this is dropped.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct CodeCharge {
 impl CodeBudget {
     /// None on any of so many devices.
     pub(crate) fn new(devices: usize) -> Arc<Self> {
-        Arc::new(Self((0..devices).map(|_| Room::of(MOST)).collect()))
+        Arc::new(Self((0..devices).map(|_| BoundedCount::of(MOST)).collect()))
     }
 
     /// Counts the code of one module more.

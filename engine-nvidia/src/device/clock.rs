@@ -21,11 +21,11 @@ const SPARE: usize = 256;
 /// A device's event clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    state: Mutex<State>,
+    state: Mutex<ClockEvents>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ClockEvents {
     base: Handle<CUevent>,
     base_time: u64,
     spare: Vec<Handle<CUevent>>,
@@ -44,7 +44,7 @@ impl Clock {
             driver.cuStreamSynchronize(stream)?;
         }
         Ok(Self {
-            state: Mutex::new(State {
+            state: Mutex::new(ClockEvents {
                 base,
                 // Times before the base must not fall below zero.
                 base_time: 1 << 40,

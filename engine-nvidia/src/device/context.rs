@@ -40,7 +40,7 @@ pub(crate) struct Context {
 }
 
 /// One of the driver's streams, as it was made.
-pub(crate) struct Made {
+pub(crate) struct DriverStream {
     pub(crate) raw: Handle<CUstream>,
     /// Of the context at that time.
     pub(crate) epoch: u64,
@@ -114,13 +114,17 @@ impl Context {
     ///
     /// # Errors
     /// The driver's status.
-    pub(crate) fn make_stream(&self, driver: &Driver, priority: i32) -> Result<Made, CUresult> {
+    pub(crate) fn make_stream(
+        &self,
+        driver: &Driver,
+        priority: i32,
+    ) -> Result<DriverStream, CUresult> {
         // Of one moment: if the part changes meanwhile, the stream is one of an epoch before.
         let (part, epoch) = {
             let part = self.part.lock();
             (Arc::clone(&part), self.epoch())
         };
-        Ok(Made {
+        Ok(DriverStream {
             raw: Handle(part.stream(driver, priority)?),
             epoch,
             home: part.home(),

@@ -28,11 +28,11 @@ const BLOCK: usize = 64 << 10;
 /// the GPU.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned<const BYTES: usize> {
-    state: Mutex<State>,
+    state: Mutex<PieceLists>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PieceLists {
     blocks: Vec<Handle<*mut c_void>>,
     free: Vec<CUdeviceptr>,
 }

@@ -92,7 +92,7 @@ struct Pause {
 
 /// What who closes the gate has of those before.
 #[derive(Debug, Default)]
-struct Turn {
+struct ClosingState {
     /// The gate is still closed, and nothing runs.
     closed: Option<Pause>,
     /// Those that are held.
@@ -102,7 +102,7 @@ struct Turn {
     opened: Option<Instant>,
 }
 
-impl Turn {
+impl ClosingState {
     /// The gate, which was closed for so long, is open again.
     fn spend(&mut self, closed: Duration) {
         self.spent = self.still_spent() + closed;
@@ -139,7 +139,7 @@ pub(crate) struct QuiesceGate {
     closed: AtomicBool,
     clients: Mutex<Vec<Weak<Running>>>,
     /// Held by who closes the gate.
-    turn: Mutex<Turn>,
+    turn: Mutex<ClosingState>,
     /// How many wait for that.
     waiting: AtomicUsize,
     retired: Mutex<Retired>,
@@ -270,7 +270,7 @@ impl QuiesceGate {
     ///
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`].
-    fn drain(&self, turn: &mut Turn, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
+    fn drain(&self, turn: &mut ClosingState, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
         let own = self.exempt();
         loop {
             self.closed.store(true, Ordering::SeqCst);
@@ -470,7 +470,7 @@ impl Drop for Exempt {
 /// The gate while it is closed and nothing runs. Opens it when dropped, or leaves it closed to who waits for that.
 struct Closed<'a> {
     gate: &'a QuiesceGate,
-    turn: MutexGuard<'a, Turn>,
+    turn: MutexGuard<'a, ClosingState>,
     pause: Pause,
 }
 

@@ -14,7 +14,7 @@ use crate::memory::zero_fill::ZeroFillProgress;
 
 /// What kind of memory a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryKind {
     /// That of the GPU of this number: its window, or a module's variable.
     Device(usize),
     /// Page-locked host memory.
@@ -187,12 +187,12 @@ impl Memory {
         space: u32,
         at: u64,
         bytes: u64,
-    ) -> Result<(u64, Place), CUresult> {
+    ) -> Result<(u64, MemoryKind), CUresult> {
         match Space::from_number(space) {
             Some(Space::Unified) => {
                 let range = Window { base: at, bytes };
                 let place = self.unified(range, on)?;
-                if let Place::Device(device) = place
+                if let MemoryKind::Device(device) = place
                     && device != on
                 {
                     self.let_reach(device, on)?;
@@ -211,33 +211,33 @@ impl Memory {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
                 self.staging.use_staging(range)?;
-                Ok((base, Place::Staging))
+                Ok((base, MemoryKind::Staging))
             }
             Some(Space::Array) | None => Err(CUresult::ERROR_INVALID_VALUE),
         }
     }
 
-    fn unified(&self, range: Window, on: usize) -> Result<Place, CUresult> {
+    fn unified(&self, range: Window, on: usize) -> Result<MemoryKind, CUresult> {
         let invalid = CUresult::ERROR_INVALID_VALUE;
         let had = |has: bool, place| has.then_some(place).ok_or(invalid);
         if self.host.contains(range) {
-            return had(self.host.has(range), Place::Host);
+            return had(self.host.has(range), MemoryKind::Host);
         }
         let mut windows = self.devices.iter().enumerate();
         if let Some((device, window)) = windows.find(|(_, window)| window.contains(range)) {
             let on = self.gpus.get(on).ok_or(invalid)?;
-            return had(window.has(range, on), Place::Device(device));
+            return had(window.has(range, on), MemoryKind::Device(device));
         }
         let import = self.imports.range(..=range.base).next_back();
         if let Some((_, (block, device))) = import
             && block.range().contains(range.base, range.bytes)
         {
-            return Ok(Place::Device(*device));
+            return Ok(MemoryKind::Device(*device));
         }
         let variable = self.variables.range(..=range.base).next_back();
         let (&base, &(bytes, device)) = variable.ok_or(invalid)?;
         let inside = Window { base, bytes }.contains(range.base, range.bytes);
-        had(inside, Place::Device(device))
+        had(inside, MemoryKind::Device(device))
     }
 
     /// See [`engine::Client::peer_access`]: of a context on the device of the number `on`.
@@ -398,17 +398,17 @@ impl Memory {
         };
         let wrong = CUresult::ERROR_INVALID_VALUE;
         match self.any_device(range)? {
-            Place::Device(device) => self
+            MemoryKind::Device(device) => self
                 .devices
                 .get_mut(device)
                 .ok_or(wrong)?
                 .peek(address, bytes),
-            Place::Host | Place::Staging => Ok(host_value(range)),
+            MemoryKind::Host | MemoryKind::Staging => Ok(host_value(range)),
         }
     }
 
     /// What is at a range, for work on whichever device has it.
-    fn any_device(&self, range: Window) -> Result<Place, CUresult> {
+    fn any_device(&self, range: Window) -> Result<MemoryKind, CUresult> {
         let mut windows = self.devices.iter();
         let own = windows.position(|window| window.contains(range));
         self.unified(range, own.unwrap_or(0))
@@ -427,11 +427,11 @@ impl Memory {
     }
 
     /// The host window that a place other than the device's is in.
-    pub(crate) fn host_of(&self, place: Place) -> Option<&HostWindow> {
+    pub(crate) fn host_of(&self, place: MemoryKind) -> Option<&HostWindow> {
         match place {
-            Place::Device(_) => None,
-            Place::Host => Some(&self.host),
-            Place::Staging => Some(&self.staging),
+            MemoryKind::Device(_) => None,
+            MemoryKind::Host => Some(&self.host),
+            MemoryKind::Staging => Some(&self.staging),
         }
     }
 }

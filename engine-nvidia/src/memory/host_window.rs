@@ -2,7 +2,7 @@
 //! where they are in use.
 //!
 //! Pinning is by whole *registrations* of the driver's. A copy must not span two of them, so whoever
-//! plans copies asks [`HostWindow::run`] how far one reaches. Pages go back to the system when a
+//! plans copies asks [`HostWindow::registered_from`] how far one reaches. Pages go back to the system when a
 //! registration has nothing in use any more and the device is idle: unpinning waits for all kernels.
 
 use parking_lot::Mutex;
@@ -78,8 +78,8 @@ impl HostWindow {
     }
 
     /// How many bytes from an address on lie in one registration; 0 if it lies in none.
-    pub(crate) fn run(&self, address: u64) -> u64 {
-        run(&self.registrations.lock(), address)
+    pub(crate) fn registered_from(&self, address: u64) -> u64 {
+        registered_from(&self.registrations.lock(), address)
     }
 
     /// Gives the client a range of this window, zeroed and pinned.
@@ -109,9 +109,9 @@ impl HostWindow {
                 let registrations = self.registrations.lock();
                 let next = registrations.range(at..).next();
                 let gap = next.map_or(end, |(&base, _)| base.min(end)) - at;
-                match run(&registrations, at) {
+                match registered_from(&registrations, at) {
                     0 => (false, gap),
-                    run => (true, run.min(end - at)),
+                    bytes => (true, bytes.min(end - at)),
                 }
             };
             let part = Window { base: at, bytes };
@@ -200,7 +200,7 @@ impl HostWindow {
     /// # Errors
     /// The driver's status.
     pub(crate) fn use_staging(&mut self, range: Window) -> Result<(), CUresult> {
-        if self.run(range.base) >= range.bytes {
+        if self.registered_from(range.base) >= range.bytes {
             return Ok(());
         }
         let Window { base: start, bytes } = self.region.window;
@@ -221,12 +221,12 @@ impl HostWindow {
         let mut at = range.base;
         while at < end {
             let mut registrations = self.registrations.lock();
-            let run = run(&registrations, at);
-            if run != 0 {
+            let bytes = registered_from(&registrations, at);
+            if bytes != 0 {
                 if let Some((_, registration)) = registrations.range_mut(..=at).next_back() {
                     registration.leaving = false;
                 }
-                at += run;
+                at += bytes;
                 continue;
             }
             let next = registrations.range(at..).next();
@@ -353,7 +353,7 @@ fn fresh_pages(range: Window) -> bool {
 }
 
 /// How many bytes from an address on lie in one registration.
-fn run(registrations: &Registrations, address: u64) -> u64 {
+fn registered_from(registrations: &Registrations, address: u64) -> u64 {
     let before = registrations.range(..=address).next_back();
     before.map_or(0, |(&base, registration)| {
         (base + registration.bytes).saturating_sub(address)

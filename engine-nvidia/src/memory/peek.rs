@@ -37,11 +37,11 @@ pub(crate) struct DevicePeeks {
     fence_value: u32,
     /// Up to where the stream waits for clearing.
     cleared: u64,
-    under_way: Vec<Look>,
+    under_way: Vec<PendingPeek>,
 }
 
 #[derive(Debug)]
-struct Look {
+struct PendingPeek {
     address: u64,
     bytes: u32,
     value: Fence,
@@ -70,7 +70,7 @@ impl DevicePeeks {
         bytes: u32,
         cleared: &ZeroFillProgress,
     ) -> Result<u64, CUresult> {
-        let asked = |look: &Look| look.address == address && look.bytes == bytes;
+        let asked = |look: &PendingPeek| look.address == address && look.bytes == bytes;
         if !self.under_way.iter().any(asked) {
             if self.under_way.len() >= MOST {
                 // Some may be of waits that are no more.
@@ -147,7 +147,7 @@ impl DevicePeeks {
             return Err(code);
         }
         self.fence_value = fence_value;
-        self.under_way.push(Look {
+        self.under_way.push(PendingPeek {
             address,
             bytes,
             value,

@@ -18,13 +18,13 @@ use crate::device::context::Context;
 use crate::device::waker::Waker;
 use crate::partition::planner::PartitionPlan;
 
-type Contexts = PartitionPlan<Held>;
+type Contexts = PartitionPlan<PlannedContext>;
 
 /// A context, as the layout knows it.
 #[derive(Clone, Debug)]
-struct Held(Arc<Context>);
+struct PlannedContext(Arc<Context>);
 
-impl PartialEq for Held {
+impl PartialEq for PlannedContext {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -145,7 +145,7 @@ impl SmClaim {
     pub(crate) fn add(&self, context: &Arc<Context>) -> Result<(), CUresult> {
         self.shares.change(|layout| {
             let device = context.device().number();
-            let held = Held(Arc::clone(context));
+            let held = PlannedContext(Arc::clone(context));
             layout.sit(self.id, held, device, context.percentage());
             Ok(())
         })
@@ -156,7 +156,7 @@ impl SmClaim {
         self.shares
             .now
             .lock()
-            .rise(self.id, &Held(Arc::clone(context)));
+            .rise(self.id, &PlannedContext(Arc::clone(context)));
     }
 }
 

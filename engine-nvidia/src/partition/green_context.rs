@@ -46,7 +46,7 @@ impl Resource {
 }
 
 /// Parts that were made, and the places that they are.
-pub(crate) type Made = Result<Vec<(SmSet, Arc<GreenContext>)>, CUresult>;
+pub(crate) type NewParts = Result<Vec<(SmSet, Arc<GreenContext>)>, CUresult>;
 
 /// How a device is split, and its parts.
 #[derive(Debug)]
@@ -112,14 +112,14 @@ impl GreenContexts {
     pub(crate) fn make(
         &self,
         place: SmSet,
-        while_idle: impl FnOnce(&dyn Fn(&Driver) -> Made) -> Made,
+        while_idle: impl FnOnce(&dyn Fn(&Driver) -> NewParts) -> NewParts,
     ) -> Result<(), CUresult> {
         let _making = self.making.lock();
         // Somebody may just have made it.
         if self.find(place).is_some() {
             return Ok(());
         }
-        let mut places = self.split.runs(self.split.all(), place.count());
+        let mut places = self.split.parts(self.split.all(), place.count());
         if !places.contains(&place) {
             places = vec![place];
         }

@@ -374,8 +374,8 @@ impl SmTopology {
         if current.is_within(groups) && current.count() == count {
             return current;
         }
-        let runs = self.runs(area, count).into_iter();
-        runs.min_by_key(|&run| users.of(run)).unwrap_or(area)
+        let parts = self.parts(area, count).into_iter();
+        parts.min_by_key(|&part| users.of(part)).unwrap_or(area)
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct SmSet(u128);
 
 impl SmSet {
     /// So many groups from this one on.
-    pub(crate) fn run(first: u32, count: u32) -> Self {
+    pub(crate) fn contiguous(first: u32, count: u32) -> Self {
         Self((first..first + count).fold(0, |set, group| set | 1 << group))
     }
 
@@ -72,12 +72,12 @@ pub(crate) struct SmTopology {
 impl SmTopology {
     /// The whole device.
     pub(crate) fn all(self) -> SmSet {
-        SmSet::run(0, self.groups + u32::from(self.left_over > 0))
+        SmSet::contiguous(0, self.groups + u32::from(self.left_over > 0))
     }
 
     /// All groups, without what is left over.
     pub(crate) fn whole_groups(self) -> SmSet {
-        SmSet::run(0, self.groups)
+        SmSet::contiguous(0, self.groups)
     }
 
     pub(crate) fn multiprocessors(self, place: SmSet) -> u32 {
@@ -98,21 +98,21 @@ impl SmTopology {
         }
     }
 
-    /// The disjoint runs of `count` of an area's groups, and one more at its end if some groups are in none.
+    /// The disjoint, contiguous parts of `count` of an area's groups, and one more at its end if some groups are in none.
     /// The area has as many.
-    pub(crate) fn runs(self, area: SmSet, count: u32) -> Vec<SmSet> {
+    pub(crate) fn parts(self, area: SmSet, count: u32) -> Vec<SmSet> {
         let mut left = area.and(self.whole_groups());
         let last = left.highest(count);
-        let mut runs = Vec::new();
+        let mut parts = Vec::new();
         while left.count() >= count && count > 0 {
-            let run = left.lowest(count);
-            runs.push(run);
-            left = left.without(run);
+            let part = left.lowest(count);
+            parts.push(part);
+            left = left.without(part);
         }
         if !left.is_empty() {
-            runs.extend(last);
+            parts.extend(last);
         }
-        runs
+        parts
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_disjoint_and_cover_all() {
+    fn parts_are_disjoint_and_cover_all() {
         let split = SmTopology {
             groups: 15,
             each: 8,
@@ -130,25 +130,25 @@ mod tests {
         let all = split.all();
         assert_eq!(split.multiprocessors(all), 132);
         assert_eq!(
-            split.runs(all, 8),
-            [SmSet::run(0, 8), SmSet::run(7, 8)],
-            "what is left over is in no run"
+            split.parts(all, 8),
+            [SmSet::contiguous(0, 8), SmSet::contiguous(7, 8)],
+            "what is left over is in no part"
         );
-        assert_eq!(split.runs(all, 5).len(), 3);
-        assert_eq!(split.runs(all, 15), [split.whole_groups()]);
-        let odd = SmSet::run(3, 1).0 | SmSet::run(7, 1).0 | SmSet::run(9, 1).0;
-        let alone = [3, 7, 9].map(|group| SmSet::run(group, 1));
-        assert_eq!(split.runs(SmSet(odd), 1), alone);
-        assert_eq!(split.multiprocessors(SmSet::run(14, 2)), 20);
+        assert_eq!(split.parts(all, 5).len(), 3);
+        assert_eq!(split.parts(all, 15), [split.whole_groups()]);
+        let odd = SmSet::contiguous(3, 1).0 | SmSet::contiguous(7, 1).0 | SmSet::contiguous(9, 1).0;
+        let alone = [3, 7, 9].map(|group| SmSet::contiguous(group, 1));
+        assert_eq!(split.parts(SmSet(odd), 1), alone);
+        assert_eq!(split.multiprocessors(SmSet::contiguous(14, 2)), 20);
     }
 
     #[test]
     fn the_highest_and_the_lowest_of_a_place() {
-        let place = SmSet::run(2, 5);
-        assert_eq!(place.highest(2), Some(SmSet::run(5, 2)));
+        let place = SmSet::contiguous(2, 5);
+        assert_eq!(place.highest(2), Some(SmSet::contiguous(5, 2)));
         assert_eq!(place.highest(6), None);
-        assert_eq!(place.lowest(2), SmSet::run(2, 2));
-        assert!(place.without(SmSet::run(0, 9)).is_empty());
-        assert_eq!(SmSet::run(0, 128).count(), 128);
+        assert_eq!(place.lowest(2), SmSet::contiguous(2, 2));
+        assert!(place.without(SmSet::contiguous(0, 9)).is_empty());
+        assert_eq!(SmSet::contiguous(0, 128).count(), 128);
     }
 }

@@ -275,7 +275,7 @@ impl ArrayStep {
 }
 
 /// A side of a copy.
-enum Side {
+enum CopySide {
     Array(Arc<Array>),
     /// Address, pitch, slice.
     Memory(u64, u64, u64),
@@ -314,7 +314,7 @@ pub(crate) fn plan(
             {
                 return Err(invalid);
             }
-            return Ok(Side::Array(array));
+            return Ok(CopySide::Array(array));
         }
         let pitch = if height == 1 { width } else { pitch };
         let full = pitch.checked_mul(height).ok_or(invalid)?;
@@ -328,12 +328,12 @@ pub(crate) fn plan(
             .ok_or(invalid)?;
         let (base, place) = memory.find(on, space, at, bytes)?;
         if let Some(window) = memory.host_of(place)
-            && window.run(base) < bytes
+            && window.registered_from(base) < bytes
         {
             // Rows one by one, each of which may lie in two registrations.
             reach = reach.min(1);
         }
-        Ok(Side::Memory(base, pitch, slice))
+        Ok(CopySide::Memory(base, pitch, slice))
     };
     let to_at = [request.to_x, request.to_y, request.to_z];
     let from_at = [request.from_x, request.from_y, request.from_z];
@@ -354,9 +354,9 @@ pub(crate) fn plan(
         request.from_slice,
     )?;
     let whole = reach == u64::MAX;
-    let even = |side: &Side| match side {
-        Side::Array(_) => true,
-        Side::Memory(_, pitch, slice) => slice.is_multiple_of(*pitch),
+    let even = |side: &CopySide| match side {
+        CopySide::Array(_) => true,
+        CopySide::Memory(_, pitch, slice) => slice.is_multiple_of(*pitch),
     };
     let levels = (request.to_level, request.from_level);
     let part = |z: u64, y: u64, height: u64, depth: u64| {
@@ -386,7 +386,7 @@ pub(crate) fn plan(
 
 /// One call of the driver: a box of the whole, from slice and row `at` on.
 fn step(
-    (to, from): (&Side, &Side),
+    (to, from): (&CopySide, &CopySide),
     (to_level, from_level): (u32, u32),
     (to_at, from_at): ([u64; 3], [u64; 3]),
     at: [u64; 2],
@@ -396,7 +396,7 @@ fn step(
     let mut copy = sentinel();
     let mut arrays = [None, None];
     match to {
-        Side::Array(array) => {
+        CopySide::Array(array) => {
             let raw = array.levels.get(to_level as usize).ok_or(invalid)?;
             copy.dstMemoryType = CUmemorytype::ARRAY;
             copy.dstArray = raw.0;
@@ -405,7 +405,7 @@ fn step(
             copy.dstZ = (to_at[2] + at[0]) as usize;
             arrays[0] = Some(Arc::clone(array));
         }
-        Side::Memory(base, pitch, slice) => {
+        CopySide::Memory(base, pitch, slice) => {
             copy.dstMemoryType = CUmemorytype::UNIFIED;
             copy.dstDevice = base + at[0] * slice + at[1] * pitch;
             copy.dstPitch = *pitch as usize;
@@ -413,7 +413,7 @@ fn step(
         }
     }
     match from {
-        Side::Array(array) => {
+        CopySide::Array(array) => {
             let raw = array.levels.get(from_level as usize).ok_or(invalid)?;
             copy.srcMemoryType = CUmemorytype::ARRAY;
             copy.srcArray = raw.0;
@@ -422,7 +422,7 @@ fn step(
             copy.srcZ = (from_at[2] + at[0]) as usize;
             arrays[1] = Some(Arc::clone(array));
         }
-        Side::Memory(base, pitch, slice) => {
+        CopySide::Memory(base, pitch, slice) => {
             copy.srcMemoryType = CUmemorytype::UNIFIED;
             copy.srcDevice = base + at[0] * slice + at[1] * pitch;
             copy.srcPitch = *pitch as usize;

@@ -20,7 +20,7 @@ use crate::device::Device;
 use crate::device::signal_kernel::SignalKernel;
 use crate::driver::Driver;
 use crate::submit::launch::Launch;
-use crate::sync::{Handle, Room};
+use crate::sync::{BoundedCount, Handle};
 
 /// Kernels of the batches that a stream may have: what is batched goes in such pieces.
 const LENGTHS: [usize; 6] = [32, 16, 8, 4, 2, 1];
@@ -77,7 +77,7 @@ impl Signal {
 pub(crate) struct LaunchBatches {
     device: Arc<Device>,
     /// For the nodes of all of the client's batches.
-    room: Arc<Room>,
+    room: Arc<BoundedCount>,
     /// The context in which the stream's kernels run. `None` if there is no way to make graphs in it.
     home: Option<Handle<CUcontext>>,
     /// As [`LENGTHS`].
@@ -102,7 +102,7 @@ impl LaunchBatches {
     /// Launch batches for a stream whose kernels run in the context `home`.
     pub(crate) fn new(
         device: &Arc<Device>,
-        room: &Arc<Room>,
+        room: &Arc<BoundedCount>,
         home: Option<Handle<CUcontext>>,
     ) -> Self {
         Self {
@@ -199,7 +199,7 @@ impl LaunchBatch {
     /// room for its nodes, or can be no batches; what was made is to [end](Self::end) in the same room.
     pub(crate) fn first(
         (device, home): (&Device, Handle<CUcontext>),
-        room: &Room,
+        room: &BoundedCount,
         stream: CUstream,
         launches: &mut [Launch],
         signal: Signal,
@@ -332,7 +332,7 @@ impl LaunchBatch {
     }
 
     /// Destroys it, unless the device has died, and gives back the room for its nodes.
-    pub(crate) fn end(&self, device: &Device, room: &Room) {
+    pub(crate) fn end(&self, device: &Device, room: &BoundedCount) {
         room.give(self.nodes.len());
         if let Ok(driver) = device.enter() {
             self.destroy(driver);

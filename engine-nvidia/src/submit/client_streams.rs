@@ -16,7 +16,7 @@ use crate::memory::zero_fill::ZeroFillProgress;
 use crate::submit::batch::MOST_NODES;
 use crate::submit::graph_run::MOST_RUN_NODES;
 use crate::submit::stream::Stream;
-use crate::sync::Room;
+use crate::sync::BoundedCount;
 
 /// Kernels that are named when a device dies.
 const MOST_NAMED: usize = 8;
@@ -40,11 +40,11 @@ pub(crate) struct ClientStreams {
     /// The client is going: nothing is reported any more.
     closed: AtomicBool,
     /// Bytes of all operations that wait here.
-    pub(crate) waiting: Room,
+    pub(crate) waiting: BoundedCount,
     /// Nodes of all batches.
-    pub(crate) nodes: Arc<Room>,
+    pub(crate) nodes: Arc<BoundedCount>,
     /// Nodes of the batches of runs.
-    pub(crate) run_nodes: Arc<Room>,
+    pub(crate) run_nodes: Arc<BoundedCount>,
     /// Streams with operations that were not signalled when they came here. Streams keep this.
     unsignalled: Mutex<Vec<Weak<Stream>>>,
     /// Streams that have work, other than those that somebody is looking at.
@@ -71,9 +71,9 @@ impl ClientStreams {
             attended: AtomicBool::new(false),
             cleared,
             closed: AtomicBool::new(false),
-            waiting: Room::of(WAITING_BYTES),
-            nodes: Arc::new(Room::of(MOST_NODES)),
-            run_nodes: Arc::new(Room::of(MOST_RUN_NODES)),
+            waiting: BoundedCount::of(WAITING_BYTES),
+            nodes: Arc::new(BoundedCount::of(MOST_NODES)),
+            run_nodes: Arc::new(BoundedCount::of(MOST_RUN_NODES)),
             unsignalled: Mutex::default(),
             busy: Mutex::default(),
             busy_count: AtomicUsize::new(0),

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
 use crate::submit::copy::step::Step;
-use crate::submit::graph_run::Run;
+use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::{Launch, RunningKernel};
 use crate::submit::readback::{BounceBuffer, PendingReadback, Readback};
 use crate::sync::Handle;
@@ -26,7 +26,7 @@ const UNKNOWN_COPY: u32 = 500;
 pub(crate) enum Work {
     Launch(Launch),
     /// These launches of a run.
-    Run(Arc<Counted<Run>>, Range<usize>),
+    Run(Arc<Counted<GraphRun>>, Range<usize>),
     /// A copy, a fill or a write.
     Steps(VecDeque<Step>),
     Readback(Readback),
@@ -46,7 +46,7 @@ pub(crate) enum CompletionAction {
     Nothing,
     Keep(RunningKernel),
     /// Kernels of a run do.
-    KeepRun(Arc<Counted<Run>>),
+    KeepRun(Arc<Counted<GraphRun>>),
     /// A timed event was passed.
     Time {
         event: u32,

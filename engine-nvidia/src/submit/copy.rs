@@ -14,10 +14,10 @@ use cuda_abi::CUresult;
 use engine::plan::copy::{Extent, Rows, coalesce};
 use protocol::operations::{self, Space};
 
-use crate::memory::address_space::{Memory, Place};
+use crate::memory::address_space::{Memory, MemoryKind};
 use crate::submit::command::Work;
 use crate::submit::copy::host::{HostJob, HostSource};
-use crate::submit::copy::step::{MOST_STEPS, RowsCopy, Run, Step};
+use crate::submit::copy::step::{LinearCopy, MOST_STEPS, RowsCopy, Step};
 use crate::submit::readback::Readback;
 
 /// The greatest pitch that the driver takes.
@@ -76,26 +76,26 @@ pub(crate) fn plan_copy(
     .all(|&(place, base, bytes)| {
         memory
             .host_of(place)
-            .is_none_or(|window| window.run(base) >= bytes)
+            .is_none_or(|window| window.registered_from(base) >= bytes)
     });
     let rows = extent.height * extent.depth > 1;
     if pinned && !rows {
-        let run = Run {
+        let copy = LinearCopy {
             to: to.base,
             from: from.base,
             bytes: extent.width,
         };
         // Nobody but the client's library has staging memory, and that waits for what comes there.
-        let awaited = to_place == Place::Staging;
+        let awaited = to_place == MemoryKind::Staging;
         let readback = memory
             .host_of(to_place)
-            .and_then(|window| Readback::of(run, awaited, window.owner()));
-        return Ok(readback.map_or_else(|| Work::steps(vec![Step::Run(run)]), Work::Readback));
+            .and_then(|window| Readback::of(copy, awaited, window.owner()));
+        return Ok(readback.map_or_else(|| Work::steps(vec![Step::Linear(copy)]), Work::Readback));
     }
     let steps = if pinned && to.pitch <= MOST_PITCH && from.pitch <= MOST_PITCH {
         by_planes(to, from, extent)
     } else {
-        by_runs(memory, (to, to_place), (from, from_place), extent)
+        within_registrations(memory, (to, to_place), (from, from_place), extent)
     };
     steps.map(Work::steps)
 }
@@ -124,17 +124,17 @@ fn by_planes(to: Rows, from: Rows, extent: Extent) -> Result<Vec<Step>, CUresult
         .collect())
 }
 
-/// As groups of rows that each stay within one registration; a row that does not, as runs that do.
-fn by_runs(
+/// As groups of rows that each stay within one registration; a row that does not, as pieces that do.
+fn within_registrations(
     memory: &Memory,
-    (to, to_place): (Rows, Place),
-    (from, from_place): (Rows, Place),
+    (to, to_place): (Rows, MemoryKind),
+    (from, from_place): (Rows, MemoryKind),
     extent: Extent,
 ) -> Result<Vec<Step>, CUresult> {
     let reach = |place, address| {
         memory
             .host_of(place)
-            .map_or(u64::MAX, |window| window.run(address))
+            .map_or(u64::MAX, |window| window.registered_from(address))
     };
     // Whole rows from one on that lie within the registration.
     let rows_within =
@@ -176,7 +176,7 @@ fn by_runs(
                 if bytes == 0 || steps.len() >= MOST_STEPS {
                     return Err(CUresult::ERROR_INVALID_VALUE);
                 }
-                steps.push(Step::Run(Run {
+                steps.push(Step::Linear(LinearCopy {
                     to: to_at,
                     from: from_at,
                     bytes,
@@ -198,7 +198,7 @@ fn side(
     (space, at): (u32, u64),
     pitches: (u64, u64),
     extent: Extent,
-) -> Result<(Rows, Place, u64), CUresult> {
+) -> Result<(Rows, MemoryKind, u64), CUresult> {
     let (rows, bytes) = Rows::over(extent, at, pitches)?;
     let (base, place) = memory.find(on, space, at, bytes)?;
     Ok((Rows { base, ..rows }, place, bytes))

@@ -15,7 +15,7 @@ use crate::device::context::Context;
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::{LaunchBatch, Signal};
 use crate::submit::launch::Launch;
-use crate::sync::{Handle, Room};
+use crate::sync::{BoundedCount, Handle};
 
 /// Nodes of the batches of all of a client's runs. What one takes, see
 /// [`MOST_NODES`](crate::submit::batch::MOST_NODES).
@@ -23,9 +23,9 @@ pub(crate) const MOST_RUN_NODES: usize = 1024;
 
 /// Launches that are made together.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct GraphRun {
     /// Goes before the launches, which keep the modules of its nodes.
-    kept: Mutex<Kept>,
+    prepared: Mutex<Prepared>,
     launches: Vec<Launch>,
     /// Those that have its kernels, each once: they are looked at whenever it is launched and has ended.
     modules: Vec<Arc<Module>>,
@@ -34,33 +34,33 @@ pub(crate) struct Run {
 
 /// What the driver has of a run.
 #[derive(Debug, Default)]
-enum Kept {
+enum Prepared {
     /// Nothing yet.
     #[default]
     Nothing,
-    LaunchBatch(RunChain),
+    LaunchBatch(RunBatch),
     /// Nothing: it was refused.
     Refused,
 }
 
 /// A run's batch.
 #[derive(Debug)]
-struct RunChain {
+struct RunBatch {
     batch: LaunchBatch,
     /// The context that it was made in.
     home: Handle<CUcontext>,
     device: Arc<Device>,
     /// For the nodes of all of the client's runs.
-    room: Arc<Room>,
+    room: Arc<BoundedCount>,
 }
 
-impl Drop for RunChain {
+impl Drop for RunBatch {
     fn drop(&mut self) {
         self.batch.end(&self.device, &self.room);
     }
 }
 
-impl Run {
+impl GraphRun {
     /// Adds a launch behind the others.
     pub(crate) fn add(&mut self, launch: Launch) {
         self.kind = self.kind.then(launch.kind());
@@ -102,23 +102,23 @@ impl Run {
     /// launch is to be issued by itself.
     pub(crate) fn issue(
         &self,
-        (device, room): (&Arc<Device>, &Arc<Room>),
+        (device, room): (&Arc<Device>, &Arc<BoundedCount>),
         home: Handle<CUcontext>,
         stream: CUstream,
         signal: Signal,
     ) -> Option<()> {
         let signal_kernel = device.signal_kernel()?;
-        let mut kept = self.kept.lock();
-        if matches!(&*kept, Kept::LaunchBatch(batch) if batch.home != home) {
-            *kept = Kept::Nothing;
+        let mut prepared = self.prepared.lock();
+        if matches!(&*prepared, Prepared::LaunchBatch(batch) if batch.home != home) {
+            *prepared = Prepared::Nothing;
         }
-        let issued = match &*kept {
-            Kept::Refused => return None,
-            Kept::LaunchBatch(RunChain { batch, .. }) => device.within(home, |driver| {
+        let issued = match &*prepared {
+            Prepared::Refused => return None,
+            Prepared::LaunchBatch(RunBatch { batch, .. }) => device.within(home, |driver| {
                 batch.set_signal(driver, signal_kernel, signal)?;
                 batch.launch(driver, stream)
             }),
-            Kept::Nothing => {
+            Prepared::Nothing => {
                 // What was never launched may need more local memory than there is, for which the driver waits;
                 // and what it refuses by itself is best refused by itself.
                 if !self.launches.iter().all(Launch::is_known_and_plain) {
@@ -127,7 +127,7 @@ impl Run {
                 let mut launches = self.launches.clone();
                 let made = LaunchBatch::first((device, home), room, stream, &mut launches, signal)?;
                 made.map(|batch| {
-                    *kept = Kept::LaunchBatch(RunChain {
+                    *prepared = Prepared::LaunchBatch(RunBatch {
                         batch,
                         home,
                         device: Arc::clone(device),
@@ -137,7 +137,7 @@ impl Run {
             }
         };
         if issued.is_err() {
-            *kept = Kept::Refused;
+            *prepared = Prepared::Refused;
         }
         issued.ok()
     }

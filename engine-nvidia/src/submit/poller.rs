@@ -37,7 +37,7 @@ const PROBE: Duration = Duration::from_millis(2);
 const CORES_TO_SPIN: usize = 4;
 
 #[derive(Debug)]
-struct State {
+struct PollingState {
     waker: Arc<Waker>,
     devices: Vec<Arc<Device>>,
     clients: Mutex<Vec<Arc<ClientStreams>>>,
@@ -47,7 +47,7 @@ struct State {
 /// The polling thread and those it polls for.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    state: Arc<State>,
+    state: Arc<PollingState>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -57,7 +57,7 @@ impl Poller {
     /// # Errors
     /// When the system gives no thread.
     pub(crate) fn start(devices: Vec<Arc<Device>>) -> std::io::Result<Self> {
-        let state = Arc::new(State {
+        let state = Arc::new(PollingState {
             waker: Arc::default(),
             devices,
             clients: Mutex::default(),
@@ -132,7 +132,7 @@ fn pause(still: Duration, left: Option<Duration>, untold: bool) -> Option<Durati
     Some(part.min(most).min(left.saturating_sub(NEAR)).max(CLOSE))
 }
 
-impl State {
+impl PollingState {
     fn run(&self) {
         // The kernel rounds sleeps up by 50 us unless told otherwise. If it refuses, ends are seen later.
         // SAFETY: changes a number of this very thread's.

@@ -28,14 +28,14 @@ use engine::Owner;
 use crate::device::Device;
 use crate::device::pinned::BOUNCE_BUFFER_BYTES;
 use crate::driver::Driver;
-use crate::submit::copy::step::{Run, Step};
+use crate::submit::copy::step::{LinearCopy, Step};
 
 /// The GPU writes whole words of so many bytes, where both sides of a copy are aligned to them.
 const WORD: usize = size_of::<u32>();
 
 /// A copy from device memory to the client's host memory, which its owner keeps mapped.
 pub(crate) struct Readback {
-    run: Run,
+    copy: LinearCopy,
     awaited: bool,
     #[expect(dead_code, reason = "whoever has it keeps the memory mapped")]
     owner: Arc<dyn Owner>,
@@ -44,7 +44,7 @@ pub(crate) struct Readback {
 impl fmt::Debug for Readback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Readback")
-            .field("run", &self.run)
+            .field("copy", &self.copy)
             .field("awaited", &self.awaited)
             .finish_non_exhaustive()
     }
@@ -53,11 +53,12 @@ impl fmt::Debug for Readback {
 impl Readback {
     /// A readback of a few whole words, which the client is known to wait for or not; `None` for other
     /// copies to host memory.
-    pub(crate) fn of(run: Run, awaited: bool, owner: &Arc<dyn Owner>) -> Option<Self> {
+    pub(crate) fn of(copy: LinearCopy, awaited: bool, owner: &Arc<dyn Owner>) -> Option<Self> {
         let whole = |value: u64| value.is_multiple_of(WORD as u64);
-        let fits = run.bytes <= BOUNCE_BUFFER_BYTES as u64 && whole(run.bytes) && whole(run.from);
+        let fits =
+            copy.bytes <= BOUNCE_BUFFER_BYTES as u64 && whole(copy.bytes) && whole(copy.from);
         fits.then(|| Self {
-            run,
+            copy,
             awaited,
             owner: Arc::clone(owner),
         })
@@ -70,11 +71,11 @@ impl Readback {
 
     /// The copy that it is.
     pub(crate) fn step(&self) -> Step {
-        Step::Run(self.run)
+        Step::Linear(self.copy)
     }
 
     fn words(&self) -> usize {
-        self.run.bytes as usize / WORD
+        self.copy.bytes as usize / WORD
     }
 }
 
@@ -166,11 +167,11 @@ impl PendingReadback {
         for word in &bounce.words()[..readback.words()] {
             word.store(sentinel, Ordering::Relaxed);
         }
-        let (run, to) = (readback.run, bounce.address as *mut c_void);
+        let (copy, to) = (readback.copy, bounce.address as *mut c_void);
         // SAFETY: the source is the client's memory, as was found when the copy was planned, and the server
         // takes none back before the work that was posted earlier has finished; the bounce buffer is
         // as large, and kept until the copy is done.
-        unsafe { driver.cuMemcpyDtoHAsync_v2(to, run.from, run.bytes as usize, stream)? };
+        unsafe { driver.cuMemcpyDtoHAsync_v2(to, copy.from, copy.bytes as usize, stream)? };
         Ok(Self {
             readback,
             bounce,
@@ -194,7 +195,7 @@ impl PendingReadback {
 
     /// Brings what has come to where it belongs, unless it is of no use; the place for the next readback.
     pub(crate) fn end(self, useful: bool) -> BounceBuffer {
-        let Run { to, bytes, .. } = self.readback.run;
+        let LinearCopy { to, bytes, .. } = self.readback.copy;
         if useful {
             // SAFETY: the GPU is done with the bounce buffer; the other side was found to be the
             // client's memory, which its owner keeps mapped, and which is no part of ours.

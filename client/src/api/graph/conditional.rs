@@ -8,7 +8,7 @@ use cuda_abi::types::{CUcontext, CUgraph, CUgraphConditionalHandle, CUgraphNodeP
 use super::super::Outcome;
 use super::described::in_context;
 use super::graphs;
-use crate::graph::conditional::{Conditional, Form, Handle};
+use crate::graph::conditional::{Conditional, ConditionalKind, Handle};
 use crate::graph::node::Payload;
 use crate::pointers::Out;
 
@@ -49,7 +49,7 @@ pub(super) fn conditional(params: &CUgraphNodeParams, graph: CUgraph) -> Result<
     if count > MOST_BODIES {
         return Err(invalid);
     }
-    let kind = Form::new(form, count)?;
+    let kind = ConditionalKind::new(form, count)?;
     let graphs = graphs()?;
     let handle = {
         let body = graphs.get(graph.bits())?.body();

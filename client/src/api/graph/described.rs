@@ -14,7 +14,7 @@ use super::super::Outcome;
 use super::super::copy::described;
 use super::graphs;
 use crate::code::launch::recorded::RecordedLaunch;
-use crate::code::launch::{self, Params, Shape};
+use crate::code::launch::{self, LaunchShape, Params};
 use crate::context::{self, Current, current};
 use crate::graph::From;
 use crate::graph::node::Payload;
@@ -72,7 +72,7 @@ pub(super) fn kernel(
         attribute.id == cuda_abi::types::CUlaunchAttributeID::COOPERATIVE
             && word(&attribute.value, 0) != 0
     });
-    let shape = Shape {
+    let shape = LaunchShape {
         grid: [params.gridDimX, params.gridDimY, params.gridDimZ],
         block: [params.blockDimX, params.blockDimY, params.blockDimZ],
         shared: params.sharedMemBytes,

@@ -15,7 +15,7 @@ use super::described::{DEVICE, MANAGED, PINNED, copy, event, in_context, kernel,
 use super::graphs;
 use super::nodes::generic;
 use crate::code::launch::recorded::RecordedLaunch;
-use crate::code::launch::{self, Shape};
+use crate::code::launch::{self, LaunchShape};
 use crate::context;
 use crate::graph::node::{FillNode, HostNode, Payload};
 use crate::pointers::{In, Out};
@@ -56,7 +56,7 @@ pub(crate) fn cuGraphKernelNodeSetParams_v2(
 
 /// A kernel node as the program is told of it. The pointers in it are the node's own.
 fn described_kernel(kernel: &RecordedLaunch) -> CUDA_KERNEL_NODE_PARAMS {
-    let Shape {
+    let LaunchShape {
         grid,
         block,
         shared,

@@ -38,7 +38,7 @@ const MOST_PARTS: usize = 4096;
 
 /// Memory that holds an image.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundImage {
     /// Its first byte.
     pub start: *const u8,
     /// Bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Found {
     _made: Option<Vec<u8>>,
 }
 
-impl Found {
+impl FoundImage {
     /// An image in memory of the program's.
     pub(crate) fn of(start: *const u8, bytes: usize) -> Self {
         Self {
@@ -87,7 +87,7 @@ unsafe fn peek<T: Copy>(at: *const u8) -> T {
 ///
 /// # Safety
 /// `start` points to a whole image of one of the forms above, as CUDA requires of the program.
-pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
+pub(crate) unsafe fn find(start: *const u8) -> Result<FoundImage, CUresult> {
     if start.is_null() {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -117,7 +117,7 @@ pub(crate) unsafe fn find(start: *const u8) -> Result<Found, CUresult> {
 
 /// # Safety
 /// As [`find`], with a wrapper's magic at `start`.
-unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
+unsafe fn wrapper(start: *const u8) -> Result<FoundImage, CUresult> {
     readable(start, 24)?;
     // SAFETY: a wrapper has 24 bytes: magic, version, and two pointers.
     let (version, data) = unsafe { (peek::<u32>(start.add(4)), peek::<*const u8>(start.add(8))) };
@@ -152,7 +152,8 @@ unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
         return Ok(whole);
     }
     // SAFETY: the parts are whole fatbins of the program's, by what it promises of the wrapper.
-    let bytes = |found: &Found| unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
+    let bytes =
+        |found: &FoundImage| unsafe { std::slice::from_raw_parts(found.start, found.bytes) };
     let names: Vec<String> = (1..=parts.len()).map(|at| format!("object {at}")).collect();
     let linked = linked_image::Part {
         kind: linked_image::ALREADY_LINKED,
@@ -167,14 +168,14 @@ unsafe fn wrapper(start: *const u8) -> Result<Found, CUresult> {
             name,
             bytes: bytes(part),
         });
-    Ok(Found::made(linked_image::encode(
+    Ok(FoundImage::made(linked_image::encode(
         std::iter::once(linked).chain(each),
     )))
 }
 
 /// # Safety
 /// `data` points to a fatbin, or to something whose first word shows that it is none.
-unsafe fn wrapped(data: *const u8) -> Result<Found, CUresult> {
+unsafe fn wrapped(data: *const u8) -> Result<FoundImage, CUresult> {
     readable(data, FATBIN_HEADER)?;
     // SAFETY: the first word is readable; if it is a fatbin's, a whole fatbin is there, as the caller promises.
     unsafe {
@@ -186,9 +187,9 @@ unsafe fn wrapped(data: *const u8) -> Result<Found, CUresult> {
     }
 }
 
-fn bounded(start: *const u8, bytes: u64) -> Result<Found, CUresult> {
+fn bounded(start: *const u8, bytes: u64) -> Result<FoundImage, CUresult> {
     readable(start, bytes)?;
-    Ok(Found::of(start, bytes as usize))
+    Ok(FoundImage::of(start, bytes as usize))
 }
 
 /// Checks that memory of the program's can be read, where the kernel can tell (Linux 5.14).
@@ -211,7 +212,7 @@ fn readable(start: *const u8, bytes: u64) -> Result<(), CUresult> {
 
 /// # Safety
 /// As [`find`], with a fatbin's magic at `start`.
-unsafe fn fatbin(start: *const u8) -> Result<Found, CUresult> {
+unsafe fn fatbin(start: *const u8) -> Result<FoundImage, CUresult> {
     readable(start, FATBIN_HEADER)?;
     // SAFETY: the header has 16 bytes, of which the last 8 say what follows.
     let rest = unsafe { peek::<u64>(start.add(8)) };
@@ -220,7 +221,7 @@ unsafe fn fatbin(start: *const u8) -> Result<Found, CUresult> {
 
 /// # Safety
 /// As [`find`], with text at `start`.
-unsafe fn text(start: *const u8) -> Result<Found, CUresult> {
+unsafe fn text(start: *const u8) -> Result<FoundImage, CUresult> {
     // To the ends of pages, beyond which there may be nothing.
     let mut length = STEP - start.addr() % PAGE;
     loop {
@@ -254,7 +255,7 @@ fn readable_pages(start: *const u8, bytes: usize) -> Result<usize, CUresult> {
 
 /// # Safety
 /// As [`find`], with an ELF magic at `start`.
-unsafe fn elf(start: *const u8) -> Result<Found, CUresult> {
+unsafe fn elf(start: *const u8) -> Result<FoundImage, CUresult> {
     readable(start, ELF_HEADER as u64)?;
     // SAFETY: a 64-bit ELF file begins with its header of 64 bytes; others are refused by byte 4.
     let header = unsafe {

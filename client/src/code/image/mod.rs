@@ -17,7 +17,7 @@ use protocol::operations::{
 use crate::context;
 use crate::os::process_maps::file_at;
 use crate::session::connection::Connection;
-use find::Found;
+use find::FoundImage;
 use jit::Jit;
 
 /// Bytes that one record announces.
@@ -56,7 +56,7 @@ impl Image {
     /// The memory that `found` names is readable and does not change during the call.
     pub(crate) unsafe fn load(
         connection: &'static Connection,
-        found: &Found,
+        found: &FoundImage,
         jit: &mut Jit,
     ) -> Result<Arc<Self>, CUresult> {
         // SAFETY: the caller vouches that the memory that `found` names is readable and stays as it is.

@@ -8,7 +8,7 @@ use cuda_abi::types::{
     CUlaunchAttributeValue,
 };
 
-use super::Shape;
+use super::LaunchShape;
 use crate::code::function::Function;
 use crate::context::Current;
 use crate::session::connection::Device;
@@ -26,8 +26,8 @@ const PORTABLE_CLUSTER: u64 = 8;
 
 /// A launch as its attributes want it.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub shape: Shape,
+pub(crate) struct LaunchConfig {
+    pub shape: LaunchShape,
     /// The attributes that the server is told of, as they travel.
     pub raw: Vec<u8>,
     /// Events that are to be recorded once the kernel is done. CUDA records some of them earlier; who
@@ -35,7 +35,7 @@ pub(crate) struct Asked {
     pub events: Vec<CUevent>,
 }
 
-impl Asked {
+impl LaunchConfig {
     /// How many attributes the server is told of.
     pub(crate) fn count(&self) -> u32 {
         (self.raw.len() / ATTRIBUTE_BYTES) as u32
@@ -54,7 +54,7 @@ pub(crate) fn wire_form(attribute: &CUlaunchAttribute) -> [u8; ATTRIBUTE_BYTES] 
 fn check_cluster(
     device: &Device,
     function: &Function,
-    shape: &Shape,
+    shape: &LaunchShape,
     value: &CUlaunchAttributeValue,
 ) -> Result<(), CUresult> {
     let cluster = [word(value, 0), word(value, 1), word(value, 2)];
@@ -101,11 +101,11 @@ pub(crate) fn asked(
     events: &Events,
     current: &Current,
     function: &Function,
-    shape: Shape,
+    shape: LaunchShape,
     attributes: &[CUlaunchAttribute],
-) -> Result<Asked, CUresult> {
+) -> Result<LaunchConfig, CUresult> {
     let device = current.device()?;
-    let mut asked = Asked {
+    let mut asked = LaunchConfig {
         shape,
         raw: Vec::new(),
         events: Vec::new(),

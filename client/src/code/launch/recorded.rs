@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use cuda_abi::types::CUlaunchAttribute;
 
-use super::Shape;
+use super::LaunchShape;
 use crate::code::function::Layout;
 
 /// A kernel's launch.
@@ -19,7 +19,7 @@ pub(crate) struct RecordedLaunch {
     pub kernel: u64,
     /// The handle of the context that it runs in.
     pub context: u64,
-    pub shape: Shape,
+    pub shape: LaunchShape,
     pub attributes: Vec<CUlaunchAttribute>,
     /// The parameter block.
     pub block: Box<[u8]>,
@@ -31,7 +31,7 @@ impl RecordedLaunch {
     pub(crate) fn new(
         function: u64,
         context: u64,
-        shape: Shape,
+        shape: LaunchShape,
         attributes: Vec<CUlaunchAttribute>,
         block: Box<[u8]>,
         layout: &Layout,

@@ -42,7 +42,7 @@ pub(super) struct Files {
 const SHARE: u64 = 16;
 
 /// A file in the folder.
-struct Found {
+struct CacheFile {
     name: CString,
     bytes: u64,
     /// When it was last used: seconds and nanoseconds.
@@ -171,7 +171,7 @@ impl Files {
 }
 
 /// The files in the folder, entries and what was left unfinished.
-fn files(folder: &OwnedFd) -> io::Result<Vec<Found>> {
+fn files(folder: &OwnedFd) -> io::Result<Vec<CacheFile>> {
     let mut files = Vec::new();
     for entry in Dir::read_from(folder)? {
         let name = entry?.file_name().to_owned();
@@ -180,7 +180,7 @@ fn files(folder: &OwnedFd) -> io::Result<Vec<Found>> {
             continue;
         };
         if kind(&stat) == FileType::RegularFile {
-            files.push(Found {
+            files.push(CacheFile {
                 name,
                 bytes: stat.st_size as u64,
                 used: (stat.st_mtime, stat.st_mtime_nsec),

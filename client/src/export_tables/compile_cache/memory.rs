@@ -9,7 +9,7 @@ const OVERHEAD: usize = 128;
 
 /// The entries.
 pub(super) struct Memory {
-    entries: HashMap<Key, Kept>,
+    entries: HashMap<Key, CachedContent>,
     /// What they cost.
     bytes: usize,
     /// What they may cost.
@@ -18,7 +18,7 @@ pub(super) struct Memory {
     uses: u64,
 }
 
-struct Kept {
+struct CachedContent {
     content: Content,
     /// Which use was the last.
     used: u64,
@@ -57,7 +57,7 @@ impl Memory {
         }
         self.uses += 1;
         self.bytes += bytes;
-        let kept = Kept {
+        let kept = CachedContent {
             content: content.clone(),
             used: self.uses,
         };

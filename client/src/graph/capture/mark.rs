@@ -15,12 +15,12 @@ use crate::stream::capture::{self, CAPTURED};
 
 /// What an event that was recorded in a capture stands for.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct CapturePoint {
     capture: Arc<Capture>,
     frontier: Vec<From>,
 }
 
-impl Mark {
+impl CapturePoint {
     pub(super) fn new(capture: &Arc<Capture>, frontier: Vec<From>) -> Self {
         Self {
             capture: Arc::clone(capture),
@@ -52,7 +52,7 @@ impl Mark {
     }
 }
 
-impl capture::Mark for Mark {
+impl capture::CapturedEvent for CapturePoint {
     fn asked(&self, breaks: bool) -> CUresult {
         let mut state = self.capture.state();
         if state.over {

@@ -5,13 +5,13 @@
 
 use cuda_abi::types::{CUDA_MEMCPY3D, CUmemorytype};
 
-use super::sides::{Extent, Location, Side};
+use super::sides::{CopySide, Extent, Location};
 
 /// A copy.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedCopy {
-    pub to: Side,
-    pub from: Side,
+    pub to: CopySide,
+    pub from: CopySide,
     pub extent: Extent,
     /// The handle of the context that it runs in.
     pub context: u64,
@@ -41,11 +41,11 @@ impl RecordedCopy {
         if let Some(given) = &self.given {
             return **given;
         }
-        let pitch = |side: &Side| match side.pitch {
+        let pitch = |side: &CopySide| match side.pitch {
             0 => self.extent.width,
             pitch => pitch,
         };
-        let rows = |side: &Side| side.slice.checked_div(pitch(side)).unwrap_or(0);
+        let rows = |side: &CopySide| side.slice.checked_div(pitch(side)).unwrap_or(0);
         let ((to_kind, to), (from_kind, from)) = (kind(self.to.place), kind(self.from.place));
         let null = std::ptr::null_mut();
         CUDA_MEMCPY3D {
@@ -79,7 +79,7 @@ impl RecordedCopy {
 
     /// Between which kinds of memory it copies: what an executable graph cannot change.
     pub(crate) fn direction(&self) -> (bool, bool) {
-        let device = |side: &Side| matches!(side.place, Location::Device(_));
+        let device = |side: &CopySide| matches!(side.place, Location::Device(_));
         (device(&self.to), device(&self.from))
     }
 }

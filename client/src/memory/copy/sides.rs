@@ -48,7 +48,7 @@ impl Location {
 
 /// A side of a copy.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Side {
+pub(crate) struct CopySide {
     pub place: Location,
     /// Bytes from a row to the next.
     pub pitch: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// A run of bytes.
-    pub(crate) const fn run(bytes: u64) -> Self {
+    pub(crate) const fn linear(bytes: u64) -> Self {
         Self {
             width: bytes,
             height: 1,
@@ -79,9 +79,9 @@ impl Extent {
     }
 }
 
-impl Side {
-    /// A side that is a run of bytes.
-    pub(crate) const fn run(place: Location) -> Self {
+impl CopySide {
+    /// A side that is contiguous bytes.
+    pub(crate) const fn linear(place: Location) -> Self {
         Self {
             place,
             pitch: 0,
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_span_that_overflows_is_refused() {
-        let side = Side {
+        let side = CopySide {
             place: Location::Device(0),
             pitch: u64::MAX / 2,
             slice: 0,

@@ -14,7 +14,7 @@ use protocol::operations::{Space, Write};
 use transport::session::Chunk;
 
 use super::Return;
-use super::sides::{ArrayPosition, Extent, Location, Side};
+use super::sides::{ArrayPosition, CopySide, Extent, Location};
 use super::wire_form::{End, enqueue};
 use crate::os::signal_mask;
 use crate::stream::Target;
@@ -70,12 +70,12 @@ impl Piece {
     }
 
     /// Where it begins on a side, from where the side begins.
-    const fn offset(&self, side: &Side) -> u64 {
+    const fn offset(&self, side: &CopySide) -> u64 {
         self.z * side.slice + self.y * side.pitch + self.x
     }
 
     /// Its rows: where each lies in a chunk, and on a side from where the side begins.
-    fn rows(self, side: &Side) -> impl Iterator<Item = (usize, usize)> {
+    fn rows(self, side: &CopySide) -> impl Iterator<Item = (usize, usize)> {
         let (offset, pitch) = (self.offset(side), side.pitch);
         (0..self.rows)
             .map(move |row| ((row * self.width) as usize, (offset + row * pitch) as usize))
@@ -85,7 +85,7 @@ impl Piece {
     fn enqueue(
         &self,
         target: &Target,
-        side: &Side,
+        side: &CopySide,
         chunk: &Chunk,
         into_staging: bool,
     ) -> Result<u64, CUresult> {
@@ -98,13 +98,13 @@ impl Piece {
             }),
             place => place.advanced(self.offset(side)),
         };
-        let there = End::of(&Side {
+        let there = End::of(&CopySide {
             place: there,
             ..*side
         });
         let staged = End {
             space: Space::Staging,
-            ..End::of(&Side {
+            ..End::of(&CopySide {
                 place: Location::Device(chunk.offset()),
                 pitch: self.width,
                 slice: 0,
@@ -217,8 +217,8 @@ struct Copying<'a> {
     /// Where the program's side begins.
     program: *mut u8,
     /// The program's side, and that which devices reach.
-    here: &'a Side,
-    there: &'a Side,
+    here: &'a CopySide,
+    there: &'a CopySide,
     pieces: Pieces,
     helpers: usize,
 }
@@ -232,8 +232,8 @@ impl<'a> Copying<'a> {
     fn new(
         target: &'a Target,
         program: *mut u8,
-        here: &'a Side,
-        there: &'a Side,
+        here: &'a CopySide,
+        there: &'a CopySide,
         extent: &Extent,
         helpers: usize,
     ) -> Self {
@@ -365,9 +365,9 @@ impl<'a> Copying<'a> {
 /// As [`super::copy`].
 pub(super) unsafe fn copy_in(
     target: &Target,
-    to: &Side,
+    to: &CopySide,
     start: *mut u8,
-    from: &Side,
+    from: &CopySide,
     extent: &Extent,
     when: Return,
 ) -> Result<(), CUresult> {
@@ -398,8 +398,8 @@ pub(super) unsafe fn copy_in(
 pub(super) unsafe fn copy_out(
     target: &Target,
     start: *mut u8,
-    to: &Side,
-    from: &Side,
+    to: &CopySide,
+    from: &CopySide,
     extent: &Extent,
 ) -> Result<(), CUresult> {
     let copying = Copying::new(target, start, to, from, extent, helpers(extent));
@@ -442,7 +442,7 @@ mod tests {
         // More than all of staging, in rows that pieces have several of.
         let (width, height) = (10_007, 4000);
         let bytes = (width * height) as usize;
-        let device = Side {
+        let device = CopySide {
             place: Location::Device(testing::allocate(bytes)),
             pitch: width,
             slice: 0,
@@ -455,7 +455,7 @@ mod tests {
             depth: 1,
         };
         let target = target(CUstream::NULL).unwrap();
-        let program = |memory: &mut Vec<u8>| Side {
+        let program = |memory: &mut Vec<u8>| CopySide {
             place: Location::Program(memory.as_mut_ptr()),
             ..device
         };
@@ -473,9 +473,9 @@ mod tests {
     #[test]
     fn an_error_of_one_thread_ends_the_copy_of_all() {
         let mine = testing::context(0);
-        let extent = Extent::run(1 << 20);
+        let extent = Extent::linear(1 << 20);
         let mut memory = vec![0_u8; 1 << 20];
-        let side = Side::run(Location::Program(memory.as_mut_ptr()));
+        let side = CopySide::linear(Location::Program(memory.as_mut_ptr()));
         let target = target(CUstream::NULL).unwrap();
         let copying = Copying::new(&target, memory.as_mut_ptr(), &side, &side, &extent, 3);
         let wrong = CUresult::ERROR_INVALID_VALUE;

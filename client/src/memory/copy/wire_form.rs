@@ -7,7 +7,7 @@ use cuda_abi::CUresult;
 use protocol::operations::{ArrayCopy, Copy, Space};
 use transport::session::EncodedRequest;
 
-use super::sides::{ArrayPosition, Extent, Location, Side};
+use super::sides::{ArrayPosition, CopySide, Extent, Location};
 use crate::stream::Target;
 
 /// One side of a copy as the server is told of it.
@@ -20,7 +20,7 @@ pub(super) struct End {
 }
 
 impl End {
-    pub(super) fn of(side: &Side) -> Self {
+    pub(super) fn of(side: &CopySide) -> Self {
         let nowhere = ArrayPosition {
             number: 0,
             level: 0,
@@ -103,7 +103,7 @@ pub(super) fn enqueue(
 }
 
 /// Writes a copy down of what the server reaches on both sides.
-pub(crate) fn written(to: &Side, from: &Side, extent: &Extent) -> EncodedRequest {
+pub(crate) fn written(to: &CopySide, from: &CopySide, extent: &Extent) -> EncodedRequest {
     match CopyRequest::of(&End::of(to), &End::of(from), extent) {
         CopyRequest::Plain(copy) => EncodedRequest::new(&copy, &[]),
         CopyRequest::Array(copy) => EncodedRequest::new(&copy, &[]),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cuda_abi::CUresult;
 use protocol::operations::MemFree;
 
-use super::{Free, Given, Pool, PoolState, Pools, Settings};
+use super::{Free, Pool, PoolBlock, PoolState, Pools, Settings};
 use crate::memory::ranges::Range;
 use crate::session::connection::Connection;
 use crate::stream::Target;
@@ -58,7 +58,7 @@ impl Pools {
         state.reserved += bytes;
         state.reserved_high = state.reserved_high.max(state.reserved);
         let context = owner.handle();
-        let given = Given {
+        let given = PoolBlock {
             bytes,
             asked,
             context,
@@ -98,7 +98,7 @@ impl Pools {
             .min_by_key(|(_, block)| block.bytes)?;
         let block = state.free.swap_remove(at);
         self.waits.remove_free_blocks(1);
-        let given = Given {
+        let given = PoolBlock {
             bytes: block.bytes,
             asked,
             context: block.context,

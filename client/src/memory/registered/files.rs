@@ -19,11 +19,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::check_given;
 use super::pieces::pointer;
 use crate::context::Current;
-use crate::os::process_maps::{Area, areas};
+use crate::os::process_maps::{MappedArea, areas};
 use crate::session::connection::Connection;
 
 /// A part of a file that the program has mapped.
-pub(super) struct Part {
+pub(super) struct FilePart {
     /// Where the program has it: whole pages of the file's.
     pub(super) pages: Range<u64>,
     file: OwnedFd,
@@ -41,15 +41,15 @@ pub(super) enum NotFound {
     Nothing,
 }
 
-impl Part {
+impl FilePart {
     /// Finds the file of which the mappings `areas` show the range `pages`, which they cover.
     pub(super) fn find(
-        areas: &[Area],
+        areas: &[MappedArea],
         pages: &Range<u64>,
         read_only: bool,
     ) -> Result<Self, NotFound> {
         let first = areas.first().ok_or(NotFound::Nothing)?;
-        let continues = |pair: &[Area]| {
+        let continues = |pair: &[MappedArea]| {
             let bytes = pair[0].addresses.end - pair[0].addresses.start;
             pair[1].file == pair[0].file && pair[1].offset == pair[0].offset + bytes
         };
@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// Ends what [`Part::share`] made.
+/// Ends what [`FilePart::share`] made.
 pub(super) fn give_back(connection: &Connection, window: Range<u64>) -> Result<(), CUresult> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let file = connection.host_memory.as_fd();
@@ -151,7 +151,7 @@ unsafe fn put(
 }
 
 /// Looks for the file of a mapping.
-fn find(area: &Area, read_only: bool) -> Option<OwnedFd> {
+fn find(area: &MappedArea, read_only: bool) -> Option<OwnedFd> {
     let access = match read_only {
         true => OFlags::RDONLY,
         false => OFlags::RDWR,
@@ -192,7 +192,7 @@ fn find(area: &Area, read_only: bool) -> Option<OwnedFd> {
 }
 
 /// Whether a mapping is of this file.
-fn is_file_of(file: BorrowedFd<'_>, area: &Area) -> bool {
+fn is_file_of(file: BorrowedFd<'_>, area: &MappedArea) -> bool {
     let Ok(unit) = transport::memory::page_of(file) else {
         // Whatever it is, it cannot be used; who asks for it is to be told what it is. Inodes of other
         // file systems have the same numbers.

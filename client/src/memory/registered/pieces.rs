@@ -129,7 +129,7 @@ unsafe extern "C" {
     fn memcmp(one: *const c_void, other: *const c_void, bytes: usize) -> std::ffi::c_int;
 }
 
-/// Whether two runs of bytes are the same, of which others may write one meanwhile.
+/// Whether two pieces are the same, of which others may write one meanwhile.
 ///
 /// # Safety
 /// Both are readable.

@@ -52,13 +52,13 @@ const OVERHEAD: usize = 64;
 /// Records of a client that wait to be taken.
 #[derive(Debug)]
 pub(crate) struct Output {
-    state: Mutex<State>,
+    state: Mutex<OutputQueue>,
     /// Bytes of the client's rings.
     rings: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct State {
+struct OutputQueue {
     records: VecDeque<Record>,
     /// Bytes of them, with what each costs.
     bytes: usize,
@@ -95,7 +95,7 @@ impl Record {
 impl Default for Output {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(OutputQueue {
                 records: VecDeque::new(),
                 bytes: 0,
                 limit: FIFO_BYTES,
@@ -192,14 +192,14 @@ fn string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
 }
 
 /// A printing thread's arguments.
-struct Given<'a> {
+struct ArgumentReader<'a> {
     values: &'a [u8],
     at: usize,
     strings: &'a [u8],
     next_string: usize,
 }
 
-impl Arguments for Given<'_> {
+impl Arguments for ArgumentReader<'_> {
     fn next(&mut self, bytes: usize) -> Option<u64> {
         let at = self.at.next_multiple_of(bytes);
         let value = self.values.get(at..at + bytes)?;
@@ -222,7 +222,7 @@ fn printed(bytes: &[u8]) -> Option<Vec<u8>> {
     let rest = bytes.get(8..)?;
     let text = rest.get(..format)?;
     let rest = rest.get(format.next_multiple_of(8)..)?;
-    let mut given = Given {
+    let mut given = ArgumentReader {
         values: rest.get(..values)?,
         at: 0,
         strings: rest.get(values.next_multiple_of(8)..)?,

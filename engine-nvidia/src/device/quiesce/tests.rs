@@ -176,7 +176,7 @@ fn who_waits_for_the_gate_has_the_same_turn() {
 
 #[test]
 fn who_is_alone_beside_work_all_the_time_waits_for_it() {
-    let mut turn = Turn::default();
+    let mut turn = ClosingState::default();
     turn.spend(MOST_SPENT * 2);
     assert!(turn.still_spent() > MOST_SPENT);
     turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));

@@ -22,8 +22,8 @@ const WRITE_PIECE: usize = 32 << 10;
 /// What one call of the driver does.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Copies a run of bytes.
-    Run(Run),
+    /// Copies bytes that lie in a row on both sides.
+    Linear(LinearCopy),
     /// Copies rows.
     Rows(Box<RowsCopy>),
     /// Fills rows of elements.
@@ -36,9 +36,9 @@ pub(crate) enum Step {
     Host(HostJob),
 }
 
-/// A copy of one run of bytes.
+/// A copy of bytes that lie in a row on both sides.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct LinearCopy {
     pub(crate) to: u64,
     pub(crate) from: u64,
     pub(crate) bytes: u64,
@@ -57,9 +57,9 @@ impl Step {
     pub(crate) fn kind(&self, before: WorkSignature) -> WorkSignature {
         let extent = |address: u64| address / EXTENT;
         match self {
-            Self::Run(run) => before
-                .and(extent(run.to) << 32 | extent(run.from))
-                .and(run.bytes),
+            Self::Linear(copy) => before
+                .and(extent(copy.to) << 32 | extent(copy.from))
+                .and(copy.bytes),
             Self::Rows(copy) => {
                 let Extent {
                     width,
@@ -92,8 +92,8 @@ impl Step {
         match self {
             // SAFETY: both sides are the client's memory, as was found when the step was planned; the
             // server takes no memory back before the work that was posted earlier has finished.
-            Self::Run(run) => unsafe {
-                driver.cuMemcpyAsync(run.to, run.from, run.bytes as usize, stream)
+            Self::Linear(copy) => unsafe {
+                driver.cuMemcpyAsync(copy.to, copy.from, copy.bytes as usize, stream)
             },
             Self::Rows(copy) => {
                 let parameters = copy.parameters();

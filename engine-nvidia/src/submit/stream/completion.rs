@@ -15,7 +15,7 @@ use crate::submit::client_streams::Polled;
 use crate::submit::command::CompletionAction;
 use crate::submit::completion_predictor::{ExpectedCompletion, LATE};
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{MOST_AHEAD, State};
+use crate::submit::stream::state::{MOST_AHEAD, StreamState};
 
 /// How long an operation stays unsignalled at most, more or less. Many times what a launch takes when all
 /// clients launch at once, or batches would never fill.
@@ -23,7 +23,7 @@ pub(super) const STALE: Duration = Duration::from_micros(500);
 
 impl Stream {
     /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
-    pub(super) fn note(&self, state: &State) {
+    pub(super) fn note(&self, state: &StreamState) {
         let seen = self.last.word.load(Ordering::Relaxed);
         let calm = !state.is_open()
             && state.pending.is_empty()
@@ -108,7 +108,7 @@ impl Stream {
     }
 
     /// Where the last operation is a readback whose data has come, writes the word as the GPU does for others.
-    pub(super) fn land(&self, state: &mut State) {
+    pub(super) fn land(&self, state: &mut StreamState) {
         if state.unsignalled > 0
             && let Some(last) = state.issued.back_mut()
             && let CompletionAction::Deliver(readback) = &mut last.after
@@ -121,7 +121,7 @@ impl Stream {
     }
 
     /// Reports what has completed and issues what waits. Whether anything had completed.
-    pub(super) fn advance(&self, state: &mut State) -> bool {
+    pub(super) fn advance(&self, state: &mut StreamState) -> bool {
         let mut progress = false;
         loop {
             // In this order: a device that died later does not undo what had completed.
@@ -196,7 +196,7 @@ impl Stream {
 
     /// Tells in which time the operations ran that a look has found to have ended. They are told of together, as what the last of
     /// them is: the GPU writes no time beside its word.
-    fn tell_of_span(&self, state: &mut State, now: Instant) {
+    fn tell_of_span(&self, state: &mut StreamState, now: Instant) {
         if let Some((sequence, activity)) = state.ran_now.take()
             && self.common.is_open()
         {

@@ -9,15 +9,15 @@ use std::time::Instant;
 use cuda_abi::CUresult;
 use engine::{Activity, Counted};
 
-use crate::device::context::Made;
+use crate::device::context::DriverStream;
 use crate::device::fence::has_reached;
 use crate::driver::Driver;
 use crate::submit::batch::{LaunchBatches, MAX_BATCH, Signal};
 use crate::submit::command::{CompletionAction, Work};
-use crate::submit::graph_run::Run;
+use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, State};
+use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState};
 
 /// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
 /// and the bounds of one stream's part.
@@ -42,7 +42,7 @@ impl Stream {
     }
 
     /// Whether more may go to the driver now. If so, it has passed the gate.
-    pub(super) fn may_issue(&self, state: &mut State) -> bool {
+    pub(super) fn may_issue(&self, state: &mut StreamState) -> bool {
         self.has_room(state)
             && state.before.is_none()
             // What comes after a readback may read what it has not delivered yet.
@@ -52,7 +52,7 @@ impl Stream {
     }
 
     /// Whether what is with the driver leaves room for more.
-    pub(super) fn has_room(&self, state: &mut State) -> bool {
+    pub(super) fn has_room(&self, state: &mut StreamState) -> bool {
         if state.commands >= self.depth() {
             return false;
         }
@@ -83,7 +83,7 @@ impl Stream {
         for_long || state.is_fetching() || state.unsignalled == 0
     }
 
-    pub(super) fn sign_rest(&self, state: &mut State) {
+    pub(super) fn sign_rest(&self, state: &mut StreamState) {
         self.issue_gathered(state, false);
         if state.unsignalled > 0 {
             let signalled = self
@@ -97,7 +97,7 @@ impl Stream {
 
     /// Whether the driver's stream is in the part that the context has now. If it is not and has nothing
     /// to do, it is made again; if it has, what comes waits until then.
-    pub(super) fn is_current(&self, state: &mut State) -> bool {
+    pub(super) fn is_current(&self, state: &mut StreamState) -> bool {
         if state.epoch == self.context.epoch() {
             return true;
         }
@@ -109,7 +109,7 @@ impl Stream {
             .enter()
             .and_then(|driver| Ok((driver, self.context.make_stream(driver, self.priority)?)));
         match self.device().confirm(made) {
-            Ok((driver, Made { raw, epoch, home })) => {
+            Ok((driver, DriverStream { raw, epoch, home })) => {
                 let old = std::mem::replace(&mut state.raw, raw);
                 state.epoch = epoch;
                 state.batches = LaunchBatches::new(self.device(), &self.common.nodes, home);
@@ -125,7 +125,7 @@ impl Stream {
     }
 
     /// Takes an operation that passed the gate: gathers it, or gives it to the driver.
-    pub(super) fn take(&self, state: &mut State, sequence: u64, work: Work) {
+    pub(super) fn take(&self, state: &mut StreamState, sequence: u64, work: Work) {
         if !state.is_under_way() {
             state.looked_at = Instant::now();
             state.completion_predictor.begin(state.looked_at);
@@ -174,7 +174,7 @@ impl Stream {
 
     /// Gives what was batched to the driver. If something follows that tells of what was before it, few
     /// launches need not.
-    pub(super) fn issue_gathered(&self, state: &mut State, followed: bool) {
+    pub(super) fn issue_gathered(&self, state: &mut StreamState, followed: bool) {
         if state.gathered.0.is_empty() {
             return;
         }
@@ -233,9 +233,9 @@ impl Stream {
     /// as much of it as goes into one of the stream's. The rest follows when that may.
     pub(super) fn issue_run(
         &self,
-        state: &mut State,
+        state: &mut StreamState,
         sequence: u64,
-        (run, part): (Arc<Counted<Run>>, Range<usize>),
+        (run, part): (Arc<Counted<GraphRun>>, Range<usize>),
         mut length: Length,
     ) {
         let fence_value = state.fence_value.wrapping_add(1);
@@ -270,8 +270,8 @@ impl Stream {
     /// are to be issued one by one.
     pub(super) fn issue_batch_of(
         &self,
-        state: &mut State,
-        run: &Run,
+        state: &mut StreamState,
+        run: &GraphRun,
         part: &Range<usize>,
         fence_value: u32,
     ) -> Option<usize> {
@@ -311,7 +311,7 @@ impl Stream {
     /// comes of it is told in its turn.
     pub(super) fn issue(
         &self,
-        state: &mut State,
+        state: &mut StreamState,
         sequence: u64,
         mut work: Work,
         mut length: Length,
@@ -378,7 +378,7 @@ impl Stream {
     pub(super) fn issue_work(
         &self,
         driver: &Driver,
-        state: &mut State,
+        state: &mut StreamState,
         work: Work,
     ) -> Result<CompletionAction, CUresult> {
         self.wait_until_cleared(driver, state)?;
@@ -396,7 +396,7 @@ impl Stream {
     pub(super) fn wait_until_cleared(
         &self,
         driver: &Driver,
-        state: &mut State,
+        state: &mut StreamState,
     ) -> Result<(), CUresult> {
         for (cleared, seen) in self.common.cleared.iter().zip(&mut state.cleared) {
             cleared.wait(driver, state.raw.0, seen)?;
@@ -406,7 +406,11 @@ impl Stream {
 
     /// Has the GPU write the next fence value once it has come this far, even where an operation was taken
     /// only in part.
-    pub(super) fn signal_fence(&self, driver: &Driver, state: &mut State) -> Result<(), CUresult> {
+    pub(super) fn signal_fence(
+        &self,
+        driver: &Driver,
+        state: &mut StreamState,
+    ) -> Result<(), CUresult> {
         let fence_value = state.fence_value.wrapping_add(1);
         // SAFETY: the word outlives the stream's work: it is kept by `self`, which is kept as long as
         // anything is issued.

@@ -29,7 +29,7 @@ use parking_lot::Mutex;
 use protocol::operations::STREAM_DEPTH;
 
 use crate::device::Device;
-use crate::device::context::{Context, Made};
+use crate::device::context::{Context, DriverStream};
 use crate::device::fence::{Fence, has_reached};
 use crate::submit::batch::LaunchBatches;
 use crate::submit::client_streams::ClientStreams;
@@ -37,7 +37,7 @@ use crate::submit::command::{CompletionAction, Work};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::WaitPredictor;
-use crate::submit::stream::state::{Last, State};
+use crate::submit::stream::state::{LastLook, StreamState};
 use crate::sync::Handle;
 
 /// One stream of a client.
@@ -49,8 +49,8 @@ pub(crate) struct Stream {
     priority: i32,
     word: Fence,
     /// What a look without the lock compares the word with.
-    last: Last,
-    state: Mutex<State>,
+    last: LastLook,
+    state: Mutex<StreamState>,
 }
 
 impl Stream {
@@ -70,9 +70,10 @@ impl Stream {
         let word = Fence::new(device)?;
         let (least, greatest) = device.priorities();
         let priority = priority.clamp(greatest.min(least), least.max(greatest));
-        let Made { raw, epoch, home } = device.confirm(context.make_stream(driver, priority))?;
+        let DriverStream { raw, epoch, home } =
+            device.confirm(context.make_stream(driver, priority))?;
         device.count_stream(true);
-        let state = Mutex::new(State {
+        let state = Mutex::new(StreamState {
             raw,
             epoch,
             batches: LaunchBatches::new(device, &common.nodes, home),
@@ -102,7 +103,7 @@ impl Stream {
             common,
             priority,
             word,
-            last: Last::default(),
+            last: LastLook::default(),
             state,
         }))
     }

@@ -25,7 +25,7 @@ pub(super) const MOST_AHEAD: u64 = 16_000;
 
 /// What the last look at a stream saw, for the next one: most see nothing new, and need no lock.
 #[derive(Debug, Default)]
-pub(super) struct Last {
+pub(super) struct LastLook {
     /// The completion word.
     pub(super) word: AtomicU32,
     /// There is nothing to do before the word changes.
@@ -37,7 +37,7 @@ pub(super) struct Last {
 }
 
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StreamState {
     pub(super) raw: Handle<CUstream>,
     /// Of the context, when `raw` was made.
     pub(super) epoch: u64,
@@ -99,7 +99,7 @@ pub(super) struct Issued {
     pub(super) after: CompletionAction,
 }
 
-impl State {
+impl StreamState {
     /// Whether anything was taken that no fence value is on its way for.
     pub(super) fn is_open(&self) -> bool {
         self.unsignalled > 0 || !self.gathered.0.is_empty()
