@@ -103,11 +103,11 @@ macro_rules! carried {
     };
     (list($type:ty, $count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { pointers::List::new($value) }
+        unsafe { pointers::List::new($value, pointers::Count::elements($count)) }
     };
     (list_out($type:ty, $count:ident) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.
-        unsafe { pointers::ListOut::new($value) }
+        unsafe { pointers::ListOut::new($value, pointers::Count::elements($count)) }
     };
     ($out:ident($type:ty) $value:ident) => {
         // SAFETY: the C caller's promise for this mode.

@@ -91,72 +91,121 @@ impl<T: Copy> In<T> {
     }
 }
 
+/// A parameter that says how many elements a list has.
+pub(crate) trait Count {
+    /// How many it says.
+    ///
+    /// # Safety
+    /// If it is a pointer: NULL, or valid for a read.
+    unsafe fn elements(self) -> usize;
+}
+
+impl Count for u32 {
+    unsafe fn elements(self) -> usize {
+        self as usize
+    }
+}
+
+/// Less than none is none.
+impl Count for i32 {
+    unsafe fn elements(self) -> usize {
+        usize::try_from(self).unwrap_or(0)
+    }
+}
+
+impl Count for usize {
+    unsafe fn elements(self) -> usize {
+        self
+    }
+}
+
+/// Where a function also says how many there are: before the call, for how many there is room.
+impl<T: Copy + Count> Count for *mut T {
+    unsafe fn elements(self) -> usize {
+        if self.is_null() {
+            return 0;
+        }
+        // SAFETY: not NULL, so valid for the read (caller); a number is no pointer.
+        unsafe { self.read_unaligned().elements() }
+    }
+}
+
 /// Elements to read, as many as another parameter says.
 #[derive(Debug)]
-pub(crate) struct List<T>(*const T);
+pub(crate) struct List<T> {
+    first: *const T,
+    /// How many can be read.
+    count: usize,
+}
 
 impl<T: Copy> List<T> {
     /// NULL.
     pub(crate) const fn null() -> Self {
-        Self(std::ptr::null())
+        Self {
+            first: std::ptr::null(),
+            count: 0,
+        }
     }
 
     /// # Safety
-    /// NULL, or valid for reads of as many `T` as the parameter that counts them says, during the
-    /// call.
-    pub(crate) unsafe fn new(pointer: *const T) -> Self {
-        Self(pointer)
+    /// NULL, or valid for reads of `count` `T` during the call.
+    pub(crate) unsafe fn new(first: *const T, count: usize) -> Self {
+        Self { first, count }
     }
 
-    /// The elements. `count` is the parameter that counts them. NULL is an error unless it is 0.
+    /// The first `count` elements. NULL is an error unless it is 0, and so are more than there are.
     pub(crate) fn get(&self, count: u32) -> Result<Vec<T>, CUresult> {
         if count == 0 {
             return Ok(Vec::new());
         }
-        if self.0.is_null() {
+        if self.first.is_null() || count as usize > self.count {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        // SAFETY: not NULL, so `count` elements can be read (`new`).
+        // SAFETY: not NULL, so `self.count` elements can be read (`new`), which are no fewer.
         Ok((0..count as usize)
-            .map(|at| unsafe { self.0.add(at).read_unaligned() })
+            .map(|at| unsafe { self.first.add(at).read_unaligned() })
             .collect())
     }
 
     /// The pointer, for what has a form of its own.
     pub(crate) fn pointer(&self) -> *const T {
-        self.0
+        self.first
     }
 }
 
 /// Room for elements, as many as another parameter says.
 #[derive(Debug)]
-pub(crate) struct ListOut<T>(*mut T);
+pub(crate) struct ListOut<T> {
+    first: *mut T,
+    /// How many can be written.
+    room: usize,
+}
 
 impl<T> ListOut<T> {
     /// # Safety
-    /// NULL, or valid for writes of as many `T` as the parameter that counts them says, during the
-    /// call.
-    pub(crate) unsafe fn new(pointer: *mut T) -> Self {
-        Self(pointer)
+    /// NULL, or valid for writes of `room` `T` during the call.
+    pub(crate) unsafe fn new(first: *mut T, room: usize) -> Self {
+        Self { first, room }
     }
 
     /// Whether the program wants none of them.
     pub(crate) fn is_null(&self) -> bool {
-        self.0.is_null()
+        self.first.is_null()
     }
 
-    /// Writes the first elements, at most `room`, which is the parameter that counts them.
+    /// Writes the first elements, at most `room`, and no more than there is room for.
     pub(crate) fn set(
         &self,
         room: u32,
         values: impl IntoIterator<Item = T>,
     ) -> Result<(), CUresult> {
-        if self.0.is_null() {
+        if self.first.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        for (at, value) in values.into_iter().take(room as usize).enumerate() {
-            // SAFETY: not NULL, so `room` elements can be written (`new`).
-            unsafe { self.0.add(at).write_unaligned(value) };
+        let room = self.room.min(room as usize);
+        for (at, value) in values.into_iter().take(room).enumerate() {
+            // SAFETY: not NULL, so `self.room` elements can be written (`new`), of which this is one.
+            unsafe { self.first.add(at).write_unaligned(value) };
         }
         Ok(())
     }
@@ -377,5 +426,44 @@ impl Text {
         }
         // SAFETY: not NULL, so text with its NUL (`new`), for as long as the call and so `self`.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_not_read_or_written_beyond_what_they_were_counted_for() {
+        let values = [1_u32, 2, 3];
+        // SAFETY: two of the three elements, which outlive the list.
+        let list = unsafe { List::new(values.as_ptr(), 2) };
+        assert_eq!(list.get(2), Ok(vec![1, 2]));
+        assert_eq!(list.get(3), Err(CUresult::ERROR_INVALID_VALUE));
+        assert_eq!(List::<u32>::null().get(0), Ok(Vec::new()));
+        assert_eq!(
+            List::<u32>::null().get(1),
+            Err(CUresult::ERROR_INVALID_VALUE)
+        );
+
+        let mut room = [0_u32; 3];
+        // SAFETY: two of the three elements, which outlive the list.
+        let list = unsafe { ListOut::new(room.as_mut_ptr(), 2) };
+        assert_eq!(list.set(3, values), Ok(()));
+        assert_eq!(room, [1, 2, 0]);
+    }
+
+    #[test]
+    fn a_count_that_a_pointer_leads_to_is_read_if_there_is_one() {
+        let mut count = 5_usize;
+        // SAFETY: a local's address, and NULL.
+        let counts = unsafe {
+            [
+                (&raw mut count).elements(),
+                std::ptr::null_mut::<u32>().elements(),
+                (-1_i32).elements(),
+            ]
+        };
+        assert_eq!(counts, [5, 0, 0]);
     }
 }

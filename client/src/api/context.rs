@@ -125,7 +125,12 @@ pub(crate) fn cuCtxCreate_v4(
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
         // SAFETY: the caller of cuCtxCreate_v4 gives as many parameters there as it says beside it.
-        let list = unsafe { List::new(params.execAffinityParams.cast_const()) };
+        let list = unsafe {
+            List::new(
+                params.execAffinityParams.cast_const(),
+                usize::try_from(params.numExecAffinityParams).unwrap_or(0),
+            )
+        };
         let multiprocessors = affinity(&list, params.numExecAffinityParams)?;
         return create(ctx, multiprocessors, flags, device);
     }

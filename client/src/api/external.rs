@@ -92,7 +92,7 @@ pub(crate) fn cuExternalMemoryGetMappedBuffer(
     };
     let mapped = cuMemMap(base, bytes, 0, imported.physical, 0).and_then(|()| {
         // SAFETY: one description, of a local.
-        let list = unsafe { List::new(&raw const access) };
+        let list = unsafe { List::new(&raw const access, 1) };
         let reached = cuMemSetAccess(base, bytes, list, 1);
         if reached.is_err() {
             let _ = cuMemUnmap(base, bytes);

@@ -26,7 +26,8 @@ pub(super) fn batch(params: &CUDA_BATCH_MEM_OP_NODE_PARAMS) -> Result<Payload, C
     let current = in_context(params.ctx)?;
     check_device(&current)?;
     // SAFETY: the program promises as many operations as it says.
-    let list: List<CUstreamBatchMemOpParams> = unsafe { List::new(params.paramArray) };
+    let list: List<CUstreamBatchMemOpParams> =
+        unsafe { List::new(params.paramArray, params.count as usize) };
     let list = list.get(params.count)?;
     let operations = list.iter().map(checked);
     let operations = operations.collect::<Result<_, _>>()?;

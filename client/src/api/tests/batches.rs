@@ -11,8 +11,8 @@ use crate::testing::*;
 const WRONG: Outcome = Err(CUresult::ERROR_INVALID_VALUE);
 
 fn list<T: Copy>(values: &[T]) -> List<T> {
-    // SAFETY: the tests' slices outlive the calls and have as many elements as are asked for.
-    unsafe { List::new(values.as_ptr()) }
+    // SAFETY: the tests' slices outlive the calls.
+    unsafe { List::new(values.as_ptr(), values.len()) }
 }
 
 fn stream() -> CUstream {

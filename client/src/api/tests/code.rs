@@ -242,11 +242,11 @@ fn libraries_need_no_context_and_become_modules_in_each() {
     let mut library = CUlibrary::NULL;
     let image = "kernel store 8 8\nvariable counter 16\nkernel other 4\n\0";
     // SAFETY: no options, so no arrays.
-    let none = || unsafe { List::new(std::ptr::null()) };
+    let none = || unsafe { List::new(std::ptr::null(), 0) };
     // SAFETY: no options, so no arrays.
-    let no_values = || unsafe { List::new(std::ptr::null()) };
+    let no_values = || unsafe { List::new(std::ptr::null(), 0) };
     // SAFETY: no options, so no arrays.
-    let no_options = || unsafe { List::new(std::ptr::null()) };
+    let no_options = || unsafe { List::new(std::ptr::null(), 0) };
     cuLibraryLoadData(
         out(&mut library),
         image_start(image.as_ptr().cast()),
@@ -302,7 +302,7 @@ fn libraries_need_no_context_and_become_modules_in_each() {
     cuLibraryGetKernelCount(out(&mut count), library).unwrap();
     let mut kernels = [CUkernel::NULL; 3];
     // SAFETY: room for three.
-    let list = unsafe { ListOut::new(kernels.as_mut_ptr()) };
+    let list = unsafe { ListOut::new(kernels.as_mut_ptr(), kernels.len()) };
     cuLibraryEnumerateKernels(list, 3, library).unwrap();
     assert_eq!((count, kernels[0], kernels[2]), (2, kernel, CUkernel::NULL));
     let mut name = std::ptr::null();
@@ -337,8 +337,8 @@ fn images_tell_their_errors_and_long_ones_are_described_in_full() {
     // SAFETY: both arrays have two entries.
     let (options, list) = unsafe {
         (
-            List::new(options.as_ptr()),
-            List::new(values.as_mut_ptr().cast_const()),
+            List::new(options.as_ptr(), 2),
+            List::new(values.as_mut_ptr().cast_const(), 2),
         )
     };
     let failed = cuModuleLoadDataEx(out(&mut module), image_start(image), 2, options, list);

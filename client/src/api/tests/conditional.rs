@@ -42,7 +42,7 @@ fn conditional(
     params.body[..4].copy_from_slice(&[handle, form | count << 32, 0, context.bits()]);
     let mut node = CUgraphNode::NULL;
     // SAFETY: as many nodes stand there.
-    let list = unsafe { List::new(after.as_ptr()) };
+    let list = unsafe { List::new(after.as_ptr(), after.len()) };
     cuGraphAddNode(out(&mut node), graph, list, after.len(), out(&mut params))?;
     let told: *const CUgraph = std::ptr::with_exposed_provenance(params.body[2] as usize);
     // SAFETY: the node's own graphs, as many as were asked for.

@@ -82,7 +82,7 @@ fn a_context_has_as_many_multiprocessors_as_it_asked_for_and_is_granted() {
         }];
         let mut made = CUcontext::NULL;
         // SAFETY: there is one parameter; beyond it nothing is read, as there is one type.
-        let list = unsafe { List::new(asked.as_ptr()) };
+        let list = unsafe { List::new(asked.as_ptr(), asked.len()) };
         cuCtxCreate_v3(out(&mut made), list, params, 0, 0)?;
         let mut affinity = CUexecAffinityParam::default();
         cuCtxGetExecAffinity(out(&mut affinity), kind)?;

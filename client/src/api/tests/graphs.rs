@@ -59,20 +59,19 @@ fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
     // SAFETY: NULL asks for the count.
     cuGraphGetNodes(
         graph,
-        unsafe { ListOut::new(std::ptr::null_mut()) },
+        unsafe { ListOut::new(std::ptr::null_mut(), 0) },
         out(&mut count),
     )
     .unwrap();
     let mut nodes = vec![CUgraphNode::NULL; count];
     // SAFETY: there is room for as many as there are.
-    let list = unsafe { ListOut::new(nodes.as_mut_ptr()) };
+    let list = unsafe { ListOut::new(nodes.as_mut_ptr(), nodes.len()) };
     cuGraphGetNodes(graph, list, out(&mut count)).unwrap();
     nodes
 }
 
 fn none() -> List<CUgraphNode> {
-    // SAFETY: NULL is an empty list.
-    unsafe { List::new(std::ptr::null()) }
+    List::null()
 }
 
 fn instantiate(graph: CUgraph) -> CUgraphExec {
@@ -468,7 +467,7 @@ fn graphs_are_built_copied_updated_and_launched() {
     };
     let mut copy = CUgraphNode::NULL;
     // SAFETY: one node stands there.
-    let after = unsafe { List::new(&raw const kernel) };
+    let after = unsafe { List::new(&raw const kernel, 1) };
     cuGraphAddMemcpyNode(out(&mut copy), graph, after, 1, In::of(&described), mine).unwrap();
     let mut object = CUuserObject::NULL;
     let null = std::ptr::null_mut();

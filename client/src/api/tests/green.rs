@@ -39,7 +39,7 @@ fn split(
     let mut groups = vec![nothing(); room as usize];
     let (mut count, mut rest) = (room, nothing());
     // SAFETY: there is room for as many as `count` says.
-    let list = unsafe { ListOut::new(groups.as_mut_ptr()) };
+    let list = unsafe { ListOut::new(groups.as_mut_ptr(), groups.len()) };
     cuDevSmResourceSplitByCount(
         list,
         out(&mut count),
@@ -55,7 +55,7 @@ fn split(
 fn describe(resources: &[CUdevResource]) -> Result<CUdevResourceDesc, CUresult> {
     let mut desc = CUdevResourceDesc::NULL;
     // SAFETY: the slice outlives the call.
-    let list = unsafe { List::new(resources.as_ptr()) };
+    let list = unsafe { List::new(resources.as_ptr(), resources.len()) };
     cuDevResourceGenerateDesc(out(&mut desc), list, resources.len() as u32)?;
     Ok(desc)
 }
@@ -84,7 +84,7 @@ fn resources_are_split_and_described() {
     let mut count = 0;
     let count_only = cuDevSmResourceSplitByCount(
         // SAFETY: NULL asks for the count.
-        unsafe { ListOut::new(std::ptr::null_mut()) },
+        unsafe { ListOut::new(std::ptr::null_mut(), 0) },
         out(&mut count),
         In::of(&all),
         Out::null(),

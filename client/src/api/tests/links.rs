@@ -11,7 +11,7 @@ use crate::testing::*;
 
 fn list<T: Copy>(values: &[T]) -> List<T> {
     // SAFETY: the tests' slices outlive the calls.
-    unsafe { List::new(values.as_ptr()) }
+    unsafe { List::new(values.as_ptr(), values.len()) }
 }
 
 fn add(state: CUlinkState, part: &[u8]) -> Outcome {

@@ -110,8 +110,8 @@ fn a_launch_of_several_devices_has_a_stream_of_each() {
         });
     }
     let go = |launches: &[CUDA_LAUNCH_PARAMS], count, flags| {
-        // SAFETY: the slice outlives the call; a count beyond it is refused before it is read.
-        let list = unsafe { List::new(launches.as_ptr()) };
+        // SAFETY: the slice outlives the call.
+        let list = unsafe { List::new(launches.as_ptr(), launches.len()) };
         cuLaunchCooperativeKernelMultiDevice(list, count, flags)
     };
     go(&launches, 2, 0).unwrap();
@@ -261,7 +261,7 @@ fn pointers_have_attributes_without_a_context() {
             (&raw mut sync).cast(),
         ];
         // SAFETY: three attributes and room for each, during the call.
-        let lists = unsafe { (List::new(wanted.as_ptr()), List::new(data.as_ptr())) };
+        let lists = unsafe { (List::new(wanted.as_ptr(), 3), List::new(data.as_ptr(), 3)) };
         cuPointerGetAttributes(3, lists.0, lists.1, address).unwrap();
         (of, kind, sync)
     };

@@ -21,8 +21,8 @@ struct Call {
 }
 
 fn list<T: Copy>(values: &[T]) -> List<T> {
-    // SAFETY: the tests' slices outlive the calls and have as many elements as are asked for.
-    unsafe { List::new(values.as_ptr()) }
+    // SAFETY: the tests' slices outlive the calls.
+    unsafe { List::new(values.as_ptr(), values.len()) }
 }
 
 fn tiled(map: Out<CUtensorMap>, call: Call) -> Outcome {
