@@ -128,7 +128,7 @@ impl Contexts {
     /// all `all_devices` that the server has are set aside.
     pub(crate) fn new(connection: &'static Connection, all_devices: u32) -> Self {
         let table: Slots<Context> = Slots::new(all_devices, CONTEXT_SLOTS);
-        for (ordinal, device) in (0..).zip(&connection.devices) {
+        for (ordinal, device) in (0..).zip(connection.devices()) {
             table.occupy(device.number, |context| {
                 context.fill(ordinal, 0);
                 context.primary.store(true, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub(crate) fn cuDeviceGet(device: Out<CUdevice>, ordinal: i32) -> Outcome {
 }
 
 pub(crate) fn cuDeviceGetCount(count: Out<i32>) -> Outcome {
-    count.set(session()?.devices.len() as i32)
+    count.set(session()?.devices().len() as i32)
 }
 
 pub(crate) fn cuDeviceGetName(name: TextOut, len: i32, ordinal: CUdevice) -> Outcome {
@@ -144,11 +144,8 @@ pub(crate) fn cuDeviceGetByPCIBusId(found: Out<CUdevice>, bus_id: Text) -> Outco
     let session = session()?;
     found.required()?;
     let wanted = parse_bus_id(bus_id.get()?).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    let ordinal = session
-        .devices
-        .iter()
-        .position(|device| pci(device) == wanted);
-    found.set(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)? as CUdevice)
+    let ordinal = session.ordinal_where(|device| pci(device) == wanted);
+    found.set(ordinal.ok_or(CUresult::ERROR_INVALID_DEVICE)?)
 }
 
 /// Reads `[domain:]bus:device[.function]`, in hexadecimal.

@@ -112,7 +112,7 @@ pub(super) fn open(current: &Current, token: [u64; 4], pool: u64) -> Result<u64,
     // What it lies on must be a device that this process sees.
     let visible = session.ordinal_of(device).is_some();
     // It may lie where this process had memory once: the addresses are still reserved here.
-    if session.host.contains(&address) || !visible || !session.ranges.insert(range) {
+    if session.is_in_host_window(address) || !visible || !session.ranges.insert(range) {
         session.post(&MemClose { address })?;
         return Err(CUresult::ERROR_MAP_FAILED);
     }

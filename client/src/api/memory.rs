@@ -261,7 +261,7 @@ fn host_pointer(pointer: Address, flags: u32) -> Result<u64, CUresult> {
     // What was allocated has the same address for the program and for every device.
     let address = pointer.bits();
     let current = current_as_it_is()?;
-    Ok(match current.connection().host.contains(&address) {
+    Ok(match current.connection().is_in_host_window(address) {
         true => address,
         false => range.across(address),
     })

@@ -173,7 +173,7 @@ pub(crate) fn cuLaunchCooperativeKernelMultiDevice(
     let session = session()?;
     let wrong = CUresult::ERROR_INVALID_VALUE;
     if num_devices == 0
-        || num_devices as usize > session.devices.len()
+        || num_devices as usize > session.devices().len()
         || flags & !(NO_SYNC_BEFORE | NO_SYNC_AFTER) != 0
     {
         return Err(wrong);

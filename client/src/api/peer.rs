@@ -307,11 +307,7 @@ fn batch(
 impl Session {
     /// The ordinal of a device that this process sees, by its number for the server.
     pub(crate) fn ordinal_of(&self, number: u32) -> Option<CUdevice> {
-        let at = self
-            .devices
-            .iter()
-            .position(|device| device.number == number)?;
-        Some(at as CUdevice)
+        self.ordinal_where(|device| device.number == number)
     }
 }
 

@@ -45,7 +45,7 @@ impl Value {
 /// An address of a range as the devices have it, or as the program does.
 fn on_side(session: &Session, range: &Range, address: u64, devices: bool) -> u64 {
     let is_registered = range.origin == Origin::Registered;
-    match is_registered && session.host.contains(&address) != devices {
+    match is_registered && session.is_in_host_window(address) != devices {
         true => range.across(address),
         false => address,
     }

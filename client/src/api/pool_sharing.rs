@@ -75,14 +75,10 @@ pub(crate) fn cuMemPoolImportFromShareableHandle(
     let found = token_in(POOL, unsafe { BorrowedFd::borrow_raw(number) }).ok_or(WRONG)?;
     let [low, high, first, second] = found;
     let device = session
-        .devices
-        .iter()
-        .position(|device| words(device.facts.uuid) == [first, second])
+        .ordinal_where(|device| words(device.facts.uuid) == [first, second])
         .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let reach = Reach::Imported([low, high]);
-    let imported = session
-        .pools
-        .create(device as i32, reach, Settings::default())?;
+    let imported = session.pools.create(device, reach, Settings::default())?;
     pool.set(CUmemoryPool::from_bits(imported))
 }
 

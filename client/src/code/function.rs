@@ -131,7 +131,7 @@ fn settable(
     let fits = match attribute {
         CUfunction_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
             let statically = function.attribute(CUfunction_attribute::SHARED_SIZE_BYTES)?;
-            let most = connection.devices.iter().map(|device| {
+            let most = connection.devices().iter().map(|device| {
                 device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
             });
             (0..=most.max().unwrap_or(0) - statically).contains(&value)
@@ -198,7 +198,7 @@ impl Functions {
         kernel: &Kernel,
     ) -> Result<Key, CUresult> {
         let layout = self.layout(kernel)?;
-        let block = self.connection.devices.first().map_or(0, |device| {
+        let block = self.connection.devices().first().map_or(0, |device| {
             device.attribute(CUdevice_attribute::MAX_SHARED_MEMORY_PER_BLOCK)
         });
         let known = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);

@@ -133,7 +133,7 @@ impl Modules {
             return Err(code);
         }
         for (address, variable) in addresses.iter().zip(&image.descriptor.variables) {
-            let origin = match connection.host.contains(address) {
+            let origin = match connection.is_in_host_window(*address) {
                 true => Origin::ManagedVariable,
                 false => Origin::Variable,
             };
@@ -253,7 +253,7 @@ impl Module {
     ) -> Result<(u64, u64), CUresult> {
         self.variable(name)
             .ok()
-            .filter(|(address, _)| connection.host.contains(address))
+            .filter(|(address, _)| connection.is_in_host_window(*address))
             .ok_or(CUresult::ERROR_NOT_FOUND)
     }
 

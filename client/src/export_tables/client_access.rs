@@ -29,7 +29,7 @@ pub(super) fn attached() -> Result<(), CUresult> {
 
 /// What the public interface reports of each device, in order of their ordinals.
 pub(super) fn devices() -> Result<impl Iterator<Item = Device>, CUresult> {
-    Ok(session()?.devices.iter().map(|device| Device {
+    Ok(session()?.devices().iter().map(|device| Device {
         uuid: device.facts.uuid,
         pci_domain: device.attribute(CUdevice_attribute(PCI_DOMAIN_ID)),
         pci_bus: device.attribute(CUdevice_attribute(PCI_BUS_ID)),

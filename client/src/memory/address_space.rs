@@ -74,7 +74,7 @@ impl AddressSpace {
 
     /// An address as the devices have it: another one only for the program's registered memory.
     pub(crate) fn device_address(&self, address: u64) -> u64 {
-        if !self.registered.any() || self.connection.host.contains(&address) {
+        if !self.registered.any() || self.connection.is_in_host_window(address) {
             return address;
         }
         match self.ranges.find(address) {
@@ -89,10 +89,10 @@ impl AddressSpace {
     /// CUDA_ERROR_INVALID_VALUE for NULL and for addresses of device memory.
     pub(crate) fn host_place(&self, address: *const u8) -> Result<Location, CUresult> {
         let bits = address.addr() as u64;
-        if self.connection.host.contains(&bits) {
+        if self.connection.is_in_host_window(bits) {
             return self.device_place(bits);
         }
-        if bits == 0 || self.connection.windows.contain(bits) {
+        if bits == 0 || self.connection.is_in_device_window(bits) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         // Only where there is such memory need it be looked for.
@@ -122,7 +122,7 @@ impl AddressSpace {
 
     /// Whether an address lies in a window of ours, given out or not.
     pub(crate) fn is_ours(&self, address: u64) -> bool {
-        self.connection.host.contains(&address) || self.connection.windows.contain(address)
+        self.connection.is_in_host_window(address) || self.connection.is_in_device_window(address)
     }
 
     /// Checks that all that a copy touches of memory that we gave out lies in one allocation.

@@ -247,7 +247,7 @@ impl Pools {
     /// The pools that devices begin with.
     pub(crate) fn new(connection: &'static Connection, waits: &'static Waits) -> Self {
         let table: Slots<ArcSlot<Pool>> = Slots::new(0, u32::MAX);
-        let standard: Vec<u64> = (0..connection.devices.len())
+        let standard: Vec<u64> = (0..connection.devices().len())
             .map(|ordinal| {
                 let pool = Arc::new(Pool::new(ordinal as i32, Reach::Own, Settings::default()));
                 insert(&table, pool).unwrap_or(0)

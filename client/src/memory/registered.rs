@@ -384,12 +384,12 @@ fn check(pages: &Range<u64>, request: &Request) -> Result<Registrable, CUresult>
 /// The parts of a block that are still the window's pages: the program may have unmapped them, or
 /// mapped something else there, though it should not have.
 fn still_shared(connection: &Connection, block: &Block) -> std::io::Result<Vec<Range<u64>>> {
-    let stat = rustix::fs::fstat(&connection.host_memory)?;
+    let stat = rustix::fs::fstat(connection.host_memory())?;
     let window = (files::device(&stat), stat.st_ino);
     let is_ours = |area: &MappedArea| {
         let from = area.addresses.start.max(block.pages.start);
         let in_file = from - area.addresses.start + area.offset;
-        let expected = block.window + (from - block.pages.start) - connection.host.start;
+        let expected = connection.host_offset(block.window + (from - block.pages.start));
         area.shared && area.file == window && in_file == expected
     };
     Ok(areas(&block.pages)?

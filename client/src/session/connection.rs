@@ -5,10 +5,12 @@
 //! they keep: no table of the program's objects is reached from here.
 
 use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cuda_abi::CUresult;
+use cuda_abi::types::CUdevice;
 use protocol::device_facts::{ARENA, DeviceFacts};
 use protocol::operations::{Request, WindowOf, WindowOfReply};
 use transport::memory::{Mapping, Sealed};
@@ -28,13 +30,13 @@ pub(crate) struct Connection {
     /// Set once the session was found over; from then on everything gives the error of that.
     closed: AtomicBool,
     /// The devices that this program may see, by its ordinals.
-    pub devices: Vec<Device>,
+    devices: Vec<Device>,
     /// Addresses of page-locked host memory.
-    pub host: Range<u64>,
+    host: Range<u64>,
     /// The memory that lies there.
-    pub host_memory: Sealed,
+    host_memory: Sealed,
     /// Addresses of device memory.
-    pub windows: Windows,
+    windows: Windows,
     pub(super) staged: Staged,
     pub(super) output: Output,
     /// Keeps the host window mapped.
@@ -116,6 +118,37 @@ impl Connection {
             );
             CUresult::ERROR_OUT_OF_MEMORY
         })
+    }
+
+    /// Whether an address lies in the window of page-locked host memory, given out or not.
+    pub(crate) fn is_in_host_window(&self, address: u64) -> bool {
+        self.host.contains(&address)
+    }
+
+    /// Whether an address lies in a window of device memory, given out or not.
+    pub(crate) fn is_in_device_window(&self, address: u64) -> bool {
+        self.windows.contain(address)
+    }
+
+    /// The memory that is mapped at the host window's addresses.
+    pub(crate) fn host_memory(&self) -> BorrowedFd<'_> {
+        self.host_memory.as_fd()
+    }
+
+    /// Where in that memory an address of the host window lies.
+    pub(crate) fn host_offset(&self, address: u64) -> u64 {
+        address - self.host.start
+    }
+
+    /// The devices that this program may see, by its ordinals. There is one at least.
+    pub(crate) fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// The ordinal of the device of which something is true.
+    pub(crate) fn ordinal_where(&self, is: impl Fn(&Device) -> bool) -> Option<CUdevice> {
+        let ordinal = self.devices.iter().position(is)?;
+        i32::try_from(ordinal).ok()
     }
 
     /// The device with this ordinal.

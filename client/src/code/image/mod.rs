@@ -233,7 +233,7 @@ fn upload(connection: &'static Connection, image: u64, bytes: &[u8]) -> Result<(
         if on_the_way.len() * PIECE >= WINDOW || sent == bytes.len() {
             // Records are taken in order: with this reply the server has all that went before.
             connection.call(&MemInfo {
-                device: connection.devices[0].number,
+                device: connection.devices()[0].number,
             })?;
             on_the_way.clear();
         }

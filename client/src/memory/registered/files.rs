@@ -119,10 +119,10 @@ impl FilePart {
 /// Ends what [`FilePart::share`] made.
 pub(super) fn give_back(connection: &Connection, window: Range<u64>) -> Result<(), CUresult> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    let file = connection.host_memory.as_fd();
+    let file = connection.host_memory();
     // SAFETY: these addresses of the window are a registration's that ends; what was there before, the
     // window's own memory, comes back.
-    unsafe { put(&window, access, file, window.start - connection.host.start) }.map_err(
+    unsafe { put(&window, access, file, connection.host_offset(window.start)) }.map_err(
         |error| {
             // The server keeps the addresses: they show the file here.
             crate::log::log!("cuMemHostUnregister: a file stays mapped in the window: {error}");
