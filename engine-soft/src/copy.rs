@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use engine::plan::copy::{Extent, Rows, coalesce};
 use engine::{Activity, CUresult};
@@ -15,7 +15,7 @@ use protocol::operations::{self, Space};
 
 use crate::array::Array;
 use crate::memory::{CopySpace, raw};
-use crate::work::{Piece, Progress, Task};
+use crate::work::{Piece, Progress, SliceClock, Task};
 
 /// Bytes of one unit of a transfer.
 const UNIT: u64 = 512 << 10;
@@ -274,13 +274,13 @@ impl Task for Transfer {
         QUANTUM
     }
 
-    fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
+    fn run(&self, piece: &mut Piece, clock: &mut SliceClock, _sm: u32) -> Progress {
         // At least one unit a time slice.
         for unit in piece.fresh.by_ref() {
             if let Err(code) = self.move_unit(unit) {
                 return Progress::Failed(code);
             }
-            if Instant::now() >= until {
+            if clock.is_up() {
                 break;
             }
         }

@@ -1,7 +1,7 @@
 //! A launch: whether it is allowed, and its grid as a task of thread blocks.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID as Attribute};
 use engine::plan;
@@ -14,7 +14,7 @@ use crate::module::Module;
 use crate::multiprocessor::{
     BLOCKS_PER_SM, RESERVED_SHARED_BYTES, SHARED_BYTES_PER_SM, THREADS_PER_SM,
 };
-use crate::work::{Piece, Progress, Task};
+use crate::work::{Piece, Progress, SliceClock, Task};
 use ptx_vm::{
     AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES, Textures,
 };
@@ -225,8 +225,7 @@ impl Task for Grid {
         }
     }
 
-    fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress {
-        let started = Instant::now();
+    fn run(&self, piece: &mut Piece, clock: &mut SliceClock, sm: u32) -> Progress {
         // A block that was suspended says nothing of how long one takes.
         let (mut finished, learns) = (0, piece.block.is_none());
         loop {
@@ -249,16 +248,13 @@ impl Task for Grid {
                 }
                 Outcome::Cancelled => return Progress::Failed(self.context.cancelled()),
             }
-            if Instant::now() >= until {
+            if clock.is_up() {
                 break;
             }
         }
         if learns && let Some(cost) = self.block_cost() {
             // One that is not finished counts as if it were: better too cheap than unknown.
-            cost.learn(
-                started.elapsed(),
-                finished + u64::from(piece.block.is_some()),
-            );
+            cost.learn(clock.took(), finished + u64::from(piece.block.is_some()));
         }
         if piece.is_empty() {
             Progress::Finished

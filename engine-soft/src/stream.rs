@@ -20,7 +20,7 @@ use crate::copy::{ArrayTransfer, SMALL, Transfer};
 use crate::grid::Grid;
 use crate::memory::{self, CopySpace};
 use crate::scheduler::{Account, Scheduler};
-use crate::work::{Job, JobSource, Part, Piece, Progress, Spent, Task, run_contained};
+use crate::work::{Job, JobSource, Part, Piece, Progress, SliceClock, Spent, Task, run_contained};
 
 /// Kernels that are expected to take at most this long are run by the thread that brings them.
 const SMALL_KERNEL: Duration = Duration::from_micros(40);
@@ -323,17 +323,10 @@ impl Stream {
         };
         match transfer {
             Ok(transfer) if transfer.bytes() <= SMALL => {
-                let began = Instant::now();
+                let mut clock = SliceClock::start(Duration::ZERO);
                 transfer.run_all();
-                self.spent(
-                    part,
-                    Spent {
-                        device: context.device,
-                        activity: Activity::Copy,
-                        began,
-                        ended: Instant::now(),
-                    },
-                );
+                clock.is_up();
+                self.spent(part, Spent::new(context.device, Activity::Copy, &clock));
                 Started::Done(Ok(()))
             }
             Ok(transfer) => {
@@ -424,21 +417,11 @@ impl Stream {
             scheduler, account, ..
         } = &*self.client;
         if here && cost <= SMALL_KERNEL && scheduler.may_run_here(account) {
-            let started = Instant::now();
             let sm = self.slot % scheduler.workers() as u32;
-            let until = started + SMALL_KERNEL;
-            let progress = run_contained(&grid, context, &mut piece, until, sm);
-            let ended = Instant::now();
-            scheduler.charge(account, ended - started, context.part);
-            self.spent(
-                part,
-                Spent {
-                    device: context.device,
-                    activity: Activity::Kernel,
-                    began: started,
-                    ended,
-                },
-            );
+            let mut clock = SliceClock::start(SMALL_KERNEL);
+            let progress = run_contained(&grid, context, &mut piece, &mut clock, sm);
+            scheduler.charge(account, clock.took(), context.part);
+            self.spent(part, Spent::new(context.device, Activity::Kernel, &clock));
             match progress {
                 Progress::Finished => return Started::Done(Ok(())),
                 Progress::Failed(code) => return Started::Done(Err(code)),
@@ -480,8 +463,8 @@ impl JobSource for Stream {
             },
             device: spent.device,
             activity: spent.activity,
-            began: clock::at(spent.began),
-            ended: clock::at(spent.ended),
+            began: spent.began,
+            ended: spent.ended,
             multiprocessors: Some(1),
         });
     }

@@ -10,9 +10,9 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use engine::{Activity, CUresult};
+use engine::{Activity, CUresult, clock};
 use ptx_vm::Block;
 
 use crate::context::Context;
@@ -84,8 +84,8 @@ pub(crate) trait Task: Send + Sync + Debug {
     /// How long a time slice may take.
     fn quantum(&self) -> Duration;
 
-    /// Carries on with a piece until about `until`. `sm` is the number of the thread.
-    fn run(&self, piece: &mut Piece, until: Instant, sm: u32) -> Progress;
+    /// Carries on with a piece until its time is up, and looks at the clock last of all. `sm` is the number of the thread.
+    fn run(&self, piece: &mut Piece, clock: &mut SliceClock, sm: u32) -> Progress;
 }
 
 /// Of which operation of its source a job is.
@@ -97,13 +97,61 @@ pub(crate) struct Part {
     pub(crate) is_last: bool,
 }
 
+/// The clock of a time slice, in nanoseconds of CLOCK_MONOTONIC. It is looked at once between two blocks: small kernels take little
+/// more than some looks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SliceClock {
+    began: u64,
+    until: u64,
+    /// When it was last looked at.
+    seen: u64,
+}
+
+impl SliceClock {
+    /// Starts a time slice.
+    pub(crate) fn start(length: Duration) -> Self {
+        let began = clock::now();
+        let length = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            began,
+            until: began.saturating_add(length),
+            seen: began,
+        }
+    }
+
+    /// Whether the time is up.
+    pub(crate) fn is_up(&mut self) -> bool {
+        self.seen = clock::now();
+        self.seen >= self.until
+    }
+
+    /// How long it took until the last look.
+    pub(crate) fn took(&self) -> Duration {
+        Duration::from_nanos(self.seen.saturating_sub(self.began))
+    }
+}
+
 /// A time slice that was spent on a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spent {
     pub(crate) device: u32,
     pub(crate) activity: Activity,
-    pub(crate) began: Instant,
-    pub(crate) ended: Instant,
+    /// When it began, in nanoseconds of CLOCK_MONOTONIC.
+    pub(crate) began: u64,
+    /// When it ended.
+    pub(crate) ended: u64,
+}
+
+impl Spent {
+    /// A time slice that is over.
+    pub(crate) fn new(device: u32, activity: Activity, clock: &SliceClock) -> Self {
+        Self {
+            device,
+            activity,
+            began: clock.began,
+            ended: clock.seen,
+        }
+    }
 }
 
 /// Whose operations become jobs: a stream, which goes on once one has ended.
@@ -150,16 +198,21 @@ pub(crate) fn run_contained(
     task: &dyn Task,
     context: &Context,
     piece: &mut Piece,
-    until: Instant,
+    clock: &mut SliceClock,
     sm: u32,
 ) -> Progress {
     if let Err(code) = context.check() {
         return Progress::Failed(code);
     }
-    catch_unwind(AssertUnwindSafe(|| task.run(piece, until, sm))).unwrap_or_else(|_| {
+    let progress = catch_unwind(AssertUnwindSafe(|| task.run(piece, clock, sm)));
+    let progress = progress.unwrap_or_else(|_| {
         let text = format!("the software GPU panicked within {}", task.name());
         Progress::Failed(context.fault(CUresult::ERROR_LAUNCH_FAILED, &text))
-    })
+    });
+    if let Progress::Failed(_) = progress {
+        clock.is_up();
+    }
+    progress
 }
 
 /// What is to be done with a job once a piece came back.
@@ -226,19 +279,11 @@ impl Job {
     /// is done. Says whether the job must be queued again.
     pub(crate) fn run(&self, mut piece: Piece, sm: u32, limit: Option<Duration>) -> bool {
         let quantum = self.task.quantum();
-        let began = Instant::now();
-        let until = began + limit.map_or(quantum, |limit| limit.min(quantum));
-        let progress = run_contained(&*self.task, &self.context, &mut piece, until, sm);
+        let mut clock = SliceClock::start(limit.map_or(quantum, |limit| limit.min(quantum)));
+        let progress = run_contained(&*self.task, &self.context, &mut piece, &mut clock, sm);
         // Before the job can end, so that who sees its end has been told of all.
-        self.source.spent(
-            self.part,
-            Spent {
-                device: self.context.device,
-                activity: self.task.activity(),
-                began,
-                ended: Instant::now(),
-            },
-        );
+        let spent = Spent::new(self.context.device, self.task.activity(), &clock);
+        self.source.spent(self.part, spent);
         match self.put_back(piece, progress) {
             NextStep::Ended(result) => {
                 Arc::clone(&self.source).job_ended(self.part, result);

@@ -195,33 +195,46 @@ impl BusyTime {
             return;
         }
         let mut latest = self.latest.lock();
-        let mut merged = (began, ended);
-        let mut known = 0;
-        // Those from here on begin after the new one ends.
-        let after = latest.partition_point(|interval| interval.0 <= ended);
-        let mut at = after;
-        while let Some(before) = at.checked_sub(1)
-            && let Some(&interval) = latest.get(before)
-            && interval.1 >= merged.0
-        {
-            known += interval.1 - interval.0;
-            merged = (merged.0.min(interval.0), merged.1.max(interval.1));
-            at = before;
-        }
-        if at + 1 == after {
-            // The common case: the last one grows.
-            latest[at] = merged;
-        } else {
-            latest.drain(at..after);
-            latest.insert(at, merged);
-        }
+        let more = match latest.back_mut() {
+            // The common cases: it comes after all others, or the last one grows.
+            Some(last) if (last.0..=last.1).contains(&began) => {
+                let more = ended.saturating_sub(last.1);
+                last.1 += more;
+                more
+            }
+            Some(last) if began < last.0 => insert(&mut latest, began, ended),
+            _ => {
+                latest.push_back((began, ended));
+                ended - began
+            }
+        };
         if latest.len() > REMEMBERED {
             latest.pop_front();
         }
         // Under the lock, so that it only grows.
-        let total = self.total.load(Ordering::Relaxed) + (merged.1 - merged.0 - known);
+        let total = self.total.load(Ordering::Relaxed) + more;
         self.total.store(total, Ordering::Relaxed);
     }
+}
+
+/// Puts an interval among others, disjoint and in order, and says by how much they are longer together.
+fn insert(intervals: &mut VecDeque<(u64, u64)>, began: u64, ended: u64) -> u64 {
+    let mut merged = (began, ended);
+    let mut known = 0;
+    // Those from here on begin after the new one ends.
+    let after = intervals.partition_point(|interval| interval.0 <= ended);
+    let mut at = after;
+    while let Some(before) = at.checked_sub(1)
+        && let Some(&interval) = intervals.get(before)
+        && interval.1 >= merged.0
+    {
+        known += interval.1 - interval.0;
+        merged = (merged.0.min(interval.0), merged.1.max(interval.1));
+        at = before;
+    }
+    intervals.drain(at..after);
+    intervals.insert(at, merged);
+    merged.1 - merged.0 - known
 }
 
 #[cfg(test)]

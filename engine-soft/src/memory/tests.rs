@@ -1,12 +1,12 @@
 //! Memory that is taken back while bytes are moved.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use protocol::operations::{Copy, Fill, Space};
 
 use super::*;
 use crate::copy::Transfer;
-use crate::work::{Piece, Progress, Task};
+use crate::work::{Piece, Progress, SliceClock, Task};
 
 #[derive(Debug)]
 struct Nobody;
@@ -53,14 +53,17 @@ fn what_runs_on_writes_nothing_into_memory_that_was_taken_back() {
     memory.commit(window).unwrap();
     let fill = fill(&memory, window);
     let mut piece = Piece::whole(fill.units());
-    assert_eq!(fill.run(&mut piece, Instant::now(), 0), Progress::Yielded);
+    assert_eq!(
+        fill.run(&mut piece, &mut SliceClock::start(Duration::ZERO), 0),
+        Progress::Yielded
+    );
     assert!(memory.spans[0].backing.held() > 0);
     memory.decommit(window);
     assert_eq!(memory.spans[0].backing.held(), 0);
     assert_eq!(budget.left(), BYTES);
-    let later = Instant::now() + Duration::from_secs(60);
+    let mut later = SliceClock::start(Duration::from_secs(60));
     let failed = Progress::Failed(CUresult::ERROR_INVALID_VALUE);
-    assert_eq!(fill.run(&mut piece, later, 0), failed);
+    assert_eq!(fill.run(&mut piece, &mut later, 0), failed);
     assert_eq!(memory.spans[0].backing.held(), 0);
     // Nor does it read there, which would take pages as well.
     memory.commit(window).unwrap();
@@ -80,13 +83,16 @@ fn what_runs_on_writes_nothing_into_memory_that_was_taken_back() {
     };
     let copy = Transfer::copy(&memory.copy_space(), &copy).unwrap();
     let mut piece = Piece::whole(copy.units());
-    assert_eq!(copy.run(&mut piece, Instant::now(), 0), Progress::Yielded);
+    assert_eq!(
+        copy.run(&mut piece, &mut SliceClock::start(Duration::ZERO), 0),
+        Progress::Yielded
+    );
     memory.decommit(Window {
         bytes: half,
         ..window
     });
     let held = memory.spans[0].backing.held();
-    assert_eq!(copy.run(&mut piece, later, 0), failed);
+    assert_eq!(copy.run(&mut piece, &mut later, 0), failed);
     assert_eq!(memory.spans[0].backing.held(), held);
 }
 
@@ -105,7 +111,9 @@ fn whoever_moves_bytes_meanwhile_has_done_when_memory_is_taken_back() {
                         fresh: part,
                         block: None,
                     };
-                    while fill.run(&mut piece, Instant::now(), 0) == Progress::Yielded {}
+                    while fill.run(&mut piece, &mut SliceClock::start(Duration::ZERO), 0)
+                        == Progress::Yielded
+                    {}
                 });
             }
             std::thread::sleep(Duration::from_micros(20 * round));

@@ -11,7 +11,7 @@ use super::*;
 use crate::context::Context;
 use crate::memory::CopySpace;
 use crate::stream::{ClientState, Stream};
-use crate::work::{Part, Progress, Task};
+use crate::work::{Part, Progress, SliceClock, Task};
 
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<u32>>);
@@ -54,14 +54,14 @@ impl Task for Work {
     fn quantum(&self) -> Duration {
         Duration::from_millis(1)
     }
-    fn run(&self, piece: &mut Piece, until: Instant, _sm: u32) -> Progress {
+    fn run(&self, piece: &mut Piece, clock: &mut SliceClock, _sm: u32) -> Progress {
         let started = processor_time();
         for _ in piece.fresh.by_ref() {
             let end = processor_time() + 100_000;
             while processor_time() < end {
                 std::hint::spin_loop();
             }
-            if Instant::now() >= until {
+            if clock.is_up() {
                 break;
             }
         }
