@@ -9,7 +9,9 @@ use protocol::operations::Space;
 
 use crate::device::Device;
 use crate::memory::host_window::HostWindow;
-use crate::memory::window::{DeviceWindow, Physical, SharedBlock};
+use crate::memory::physical_mappings::Physical;
+use crate::memory::shared_block::SharedBlock;
+use crate::memory::window::DeviceWindow;
 use crate::memory::zero_fill::ZeroFillProgress;
 
 /// What kind of memory a range is.

@@ -15,9 +15,12 @@ use engine::{Owner, Window};
 
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::memory::granules::{Granules, is_granular};
+use crate::memory::granules::is_granular;
 use crate::memory::peek::DevicePeeks;
-use crate::memory::physical::{Allocation, Mapping, Reservation};
+use crate::memory::physical::{Allocation, Mapping};
+use crate::memory::physical_mappings::{Physical, PhysicalMappings};
+use crate::memory::shared_block::SharedBlock;
+use crate::memory::spans::Spans;
 use crate::memory::zero_fill::ZeroFillProgress;
 use crate::sync::Handle;
 
@@ -32,104 +35,16 @@ const MOST_UNUSED: u64 = 256 << 20;
 /// Between two looks whether memory is cleared, where that must be waited for.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Memory of a client's that others use.
-#[derive(Debug)]
-pub(crate) struct SharedBlock {
-    range: Window,
-    device: Arc<Device>,
-    /// The memory, which lives as long as this, whether the client does or not.
-    chunks: Vec<Arc<Mapping>>,
-    /// When it is cleared.
-    cleared: Arc<ZeroFillProgress>,
-}
-
-impl SharedBlock {
-    pub(crate) const fn range(&self) -> Window {
-        self.range
-    }
-
-    pub(crate) const fn device(&self) -> &Arc<Device> {
-        &self.device
-    }
-
-    /// Lets a device reach it.
-    ///
-    /// # Errors
-    /// The driver's status.
-    pub(crate) fn reach(&self, device: &Device) -> Result<(), CUresult> {
-        self.chunks
-            .iter()
-            .try_for_each(|chunk| chunk.reach(device, true))
-    }
-}
-
-/// Zeroed memory without an address that a client knows.
-#[derive(Debug)]
-pub(crate) struct Physical {
-    /// Where it is cleared. It stays there for good, so that nobody waits for the clearing to end.
-    home: Mapping,
-    allocation: Arc<Allocation>,
-    cleared: Arc<ZeroFillProgress>,
-}
-
-impl Drop for Physical {
-    fn drop(&mut self) {
-        let device = self.allocation.device();
-        while let Ok(driver) = device.enter()
-            && !self.cleared.is_over(driver)
-        {
-            let _ = device.probe();
-            std::thread::sleep(PAUSE);
-        }
-    }
-}
-
-/// Physical memory that the client has mapped.
-#[derive(Debug)]
-struct Mapped {
-    mapping: Mapping,
-    /// Kept while it is mapped.
-    physical: Arc<Physical>,
-}
-
-/// Addresses of a client in one piece.
-#[derive(Debug)]
-struct Span {
-    window: Window,
-    reservation: Arc<Reservation>,
-    granules: Granules,
-}
-
-impl Span {
-    fn reserve(
-        device: &Arc<Device>,
-        window: Window,
-        addresses: &Arc<dyn Owner>,
-    ) -> Result<Self, CUresult> {
-        let granularity = device.granularity();
-        if !window.base.is_multiple_of(granularity) || !window.bytes.is_multiple_of(granularity) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        Ok(Self {
-            window,
-            reservation: Reservation::at(device, window, addresses)?,
-            granules: Granules::new(window.base),
-        })
-    }
-}
-
 /// A client's addresses on one device.
 #[derive(Debug)]
 pub(crate) struct DeviceWindow {
     device: Arc<Device>,
-    /// The first window, and further ones. No chunk and no range of the client's lies in two.
-    spans: Vec<Span>,
+    spans: Spans,
     /// By address.
     chunks: BTreeMap<u64, Arc<Mapping>>,
     /// Bytes of all chunks.
     mapped: u64,
-    /// Physical memory that the client mapped itself, by address.
-    physical: BTreeMap<u64, Mapped>,
+    physical: PhysicalMappings,
     /// Other devices that may reach all chunks.
     peers: Vec<Arc<Device>>,
     cleared: Arc<ZeroFillProgress>,
@@ -154,10 +69,10 @@ impl DeviceWindow {
         let cleared = Arc::new(ZeroFillProgress::new(device)?);
         Ok(Self {
             device: Arc::clone(device),
-            spans: vec![Span::reserve(device, window, addresses)?],
+            spans: Spans::new(device, window, addresses)?,
             chunks: BTreeMap::new(),
             mapped: 0,
-            physical: BTreeMap::new(),
+            physical: PhysicalMappings::default(),
             peers: Vec::new(),
             cleared,
             clearing: Handle(CUstream::NULL),
@@ -175,85 +90,28 @@ impl DeviceWindow {
         window: Window,
         addresses: &Arc<dyn Owner>,
     ) -> Result<(), CUresult> {
-        let span = Span::reserve(&self.device, window, addresses)?;
-        self.spans.push(span);
-        Ok(())
+        self.spans.add(&self.device, window, addresses)
     }
 
     /// See [`engine::Client::window_remove`]. Its addresses are free when its last chunk is.
     pub(crate) fn remove_window(&mut self, window: Window) {
         self.tidy();
-        let mut number = 0;
-        // Never the first.
-        self.spans.retain(|span| {
-            number += 1;
-            number == 1 || span.window != window
-        });
+        self.spans.remove(window);
     }
 
     pub(crate) fn contains(&self, range: Window) -> bool {
-        self.span_of(range).is_some()
+        self.spans.of(range).is_some()
     }
 
     /// Whether any of a range is an address of the client's on this device.
     pub(crate) fn overlaps(&self, range: Window) -> bool {
-        let end = range.base.saturating_add(range.bytes);
-        let mut windows = self.spans.iter().map(|span| span.window);
-        windows.any(|window| window.base < end && range.base < window.base + window.bytes)
-    }
-
-    fn span_of(&self, range: Window) -> Option<&Span> {
-        let mut spans = self.spans.iter();
-        spans.find(|span| span.window.contains(range.base, range.bytes))
-    }
-
-    /// Whether the client has all of a range, which lies in one window.
-    fn has_all(&self, range: Window) -> bool {
-        let span = self.span_of(range);
-        span.is_some_and(|span| span.granules.has_all(range))
-    }
-
-    /// Whether the client has any of a range. It has nothing of a window that was removed.
-    fn has_any(&self, range: Window) -> bool {
-        let span = self.span_of(range);
-        span.is_some_and(|span| span.granules.has_any(range))
-    }
-
-    /// Notes what the client has of a window.
-    fn set_granules(&mut self, range: Window, had: bool) {
-        let mut spans = self.spans.iter_mut();
-        let span = spans.find(|span| span.window.contains(range.base, range.bytes));
-        if let Some(span) = span {
-            span.granules.set(range, had);
-        }
-    }
-
-    /// Bytes that the client has.
-    fn used(&self) -> u64 {
-        self.spans.iter().map(|span| span.granules.bytes()).sum()
+        self.spans.overlap(range)
     }
 
     /// Whether the client has all of a range of this window, and its work on a device may be let reach
     /// it.
     pub(crate) fn has(&self, range: Window, on: &Device) -> bool {
-        self.has_all(range) || self.has_mapped(range, on)
-    }
-
-    /// Whether all of a range is physical memory that the client mapped for a device.
-    fn has_mapped(&self, range: Window, on: &Device) -> bool {
-        let end = range.base + range.bytes;
-        let mut at = range.base;
-        while at < end {
-            let part = self.physical.range(..=at).next_back();
-            let Some((_, Mapped { mapping, .. })) = part else {
-                return false;
-            };
-            if !mapping.at().contains(at, 1) || !mapping.is_reached(on) {
-                return false;
-            }
-            at = mapping.at().base + mapping.at().bytes;
-        }
-        true
+        self.spans.has_all(range) || self.physical.has_all(range, on)
     }
 
     /// Lets another device reach the client's memory here, what there is and what there will be.
@@ -311,7 +169,7 @@ impl DeviceWindow {
         let result = self.back(range).and_then(|()| self.clear(driver, range));
         match device.confirm(result) {
             Ok(()) => {
-                self.set_granules(range, true);
+                self.spans.set(range, true);
                 Ok(())
             }
             Err(code) => {
@@ -326,7 +184,7 @@ impl DeviceWindow {
         if !is_granular(range) {
             return;
         }
-        self.set_granules(range, false);
+        self.spans.set(range, false);
         let device = Arc::clone(&self.device);
         if let Ok(driver) = device.enter() {
             self.release(driver, range);
@@ -336,8 +194,8 @@ impl DeviceWindow {
     /// Maps chunks wherever a range has none.
     fn back(&mut self, range: Window) -> Result<(), CUresult> {
         let granularity = self.device.granularity();
-        let span = self.span_of(range);
-        let window = span.ok_or(CUresult::ERROR_INVALID_VALUE)?.window;
+        let span = self.spans.of(range);
+        let window = span.ok_or(CUresult::ERROR_INVALID_VALUE)?.window();
         let end = (range.base + range.bytes).next_multiple_of(granularity);
         let mut at = range.base / granularity * granularity;
         while at < end {
@@ -349,12 +207,12 @@ impl DeviceWindow {
                 continue;
             }
             let next = self.chunks.range(at..).next().map(|(&base, _)| base);
-            let other = self.physical.range(at..).next().map(|(&base, _)| base);
+            let other = self.physical.next_from(at);
             let next = next.into_iter().chain(other).min();
             let limit = next.map_or(u64::MAX, |next| next - at);
             let limit = limit.min(window.base + window.bytes - at);
             let asked = limit.min(end - at);
-            let used = self.used();
+            let used = self.spans.used();
             let unused = self.mapped.saturating_sub(used);
             if unused > used.saturating_add(range.bytes).saturating_add(MOST_UNUSED) {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -381,8 +239,8 @@ impl DeviceWindow {
 
     fn map(&mut self, base: u64, bytes: u64) -> Result<(), CUresult> {
         let at = Window { base, bytes };
-        let span = self.span_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let reservation = Arc::clone(&span.reservation);
+        let span = self.spans.of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let reservation = Arc::clone(span.reservation());
         let allocation = Allocation::new(&self.device, bytes)?;
         let chunk = Mapping::new(&reservation, at, &allocation, 0)?;
         for device in [&self.device].into_iter().chain(&self.peers) {
@@ -450,18 +308,18 @@ impl DeviceWindow {
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE for memory that the client does not have.
     pub(crate) fn share(&self, range: Window) -> Result<SharedBlock, CUresult> {
-        if range.bytes == 0 || !self.has_all(range) {
+        if range.bytes == 0 || !self.spans.has_all(range) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let end = range.base + range.bytes;
         let chunks = self.chunks.range(..end).rev().map(|(_, chunk)| chunk);
         let chunks = chunks.take_while(|chunk| chunk.at().base + chunk.at().bytes > range.base);
-        Ok(SharedBlock {
+        Ok(SharedBlock::new(
             range,
-            device: Arc::clone(&self.device),
-            chunks: chunks.cloned().collect(),
-            cleared: Arc::clone(&self.cleared),
-        })
+            Arc::clone(&self.device),
+            chunks.cloned().collect(),
+            Arc::clone(&self.cleared),
+        ))
     }
 
     /// Makes another client's block, which is on this window's device, ready for this client's work.
@@ -472,7 +330,7 @@ impl DeviceWindow {
         for peer in &self.peers {
             block.reach(peer)?;
         }
-        self.follow(&block.cleared)
+        self.follow(block.cleared())
     }
 
     /// See [`engine::Client::physical_create`].
@@ -486,16 +344,8 @@ impl DeviceWindow {
         let device = Arc::clone(&self.device);
         let made = (|| {
             let driver = device.enter()?;
-            let allocation = Allocation::new(&device, bytes)?;
-            let reservation = Reservation::anywhere(&device, bytes)?;
-            let home = Mapping::new(&reservation, reservation.window(), &allocation, 0)?;
-            home.reach(&device, true)?;
-            let physical = Physical {
-                home,
-                allocation,
-                cleared: Arc::clone(&self.cleared),
-            };
-            self.clear(driver, physical.home.at())?;
+            let physical = Physical::new(&device, bytes, Arc::clone(&self.cleared))?;
+            self.clear(driver, physical.home())?;
             Ok(physical)
         })();
         device.confirm(made)
@@ -515,24 +365,13 @@ impl DeviceWindow {
         let granular = [at.base, at.bytes, offset]
             .iter()
             .all(|number| number.is_multiple_of(unit));
-        let end = at.base + at.bytes;
-        let before = self.physical.range(..end).next_back();
-        let occupied = before.is_some_and(|(_, mapped)| {
-            let there = mapped.mapping.at();
-            there.base + there.bytes > at.base
-        });
-        if at.bytes == 0 || !granular || occupied || self.has_any(at) {
+        if at.bytes == 0 || !granular || self.physical.has_any(at) || self.spans.has_any(at) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let span = self.span_of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let reservation = Arc::clone(&span.reservation);
+        let span = self.spans.of(at).ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let reservation = Arc::clone(span.reservation());
         self.make_way(at)?;
-        let mapped = Mapped {
-            mapping: Mapping::new(&reservation, at, &physical.allocation, offset)?,
-            physical: Arc::clone(physical),
-        };
-        self.physical.insert(at.base, mapped);
-        Ok(())
+        self.physical.map((&reservation, at), physical, offset)
     }
 
     /// Takes chunks of which the client has nothing from a range, where they were rounded up to.
@@ -544,7 +383,7 @@ impl DeviceWindow {
             (chunk.base + chunk.bytes > range.base).then_some(chunk)
         };
         while let Some(chunk) = in_the_way(self) {
-            if self.has_any(chunk) {
+            if self.spans.has_any(chunk) {
                 return Err(CUresult::ERROR_OUT_OF_MEMORY);
             }
             self.wait_until_clear();
@@ -555,13 +394,9 @@ impl DeviceWindow {
 
     /// See [`engine::Client::physical_unmap`].
     pub(crate) fn unmap_physical(&mut self, at: Window) {
-        if self
-            .physical
-            .get(&at.base)
-            .is_some_and(|mapped| mapped.mapping.at() == at)
-        {
+        if self.physical.at(at).is_some() {
             self.peeks.wait_until_over();
-            self.physical.remove(&at.base);
+            self.physical.unmap(at.base);
         }
     }
 
@@ -575,15 +410,14 @@ impl DeviceWindow {
         device: &Device,
         reaches: bool,
     ) -> Result<(), CUresult> {
-        let mapped = self.physical.get(&at.base);
-        let mapped = mapped.filter(|mapped| mapped.mapping.at() == at);
-        let mapped = mapped.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let mapped = self.physical.at(at);
+        let (mapping, cleared) = mapped.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if !reaches {
             self.peeks.wait_until_over();
         }
-        let set = mapped.mapping.reach(device, reaches);
+        let set = mapping.reach(device, reaches);
         self.device.confirm(set)?;
-        let cleared = Arc::clone(&mapped.physical.cleared);
+        let cleared = Arc::clone(cleared);
         if reaches {
             self.follow(&cleared)
         } else {
@@ -637,7 +471,7 @@ impl DeviceWindow {
             .range(..range.base + range.bytes)
             .rev()
             .take_while(|(_, chunk)| chunk.at().base + chunk.at().bytes > range.base)
-            .filter(|(_, chunk)| !self.has_any(chunk.at()))
+            .filter(|(_, chunk)| !self.spans.has_any(chunk.at()))
             .map(|(&base, _)| base)
             .collect();
         for base in empty {

@@ -1,0 +1,63 @@
+//! Memory of a client's that others use: the chunks that it lies in, which live as long as anybody has them.
+//!
+//! Made by the window of the client that shares it, kept by those that import it. Must not know who they are.
+
+use std::sync::Arc;
+
+use cuda_abi::CUresult;
+use engine::Window;
+
+use crate::device::Device;
+use crate::memory::physical::Mapping;
+use crate::memory::zero_fill::ZeroFillProgress;
+
+/// Memory of a client's that others use.
+#[derive(Debug)]
+pub(crate) struct SharedBlock {
+    range: Window,
+    device: Arc<Device>,
+    /// The memory, which lives as long as this, whether the client does or not.
+    chunks: Vec<Arc<Mapping>>,
+    /// When it is cleared.
+    cleared: Arc<ZeroFillProgress>,
+}
+
+impl SharedBlock {
+    /// A range, and the chunks that it lies in.
+    pub(super) const fn new(
+        range: Window,
+        device: Arc<Device>,
+        chunks: Vec<Arc<Mapping>>,
+        cleared: Arc<ZeroFillProgress>,
+    ) -> Self {
+        Self {
+            range,
+            device,
+            chunks,
+            cleared,
+        }
+    }
+
+    pub(crate) const fn range(&self) -> Window {
+        self.range
+    }
+
+    pub(crate) const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// When it is cleared.
+    pub(super) const fn cleared(&self) -> &Arc<ZeroFillProgress> {
+        &self.cleared
+    }
+
+    /// Lets a device reach it.
+    ///
+    /// # Errors
+    /// The driver's status.
+    pub(crate) fn reach(&self, device: &Device) -> Result<(), CUresult> {
+        self.chunks
+            .iter()
+            .try_for_each(|chunk| chunk.reach(device, true))
+    }
+}
