@@ -1,4 +1,7 @@
 //! The engine: the driver, its devices, and the clients that attach.
+//!
+//! Owns what all clients share: devices, images, the poller, the SM allocator. Called by the server when it starts
+//! and when a client attaches. Must not know what clients do.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
-//! Small things that several modules need to share state between threads.
+//! What several modules share between threads: a bounded count, and handles of the driver.
+//!
+//! Must not know what is counted, or what a handle names.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

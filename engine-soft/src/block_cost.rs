@@ -1,4 +1,6 @@
 //! How long a kernel's blocks take, learned as they run: what a launch is cut into pieces by.
+//!
+//! Owned by a module's kernel, written by its grids, which run on several threads. Must not know what a block does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! One client: what each operation does to its objects, which are in `objects` by its own handles.
+//!
+//! Owns the client's tables, and what is done when the client goes. Called by the session, one operation at a time.
+//! Must not know other clients.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;

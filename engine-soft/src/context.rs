@@ -1,4 +1,7 @@
 //! A context: what dies together when a kernel faults.
+//!
+//! Owns the fault, and what a kernel of the context is granted. Called by streams and grids. Must not know what
+//! they run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,5 +1,7 @@
 //! From the bytes that a program brings to a compiled module: finds the PTX in them, links it where
 //! there are several parts, and has it compiled, or says in CUDA's codes and in words why not.
+//!
+//! Owns the room in which texts are parsed. Called by clients that load an image. Must not know who they are.
 
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -1,4 +1,6 @@
 //! What a multiprocessor of the software GPU holds, as its devices say and launches are checked against.
+//!
+//! Constants only, for devices, modules and grids. What a kernel needs is not here.
 
 /// Threads that an SM holds.
 pub(crate) const THREADS_PER_SM: u32 = 1536;

@@ -1,4 +1,6 @@
 //! The engine: sets the devices up and attaches clients to them.
+//!
+//! Owns the devices. Called by the server when it starts and when a client attaches. Must not know what clients do.
 
 use std::sync::Arc;
 

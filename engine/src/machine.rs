@@ -1,4 +1,7 @@
 //! How much memory this process can count on.
+//!
+//! Owns the reading of /proc and of control groups. Called by those who set budgets when they start. Must not know
+//! what for.
 
 use std::fs::read_to_string;
 use std::path::Path;

@@ -1,4 +1,7 @@
 //! A running thread block: its lane groups, its shared memory, its barriers.
+//!
+//! Owns them while the block runs, on one thread at a time. Called by the engine, which gives it a budget of
+//! operations. Must not know other blocks.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

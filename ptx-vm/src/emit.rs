@@ -1,4 +1,7 @@
 //! From basic blocks to compiled operations.
+//!
+//! Owns the order of operations and which of them become machine code. Called once a function, with what `analysis`
+//! has found. Must not know PTX.
 
 use std::collections::HashSet;
 use std::ops::Range;

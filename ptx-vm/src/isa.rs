@@ -1,4 +1,6 @@
 //! Which vector unit the executor's loops were compiled for, picked once at run time.
+//!
+//! Called when a module is compiled. Must not know which operations there are.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,6 @@
 //! A set of lanes of a lane group.
+//!
+//! Called by all that runs lanes. Must not know what a lane does.
 
 use super::limits::MAX_GROUP_LANES;
 

@@ -1,4 +1,6 @@
 //! A loaded module: its kernels with the facts that a driver reports of them, and its variables.
+//!
+//! Owns the compiled code. Made by the engine of a syntax tree; launches keep it. Must not know clients.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,6 @@
 //! Variables of a module: what the layer above must know to place them in device memory.
+//!
+//! Made by lowering, read by the engine. Must not know addresses: the engine gives them.
 
 /// The state space of a [`Global`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

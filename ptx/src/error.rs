@@ -1,4 +1,6 @@
 //! Why a PTX text was refused, and on which line.
+//!
+//! Made by the lexer, the parser and the linker; whoever loads an image writes it into the program's log.
 
 use thiserror::Error;
 

@@ -1,5 +1,7 @@
 //! What the launch functions before CUDA 4 prepare call by call, and launch from: a block's shape, its
 //! dynamic shared memory, and a parameter block. A function keeps it until it is changed.
+//!
+//! Called by `api::old_launch`. Must not launch: what is prepared goes the way of any launch.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,7 @@
 //! Tensor maps that were made before: programs describe the same tensors again for each launch.
+//!
+//! Owns so many maps, by what describes them. Called by `api::tensor_map` only. Must not know what is in a map: the
+//! server's engine makes it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,7 @@
 //! Active thread percentages of single contexts, by the environment.
+//!
+//! Owns the reading of two variables and no value of them. Called by `attach`, and by contexts that are made. Must
+//! not know what a percentage grants.
 
 use cuda_abi::CUresult;
 

@@ -1,4 +1,7 @@
 //! All that the private tables need of the rest of the client.
+//!
+//! Owns nothing: it asks the session as an entry point would. Called by the tables' entries. Whatever else of the
+//! client a table needs is added here, so that one file shows what they depend on.
 
 use std::ffi::c_void;
 

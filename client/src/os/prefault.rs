@@ -1,4 +1,7 @@
 //! Pages of memory that the server has made already: having them at hand before the program touches them.
+//!
+//! Owns nothing. Called where a large page-locked allocation or registration has just been made. Must not know
+//! whose memory it is.
 
 use std::ffi::{c_int, c_uchar, c_void};
 use std::ops::Range;

@@ -1,5 +1,7 @@
 //! Which signals our threads take: none of the program's, except those that a thread gets for what
 //! it does itself.
+//!
+//! Called by whoever starts a thread inside the program. Must not know what the thread is for.
 
 use std::ffi::c_int;
 

@@ -1,5 +1,7 @@
 //! What kernels print: taken from the server at the points where CUDA does that, and written to this
 //! program's own streams of the C library, so that it stands where the program's own output does.
+//!
+//! Owns how far this process has shown it. Called where the program waits. Must not know which kernel printed.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};

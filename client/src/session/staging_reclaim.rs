@@ -1,4 +1,7 @@
 //! Staging memory that is in use by work on its way: given back once the work is done.
+//!
+//! Owns the chunks that asynchronous copies still read, each with the place in its stream that ends it. Called by
+//! copies, through the connection. Must not know what the bytes are.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,7 @@
 //! One client's objects, by its own handles, and the operations on them.
+//!
+//! Owns the tables of contexts, streams, modules, arrays and the like. Called by the session, one operation at a
+//! time. Must not know other clients, nor how the driver is called.
 
 mod objects;
 mod teardown;

@@ -1,4 +1,7 @@
 //! A client's objects, found by its handles, made and ended.
+//!
+//! Owns nothing: it is how the operations in `client` reach the tables of their client, and what goes with an entry
+//! that comes or goes. Must not know how an operation is encoded.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! A client's end.
+//!
+//! Called when the server drops the client, on the session's own thread, which alone waits here. Must not keep
+//! other clients waiting.
 
 use std::time::Duration;
 

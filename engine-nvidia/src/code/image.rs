@@ -1,4 +1,7 @@
 //! Images: device code as clients send it, kept by content, and what the driver says of it.
+//!
+//! Owns the images of all clients, each once, for as long as anybody has it. Called by clients that load one. Must
+//! not know contexts of clients.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;

@@ -1,4 +1,7 @@
 //! A client's module: an image on a device, with variables and attributes of its own.
+//!
+//! Owns the driver's module, or a share of the image's, and the attributes that were set. Called by the client;
+//! kept by launches as long as they run. Must not know streams.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

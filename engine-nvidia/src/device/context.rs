@@ -1,4 +1,7 @@
 //! A client's context: which device its work goes to, and whether it still takes any.
+//!
+//! Owns which part of the device its kernels stay in, and its fault. Called by streams and by the SM allocator.
+//! Must not know what its work is.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

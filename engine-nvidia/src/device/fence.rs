@@ -1,4 +1,7 @@
 //! Completion words: page-locked memory that the GPU writes and any thread may read.
+//!
+//! Owns a word of its device's pinned memory, which goes back when it is dropped. Called by streams and by looks at
+//! device memory. Must not know what the value stands for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,4 +1,7 @@
 //! A device: its one context, which all clients share, and whether it still works.
+//!
+//! Owns the driver's context, the quiesce gate and whatever there is once a device: clock, pinned pieces, local
+//! memory, SM partitions. Called by all who need the context to be current. Must not know clients.
 
 pub(crate) mod clock;
 pub(crate) mod context;

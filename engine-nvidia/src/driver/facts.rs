@@ -1,4 +1,6 @@
 //! What a client is told of a device: the driver's answers, and where they differ from them.
+//!
+//! Called when a device is opened, and by who only looks which devices there are. Must not need a context.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUdevice, CUdevice_attribute as Attribute, CUuuid, DEVICE_ATTRIBUTES};

@@ -1,4 +1,7 @@
 //! A client's memory as its operations see it: what an address is, and whether the client has it.
+//!
+//! Owns the windows, the variables of modules and what was imported. Called by the client and by who plans copies.
+//! Must not know streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,7 @@
 //! Which granules of a window a client has.
+//!
+//! Owns one bit for each granule. Called by the windows of device and of host memory. Must not know what backs a
+//! granule.
 
 use engine::Window;
 use engine::arena::GRANULE;

@@ -1,4 +1,7 @@
 //! One operation of a stream, checked and ready to be given to the driver.
+//!
+//! Made by the client when it has checked an operation; kept by a stream until it is issued, and then until it is
+//! done. Must not know how it is issued.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,7 @@
 //! Launches: the client's request checked, and given to the driver.
+//!
+//! Owns a launch's arguments in the form that the driver takes. Made by the client, issued by streams and launch
+//! batches. Must not know what else is in its stream.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Images, modules made of them, and what their kernels print.
+//!
+//! Called by the operations in `client`. Compiling itself is in `image`; must not know PTX.
 
 use std::collections::HashSet;
 use std::sync::Arc;

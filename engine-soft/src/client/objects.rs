@@ -1,4 +1,7 @@
 //! What a client has, by its own handles.
+//!
+//! Owns the tables and how an entry is found or made. Called by the operations in `client`. Must not know how an
+//! operation travels.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Arrays, textures and surfaces by their handles.
+//!
+//! Called by the operations in `client`. Must not know how a texture is read: `ptx_vm` does that.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! A window of device memory: its mapping, and which of its granules the client has.
+//!
+//! Owns both. Called by the client's memory. Must not know what work uses them.
 
 use std::any::Any;
 use std::sync::Arc;

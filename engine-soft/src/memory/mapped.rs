@@ -1,4 +1,6 @@
 //! Counts what of a client is still mapped, so that its end can wait for the last piece of work.
+//!
+//! Called by memory that is mapped and unmapped, and by the client's end. Must not know what is mapped.
 
 use std::sync::Arc;
 

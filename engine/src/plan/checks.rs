@@ -1,4 +1,6 @@
 //! Checks of single values that clients and administrators give.
+//!
+//! Called by engines when they are given such a value, and by `openmps doctor`. Must not know what for.
 
 use cuda_abi::CUresult;
 

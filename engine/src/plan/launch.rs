@@ -1,4 +1,7 @@
 //! The data of a launch: its attributes, then its parameter block.
+//!
+//! Owns how the two are laid out behind a launch's record. Called by both engines' launches. Must not know the
+//! kernel.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue};

@@ -1,4 +1,7 @@
 //! Memory, as the client may have it.
+//!
+//! Owns nothing: it asks the daemon's view of the device, which has the client's limits in it. Called by the
+//! exports. Must not know a quota from a device's size.
 
 use cuda_abi::nvml::nvmlReturn_t;
 use protocol::control_messages::ViewedDevice;

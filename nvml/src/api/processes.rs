@@ -1,4 +1,7 @@
 //! The processes that use a device. All that a client can make are compute processes.
+//!
+//! Owns nothing: it asks the daemon's view. Called by the exports. Must not tell of processes that the view has
+//! not.
 
 use cuda_abi::nvml::nvmlReturn_t;
 

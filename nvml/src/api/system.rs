@@ -1,4 +1,6 @@
 //! The library, the driver and the machine.
+//!
+//! Owns nothing: what is kept between calls is in `state`. Called by the exports.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,7 @@
 //! Where each register lies in its function's frame.
+//!
+//! Called once a function, when it is known which registers are live together. Must not know what an operation does
+//! with them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

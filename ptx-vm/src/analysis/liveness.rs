@@ -1,4 +1,6 @@
 //! Which registers are live where: at the starts of blocks, and stepwise back from their ends.
+//!
+//! Called by the other analyses and by `emit`. Must not know lanes: a register is live for all of them or none.
 
 use super::set::BitSet;
 use crate::ir::{End, Func, Inst, Passed};

@@ -1,4 +1,6 @@
 //! How much local memory a thread takes, with all the calls that it may make.
+//!
+//! Called once a module. Must not know what is kept there.
 
 use crate::ir::{Callee, End, Func};
 use crate::limits::LOCAL_BYTES;

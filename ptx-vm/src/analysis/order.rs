@@ -1,4 +1,6 @@
 //! The order of a function's blocks, and its loops.
+//!
+//! Called first: other analyses, and the choice of the path that runs, go by this order. Must not know registers.
 
 use super::set::BitSet;
 use crate::ir::{Block, BlockId, Func};

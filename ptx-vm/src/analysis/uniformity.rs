@@ -1,4 +1,7 @@
 //! Which values all lanes of a lane group share.
+//!
+//! Called before registers are laid out: what all lanes share takes one strip. Must not know how many lanes there
+//! are.
 
 use super::set::BitSet;
 use crate::ir::{Func, InstKind, Reg};

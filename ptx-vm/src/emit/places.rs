@@ -1,4 +1,6 @@
 //! What is known of a function's blocks and values once its registers have their places.
+//!
+//! Called by `emit`. Must not know which operations there are.
 
 use crate::analysis::{BitSet, Class, Layout};
 use crate::ir::{Func, Passed};

@@ -1,4 +1,7 @@
 //! Lanes of a lane group that wait: at the block's barriers, and for lanes of their own warps.
+//!
+//! Owns who has arrived where. Called when a path stops, and by the block when others of its lane groups have come.
+//! Must not know what an operation does.
 
 use super::{LaneGroup, PathState};
 use crate::machine::{Arrival, ReduceOp};

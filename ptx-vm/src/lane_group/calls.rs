@@ -1,4 +1,6 @@
 //! Calls within a lane group: where a callee's frame lies, and what goes over to it and comes back.
+//!
+//! Called by the loop that steps a lane group. Must not know which function is called for what.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! Helpers for packing, saturation and carry chains, which no instruction is by itself.
+//!
+//! Called by lowering, where an instruction becomes several operations. Must not know which instruction that is.
 
 use super::float::flush;
 use super::simple::{Simple, op};

@@ -1,4 +1,6 @@
 //! Operations whose lanes have nothing to do with each other: one loop, compiled for each vector unit.
+//!
+//! Called by what is compiled of an instruction. Must not know memory.
 
 use crate::isa::Isa;
 use crate::machine::{Flow, Machine, Op, OpFn};

@@ -1,4 +1,7 @@
 //! Machine code for x86-64's vector units, as little of it as segments need.
+//!
+//! Owns the bytes while they are put together. Called by the register allocator. Must not know lanes or registers
+//! of PTX.
 
 use crate::isa::Isa;
 

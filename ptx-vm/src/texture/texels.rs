@@ -1,4 +1,7 @@
 //! The memory of an array.
+//!
+//! Owns its mapping, which arrays' handles and textures share. Called by the engine's copies and by what reads
+//! textures. Must not know the elements' format.
 
 use std::fmt;
 

@@ -1,4 +1,6 @@
 //! A function's body: blocks, declarations, labels and instructions.
+//!
+//! Called for each function with a body. Must not know what an instruction does: `ptx-vm` gives it a meaning.
 
 use super::scope::{NamedItem, Scopes};
 use super::{Global, NAME, Parser};

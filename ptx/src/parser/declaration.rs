@@ -1,4 +1,6 @@
 //! Variables and parameters: space, alignment, attributes, type, name and dimensions.
+//!
+//! Called for variables of a module, of a body, and for parameters. Must not know where they will lie.
 
 use super::{Parser, VARIABLE};
 use crate::ast::{Initializer, Linkage, Space, Type, Variable};

@@ -1,4 +1,6 @@
 //! Initial values of variables, down to bytes and addresses.
+//!
+//! Called by declarations. Must not know addresses: those of symbols are left for who places them.
 
 use super::declaration::Specifier;
 use super::expression::Constant;

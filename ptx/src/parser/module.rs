@@ -1,4 +1,6 @@
 //! Directives at module scope, and what is settled once the whole module is read.
+//!
+//! Owns the module's symbols while it is read. Called by the parser's loop. Must not know instructions.
 
 use super::{FUNCTION, Global, NAME, Parser};
 use crate::ast::{Function, Linkage, Module, Operand, Space, Symbol, Targets, Variable};

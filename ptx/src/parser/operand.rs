@@ -1,4 +1,6 @@
 //! Operands of instructions.
+//!
+//! Called for each instruction. Must not know what the instruction does with them.
 
 use super::NAME;
 use super::body::Body;

@@ -1,4 +1,6 @@
 //! Why something with a socket failed: one enum for listeners and connections, with the questions that callers ask.
+//!
+//! Made here and in listeners and connections; the daemon, servers and clients ask it. Must not know what was sent.
 
 use std::path::PathBuf;
 

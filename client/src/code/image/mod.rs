@@ -1,4 +1,7 @@
 //! Images: device code on its way to the server, and what the server says of it.
+//!
+//! Owns an image's number at the server, the pieces in which it travels, and what its kernels and variables are
+//! called. Called by modules and libraries. Must not know how the server compiles it.
 
 pub(crate) mod find;
 pub(crate) mod jit;

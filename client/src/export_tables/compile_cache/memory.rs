@@ -1,4 +1,7 @@
 //! Entries of the compile cache in memory: the ones used last, up to a number of bytes.
+//!
+//! Called by the compile cache with its lock held. Must not know what a key or an entry means, nor that there are
+//! files.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,7 @@
 //! What the user's environment says about the compile cache: the variables that CUDA documents.
+//!
+//! Owns how the variables are read, and what holds where they say nothing. Called once, when the compile cache is
+//! made. Opens no file.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,7 @@
 //! Forks of a process that has registered memory: the child gets private pages in the place of the window's,
 //! before `fork` returns in either.
+//!
+//! Called by the C library around `fork`, once something is registered. Must not know what it is registered for.
 
 use std::cell::RefCell;
 use std::ops::Range;
