@@ -3,26 +3,24 @@
 //! Owns the tables of contexts, streams, modules, arrays and the like. Called by the session, one operation at a
 //! time. Must not know other clients, nor how the driver is called.
 
+mod images;
 mod objects;
 mod teardown;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cuda_abi::types::{CUfunction_attribute, CUlimit};
+use cuda_abi::types::CUlimit;
 use engine::{
-    Attachment, Bound, CUresult, Charge, Client, MemoryHandle, Owner, PollResult, Runs, Share,
-    Window,
+    Attachment, Bound, CUresult, Client, MemoryHandle, Owner, PollResult, Runs, Share, Window,
 };
 use protocol::operations::{
-    self, At, CONTEXT_SLOTS, IMAGE_PART, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING,
-    STREAM_SLOTS,
+    self, At, CONTEXT_SLOTS, OUTPUT_NONE, OUTPUT_PIECE, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 use protocol::tensor_maps;
 use protocol::textures::Spec;
 
-use crate::code::image::{Image, PADDING};
-use crate::code::link::check_part;
+use crate::code::image::Image;
 use crate::code::module::Module;
 use crate::device::context::Context;
 use crate::engine::SharedEngine;
@@ -340,51 +338,7 @@ impl Client for NvidiaClient {
         data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::ImageLoadReply, CUresult> {
-        if self.images.contains_key(&request.image) || self.images.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let device = self
-            .shared
-            .devices
-            .first()
-            .ok_or(CUresult::ERROR_NO_DEVICE)?;
-        // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
-        // for it; where it is there already, this is given back.
-        let bytes = (data.len() + PADDING) as u64;
-        let mut charge = Charge::new(Arc::clone(&self.held));
-        if !charge.grow(2 * bytes) {
-            let log = format!(
-                "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
-                 of {}\n",
-                2 * bytes,
-                self.held.left(),
-                self.held.most()
-            );
-            let code = CUresult::ERROR_OUT_OF_MEMORY;
-            return Ok(operations::ImageLoadReply::written(
-                code,
-                &[],
-                log.as_bytes(),
-                reply,
-            ));
-        }
-        let loaded = if request.options & IMAGE_PART != 0 {
-            check_part(device, data).map(|()| None)
-        } else {
-            self.shared.images.load(device, data, charge).map(Some)
-        };
-        Ok(match loaded {
-            Ok(None) => operations::ImageLoadReply::default(),
-            Ok(Some(image)) => {
-                let descriptor = image.descriptor().encode();
-                self.images.insert(request.image, image);
-                operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
-            }
-            Err(refused) => {
-                let log = refused.log.as_bytes();
-                operations::ImageLoadReply::written(refused.code, &[], log, reply)
-            }
-        })
+        self.load_image(request, data, reply)
     }
 
     fn image_unload(
@@ -404,25 +358,7 @@ impl Client for NvidiaClient {
         _data: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<operations::ModuleLoadReply, CUresult> {
-        let context = Arc::clone(self.context(request.context)?);
-        context.check()?;
-        let image = self
-            .images
-            .get(&request.image)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let image = Arc::clone(image);
-        let module = Module::new(&context, image, &mut self.memory, &self.common.code)?;
-        let device = context.device().number();
-        for &variable in module.variables() {
-            reply.extend(variable.base.to_le_bytes());
-            self.memory.add_variable(variable, device);
-        }
-        let addresses = module.variables().len() as u64;
-        self.modules.insert(request.module, Arc::new(module));
-        Ok(operations::ModuleLoadReply { addresses })
+        self.load_module(request, reply)
     }
 
     fn module_unload(
@@ -430,17 +366,7 @@ impl Client for NvidiaClient {
         request: &operations::ModuleUnload,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let module = self.modules.remove(&request.module);
-        self.runs.refuse(|run| {
-            let mut modules = run.modules().iter();
-            modules.any(|of| {
-                module
-                    .as_ref()
-                    .is_some_and(|module| Arc::ptr_eq(of, module))
-            })
-        });
-        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
-        Ok(())
+        self.unload_module(request)
     }
 
     fn function_set(
@@ -448,19 +374,7 @@ impl Client for NvidiaClient {
         request: &operations::FunctionSet,
         _data: &[u8],
     ) -> Result<(), CUresult> {
-        let operations::FunctionSet {
-            module,
-            kernel,
-            attribute,
-            value,
-        } = *request;
-        let attribute = CUfunction_attribute(attribute);
-        if !self.module(module)?.can_set(attribute) {
-            // Launches that were posted before keep the shared one.
-            let apart = self.module(module)?.apart(&self.common.code)?;
-            self.modules.insert(module, Arc::new(apart));
-        }
-        self.module(module)?.set(kernel, attribute, value)
+        self.set_function(request)
     }
 
     fn output_take(

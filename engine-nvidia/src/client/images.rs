@@ -1,0 +1,148 @@
+//! Images, modules made of them, and their kernels' attributes.
+//!
+//! Called by the operations in `client`. Must not know what the driver makes of an image, which is `code`, nor streams.
+
+use std::sync::Arc;
+
+use cuda_abi::types::CUfunction_attribute;
+use engine::{CUresult, Charge};
+use protocol::operations::{self, IMAGE_PART};
+
+use super::{MOST_OBJECTS, NvidiaClient};
+use crate::code::image::PADDING;
+use crate::code::link::check_part;
+use crate::code::module::Module;
+
+impl NvidiaClient {
+    /// Loads an image, or says in the reply's log why not.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_VALUE for a handle that is taken, and for one too many.
+    pub(super) fn load_image(
+        &mut self,
+        request: &operations::ImageLoad,
+        data: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ImageLoadReply, CUresult> {
+        if self.images.contains_key(&request.image) || self.images.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let device = self
+            .shared
+            .devices
+            .first()
+            .ok_or(CUresult::ERROR_NO_DEVICE)?;
+        // As it is kept, and once more while it is made ready for the driver. Who is the first to have it pays
+        // for it; where it is there already, this is given back.
+        let bytes = (data.len() + PADDING) as u64;
+        let mut charge = Charge::new(Arc::clone(&self.held));
+        if !charge.grow(2 * bytes) {
+            let log = format!(
+                "error: the server holds no more for this client: this image takes {} bytes, and {} are left \
+                 of {}\n",
+                2 * bytes,
+                self.held.left(),
+                self.held.most()
+            );
+            let code = CUresult::ERROR_OUT_OF_MEMORY;
+            return Ok(operations::ImageLoadReply::written(
+                code,
+                &[],
+                log.as_bytes(),
+                reply,
+            ));
+        }
+        let loaded = if request.options & IMAGE_PART != 0 {
+            check_part(device, data).map(|()| None)
+        } else {
+            self.shared.images.load(device, data, charge).map(Some)
+        };
+        Ok(match loaded {
+            Ok(None) => operations::ImageLoadReply::default(),
+            Ok(Some(image)) => {
+                let descriptor = image.descriptor().encode();
+                self.images.insert(request.image, image);
+                operations::ImageLoadReply::written(CUresult::SUCCESS, &descriptor, &[], reply)
+            }
+            Err(refused) => {
+                let log = refused.log.as_bytes();
+                operations::ImageLoadReply::written(refused.code, &[], log, reply)
+            }
+        })
+    }
+
+    /// Makes a module of an image in a context; the reply has the addresses of its variables.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_CONTEXT and CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE for a number that is taken, what
+    /// the context died of, and what the driver says.
+    pub(super) fn load_module(
+        &mut self,
+        request: &operations::ModuleLoad,
+        reply: &mut Vec<u8>,
+    ) -> Result<operations::ModuleLoadReply, CUresult> {
+        let context = Arc::clone(self.context(request.context)?);
+        context.check()?;
+        let image = self
+            .images
+            .get(&request.image)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        if self.modules.contains_key(&request.module) || self.modules.len() >= MOST_OBJECTS {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let image = Arc::clone(image);
+        let module = Module::new(&context, image, &mut self.memory, &self.common.code)?;
+        let device = context.device().number();
+        for &variable in module.variables() {
+            reply.extend(variable.base.to_le_bytes());
+            self.memory.add_variable(variable, device);
+        }
+        let addresses = module.variables().len() as u64;
+        self.modules.insert(request.module, Arc::new(module));
+        Ok(operations::ModuleLoadReply { addresses })
+    }
+
+    /// Ends a module; runs that have a kernel of it are refused from then on.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE for a module that there is not.
+    pub(super) fn unload_module(
+        &mut self,
+        request: &operations::ModuleUnload,
+    ) -> Result<(), CUresult> {
+        let module = self.modules.remove(&request.module);
+        self.runs.refuse(|run| {
+            let mut modules = run.modules().iter();
+            modules.any(|of| {
+                module
+                    .as_ref()
+                    .is_some_and(|module| Arc::ptr_eq(of, module))
+            })
+        });
+        self.forget(module.ok_or(CUresult::ERROR_INVALID_HANDLE)?);
+        Ok(())
+    }
+
+    /// Sets an attribute of a kernel, for this client's module alone.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE for a module that there is not, and what the driver says.
+    pub(super) fn set_function(
+        &mut self,
+        request: &operations::FunctionSet,
+    ) -> Result<(), CUresult> {
+        let operations::FunctionSet {
+            module,
+            kernel,
+            attribute,
+            value,
+        } = *request;
+        let attribute = CUfunction_attribute(attribute);
+        if !self.module(module)?.can_set(attribute) {
+            // Launches that were posted before keep the shared one.
+            let apart = self.module(module)?.apart(&self.common.code)?;
+            self.modules.insert(module, Arc::new(apart));
+        }
+        self.module(module)?.set(kernel, attribute, value)
+    }
+}
