@@ -21,6 +21,7 @@ fn main() {
         "protocol",
         "transport",
         "daemon-interface",
+        "trace",
         "examples/nbody",
         "Cargo.lock",
     ] {

@@ -18,12 +18,13 @@ use cuda_abi::functions::Function;
 use cuda_abi::proc_address::Entry;
 use cuda_abi::types::*;
 
-use crate::{api, pointers, stream};
+use crate::{api, pointers, recorder, stream};
 
 /// Turns the outcome of a call into a status. Nothing unwinds into the program.
 #[inline]
-pub(crate) fn guarded(name: &str, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
-    match catch_unwind(AssertUnwindSafe(call)) {
+pub(crate) fn guarded(name: &'static str, call: impl FnOnce() -> Result<(), CUresult>) -> CUresult {
+    let began = recorder::begin();
+    let status = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => CUresult::SUCCESS,
         Ok(Err(status)) => {
             if status != CUresult::ERROR_NOT_READY {
@@ -32,7 +33,9 @@ pub(crate) fn guarded(name: &str, call: impl FnOnce() -> Result<(), CUresult>) -
             status
         }
         Err(_) => failed(name),
-    }
+    };
+    recorder::end(name, began);
+    status
 }
 
 /// Most lines about failed calls in one process' log: a program may ask in a loop.

@@ -15,10 +15,11 @@
 //!   [`session::attach`] makes it, [`session::exit_hook`] ends it;
 //! * [`session::connection`]: the one connection to the server, over `transport`, through which all of
 //!   them send;
+//! * [`recorder`]: the time line that OPENMPS_TRACE asks for;
 //! * [`os`], [`log`]: what the library asks of Linux, and where it writes when told to.
 //!
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread before the
-//! program asks for a host function ([`stream::host_function`]), changes no signal, and turns its own panics into
+//! program asks for a host function ([`stream::host_function`]) or a time line ([`recorder`]), changes no signal, and turns its own panics into
 //! errors.
 
 mod api;
@@ -32,6 +33,7 @@ mod log;
 mod memory;
 mod os;
 mod pointers;
+mod recorder;
 mod session;
 mod stream;
 

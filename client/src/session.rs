@@ -135,6 +135,11 @@ impl Session {
         }
     }
 
+    /// The connection to the server.
+    pub(crate) fn connection(&self) -> &'static Connection {
+        self.connection
+    }
+
     /// Makes it this process's. To be called once; the caller holds the lock of cuInit.
     ///
     /// # Errors

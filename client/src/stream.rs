@@ -23,6 +23,7 @@ use transport::session::EncodedRequest;
 
 use crate::context::{self, Current};
 use crate::handle::{HandleKind, Key};
+use crate::recorder;
 use crate::session::connection::{Connection, Device};
 use capture::{BESIDE, CAPTURED, Capture, LAUNCH_BLOCKING, Operation};
 use host_function::Calls;
@@ -100,7 +101,12 @@ impl<'a> StreamGuard<'a> {
         let (streams, slot) = (self.streams, self.slot);
         self.stream
             .append(&mut self.order, streams, slot, |sequence| {
-                streams.connection.post_at(slot, sequence, request, data)
+                streams.connection.post_at(slot, sequence, request, data)?;
+                if recorder::on() {
+                    let context = self.stream.context();
+                    recorder::posted(slot, sequence, context, request, data);
+                }
+                Ok(())
             })
     }
 
@@ -109,7 +115,13 @@ impl<'a> StreamGuard<'a> {
         let (streams, slot) = (self.streams, self.slot);
         self.stream
             .append(&mut self.order, streams, slot, |sequence| {
-                streams.connection.post_encoded_at(slot, sequence, written)
+                streams
+                    .connection
+                    .post_encoded_at(slot, sequence, written)?;
+                if recorder::on() {
+                    recorder::posted_written(slot, sequence, self.stream.context());
+                }
+                Ok(())
             })
     }
 }
@@ -205,7 +217,11 @@ impl Stream {
         data: &[&[u8]],
     ) -> Result<u64, CUresult> {
         self.append(&mut self.order_lock(), streams, slot, |sequence| {
-            streams.connection.post_at(slot, sequence, request, data)
+            streams.connection.post_at(slot, sequence, request, data)?;
+            if recorder::on() {
+                recorder::posted(slot, sequence, self.context(), request, data);
+            }
+            Ok(())
         })
     }
 

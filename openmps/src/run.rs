@@ -2,7 +2,7 @@
 
 mod loader;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -29,6 +29,11 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    run_with(arguments, &[])
+}
+
+/// Runs the program with these variables besides.
+pub fn run_with(arguments: &Arguments, variables: &[(&str, &OsStr)]) -> Result<ExitCode> {
     loader::check(&arguments.program[0])?;
     let library = embedded::client_library()?;
     let mut command = Command::new(&arguments.program[0]);
@@ -40,6 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     put_first_on_path(&mut command, "PATH", &embedded::smi_folder(&library)?);
     let (view, client) = machine::CLIENT_VIEW;
     command.env(view, client);
+    command.envs(variables.iter().copied());
 
     let named = arguments.pipe_directory.clone();
     let named = named.or_else(named_pipe_directory);

@@ -1,7 +1,8 @@
-//! `openmps trace`: time lines: tables of them, and several as one.
+//! `openmps trace`: time lines: of a program that runs, tables of them, and several as one.
 
 mod files;
 mod merge;
+mod record;
 mod tables;
 
 use std::process::ExitCode;
@@ -9,10 +10,25 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 #[derive(Debug, clap::Args)]
+#[group(id = "trace")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = HELP
+)]
 pub struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    record: record::Arguments,
 }
+
+const HELP: &str = "\
+  openmps trace -o output.%p -- PROGRAM…     records a program and those that it starts
+  openmps trace summary output.*             how often and how long each kernel, copy and call ran
+  openmps trace merge -o all.json output.*   all of them as one
+
+Files open in Perfetto, chrome://tracing and TensorBoard.";
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
@@ -24,7 +40,8 @@ enum Command {
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
-        Command::Summary(arguments) => tables::run(arguments),
-        Command::Merge(arguments) => merge::run(arguments),
+        Some(Command::Summary(arguments)) => tables::run(arguments),
+        Some(Command::Merge(arguments)) => merge::run(arguments),
+        None => record::run(&arguments.record),
     }
 }

@@ -1,12 +1,14 @@
-//! `openmps trace`: tables and merged files, of a file of ours and one as PyTorch's profiler writes them.
+//! `openmps trace`: tables and merged files, of a file of ours and one as PyTorch's profiler writes them; and what a recorded
+//! program's file says beside what the program knows that it did.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use tests::daemon::openmps;
+use tests::daemon::{Daemon, openmps};
 
 const OURS: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -126,4 +128,163 @@ fn what_is_wrong_with_a_file_is_told() {
     // What comes of a full disk is told, and nothing is written beside.
     let said = refused(&["merge", "-f", "-o", "/dev/full", OURS]);
     assert!(said.contains("cannot write /dev/full"), "{said}");
+}
+
+/// Launches 40 kernels and 5 graphs of 3, copies 256 KiB each way and half of that within the device.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_accounted");
+const DATA: u64 = 8 << 15;
+
+/// Records the program into a folder, and gives what it printed.
+fn recorded(daemon: &Daemon, pattern: &str) -> Output {
+    let mut command = Command::new(openmps());
+    command
+        .args(["trace", "-o", pattern, "--", PROGRAM, "40", "5", "50"])
+        .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
+        .stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+/// The only file of a folder.
+fn only_file(folder: &Path) -> std::path::PathBuf {
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
+    let [file] = &files[..] else {
+        panic!("{files:?}");
+    };
+    file.as_ref().unwrap().path()
+}
+
+fn times(event: &Value) -> (u64, u64) {
+    let began = (event["ts"].as_f64().unwrap() * 1000.0).round() as u64;
+    let took = (event["dur"].as_f64().unwrap() * 1000.0).round() as u64;
+    (began, began + took)
+}
+
+#[test]
+fn a_recorded_program_has_everything_once() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
+    let pattern = folder.path().join("out.%p");
+    let output = recorded(&daemon, pattern.to_str().unwrap());
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{printed}");
+    let took = printed.lines().find_map(|line| line.strip_prefix("took "));
+    let took: u64 = took.unwrap().parse().unwrap();
+    let file = only_file(folder.path());
+    let all = events(&file);
+    let pid = all[0]["pid"].to_string();
+    assert_eq!(
+        file.file_name().unwrap().to_str().unwrap(),
+        format!("out.{pid}")
+    );
+    let of = |category: &str| {
+        all.iter()
+            .filter(|event| event["cat"] == category)
+            .collect::<Vec<_>>()
+    };
+
+    let kernels = of("kernel");
+    let launched: Vec<_> = kernels
+        .iter()
+        .filter(|event| event["name"] == "churn")
+        .collect();
+    assert_eq!(launched.len(), 40, "{all:?}");
+    for kernel in &launched {
+        assert_eq!(kernel["args"]["grid"], serde_json::json!([8, 1, 1]));
+        assert_eq!(kernel["args"]["block"], serde_json::json!([256, 1, 1]));
+    }
+    assert!(kernels.iter().any(|event| event["name"] == "graph"));
+
+    // One after another on each stream, and within what the program's own events say.
+    let mut spans: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
+    for event in &kernels {
+        spans
+            .entry(event["tid"].to_string())
+            .or_default()
+            .push(times(event));
+    }
+    for spans in spans.values_mut() {
+        spans.sort_unstable();
+        assert!(
+            spans.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "{spans:?}"
+        );
+    }
+    let [spans] = &spans.into_values().collect::<Vec<_>>()[..] else {
+        panic!("one stream has kernels");
+    };
+    // A float of milliseconds has 24 bits.
+    let most = took + took / 1_000_000 + 1_000;
+    let lasted = spans.last().unwrap().1 - spans[0].0;
+    assert!(lasted <= most, "{lasted} {took}");
+
+    let bytes = |name: &str| -> u64 {
+        let copies = of("gpu_memcpy").into_iter();
+        let copies = copies.filter(|event| event["name"].as_str().unwrap().starts_with(name));
+        copies
+            .map(|event| event["args"]["bytes"].as_u64().unwrap())
+            .sum()
+    };
+    assert_eq!(bytes("Memcpy HtoD (Pageable -> Device)"), DATA);
+    assert_eq!(bytes("Memcpy DtoH (Device -> Pageable)"), DATA);
+    assert_eq!(bytes("Memcpy DtoD"), DATA / 2);
+
+    // Calls, of which three were captured, and arrows from them to the work.
+    let calls = of("cuda_driver");
+    let launches = calls
+        .iter()
+        .filter(|event| event["name"] == "cuLaunchKernel");
+    let launches: Vec<_> = launches.collect();
+    assert_eq!(launches.len(), 43);
+    let correlations: BTreeSet<u64> = launches
+        .iter()
+        .filter_map(|event| event["args"]["correlation"].as_u64())
+        .collect();
+    let of_kernels = launched
+        .iter()
+        .map(|event| event["args"]["correlation"].as_u64().unwrap());
+    assert_eq!(of_kernels.collect::<BTreeSet<_>>(), correlations);
+    let ends = |phase: &str| -> BTreeSet<u64> {
+        let arrows = of("ac2g").into_iter().filter(|event| event["ph"] == phase);
+        arrows.map(|event| event["id"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(ends("s"), ends("f"));
+    assert!(of("openmps").is_empty(), "nothing was dropped");
+
+    let (text, _) = printed_of(&file);
+    assert!(
+        text.contains("churn") && text.contains("[CUDA memcpy HtoD]"),
+        "{text}"
+    );
+}
+
+fn printed_of(file: &Path) -> (String, String) {
+    printed(&["summary", file.to_str().unwrap()])
+}
+
+#[test]
+fn patterns_are_held_to_what_they_can_be() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
+    let of = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for (pattern, said) in [
+        (of("a.%d"), "%d stands for nothing"),
+        (of("a%"), "a percent sign is %%"),
+        (of("%q{"), "%q needs a variable's name"),
+        (of("nowhere/a.%p"), "there is no folder"),
+    ] {
+        let output = recorded(&daemon, &pattern);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{error}");
+        assert_eq!(output.stdout, b"", "the program did not run");
+    }
+    let one = of("one");
+    assert!(recorded(&daemon, &one).status.success());
+    let before = std::fs::read(&one).unwrap();
+    let output = recorded(&daemon, &one);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        !output.status.success() && error.contains("--force"),
+        "{error}"
+    );
+    assert_eq!(std::fs::read(&one).unwrap(), before);
 }

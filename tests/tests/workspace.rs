@@ -22,7 +22,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("engine-nvidia", &["cuda-abi", "engine", "protocol", "ptx"]),
     (
         "client",
-        &["cuda-abi", "daemon-interface", "protocol", "transport"],
+        &[
+            "cuda-abi",
+            "daemon-interface",
+            "protocol",
+            "trace",
+            "transport",
+        ],
     ),
     (
         "nvml",

@@ -17,6 +17,7 @@ use crate::code::Code;
 use crate::code::function::{Function, Layout};
 use crate::code::occupancy;
 use crate::context::Current;
+use crate::recorder;
 use crate::stream::capture::{CAPTURED, Operation};
 use crate::stream::event::Events;
 use crate::stream::{self, Target};
@@ -66,6 +67,9 @@ pub(crate) unsafe fn launch(
     let (_, function) = code.in_context(handle, &current)?;
     let layout = function.layout().ok_or(CUresult::ERROR_INVALID_HANDLE)?;
     check(&current, function, &shape)?;
+    if recorder::on() {
+        record_facts(code, function);
+    }
     let begun = Begun {
         events: code.events,
         target: &target,
@@ -95,6 +99,34 @@ pub(crate) unsafe fn launch(
     // SAFETY: the caller vouches for the parameters, whose buffer the list has just named.
     unsafe { fill(given, params.each, layout, block)? };
     begun.post(attributes, block)
+}
+
+/// Tells the recorder what a kernel is.
+#[cold]
+fn record_facts(code: &'static Code, function: &Function) {
+    recorder::kernel(function.module(), function.index(), || {
+        let (owner, index) = (function.owner(), function.index());
+        let module = code.modules.get(owner).ok();
+        let name = module.and_then(|module| {
+            Some(
+                module
+                    .image
+                    .name(index)
+                    .ok()?
+                    .to_string_lossy()
+                    .into_owned(),
+            )
+        });
+        let attribute = |of| {
+            let value = function.attribute(of).unwrap_or_default();
+            u32::try_from(value).unwrap_or_default()
+        };
+        (
+            name.unwrap_or_else(|| "kernel".to_owned()),
+            attribute(CUfunction_attribute::SHARED_SIZE_BYTES),
+            attribute(CUfunction_attribute::NUM_REGS),
+        )
+    });
 }
 
 /// The parameter block that `extra` names, and its bytes, if the parameters are given that way. It may be shorter

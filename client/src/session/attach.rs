@@ -42,7 +42,11 @@ pub(crate) fn attach() -> Result<(), CUresult> {
     }
     let connection = connect()?;
     let (welcome, fds) = greet(&connection)?;
-    open(connection, &welcome, fds)?.publish()
+    let session = open(connection, &welcome, fds)?;
+    let connection = session.connection();
+    session.publish()?;
+    crate::recorder::start(connection);
+    Ok(())
 }
 
 /// Whether a path that is none is a list of absolute ones.

@@ -13,6 +13,7 @@ use protocol::operations::Detach;
 use super::connection::LAST_WORD;
 
 extern "C" fn detach_at_exit() {
+    crate::recorder::finish();
     // A process that is killed, or calls _exit, does not come here; its socket's end says enough.
     if let Some(session) = super::withdraw()
         && session.check_alive().is_ok()

@@ -415,6 +415,15 @@ impl Operations for Server<'_> {
         Ok(OutputTakeReply { sink: OUTPUT_NONE })
     }
 
+    fn trace_take(
+        &mut self,
+        _: &TraceTake,
+        _: &[u8],
+        _: &mut Vec<u8>,
+    ) -> Result<TraceTakeReply, CUresult> {
+        Ok(TraceTakeReply { dropped: 0 })
+    }
+
     fn limit_set(&mut self, _: &LimitSet, _: &[u8]) -> Posted {
         Ok(())
     }

@@ -161,6 +161,12 @@ pub const OUTPUT_STDERR: u32 = 2;
 /// The most bytes of text in one reply.
 pub const OUTPUT_PIECE: usize = 3072;
 
+/// Bytes of a span in a [`TraceTakeReply`]'s data, five little-endian words: stream, place in it, begin and end in
+/// nanoseconds of CLOCK_MONOTONIC, and the device with what it did in the upper half.
+pub const SPAN_BYTES: usize = 40;
+/// What the device did in a span: it copied or filled. Zero: it ran kernels.
+pub const SPAN_COPY: u64 = 1;
+
 /// Streams that one client may have; slots of completion words.
 pub const STREAM_SLOTS: u32 = 4096;
 
@@ -223,7 +229,7 @@ pub struct OperationRow {
 }
 
 /// A request of the table.
-pub trait Request: Fields {
+pub trait Request: Fields + 'static {
     /// Its operation.
     const OPCODE: Opcode;
     /// The version of its row.

@@ -23,7 +23,8 @@ use protocol::operations::{
     PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
     RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
     TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
-    TextureCreateReply, TextureDestroy, ValueWait, WindowOf, WindowOfReply, Write,
+    TextureCreateReply, TextureDestroy, TraceTake, TraceTakeReply, ValueWait, WindowOf,
+    WindowOfReply, Write,
 };
 use transport::ring::Record;
 
@@ -591,6 +592,16 @@ impl Operations for Session {
         reply: &mut Vec<u8>,
     ) -> Result<OutputTakeReply, CUresult> {
         self.client.output_take(request, data, reply)
+    }
+
+    fn trace_take(
+        &mut self,
+        _: &TraceTake,
+        _: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<TraceTakeReply, CUresult> {
+        let dropped = self.observer.spans.take(reply);
+        Ok(TraceTakeReply { dropped })
     }
 
     fn limit_set(&mut self, request: &LimitSet, data: &[u8]) -> Result<(), CUresult> {

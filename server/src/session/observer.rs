@@ -18,6 +18,7 @@ use crate::event_queue::{EventQueue, ServerEvent};
 use crate::log::Named;
 use crate::memory::heap::ALIGNMENT;
 use crate::memory::mapped_file::WatchedFiles;
+use crate::session::span_buffer::SpanBuffer;
 use crate::stream_scheduler::completion::CompletionTracker;
 
 /// Faults of a session that are logged and told to the daemon. A client that goes on after so many
@@ -122,6 +123,8 @@ pub struct ClientObserver {
     channels: ServerChannels,
     /// Where it is counted what the client has had, once the client is let in.
     accounts: OnceLock<Arc<ClientAccounts>>,
+    /// When devices worked for the client, if it asks.
+    pub spans: SpanBuffer,
     /// The device of each context.
     devices: [AtomicU32; CONTEXT_SLOTS as usize],
     /// Contexts that are dead, as bits.
@@ -168,6 +171,7 @@ impl ClientObserver {
             name,
             channels,
             accounts: OnceLock::new(),
+            spans: SpanBuffer::default(),
             devices: [const { AtomicU32::new(0) }; CONTEXT_SLOTS as usize],
             dead: AtomicU32::new(0),
             faults: AtomicU32::new(0),
@@ -281,6 +285,7 @@ impl Observer for ClientObserver {
         if let Some(accounts) = self.accounts.get() {
             accounts.ran(span);
         }
+        self.spans.add(span);
     }
 
     fn waited(&self, device: u32, nanoseconds: u64) {

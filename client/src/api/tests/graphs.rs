@@ -184,7 +184,7 @@ fn a_graph_that_is_launched_again_is_launched_in_runs() {
         assert_eq!(launched(to).len(), 6 * number);
     };
     launch(1);
-    assert_eq!(runs(to), [], "launched once");
+    assert_eq!(runs(to), [0_usize; 0], "launched once");
     launch(2);
     assert_eq!(runs(to), [2, 3]);
     launch(3);
@@ -197,7 +197,7 @@ fn a_graph_that_is_launched_again_is_launched_in_runs() {
     // One that changes is launched node by node, and then again in runs.
     let nodes = nodes(graph);
     cuGraphNodeSetEnabled(exec, nodes[0], 0).unwrap();
-    assert_eq!(runs(to), [], "they are forgotten");
+    assert_eq!(runs(to), [0_usize; 0], "they are forgotten");
     cuGraphLaunch(exec, captured).unwrap();
     cuStreamSynchronize(captured).unwrap();
     assert_eq!((runs(to), launched(to).len()), (vec![], 18 + 5));
@@ -215,7 +215,7 @@ fn a_graph_that_is_launched_again_is_launched_in_runs() {
     cuStreamSynchronize(captured).unwrap();
     assert_eq!(runs(to), [2, 3], "the former ones are gone");
     cuGraphExecDestroy(again).unwrap();
-    assert_eq!(runs(to), []);
+    assert_eq!(runs(to), [0_usize; 0]);
     cuCtxDestroy_v2(mine).unwrap();
 }
 

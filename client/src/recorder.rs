@@ -1,0 +1,375 @@
+//! The recording of this program's calls and work as a time line, when OPENMPS_TRACE names a file for it.
+//!
+//! Threads that call put what they did into one bounded buffer; [`file`] asks the server when the device did it, joins both
+//! and writes them. Off, an exported function and a record's posting cost one relaxed load each. The file is written by
+//! a thread of ours, the only one that this library keeps of its own accord, and at the end of the process.
+//!
+//! It knows streams by their slots alone; `exports` and `stream` call it.
+
+mod file;
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use protocol::operations::{
+    ArrayCopy, Copy, Fill, Launch, Request, RunLaunch, Space, TraceTake, Write,
+};
+use rustix::time::{ClockId, clock_gettime};
+use trace::event::Place;
+
+use crate::handle::{HandleKind, Key};
+use crate::log::log;
+use crate::os::signal_mask;
+use crate::session::connection::{Connection, LAST_WORD};
+use crate::session::fork_local::ForkLocal;
+
+/// Whether anything is recorded in this process or was in the one that it was forked from.
+static ON: AtomicBool = AtomicBool::new(false);
+
+static RECORDER: ForkLocal<Recorder> = ForkLocal::new();
+
+/// Calls, and work, that are kept until they are written; more than that in one round are dropped, and counted.
+const MOST: usize = 1 << 18;
+
+/// How often what was recorded is written.
+const ROUND: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// What joins this call with its work; 0 before it has posted any.
+    static CORRELATION: Cell<u64> = const { Cell::new(0) };
+    /// The thread's number; 0 before it is asked for.
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A call that is over.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    name: &'static str,
+    thread: u32,
+    began_ns: u64,
+    ended_ns: u64,
+    correlation: u64,
+}
+
+/// What was put into a stream.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    slot: u32,
+    sequence: u64,
+    /// The slot of the stream's context.
+    context: u32,
+    correlation: u64,
+    work: PostedWork,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum PostedWork {
+    Kernel {
+        module: u64,
+        index: u32,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+    },
+    Copy {
+        from: Place,
+        to: Place,
+        bytes: u64,
+    },
+    Fill {
+        bytes: u64,
+    },
+    /// Nodes of a graph.
+    Graph,
+}
+
+/// What is told of a kernel once, since every launch would tell the same.
+#[derive(Clone, Debug)]
+struct KernelFacts {
+    name: String,
+    shared_bytes: u32,
+    registers: u32,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    calls: Vec<Call>,
+    posted: Vec<Posted>,
+    dropped: u64,
+}
+
+/// This process's recording.
+#[derive(Debug)]
+struct Recorder {
+    connection: &'static Connection,
+    buffer: Mutex<Buffer>,
+    /// By module and number in its image.
+    kernels: Mutex<HashMap<(u64, u32), KernelFacts>>,
+    /// Held while a round is written; nothing once the file is over.
+    file: Mutex<Option<file::Recording>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether anything is recorded.
+#[inline]
+pub(crate) fn on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
+/// Now, on CLOCK_MONOTONIC.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// A call begins: when, or 0 if nothing is recorded.
+#[inline]
+pub(crate) fn begin() -> u64 {
+    if on() { begin_recorded() } else { 0 }
+}
+
+#[cold]
+fn begin_recorded() -> u64 {
+    CORRELATION.set(0);
+    now()
+}
+
+/// A call that began then is over.
+#[inline]
+pub(crate) fn end(name: &'static str, began_ns: u64) {
+    if began_ns != 0 {
+        end_recorded(name, began_ns);
+    }
+}
+
+#[cold]
+fn end_recorded(name: &'static str, began_ns: u64) {
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    if THREAD.get() == 0 {
+        THREAD.set(
+            rustix::thread::gettid()
+                .as_raw_nonzero()
+                .get()
+                .unsigned_abs(),
+        );
+    }
+    let call = Call {
+        name,
+        thread: THREAD.get(),
+        began_ns,
+        ended_ns: now(),
+        correlation: CORRELATION.take(),
+    };
+    let mut buffer = lock(&recorder.buffer);
+    if buffer.calls.len() < MOST {
+        buffer.calls.push(call);
+    } else {
+        buffer.dropped += 1;
+    }
+}
+
+/// A request was put into a stream of the context with that handle. To be asked for only when [`on`].
+#[cold]
+pub(crate) fn posted<R: Request>(
+    slot: u32,
+    sequence: u64,
+    context: u64,
+    request: &R,
+    data: &[&[u8]],
+) {
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    let request: &dyn Any = request;
+    let place = |space: u32, address: u64| recorder.place(space, address);
+    let work = if let Some(launch) = request.downcast_ref::<Launch>() {
+        PostedWork::Kernel {
+            module: launch.module,
+            index: launch.kernel,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared,
+        }
+    } else if let Some(copy) = request.downcast_ref::<Copy>() {
+        PostedWork::Copy {
+            from: place(copy.from_space, copy.from),
+            to: place(copy.to_space, copy.to),
+            bytes: volume([copy.width, copy.height, copy.depth]),
+        }
+    } else if let Some(copy) = request.downcast_ref::<ArrayCopy>() {
+        PostedWork::Copy {
+            from: place(copy.from_space, copy.from),
+            to: place(copy.to_space, copy.to),
+            bytes: volume([copy.width, copy.height, copy.depth]),
+        }
+    } else if let Some(write) = request.downcast_ref::<Write>() {
+        PostedWork::Copy {
+            from: Place::Pageable,
+            to: place(Space::Unified as u32, write.to),
+            bytes: data.iter().map(|part| part.len() as u64).sum(),
+        }
+    } else if let Some(fill) = request.downcast_ref::<Fill>() {
+        PostedWork::Fill {
+            bytes: volume([fill.width, fill.height, fill.element.into()]),
+        }
+    } else if request.is::<RunLaunch>() {
+        PostedWork::Graph
+    } else {
+        return;
+    };
+    recorder.keep(slot, sequence, context, work);
+}
+
+/// A request that was written down before, as nodes of graphs are, was put into a stream. To be asked for only when [`on`].
+#[cold]
+pub(crate) fn posted_written(slot: u32, sequence: u64, context: u64) {
+    if let Ok(recorder) = RECORDER.get() {
+        recorder.keep(slot, sequence, context, PostedWork::Graph);
+    }
+}
+
+/// What a kernel is, for the launches of it that are recorded. To be asked for only when [`on`].
+#[cold]
+pub(crate) fn kernel(module: u64, index: u32, facts: impl FnOnce() -> (String, u32, u32)) {
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    lock(&recorder.kernels)
+        .entry((module, index))
+        .or_insert_with(|| {
+            let (name, shared_bytes, registers) = facts();
+            KernelFacts {
+                name,
+                shared_bytes,
+                registers,
+            }
+        });
+}
+
+fn volume(sizes: [u64; 3]) -> u64 {
+    sizes.into_iter().fold(1, u64::saturating_mul)
+}
+
+impl Recorder {
+    fn place(&self, space: u32, address: u64) -> Place {
+        match Space::from_number(space) {
+            Some(Space::Staging) => Place::Pageable,
+            Some(Space::Array) => Place::Array,
+            _ if self.connection.is_in_host_window(address) => Place::Pinned,
+            _ => Place::Device,
+        }
+    }
+
+    fn keep(&self, slot: u32, sequence: u64, context: u64, work: PostedWork) {
+        if CORRELATION.get() == 0 {
+            // A number that JSON's readers hold exactly: 52 bits.
+            CORRELATION.set(u64::from(slot) << 40 | sequence & ((1 << 40) - 1));
+        }
+        let posted = Posted {
+            slot,
+            sequence,
+            context: Key::of(context, HandleKind::Context).map_or(0, Key::index),
+            correlation: CORRELATION.get(),
+            work,
+        };
+        let mut buffer = lock(&self.buffer);
+        if buffer.posted.len() < MOST {
+            buffer.posted.push(posted);
+        } else {
+            buffer.dropped += 1;
+        }
+    }
+
+    /// Writes what there is.
+    fn round(&self, recording: &mut file::Recording, last: bool) -> std::io::Result<()> {
+        let taken = std::mem::take(&mut *lock(&self.buffer));
+        recording.round(self, taken, last)
+    }
+}
+
+/// Begins to record, if OPENMPS_TRACE asks for it. Called once, with the connection of the session that was just made.
+pub(crate) fn start(connection: &'static Connection) {
+    let Some(pattern) = daemon_interface::environment::variable("OPENMPS_TRACE") else {
+        return;
+    };
+    let recording = match file::Recording::new(&pattern.to_string_lossy()) {
+        Ok(recording) => recording,
+        Err(why) => {
+            log!("OPENMPS_TRACE: nothing is recorded: {why}");
+            return;
+        }
+    };
+    let recorder: &'static Recorder = Box::leak(Box::new(Recorder {
+        connection,
+        buffer: Mutex::default(),
+        kernels: Mutex::default(),
+        file: Mutex::new(Some(recording)),
+    }));
+    if RECORDER.publish(recorder).is_err() {
+        return;
+    }
+    // From here on the server keeps the times, so that those of the first launch are there.
+    drop(connection.call(&TraceTake { reserved: 0 }));
+    let signals = signal_mask::Blocked::now();
+    let made = std::thread::Builder::new()
+        .name("openmps trace".into())
+        .spawn(move || write_rounds(recorder));
+    drop(signals);
+    if made.is_err() {
+        log!("OPENMPS_TRACE: no thread can be made: what is recorded is written at the end");
+    }
+    ON.store(true, Ordering::Relaxed);
+}
+
+fn write_rounds(recorder: &'static Recorder) {
+    loop {
+        std::thread::sleep(ROUND);
+        let mut file = lock(&recorder.file);
+        let Some(recording) = file.as_mut() else {
+            return;
+        };
+        if let Err(error) = recorder.round(recording, false) {
+            log!("OPENMPS_TRACE: the recording ends here: {error}");
+            ON.store(false, Ordering::Relaxed);
+            *file = None;
+            return;
+        }
+    }
+}
+
+/// The process ends: writes the rest. It may end in the midst of a call of this very thread, so that no lock is waited
+/// for for long.
+pub(crate) fn finish() {
+    if !on() {
+        return;
+    }
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    ON.store(false, Ordering::Relaxed);
+    let until = Instant::now() + LAST_WORD;
+    loop {
+        match recorder.file.try_lock() {
+            Ok(mut file) => {
+                if let Some(mut recording) = file.take()
+                    && !matches!(recorder.buffer.try_lock(), Err(TryLockError::WouldBlock))
+                    && let Err(error) = recorder.round(&mut recording, true)
+                {
+                    log!("OPENMPS_TRACE: the recording lacks its end: {error}");
+                }
+                return;
+            }
+            Err(_) if Instant::now() > until => return,
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
