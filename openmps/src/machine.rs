@@ -19,10 +19,17 @@ use protocol::control_messages::{ListedDevice, View, ViewRequest, ViewedDevice};
 use serde_json::Value;
 
 use crate::engines;
+use crate::usage::{self, Usage};
 
 /// This machine, as what takes nvidia-smi's place asks it.
 #[derive(Debug, Default)]
-pub struct Machine;
+pub struct Machine {
+    /// What the daemon showed when processes were last sampled.
+    sampled: Option<View>,
+}
+
+/// The time for which processes are looked at that were not sampled before.
+const SAMPLE: Duration = Duration::from_millis(250);
 
 impl smi::Machine for Machine {
     fn gpus(&mut self) -> Result<Vec<Gpu>, String> {
@@ -30,7 +37,23 @@ impl smi::Machine for Machine {
     }
 
     fn processes(&mut self) -> Vec<Process> {
-        Daemon::of_environment().processes().unwrap_or_default()
+        let view = Daemon::of_environment().view(PATIENCE);
+        processes(&view.ok().flatten().unwrap_or_default(), None)
+    }
+
+    fn sampled_processes(&mut self) -> Vec<Process> {
+        let look = || Daemon::of_environment().view(PATIENCE).ok().flatten();
+        let Some(earlier) = self.sampled.take().or_else(|| {
+            let first = look();
+            std::thread::sleep(SAMPLE);
+            first
+        }) else {
+            return Vec::new();
+        };
+        let now = look().unwrap_or_default();
+        let list = processes(&now, Some(&usage::between(Some(&earlier), &now)));
+        self.sampled = Some(now);
+        list
     }
 
     fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
@@ -156,21 +179,29 @@ impl Daemon {
         }
         Ok(gpus)
     }
+}
 
-    /// Servers and their clients.
-    fn processes(&self) -> Result<Vec<Process>> {
-        let view = self.view(PATIENCE)?.unwrap_or_default();
-        let list = view.processes.into_iter();
-        Ok(list
-            .map(|process| Process {
-                gpu: process.device,
-                pid: process.pid,
-                name: process.name,
-                client: !process.is_server,
-                memory: process.used,
-            })
-            .collect())
-    }
+/// The servers and clients of a view, with what each has had if that was looked at.
+fn processes(view: &View, usage: Option<&Usage>) -> Vec<Process> {
+    let of_client = |device: u32, session: u64| {
+        let device = usage?.devices.get(device as usize)?;
+        let client = device
+            .clients
+            .iter()
+            .find(|client| client.session == session)?;
+        Some(client.rates.multiprocessors)
+    };
+    view.processes
+        .iter()
+        .map(|process| Process {
+            gpu: process.device,
+            pid: process.pid,
+            name: process.name.clone(),
+            client: !process.is_server,
+            memory: process.used,
+            multiprocessors: of_client(process.device, process.session),
+        })
+        .collect()
 }
 
 /// The devices of a view, with what may be had of each and what is taken.

@@ -240,7 +240,11 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
 
 fn smi(arguments: Vec<OsString>) -> ExitCode {
     let mut out = std::io::stdout().lock();
-    match platform::smi::run(&texts(&arguments), &mut machine::Machine, &mut out) {
+    match platform::smi::run(
+        &texts(&arguments),
+        &mut machine::Machine::default(),
+        &mut out,
+    ) {
         Ok(status) => ExitCode::from(status),
         // Whoever read has seen enough.
         Err(_) => ExitCode::FAILURE,

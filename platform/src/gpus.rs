@@ -192,7 +192,7 @@ impl Gpu {
 }
 
 /// A process on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Process {
     /// The device's number.
     pub gpu: u32,
@@ -204,6 +204,8 @@ pub struct Process {
     pub client: bool,
     /// Bytes of the device's memory that it has, where that is known.
     pub memory: Option<u64>,
+    /// The part of the multiprocessors' time that it has had lately, from 0 to 1, where that was measured.
+    pub multiprocessors: Option<f64>,
 }
 
 /// One of the equal parts of a device. Everybody who divides one does it by whole numbers, so some of

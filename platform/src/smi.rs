@@ -35,6 +35,9 @@ pub trait Machine {
     /// The processes on them.
     fn processes(&mut self) -> Vec<Process>;
 
+    /// The same, with what each has had of the multiprocessors since the last time, or for the first time in a moment.
+    fn sampled_processes(&mut self) -> Vec<Process>;
+
     /// Sets who may have a context on a device.
     ///
     /// # Errors
@@ -184,7 +187,7 @@ fn processes(
         if round == 0 {
             out.write_all(table::PROCESSES_HEAD.as_bytes())?;
         }
-        out.write_all(table::processes(&gpus, &machine.processes()).as_bytes())?;
+        out.write_all(table::processes(&gpus, &machine.sampled_processes()).as_bytes())?;
         out.flush()?;
         round += 1;
         if rounds.is_some_and(|rounds| round >= rounds) {
@@ -212,6 +215,14 @@ mod tests {
 
         fn processes(&mut self) -> Vec<Process> {
             self.processes.clone()
+        }
+
+        fn sampled_processes(&mut self) -> Vec<Process> {
+            let mut processes = self.processes.clone();
+            for process in processes.iter_mut().filter(|process| process.client) {
+                process.multiprocessors = Some(0.253);
+            }
+            processes
         }
 
         fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
@@ -254,6 +265,7 @@ mod tests {
                     name: "nvidia-cuda-mps-server".into(),
                     client: false,
                     memory: None,
+                    multiprocessors: None,
                 },
                 Process {
                     gpu: 0,
@@ -261,6 +273,7 @@ mod tests {
                     name: "/opt/app/nbody".into(),
                     client: true,
                     memory: Some(516 * MIB),
+                    multiprocessors: None,
                 },
             ],
             may: true,
@@ -381,7 +394,7 @@ mod tests {
         assert_eq!(
             rows[1],
             [
-                "0", "4711", "M+C", "516", "0", "-", "-", "-", "-", "-", "-", "nbody"
+                "0", "4711", "M+C", "516", "0", "25", "-", "-", "-", "-", "-", "nbody"
             ]
         );
         // A device without processes has a row of nothing.

@@ -176,6 +176,21 @@ fn tables_are_for_people_and_wrong_words_are_refused() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(why), "{said}");
     }
+    // As nvidia-smi has it: column `sm` is what the client has had of the multiprocessors, which is a number, and the server's is none.
+    let text = succeed(&mut tool(&daemon, &["smi", "pmon", "-c", "2", "-d", "1"]));
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let of = |pid: String| {
+        let rows: Vec<_> = rows
+            .iter()
+            .filter(|row| row.get(1) == Some(&&*pid))
+            .collect();
+        rows.into_iter().map(|row| row[5]).collect::<Vec<_>>()
+    };
+    assert_eq!(of(worker.pid().to_string()), ["0", "0"], "{text}");
+    assert_eq!(of(daemon.server().to_string()), ["-", "-"], "{text}");
     worker.end();
     let nobody = Command::new(openmps())
         .args(["top", "--once"])

@@ -118,11 +118,11 @@ pub(super) fn table(machine: &mut dyn Machine, gpus: &[Gpu]) -> String {
 /// A round of `pmon`: a row for each process, and one of dashes for a device without any.
 pub(super) fn processes(gpus: &[Gpu], processes: &[Process]) -> String {
     let mut text = String::new();
-    let mut row = |gpu: u32, [pid, kind, memory, ccpm, command]: [&str; 5]| {
+    let mut row = |gpu: u32, [pid, kind, memory, ccpm, sm, command]: [&str; 6]| {
         let none = "-";
         let _ = writeln!(
             text,
-            "{gpu:>5} {pid:>11} {kind:>6} {memory:>6} {ccpm:>6} {none:>6} {none:>6} {none:>6} \
+            "{gpu:>5} {pid:>11} {kind:>6} {memory:>6} {ccpm:>6} {sm:>6} {none:>6} {none:>6} \
              {none:>6} {none:>6} {none:>6}    {command:<15}"
         );
     };
@@ -132,14 +132,16 @@ pub(super) fn processes(gpus: &[Gpu], processes: &[Process]) -> String {
             any = true;
             let memory = process.memory.map(|bytes| (bytes / MIB).to_string());
             let memory = memory.as_deref().unwrap_or("-");
+            let sm = process.multiprocessors;
+            let sm = sm.map_or_else(|| "-".to_owned(), |part| format!("{:.0}", part * 100.0));
             let pid = process.pid.to_string();
             row(
                 gpu.index,
-                [&pid, kind(process), memory, "0", &command(process)],
+                [&pid, kind(process), memory, "0", &sm, &command(process)],
             );
         }
         if !any {
-            row(gpu.index, ["-", "-", "-", "-", "-"]);
+            row(gpu.index, ["-", "-", "-", "-", "-", "-"]);
         }
     }
     text
