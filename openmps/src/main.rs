@@ -9,6 +9,8 @@ mod compose;
 mod confinement;
 mod demo;
 mod doctor;
+#[cfg(target_env = "gnu")]
+mod driver_mutex;
 mod embedded;
 mod engines;
 mod kubernetes;

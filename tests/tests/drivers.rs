@@ -60,7 +60,7 @@ fn a_driver_of_the_future_works() {
     eventually("it has gone", || daemon.clients().is_empty());
 }
 
-/// Whoever waits for the driver's lock in a server spins before it sleeps (`engine-nvidia/src/driver/mutex.rs`).
+/// Whoever waits for the driver's lock in a server spins before it sleeps (`openmps/src/driver_mutex.rs`).
 #[test]
 fn the_drivers_lock_is_the_servers() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,6 +73,23 @@ fn the_drivers_lock_is_the_servers() {
     let whose = std::fs::read_to_string(told).unwrap();
     // What the server calls itself.
     assert_eq!(whose, "nvidia-cuda-mps-server");
+}
+
+/// With `OPENMPS_DRIVER_MUTEX=sleep` the server's mutexes wait as glibc's do, and it serves programs as before.
+#[test]
+fn a_server_whose_mutexes_sleep_serves_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = fake(&folder, &["VERSION=13000"]);
+    let daemon = Daemon::start_with(&[
+        ("OPENMPS_ENGINE", "nvidia"),
+        ("OPENMPS_DRIVER", driver.to_str().unwrap()),
+        ("OPENMPS_DRIVER_MUTEX", "sleep"),
+    ]);
+    let output = daemon.probe(&["init"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = std::fs::read(format!("/proc/{}/environ", daemon.server())).unwrap();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    assert!(told.contains("OPENMPS_DRIVER_MUTEX=sleep"), "{told}");
 }
 
 /// Nobody has a list of what a driver calls, so it is only what nobody is to do that is refused; by the daemon too where that

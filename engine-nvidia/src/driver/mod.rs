@@ -7,8 +7,6 @@ pub(crate) mod allocation;
 pub(crate) mod environment;
 pub(crate) mod facts;
 pub(crate) mod locate;
-#[cfg(target_env = "gnu")]
-pub(crate) mod mutex;
 pub(crate) mod nvml;
 
 use std::ffi::CStr;

@@ -8,10 +8,13 @@
 //! the driver's library, which is loaded later, finds the function here in place of glibc's. Rust's locks
 //! and glibc's own do not come by here.
 //!
+//! It stands in the program, not in the engine's crate: what defines a name of glibc's changes the whole process,
+//! and only a program may choose that. `OPENMPS_DRIVER_MUTEX=sleep` has threads wait as glibc's do.
+//!
 //! Owns for how long is looked. Called by the driver and the libraries that it brings. Must not know which
 //! of their mutexes it is given.
 
-use std::ffi::c_int;
+use std::ffi::{OsStr, c_int};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -25,12 +28,50 @@ const MOST: Duration = Duration::from_micros(20);
 /// Between two looks, so that whoever has the mutex is not held up by them: some tenths of a microsecond.
 const PAUSES: u32 = 8;
 
+/// The variable that says how a thread waits: `sleep` for glibc's way, anything else for the way here.
+const VARIABLE: &str = "OPENMPS_DRIVER_MUTEX";
+
+/// How a thread waits for a mutex that another has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// It looks again for a while, then sleeps.
+    SpinThenSleep,
+    /// It sleeps at once, as glibc has it.
+    Sleep,
+}
+
+impl Waiting {
+    /// What the environment asks for.
+    fn from_variable(value: Option<&OsStr>) -> Self {
+        match value {
+            Some(value) if value == "sleep" => Self::Sleep,
+            _ => Self::SpinThenSleep,
+        }
+    }
+
+    /// As the environment was at the process' first mutex.
+    fn of_process() -> Self {
+        static ASKED: LazyLock<Waiting> =
+            LazyLock::new(|| Waiting::from_variable(std::env::var_os(VARIABLE).as_deref()));
+        *ASKED
+    }
+}
+
 /// As POSIX has it (pthread_mutex_lock(3p)), and in all its kinds.
 ///
 /// # Safety
 /// As of glibc's: the mutex is initialised, and stays.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
+    // SAFETY: the caller keeps that the mutex is initialised and stays.
+    unsafe { lock(mutex, Waiting::of_process()) }
+}
+
+/// Locks a mutex, and waits for it in one of the ways.
+///
+/// # Safety
+/// The mutex is initialised, and stays.
+unsafe fn lock(mutex: *mut pthread_mutex_t, waiting: Waiting) -> c_int {
     type Lock = unsafe extern "C" fn(*mut pthread_mutex_t) -> c_int;
     static GLIBC: LazyLock<Lock> = LazyLock::new(|| {
         // SAFETY: the name is a C string.
@@ -39,11 +80,14 @@ unsafe extern "C" fn pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int {
         // SAFETY: POSIX gives the function of this name this type.
         unsafe { std::mem::transmute::<*mut libc::c_void, Lock>(found) }
     });
-    let tried = try_for_a_while(|| {
-        // SAFETY: the caller keeps that the mutex is initialised and stays.
-        let tried = unsafe { libc::pthread_mutex_trylock(mutex) };
-        (tried != libc::EBUSY).then_some(tried)
-    });
+    let tried = match waiting {
+        Waiting::Sleep => None,
+        Waiting::SpinThenSleep => try_for_a_while(|| {
+            // SAFETY: the caller keeps that the mutex is initialised and stays.
+            let tried = unsafe { libc::pthread_mutex_trylock(mutex) };
+            (tried != libc::EBUSY).then_some(tried)
+        }),
+    };
     // SAFETY: the function is glibc's own, and the caller's mutex is initialised and stays.
     tried.unwrap_or_else(|| unsafe { GLIBC(mutex) })
 }
@@ -81,15 +125,19 @@ mod tests {
 
     use super::*;
 
-    /// A mutex of a kind, as C has it.
-    struct Mutex(UnsafeCell<pthread_mutex_t>);
+    /// Both ways to wait: what a mutex promises holds with either.
+    const WAYS: [Waiting; 2] = [Waiting::SpinThenSleep, Waiting::Sleep];
+
+    /// A mutex of a kind, as C has it, and how it is waited for.
+    struct Mutex(UnsafeCell<pthread_mutex_t>, Waiting);
 
     // SAFETY: only the functions of pthreads reach what is in it, which any thread may call at any time.
     unsafe impl Sync for Mutex {}
 
     impl Mutex {
-        fn new(kind: c_int) -> Self {
-            let mutex = Self(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
+        fn new(kind: c_int, waiting: Waiting) -> Self {
+            let initial = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
+            let mutex = Self(initial, waiting);
             let mut attributes = MaybeUninit::uninit();
             // SAFETY: the attributes are initialised by the first call, and the mutex is by the last; nobody else has either.
             unsafe {
@@ -101,8 +149,8 @@ mod tests {
         }
 
         fn lock(&self) -> c_int {
-            // SAFETY: initialised by `new`.
-            unsafe { pthread_mutex_lock(self.0.get()) }
+            // SAFETY: the mutex was initialised by `new`, and `self` keeps it.
+            unsafe { lock(self.0.get(), self.1) }
         }
 
         fn unlock(&self) -> c_int {
@@ -123,57 +171,70 @@ mod tests {
     }
 
     #[test]
+    fn only_the_word_sleep_asks_for_glibcs_way() {
+        let asked = |text: &str| Waiting::from_variable(Some(OsStr::new(text)));
+        assert_eq!(asked("sleep"), Waiting::Sleep);
+        assert_eq!(asked("spin"), Waiting::SpinThenSleep);
+        assert_eq!(asked(""), Waiting::SpinThenSleep);
+        assert_eq!(Waiting::from_variable(None), Waiting::SpinThenSleep);
+    }
+
+    #[test]
     fn one_thread_at_a_time_has_it() {
         struct Count(UnsafeCell<u64>);
-        // SAFETY: only who has the mutex touches it.
+        // SAFETY: only the thread that has the mutex touches it.
         unsafe impl Sync for Count {}
-        let (mutex, count) = (
-            Mutex::new(libc::PTHREAD_MUTEX_RECURSIVE),
-            Count(UnsafeCell::new(0)),
-        );
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    let count = &count;
-                    for _ in 0..20_000 {
-                        assert_eq!(mutex.lock(), 0);
-                        // SAFETY: the mutex is ours.
-                        unsafe { *count.0.get() += 1 };
-                        assert_eq!(mutex.unlock(), 0);
-                    }
-                });
-            }
-        });
-        assert_eq!(count.0.into_inner(), 80_000);
+        for waiting in WAYS {
+            let mutex = Mutex::new(libc::PTHREAD_MUTEX_RECURSIVE, waiting);
+            let count = Count(UnsafeCell::new(0));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| {
+                        let count = &count;
+                        for _ in 0..20_000 {
+                            assert_eq!(mutex.lock(), 0);
+                            // SAFETY: this thread has the mutex, and only who has it touches the count.
+                            unsafe { *count.0.get() += 1 };
+                            assert_eq!(mutex.unlock(), 0);
+                        }
+                    });
+                }
+            });
+            assert_eq!(count.0.into_inner(), 80_000, "{waiting:?}");
+        }
     }
 
     #[test]
     fn its_kind_counts() {
-        let recursive = Mutex::new(libc::PTHREAD_MUTEX_RECURSIVE);
-        assert_eq!((recursive.lock(), recursive.lock()), (0, 0));
-        assert_eq!((recursive.unlock(), recursive.unlock()), (0, 0));
-        let checking = Mutex::new(libc::PTHREAD_MUTEX_ERRORCHECK);
-        assert_eq!((checking.lock(), checking.lock()), (0, libc::EDEADLK));
-        assert_eq!((checking.unlock(), checking.unlock()), (0, libc::EPERM));
+        for waiting in WAYS {
+            let recursive = Mutex::new(libc::PTHREAD_MUTEX_RECURSIVE, waiting);
+            assert_eq!((recursive.lock(), recursive.lock()), (0, 0));
+            assert_eq!((recursive.unlock(), recursive.unlock()), (0, 0));
+            let checking = Mutex::new(libc::PTHREAD_MUTEX_ERRORCHECK, waiting);
+            assert_eq!((checking.lock(), checking.lock()), (0, libc::EDEADLK));
+            assert_eq!((checking.unlock(), checking.unlock()), (0, libc::EPERM));
+        }
     }
 
     #[test]
     fn who_has_to_wait_for_long_sleeps() {
-        let (mutex, taken) = (Mutex::new(libc::PTHREAD_MUTEX_NORMAL), Barrier::new(2));
         let long = Duration::from_millis(300);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                mutex.lock();
+        for waiting in WAYS {
+            let mutex = Mutex::new(libc::PTHREAD_MUTEX_NORMAL, waiting);
+            let taken = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    mutex.lock();
+                    taken.wait();
+                    std::thread::sleep(long);
+                    mutex.unlock();
+                });
                 taken.wait();
-                std::thread::sleep(long);
+                let before = processor_time();
+                assert_eq!(mutex.lock(), 0);
+                assert!(processor_time() - before < long / 10, "{waiting:?}");
                 mutex.unlock();
             });
-            taken.wait();
-            let (began, before) = (Instant::now(), processor_time());
-            assert_eq!(mutex.lock(), 0);
-            assert!(began.elapsed() > long / 2);
-            assert!(processor_time() - before < long / 10);
-            mutex.unlock();
-        });
+        }
     }
 }
