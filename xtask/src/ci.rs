@@ -64,6 +64,7 @@ pub fn quick() -> Result<()> {
         part("generated pages", coverage::check),
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
+        part("pictures of figures", pictures),
         part("unit tests", || {
             run(cargo().args([
                 "test",
@@ -81,11 +82,17 @@ fn formatting() -> Result<()> {
     run(cargo().args(["fmt", "--all", "--check"]))
 }
 
+/// The pictures in docs/figures are what their script draws from the JSON beside them.
+fn pictures() -> Result<()> {
+    run(Command::new("python3").args(["docs/figures/plot.py", "--check"]))
+}
+
 fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
     let mut parts = vec![
         part("generated pages", coverage::check),
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
+        part("pictures of figures", pictures),
         part("release build", || {
             run(cargo().args([
                 "build",
