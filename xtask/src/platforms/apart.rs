@@ -2,7 +2,8 @@
 //!
 //! A test starts daemons that start programs that outlive them. So the process that runs the tests is the
 //! reaper of all their orphans: when a test is over, by its own end or at its limit, what still descends
-//! from it is killed, and [`Traces`] takes away what was mounted, made and written.
+//! from it is killed, and [`Traces`] takes away what was mounted, made and written. What it mounts nobody else
+//! sees ([`with_own_mounts`]), so that also a run that is killed leaves nothing mounted.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use rustix::process::{
     set_parent_process_death_signal, wait,
 };
 
-use super::traces::Traces;
+use super::traces::{self, Traces};
 use super::why_skipped;
 use crate::shell::{INTERVAL, end_within, root};
 use crate::skipped;
@@ -72,6 +73,7 @@ impl Place {
         set_child_subreaper(Some(getpid())).context("to be the reaper of the tests' orphans")?;
         let folder = std::env::temp_dir().join(format!("omps{}", std::process::id()));
         fs::create_dir_all(&folder)?;
+        traces::unmount_below(&root().join("target/platforms"));
         Ok(Self(folder))
     }
 
@@ -82,8 +84,10 @@ impl Place {
         let work = self.0.join("w");
         fs::create_dir_all(&work)?;
         let traces = Traces::before(work.clone());
-        // Itself, also when it was built anew since.
-        let mut child = Command::new("/proc/self/exe")
+        // Itself, also when it was built anew since, and by its number: what `self` is another program may
+        // have to ask.
+        let itself = format!("/proc/{}/exe", std::process::id());
+        let mut child = with_own_mounts(Path::new(&itself))
             .args(["platforms", name, "--answer"])
             .arg(&answer)
             .env("TMPDIR", &work)
@@ -107,6 +111,23 @@ impl Place {
             (Some(status), None) => Outcome::Failed(format!("it ended without a word: {status}")),
         })
     }
+}
+
+/// A command that runs a program in a mount namespace of its own: its mounts end with the last process that descends from
+/// it, however that ends. Who may make no such namespace may mount nothing either, and gets the bare command.
+fn with_own_mounts(program: &Path) -> Command {
+    const WORDS: [&str; 3] = ["--mount", "--propagation=private", "--"];
+    let tried = Command::new("unshare")
+        .args(WORDS)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return Command::new(program);
+    }
+    let mut command = Command::new("unshare");
+    command.args(WORDS).arg(program);
+    command
 }
 
 /// The lock of this machine's tests: a kubelet and what engines leave behind are there once, and what is new
@@ -206,6 +227,22 @@ fn descendants(processes: &[Process], ancestor: i32) -> Vec<&Process> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_test_mounts_nobody_else_sees() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = folder.path().to_str().unwrap();
+        let mut command = with_own_mounts(Path::new("sh"));
+        if command.get_program() != "unshare" {
+            // Who cannot have mounts of his own cannot mount.
+            return;
+        }
+        let words = "mount -t tmpfs none \"$1\" && grep -c \" $1 \" /proc/self/mounts";
+        let output = command.args(["-c", words, "sh", point]).output().unwrap();
+        assert_eq!(output.stdout, b"1\n", "{output:?}");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(!mounts.contains(point), "{mounts}");
+    }
 
     #[test]
     fn outcomes_are_told() {

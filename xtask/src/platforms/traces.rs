@@ -47,12 +47,7 @@ impl Traces {
         new.retain(|path| path.exists() && !self.kept.contains(path));
         new.push(self.folder);
         for path in &new {
-            for point in below(
-                path,
-                &fs::read_to_string("/proc/mounts").unwrap_or_default(),
-            ) {
-                quietly(Command::new("umount").args(["--lazy", &point]));
-            }
+            unmount_below(path);
         }
         for path in &new {
             if path.starts_with("/sys") {
@@ -103,6 +98,14 @@ fn all() -> Vec<PathBuf> {
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).collect()
+}
+
+/// Unmounts what is mounted at or below a folder, also what an earlier run left that was killed.
+pub(super) fn unmount_below(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    for point in below(folder, &mounts) {
+        quietly(Command::new("umount").args(["--lazy", &point]));
+    }
 }
 
 /// Where something is mounted at or below a folder, the innermost first.
