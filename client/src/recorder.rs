@@ -1,6 +1,6 @@
 //! The recording of this program's calls and work as a time line, when OPENMPS_TRACE names a file for it.
 //!
-//! Threads that call put what they did into one bounded buffer; [`file`] asks the server when the device did it, joins both
+//! Threads that call put what they did into one bounded buffer; [`mod@file`] asks the server when the device did it, joins both
 //! and writes them. Off, an exported function and a record's posting cost one relaxed load each. The file is written by
 //! a thread of ours, the only one that this library keeps of its own accord, and at the end of the process.
 //!

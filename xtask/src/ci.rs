@@ -65,6 +65,8 @@ pub fn quick() -> Result<()> {
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
         part("pictures of figures", pictures),
+        // Links in comments break as easily as a name changes.
+        part("documentation", documentation),
         part("unit tests", || {
             run(cargo().args([
                 "test",

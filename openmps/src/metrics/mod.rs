@@ -14,7 +14,7 @@ use crate::machine;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Serve them at /metrics of this address until interrupted, instead of printing them once: 127.0.0.1:9400, [::1]:9400 or
+    /// Serve them at /metrics of this address until interrupted, instead of printing them once: 127.0.0.1:9400 or
     /// unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = serve::Address::parse)]
     listen: Option<serve::Address>,
