@@ -17,6 +17,10 @@ impl smi::Machine for Machine {
         Vec::new()
     }
 
+    fn sampled_processes(&mut self) -> Vec<Process> {
+        Vec::new()
+    }
+
     fn set_mode(&mut self, gpu: &Gpu, mode: ComputeMode) -> Result<(), String> {
         self.0[gpu.index as usize].mode = mode;
         Ok(())
