@@ -90,3 +90,28 @@ fn who_sleeps_is_told_when_regular_work_is_about_to_be_over() {
     });
     assert!(rounds > 2, "two of a kind say something, one says nothing");
 }
+
+/// What a look finds to have ended at once, somebody who wants a span for each operation hears of one by one.
+#[test]
+fn operations_that_ended_together_are_told_of_one_by_one() {
+    const WRITES: u64 = 5;
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    controls.hold(true);
+    guest.client.poll();
+    for _ in 0..WRITES {
+        guest.write(0, device, &[1]);
+    }
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    let spans = guest.end().spans();
+    let told: Vec<u64> = spans.iter().map(|span| span.at.sequence).collect();
+    assert_eq!(told, (1..=WRITES).collect::<Vec<u64>>());
+    assert!(
+        spans.windows(2).all(|pair| pair[0].ended <= pair[1].began),
+        "{spans:?}"
+    );
+}

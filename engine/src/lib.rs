@@ -288,7 +288,7 @@ pub enum Activity {
 /// Time in which a device worked for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// For which of its operations; where several end together, for the last of them.
+    /// For which of its operations.
     pub at: At,
     /// The device's ordinal.
     pub device: u32,
@@ -317,8 +317,17 @@ pub trait Observer: Send + Sync + Debug {
 
     /// A device has worked for the client. An operation that takes several time slices, or several multiprocessors, is
     /// told of in as many spans, which may overlap; about the time of its completion all of them were told.
+    ///
+    /// Where an engine cannot tell when each of several operations ended, since it saw them all ended at once, it tells of one
+    /// span, as what the last of them is; or if the observer [wants](Self::wants_each_span) it of each of them, with
+    /// the time divided by how long each is expected to take.
     fn ran(&self, span: &Span) {
         let _ = span;
+    }
+
+    /// Whether it wants a span for each operation.
+    fn wants_each_span(&self) -> bool {
+        false
     }
 
     /// The client had kernels that could have run and that nothing of the device was given to for so many

@@ -128,6 +128,31 @@ pub fn what_ran_is_told_of(engine: &dyn Engine) {
     assert!(orders, "{spans:?}");
 }
 
+/// Of launches that end together each is told of once or more, one after another, when the observer wants that.
+pub fn each_of_a_burst_is_told_of(engine: &dyn Engine) {
+    const BURST: u64 = 100;
+    let mut guest = Guest::new(engine);
+    let module = guest.module(kernels::POKE);
+    let word = guest.commit(0, GRANULE);
+    for round in 0..BURST {
+        guest.launch(0, module, 1, 1, &params(&[word, round]));
+    }
+    assert_eq!(guest.wait(0), Ok(()));
+    // The last may be told of a moment after it has completed.
+    guest.launch(0, module, 1, 1, &params(&[word, BURST]));
+    assert_eq!(guest.wait(0), Ok(()));
+    let spans = guest.end().spans();
+    let mut told: Vec<u64> = spans.iter().map(|span| span.at.sequence).collect();
+    told.dedup();
+    assert!(
+        told.len() as u64 >= BURST && told.is_sorted(),
+        "{} of {BURST}: {told:?}",
+        told.len()
+    );
+    let in_order = spans.windows(2).all(|pair| pair[0].began <= pair[1].began);
+    assert!(in_order, "{spans:?}");
+}
+
 /// Grids and blocks of three dimensions: nothing left out, nothing twice.
 pub fn every_block_and_thread_runs_once(engine: &dyn Engine) {
     let mut guest = Guest::new(engine);

@@ -49,7 +49,8 @@ macro_rules! for_each_case {
                 modules_have_variables_of_their_own
                 an_image_that_several_have_counts_once variables_lie_in_cleared_memory
                 managed_variables_are_the_hosts_too;
-            launches: saxpy a_green_context_runs_its_homes_kernels a_burst_keeps_its_order what_ran_is_told_of every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
+            launches: saxpy a_green_context_runs_its_homes_kernels a_burst_keeps_its_order what_ran_is_told_of
+                each_of_a_burst_is_told_of every_block_and_thread_runs_once launches_that_ask_too_much_are_refused
                 attributes_are_never_dropped an_unloaded_module_is_kept_for_its_grids
                 shared_memory_beyond_the_default_must_be_asked_for
                 a_cooperative_grid_meets_at_a_barrier what_kernels_print_comes_to_their_client;

@@ -288,6 +288,10 @@ impl Observer for ClientObserver {
         self.spans.add(span);
     }
 
+    fn wants_each_span(&self) -> bool {
+        self.spans.is_kept()
+    }
+
     fn waited(&self, device: u32, nanoseconds: u64) {
         if let Some(accounts) = self.accounts.get() {
             accounts.waited(device, nanoseconds);

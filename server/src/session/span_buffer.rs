@@ -26,6 +26,11 @@ struct Kept {
 pub struct SpanBuffer(OnceLock<Mutex<Kept>>);
 
 impl SpanBuffer {
+    /// Whether the client has asked.
+    pub fn is_kept(&self) -> bool {
+        self.0.get().is_some()
+    }
+
     /// A device worked for the client; from any thread.
     pub fn add(&self, span: &Span) {
         let Some(kept) = self.0.get() else {

@@ -146,12 +146,10 @@ impl Stream {
                 state.expected -= u64::from(issued.length.1);
                 if come {
                     state.ended_now.push(issued.length);
-                    state.ran_now = match (issued.activity, state.ran_now) {
-                        (Some(Activity::Kernel), _) | (Some(_), None) => {
-                            issued.activity.map(|activity| (issued.sequence, activity))
-                        }
-                        (_, ran) => ran,
-                    };
+                    if let Some(activity) = issued.activity {
+                        let sort = issued.length.0;
+                        state.ran_now.push((issued.sequence, activity, sort));
+                    }
                 }
                 self.context.leave();
                 progress = true;
@@ -167,7 +165,7 @@ impl Stream {
                 let took = now.saturating_duration_since(state.looked_at);
                 self.context.durations().learn(&state.ended_now, took);
                 state.ended_now.clear();
-                self.tell_of_span(state, now);
+                self.tell_of_spans(state, now);
                 state.looked_at = now;
             }
             if progress && !state.is_under_way() {
@@ -194,24 +192,45 @@ impl Stream {
         }
     }
 
-    /// Tells in which time the operations ran that a look has found to have ended. They are told of together, as what the last of
-    /// them is: the GPU writes no time beside its word.
-    fn tell_of_span(&self, state: &mut StreamState, now: Instant) {
-        if let Some((sequence, activity)) = state.ran_now.take()
-            && self.common.is_open()
-        {
-            self.common.observer.ran(&Span {
-                at: At {
-                    stream: self.slot,
-                    sequence,
-                },
-                device: self.device().ordinal().unsigned_abs(),
-                activity,
-                began: clock::at(state.looked_at),
-                ended: clock::at(now),
-                multiprocessors: None,
-            });
+    /// Tells in which time the operations ran that a look has found to have ended. The GPU writes no time beside its word: where
+    /// they are told of one by one the time is divided by what they are known to take, else they are together what the
+    /// last kernel among them is, or the last copy.
+    fn tell_of_spans(&self, state: &mut StreamState, now: Instant) {
+        let ran = std::mem::take(&mut state.ran_now);
+        if self.common.is_open() {
+            let (began, ended) = (clock::at(state.looked_at), clock::at(now));
+            if self.common.observer.wants_each_span() {
+                let durations = self.context.durations();
+                let lengths = ran.iter().map(|&(_, _, sort)| durations.expected(sort, 0));
+                let parts = divided(began, ended, lengths);
+                for (&(sequence, activity, _), (began, ended)) in ran.iter().zip(parts) {
+                    self.tell_of_span(sequence, activity, (began, ended));
+                }
+            } else if let Some(&(sequence, activity, _)) = ran
+                .iter()
+                .rfind(|(_, activity, _)| *activity == Activity::Kernel)
+                .or(ran.last())
+            {
+                self.tell_of_span(sequence, activity, (began, ended));
+            }
         }
+        // Empty, with room for the next.
+        state.ran_now = ran;
+        state.ran_now.clear();
+    }
+
+    fn tell_of_span(&self, sequence: u64, activity: Activity, (began, ended): (u64, u64)) {
+        self.common.observer.ran(&Span {
+            at: At {
+                stream: self.slot,
+                sequence,
+            },
+            device: self.device().ordinal().unsigned_abs(),
+            activity,
+            began,
+            ended,
+            multiprocessors: None,
+        });
     }
 
     /// Does what is due after an operation and reports it.
@@ -244,5 +263,43 @@ impl Stream {
             };
             self.common.observer.completed(at, result);
         }
+    }
+}
+
+/// Divides a time in proportion to lengths, one part after another. What takes no time counts a little.
+fn divided(
+    began: u64,
+    ended: u64,
+    lengths: impl Iterator<Item = u32> + Clone,
+) -> impl Iterator<Item = (u64, u64)> {
+    const LITTLE: f64 = 0.1;
+    let weight = |length: u32| f64::from(length) + LITTLE;
+    let together: f64 = lengths.clone().map(weight).sum();
+    let time = ended.saturating_sub(began) as f64;
+    lengths.scan((0.0, began), move |(before, from), length| {
+        *before += weight(length);
+        let to = began + (time * *before / together).round() as u64;
+        Some((std::mem::replace(from, to), to))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_divided_without_gaps() {
+        let parts: Vec<_> = divided(1_000, 5_000, [10, 0, 30].into_iter()).collect();
+        let lengths: Vec<u64> = parts.iter().map(|(began, ended)| ended - began).collect();
+        assert_eq!(parts[0].0, 1_000);
+        assert_eq!(parts[2].1, 5_000);
+        assert!(parts.windows(2).all(|pair| pair[0].1 == pair[1].0));
+        assert_eq!(lengths.iter().sum::<u64>(), 4_000);
+        assert!(
+            lengths[2] > 2 * lengths[0] && lengths[1] < 20,
+            "{lengths:?}"
+        );
+        assert_eq!(divided(9, 7, [1].into_iter()).collect::<Vec<_>>(), [(9, 9)]);
+        assert_eq!(divided(3, 4, std::iter::empty()).count(), 0);
     }
 }

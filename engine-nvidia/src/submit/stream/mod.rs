@@ -83,7 +83,7 @@ impl Stream {
             expected: 0,
             looked_at: Instant::now(),
             ended_now: Vec::new(),
-            ran_now: None,
+            ran_now: Vec::new(),
             pending: VecDeque::new(),
             fence_value: word.load(),
             unsignalled: 0,

@@ -55,8 +55,8 @@ pub(super) struct StreamState {
     pub(super) looked_at: Instant,
     /// What is found to have ended in one look: empty.
     pub(super) ended_now: Vec<Length>,
-    /// Of these, the last that the device ran kernels for, or if there is none copied for.
-    pub(super) ran_now: Option<(u64, Activity)>,
+    /// Of these, what the device did something for: which operation, and of what sort it is.
+    pub(super) ran_now: Vec<(u64, Activity, WorkSignature)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, Work)>,
     /// The last fence value that was signalled for.

@@ -133,6 +133,10 @@ impl Observer for Told {
         lock(&self.state).spans.push(*span);
     }
 
+    fn wants_each_span(&self) -> bool {
+        true
+    }
+
     fn event_time(&self, event: u32, nanoseconds: u64) {
         lock(&self.state).times.insert(event, nanoseconds);
     }
