@@ -59,8 +59,20 @@ pub struct ClientUsage {
     pub memory_limit: u64,
     /// What it had between the looks.
     pub rates: Rates,
+    /// Whom its work waited for between the looks.
+    pub waits: Vec<Wait>,
     /// What it has had since it came.
     pub total: Total,
+}
+
+/// That a client's work waited for another client.
+#[derive(Clone, Copy, Debug, Serialize, PartialEq)]
+pub struct Wait {
+    /// The other's session; none stands for all that are not shown.
+    pub session: Option<u64>,
+    /// The part of the time. The time that a client waited is divided among the others by the multiprocessors' time that they had
+    /// meanwhile.
+    pub part: f64,
 }
 
 /// What was had per time; parts of the time are from 0 to 1.
@@ -159,11 +171,22 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
                         Some(_) => rates_of(&before, &process.account),
                         None => Rates::default(),
                     },
+                    waits: Vec::new(),
                     total: Total::from(&process.account),
                 }
             });
         let mut clients: Vec<ClientUsage> = clients.collect();
         clients.sort_by_key(|client| client.session);
+        let rates = before.map_or_else(Rates::default, |before| {
+            rates_of(&before.account, &viewed.account)
+        });
+        let waits: Vec<_> = clients
+            .iter()
+            .map(|client| waits(client, &clients, &rates))
+            .collect();
+        for (client, waits) in clients.iter_mut().zip(waits) {
+            client.waits = waits;
+        }
         DeviceUsage {
             device: ordinal,
             uuid: viewed.device.uuid.clone(),
@@ -171,9 +194,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
             multiprocessors,
             memory_total: viewed.total,
             memory_used: viewed.used,
-            rates: before.map_or_else(Rates::default, |before| {
-                rates_of(&before.account, &viewed.account)
-            }),
+            rates,
             clients,
         }
     });
@@ -181,6 +202,30 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
         seconds: seconds(span),
         devices: devices.collect(),
     }
+}
+
+/// Whom one of the clients waited for on a device that worked so much for all.
+fn waits(client: &ClientUsage, clients: &[ClientUsage], device: &Rates) -> Vec<Wait> {
+    let shown: f64 = clients.iter().map(|each| each.rates.multiprocessors).sum();
+    let others = clients
+        .iter()
+        .filter(|other| other.session != client.session)
+        .map(|other| (Some(other.session), other.rates.multiprocessors));
+    let had: Vec<_> = others
+        .chain([(None, device.multiprocessors - shown)])
+        // The rest is what rounding leaves, too, where all are shown.
+        .filter(|(_, had)| *had > 1e-9)
+        .collect();
+    let together: f64 = had.iter().map(|(_, had)| had).sum();
+    if client.rates.waited == 0.0 {
+        return Vec::new();
+    }
+    had.into_iter()
+        .map(|(session, had)| Wait {
+            session,
+            part: client.rates.waited * had / together,
+        })
+        .collect()
 }
 
 fn rates(before: &DeviceAccount, now: &DeviceAccount, span: u64, multiprocessors: u32) -> Rates {
@@ -325,6 +370,35 @@ mod tests {
         let first = between(None, &now);
         assert_eq!(first.devices[0].clients[0].rates, Rates::default());
         assert_eq!(first.devices[0].clients[0].total.kernels, 30);
+    }
+
+    #[test]
+    fn waits_are_divided_by_what_others_had() {
+        let had = |multiprocessor_time, waited| DeviceAccount {
+            multiprocessor_time,
+            waited,
+            ..DeviceAccount::default()
+        };
+        let clients = vec![
+            process(1, had(100, 800)),
+            process(2, had(300, 400)),
+            process(3, had(100, 0)),
+        ];
+        let waits = |now: &View| -> Vec<_> {
+            let usage = between(Some(&view(1000, Vec::new())), now);
+            let waits = &usage.devices[0].clients[0].waits;
+            waits
+                .iter()
+                .map(|wait| (wait.session, (wait.part * 1e6).round() / 1e6))
+                .collect()
+        };
+        let mut now = view(2000, clients);
+        assert_eq!(waits(&now), [(Some(2), 0.6), (Some(3), 0.2)]);
+        // Another user's client, of whom the device's sum tells.
+        now.processes.remove(1);
+        assert_eq!(waits(&now), [(Some(3), 0.2), (None, 0.6)]);
+        let usage = between(Some(&view(1000, Vec::new())), &now);
+        assert_eq!(usage.devices[0].clients[1].waits, [], "it never waited");
     }
 
     #[test]

@@ -8,3 +8,4 @@ pub mod hostile;
 pub mod program;
 pub mod script;
 pub mod skipped;
+pub mod terminal;

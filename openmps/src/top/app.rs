@@ -434,7 +434,7 @@ fn edit(text: &mut String, key: KeyCode) {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::usage::{Rates, Total};
+    use crate::usage::{Rates, Total, Wait};
 
     /// Two clients on one device.
     pub fn usage() -> Usage {
@@ -455,6 +455,10 @@ pub mod tests {
                 to_device: 1.5e9,
                 ..Rates::default()
             },
+            waits: vec![Wait {
+                session: Some(3 - session),
+                part: 0.25,
+            }],
             total: Total::default(),
         };
         Usage {

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as TableRow, Table};
 
 use super::app::{App, Mode, Row, Sort};
-use crate::usage::{ClientUsage, DeviceUsage};
+use crate::usage::{ClientUsage, DeviceUsage, Wait};
 
 /// Lines that a device takes.
 const OF_DEVICE: u16 = 2;
@@ -238,6 +238,13 @@ fn group_row(name: &str, clients: &[&ClientUsage], several: bool) -> TableRow<'s
 fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
     let total = &client.total;
     let group = client.group.as_deref().unwrap_or("none");
+    let waits = client.waits.iter().map(|wait| {
+        format!(
+            "  {:<16}{:>3} %",
+            waited_for(device, wait),
+            percent(wait.part)
+        )
+    });
     [
         format!("{} ({})", client.program, client.pid),
         format!(
@@ -274,10 +281,23 @@ fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
         ),
         format!("waited for others {:.3} s", total.waited_seconds),
         format!("faults            {}", total.faults),
+        format!("waits for others  {} % now", percent(client.rates.waited)),
     ]
     .into_iter()
+    .chain(waits)
     .map(Line::from)
     .collect()
+}
+
+fn waited_for(device: &DeviceUsage, wait: &Wait) -> String {
+    let other = device
+        .clients
+        .iter()
+        .find(|other| Some(other.session) == wait.session);
+    match other {
+        Some(other) => format!("{} ({})", other.program, other.pid),
+        None => "others' clients".to_owned(),
+    }
 }
 
 /// Shows lines in a box over the rest.
@@ -404,6 +424,11 @@ mod tests {
         let detail = lines(&app).join("\n");
         assert!(
             detail.contains("train.py (4002)") && detail.contains("waited for others 0.000 s"),
+            "{detail}"
+        );
+        assert!(
+            detail.contains("waits for others  25 % now")
+                && detail.contains("  nbody (4001)     25 %"),
             "{detail}"
         );
         app.key(KeyCode::Enter);
