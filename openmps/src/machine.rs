@@ -98,6 +98,11 @@ pub fn view(within: Duration) -> Result<View> {
     })
 }
 
+/// Whether there is a daemon, be it one that does not answer.
+pub fn has_daemon(within: Duration) -> bool {
+    !matches!(Daemon::of_environment().view(within), Ok(None))
+}
+
 /// Sets who may have a context on a device.
 pub fn set_mode(gpu: &Gpu, mode: ComputeMode) -> Result<()> {
     modes::set(gpu, mode)

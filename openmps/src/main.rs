@@ -5,6 +5,7 @@
 
 mod cdi;
 mod cloudpods;
+mod command;
 mod compose;
 mod confinement;
 mod demo;
@@ -13,10 +14,12 @@ mod doctor;
 mod driver_mutex;
 mod embedded;
 mod engines;
+mod http;
 mod kubernetes;
 mod logs;
 mod machine;
 mod metrics;
+mod page;
 mod private_daemon;
 mod ptxas;
 mod reach;
@@ -70,6 +73,8 @@ enum Command {
     Top(top::Arguments),
     /// The same for Prometheus: printed once, or served over HTTP
     Metrics(metrics::Arguments),
+    /// A page for a browser: devices, clients, their history, limits and logs
+    Page(page::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
     Logs(logs::Arguments),
     /// Time lines of what programs did: tables of them, and several as one
@@ -189,6 +194,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
+        Command::Page(arguments) => page::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),

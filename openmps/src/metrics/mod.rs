@@ -10,14 +10,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::http::Address;
 use crate::machine;
 
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Serve them at /metrics of this address until interrupted, instead of printing them once: 127.0.0.1:9400 or
     /// unix:PATH
-    #[arg(long, value_name = "ADDRESS", value_parser = serve::Address::parse)]
-    listen: Option<serve::Address>,
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    listen: Option<Address>,
     /// Print OpenMetrics instead of Prometheus' older format
     #[arg(long, conflicts_with = "listen")]
     openmetrics: bool,

@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use control::Directories;
 use protocol::control_messages::View;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use self::app::{Action, App, Sort};
+use crate::command;
 use crate::machine;
 use crate::usage::{self, Usage};
 
@@ -151,13 +151,9 @@ fn keep_up(
 
 /// Has the daemon carry out a command, and says in a line what came of it.
 fn carried_out(line: &str) -> String {
-    let directories = match Directories::from_environment() {
-        Ok(directories) => directories,
-        Err(error) => return error,
-    };
-    match control::ask(&directories.control_socket(), line) {
-        Ok((said, 0)) if said.trim().is_empty() => format!("{line}: done"),
-        Ok((said, _)) => usage::printable(said.lines().next().unwrap_or_default()),
-        Err(error) => error.to_string(),
+    match command::carried_out(line) {
+        Ok(said) if said.trim().is_empty() => format!("{line}: done"),
+        Ok(said) => command::first_line(&said),
+        Err(why) => why,
     }
 }

@@ -1,0 +1,82 @@
+//! `openmps page`: who uses the devices, for a browser.
+//!
+//! A process beside the daemon, as `openmps metrics` is one: the daemon opens no port and reads no HTTP. What it shows is what the
+//! daemon shows this process' user, and what is changed is changed as that user.
+
+mod answers;
+mod change;
+mod guard;
+mod history;
+mod journal;
+mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use self::answers::Answers;
+use self::guard::Guard;
+use self::watch::Watch;
+use crate::http::{Address, Listening};
+
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Where a browser finds it: 127.0.0.1:9401, or unix:PATH for a proxy
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, default_value = "127.0.0.1:9401")]
+    listen: Address,
+    /// The token that changes need, in a file's first line, instead of one that is made and printed
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Looking needs the token, too
+    #[arg(long)]
+    private: bool,
+    /// A name under which it may be asked, besides addresses, localhost and this machine's name
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
+    /// Ends when the daemon has ended
+    #[arg(long, hide = true)]
+    beside_daemon: bool,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    // Before anything is there to be removed at the end.
+    let mut signals = signal_hook::iterator::Signals::new([
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGINT,
+    ])?;
+    let token = match &arguments.token_file {
+        Some(path) => guard::token_in(path)?,
+        None => guard::random_token()?,
+    };
+    let listening = Listening::at(&arguments.listen)?;
+    match &arguments.token_file {
+        Some(_) => eprintln!("openmps page: {}/", listening.url),
+        // What stands behind # a browser keeps to itself, and the page takes it out of the address.
+        None => eprintln!(
+            "openmps page: {}/\nopenmps page: to change things there: {0}/#token={token}",
+            listening.url
+        ),
+    }
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let hostname = hostname.trim_end().to_owned();
+    let mut names = arguments.host.clone();
+    names.push(hostname.clone());
+    let watch = Arc::new(Watch::new(hostname));
+    let answers = Answers::new(
+        Guard::new(token, names, arguments.private),
+        Arc::clone(&watch),
+    );
+    listening.answer_with("page", move |question| answers.answer(question))?;
+    let (until_gone, handle) = (arguments.beside_daemon, signals.handle());
+    std::thread::Builder::new()
+        .name("page watch".to_owned())
+        .spawn(move || {
+            watch.keep_up(until_gone);
+            handle.close();
+        })
+        .context("cannot start a thread")?;
+    signals.forever().next();
+    Ok(ExitCode::SUCCESS)
+}

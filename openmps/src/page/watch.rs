@@ -1,0 +1,202 @@
+//! Looks at the daemon's accounts once a second, also while nobody asks: what the page shows is made here, once for all readers.
+//!
+//! Must not know HTTP.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::RwLock;
+use protocol::control_messages::View;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::history::{History, Span};
+use crate::machine;
+use crate::usage::{self, DeviceUsage};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the daemon may take.
+const WITHIN: Duration = Duration::from_secs(2);
+
+/// Clients that are shown of a device.
+const SHOWN: usize = 500;
+
+/// What the page shows of now.
+#[derive(Debug, Serialize)]
+struct Now<'a> {
+    hostname: &'a str,
+    version: &'a str,
+    /// Milliseconds since 1970.
+    time: u64,
+    /// Why there is nothing.
+    error: Option<&'a str>,
+    devices: &'a [DeviceUsage],
+    /// Clients that are not shown.
+    left_out: usize,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    now: Arc<Vec<u8>>,
+    devices: Vec<DeviceUsage>,
+    history: History,
+}
+
+/// What was seen last, for those who answer.
+#[derive(Debug)]
+pub struct Watch {
+    hostname: String,
+    seen: RwLock<Seen>,
+}
+
+impl Watch {
+    /// Nothing seen yet.
+    pub fn new(hostname: String) -> Self {
+        let watch = Self {
+            hostname,
+            seen: RwLock::default(),
+        };
+        watch.look(0, Err("the daemon has not been asked yet"));
+        watch
+    }
+
+    /// What there is now, as JSON.
+    pub fn now(&self) -> Arc<Vec<u8>> {
+        self.seen.read().now.clone()
+    }
+
+    /// What devices were used for, for plots.
+    pub fn history(&self, span: Span) -> Value {
+        self.seen.read().history.of_devices(span)
+    }
+
+    /// The small curves of all clients.
+    pub fn recent(&self) -> Value {
+        self.seen.read().history.of_clients()
+    }
+
+    /// The same of a client, if it has a history.
+    pub fn history_of(&self, device: u32, session: u64, span: Span) -> Option<Value> {
+        self.seen.read().history.of_client(device, session, span)
+    }
+
+    /// The devices and all their clients.
+    pub fn devices(&self) -> Vec<DeviceUsage> {
+        self.seen.read().devices.clone()
+    }
+
+    /// Looks again and again. With `until_gone`, until a daemon that was there is there no more.
+    pub fn keep_up(&self, until_gone: bool) {
+        let begin = Instant::now();
+        let mut earlier: Option<View> = None;
+        let mut was_there = false;
+        loop {
+            let looked = machine::view(WITHIN);
+            let second = begin.elapsed().as_secs();
+            match looked {
+                Ok(view) => {
+                    was_there = true;
+                    self.look(second, Ok(usage::between(earlier.as_ref(), &view).devices));
+                    earlier = Some(view);
+                }
+                Err(_) if until_gone && was_there && !machine::has_daemon(WITHIN) => return,
+                Err(error) => {
+                    self.look(second, Err(&format!("{error:#}")));
+                    // What a daemon has counted that comes back says nothing of the time between.
+                    earlier = None;
+                }
+            }
+            // At whole seconds since the beginning, so that none is left out for long.
+            let passed = begin.elapsed().as_nanos() % INTERVAL.as_nanos();
+            let left = INTERVAL.as_nanos() - passed;
+            std::thread::sleep(Duration::from_nanos(u64::try_from(left).unwrap_or(0)));
+        }
+    }
+
+    fn look(&self, second: u64, looked: Result<Vec<DeviceUsage>, &str>) {
+        let (devices, error) = match looked {
+            Ok(devices) => (devices, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
+        let shown = most_active(&devices);
+        let left_out = |devices: &[DeviceUsage]| -> usize {
+            devices.iter().map(|device| device.clients.len()).sum()
+        };
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = Now {
+            hostname: &self.hostname,
+            version: env!("CARGO_PKG_VERSION"),
+            time: since_1970.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
+            error,
+            devices: &shown,
+            left_out: left_out(&devices) - left_out(&shown),
+        };
+        let now = Arc::new(serde_json::to_vec(&now).unwrap_or_default());
+        let mut seen = self.seen.write();
+        match error {
+            None => seen.history.take(second, &devices),
+            Some(_) => seen.history.pass(second),
+        }
+        seen.devices = devices;
+        seen.now = now;
+    }
+}
+
+/// The devices with so many of their clients, those that use most.
+fn most_active(devices: &[DeviceUsage]) -> Vec<DeviceUsage> {
+    let mut devices = devices.to_vec();
+    for device in &mut devices {
+        if device.clients.len() > SHOWN {
+            let part = |client: &usage::ClientUsage| client.rates.kernels;
+            device
+                .clients
+                .sort_by(|one, other| part(other).total_cmp(&part(one)));
+            device.clients.truncate(SHOWN);
+        }
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::usage::ClientUsage;
+
+    fn now(watch: &Watch) -> Value {
+        serde_json::from_slice(&watch.now()).unwrap()
+    }
+
+    #[test]
+    fn what_there_is_now_is_bounded_and_says_why_it_is_nothing() {
+        let watch = Watch::new("h".into());
+        assert!(
+            now(&watch)["error"]
+                .as_str()
+                .unwrap()
+                .contains("not been asked")
+        );
+        let mut device = DeviceUsage::default();
+        for session in 0..600 {
+            let mut client = ClientUsage {
+                session,
+                program: "<b>\"\u{202e}".into(),
+                ..ClientUsage::default()
+            };
+            client.rates.kernels = session as f64;
+            device.clients.push(client);
+        }
+        watch.look(1, Ok(vec![device]));
+        let shown = now(&watch);
+        assert_eq!(shown["error"], Value::Null);
+        assert_eq!(shown["left_out"], 100);
+        let clients = shown["devices"][0]["clients"].as_array().unwrap();
+        assert_eq!(clients.len(), SHOWN);
+        assert_eq!(clients[0]["session"], 599);
+        assert_eq!(watch.devices()[0].clients.len(), 600);
+        assert!(watch.history_of(0, 3, Span::Minutes).is_some());
+        watch.look(2, Err("gone"));
+        assert_eq!(now(&watch)["error"], "gone");
+    }
+}
