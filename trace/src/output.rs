@@ -33,6 +33,29 @@ impl Storage for File {
     }
 }
 
+/// Storage that grows no larger than that: who writes more than RLIMIT_FSIZE allows is killed by a signal.
+#[derive(Debug)]
+pub struct Limited<S: Storage> {
+    /// What is written.
+    pub storage: S,
+    /// Bytes at most.
+    pub most: u64,
+}
+
+impl<S: Storage> Storage for Limited<S> {
+    fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
+        let end = at.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.most) {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.storage.write_at(bytes, at)
+    }
+
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        self.storage.truncate(length)
+    }
+}
+
 impl Storage for &mut Vec<u8> {
     fn write_at(&mut self, bytes: &[u8], at: u64) -> io::Result<()> {
         let at = usize::try_from(at).map_err(io::Error::other)?;
@@ -180,6 +203,22 @@ mod tests {
             whole += usize::from(numbers.len() > 10_000);
         }
         assert!(whole > 5, "{whole}");
+    }
+
+    #[test]
+    fn a_limit_is_kept_to() {
+        let mut bytes = Vec::new();
+        let limited = Limited {
+            storage: &mut bytes,
+            most: 200_000,
+        };
+        let mut output = Output::new(limited, b"[0", b"]").unwrap();
+        let mut numbers = (1..100_000).map(|number| output.append(format!(",{number}").as_bytes()));
+        let refused = numbers.find_map(Result::err);
+        assert_eq!(refused.unwrap().kind(), io::ErrorKind::FileTooLarge);
+        drop(output);
+        let numbers: Vec<u32> = serde_json::from_slice(&bytes).unwrap();
+        assert!(numbers.len() > 10_000 && bytes.len() <= 200_000);
     }
 
     #[test]

@@ -14,6 +14,9 @@ const TAIL: &[u8] = b"\n]}\n";
 /// The first track that is no thread: Linux counts threads to 4,194,304 at most.
 const FIRST_OTHER_TRACK: u64 = 1 << 22;
 
+/// Tracks of a file, beyond which [`Writer::has_room_for`] says no.
+const MOST_TRACKS: usize = 1 << 16;
+
 /// Writes one process' file.
 #[derive(Debug)]
 pub struct Writer<S: Storage> {
@@ -61,6 +64,12 @@ impl<S: Storage> Writer<S> {
             tracks: BTreeMap::new(),
             text: String::new(),
         })
+    }
+
+    /// Whether a track is in the file already, or so many more may come: who is recorded chooses their numbers.
+    #[must_use]
+    pub fn has_room_for(&self, track: Track) -> bool {
+        self.tracks.len() < MOST_TRACKS || self.tracks.contains_key(&track)
     }
 
     /// Names a thread in place of its number.
