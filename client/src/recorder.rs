@@ -1,17 +1,18 @@
-//! The recording of this program's calls and work as a time line, when OPENMPS_TRACE names a file for it.
+//! The recording of this program's calls and work as a time line: when OPENMPS_TRACE names a file for it, or when the server asks for
+//! it, since somebody wants time lines of the daemon's clients.
 //!
-//! Threads that call put what they did into one bounded buffer; [`mod@file`] asks the server when the device did it, joins both
-//! and writes them. Off, an exported function and a record's posting cost one relaxed load each. The file is written by
+//! Threads that call put what they did into one bounded buffer; [`sink`] passes it on, into the file or to the server. Off, an
+//! exported function and a record's posting cost one relaxed load each. That is done by
 //! a thread of ours, the only one that this library keeps of its own accord, and at the end of the process.
 //!
 //! It knows streams by their slots alone; `exports` and `stream` call it.
 
-mod file;
+mod sink;
+pub(crate) mod state;
 
 use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,16 @@ use protocol::operations::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use trace::event::Place;
+use trace::join::JoinError;
+use trace::told::{Posted, PostedWork};
 
+use self::sink::Sink;
+pub(crate) use self::state::on;
 use crate::handle::{HandleKind, Key};
 use crate::log::log;
 use crate::os::signal_mask;
 use crate::session::connection::{Connection, LAST_WORD};
 use crate::session::fork_local::ForkLocal;
-
-/// Whether anything is recorded in this process or was in the one that it was forked from.
-static ON: AtomicBool = AtomicBool::new(false);
 
 static RECORDER: ForkLocal<Recorder> = ForkLocal::new();
 
@@ -49,42 +51,10 @@ thread_local! {
 #[derive(Clone, Copy, Debug)]
 struct Call {
     name: &'static str,
-    thread: u32,
+    tid: u32,
     began_ns: u64,
     ended_ns: u64,
     correlation: u64,
-}
-
-/// What was put into a stream.
-#[derive(Clone, Copy, Debug)]
-struct Posted {
-    slot: u32,
-    sequence: u64,
-    /// The slot of the stream's context.
-    context: u32,
-    correlation: u64,
-    work: PostedWork,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum PostedWork {
-    Kernel {
-        module: u64,
-        index: u32,
-        grid: [u32; 3],
-        block: [u32; 3],
-        shared_bytes: u32,
-    },
-    Copy {
-        from: Place,
-        to: Place,
-        bytes: u64,
-    },
-    Fill {
-        bytes: u64,
-    },
-    /// Nodes of a graph.
-    Graph,
 }
 
 /// What is told of a kernel once, since every launch would tell the same.
@@ -109,18 +79,12 @@ struct Recorder {
     buffer: Mutex<Buffer>,
     /// By module and number in its image.
     kernels: Mutex<HashMap<(u64, u32), KernelFacts>>,
-    /// Held while a round is written; nothing once the file is over.
-    file: Mutex<Option<file::Recording>>,
+    /// Held while a round is passed on; nothing while nothing is recorded.
+    sink: Mutex<Option<Sink>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Whether anything is recorded.
-#[inline]
-pub(crate) fn on() -> bool {
-    ON.load(Ordering::Relaxed)
 }
 
 /// Now, on CLOCK_MONOTONIC.
@@ -137,6 +101,9 @@ pub(crate) fn begin() -> u64 {
 
 #[cold]
 fn begin_recorded() -> u64 {
+    if state::begins() {
+        begin_for_server();
+    }
     CORRELATION.set(0);
     now()
 }
@@ -164,7 +131,7 @@ fn end_recorded(name: &'static str, began_ns: u64) {
     }
     let call = Call {
         name,
-        thread: THREAD.get(),
+        tid: THREAD.get(),
         began_ns,
         ended_ns: now(),
         correlation: CORRELATION.take(),
@@ -275,7 +242,7 @@ impl Recorder {
             CORRELATION.set(u64::from(slot) << 40 | sequence & ((1 << 40) - 1));
         }
         let posted = Posted {
-            slot,
+            stream: slot,
             sequence,
             context: Key::of(context, HandleKind::Context).map_or(0, Key::index),
             correlation: CORRELATION.get(),
@@ -289,64 +256,92 @@ impl Recorder {
         }
     }
 
-    /// Writes what there is.
-    fn round(&self, recording: &mut file::Recording, last: bool) -> std::io::Result<()> {
+    /// Passes on what there is.
+    fn round(&self, sink: &mut Sink, last: bool) -> Result<(), JoinError> {
         let taken = std::mem::take(&mut *lock(&self.buffer));
-        recording.round(self, taken, last)
+        sink.round(self, &taken, last)
+    }
+
+    /// Begins a thread that passes on what is recorded.
+    fn begin(&'static self, sink: Sink) {
+        // What is left of another recording is none of this one's.
+        drop(std::mem::take(&mut *lock(&self.buffer)));
+        *lock(&self.sink) = Some(sink);
+        let signals = signal_mask::Blocked::now();
+        let made = std::thread::Builder::new()
+            .name("openmps trace".into())
+            .spawn(move || pass_on_rounds(self));
+        drop(signals);
+        if made.is_err() {
+            log!("recording: no thread can be made: what is recorded is written at the end");
+        }
+        state::set(true);
     }
 }
 
-/// Begins to record, if OPENMPS_TRACE asks for it. Called once, with the connection of the session that was just made.
+/// Makes ready to record, and begins if OPENMPS_TRACE or the server asks for it. Called once, with the connection of the session
+/// that was just made.
 pub(crate) fn start(connection: &'static Connection) {
-    let Some(pattern) = daemon_interface::environment::variable("OPENMPS_TRACE") else {
-        return;
-    };
-    let recording = match file::Recording::new(&pattern.to_string_lossy()) {
-        Ok(recording) => recording,
-        Err(why) => {
-            log!("OPENMPS_TRACE: nothing is recorded: {why}");
-            return;
-        }
-    };
     let recorder: &'static Recorder = Box::leak(Box::new(Recorder {
         connection,
         buffer: Mutex::default(),
         kernels: Mutex::default(),
-        file: Mutex::new(Some(recording)),
+        sink: Mutex::default(),
     }));
     if RECORDER.publish(recorder).is_err() {
         return;
     }
-    // From here on the server keeps the times, so that those of the first launch are there.
-    drop(connection.call(&TraceTake { reserved: 0 }));
-    let signals = signal_mask::Blocked::now();
-    let made = std::thread::Builder::new()
-        .name("openmps trace".into())
-        .spawn(move || write_rounds(recorder));
-    drop(signals);
-    if made.is_err() {
-        log!("OPENMPS_TRACE: no thread can be made: what is recorded is written at the end");
+    let Some(pattern) = daemon_interface::environment::variable("OPENMPS_TRACE") else {
+        // From the first call on, where somebody waits for this client to come.
+        if connection.link().recording() != 0 {
+            state::ask();
+        }
+        return;
+    };
+    match Sink::file(&pattern.to_string_lossy()) {
+        Ok(sink) => {
+            // From here on the server keeps the times, so that those of the first launch are there.
+            drop(connection.call(&TraceTake { reserved: 0 }));
+            recorder.begin(sink);
+        }
+        Err(why) => log!("OPENMPS_TRACE: nothing is recorded: {why}"),
     }
-    ON.store(true, Ordering::Relaxed);
 }
 
-fn write_rounds(recorder: &'static Recorder) {
+/// The server asks for it. No lock is held.
+fn begin_for_server() {
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    match recorder.connection.link().recording() {
+        0 => state::set(false),
+        number => recorder.begin(Sink::server(number)),
+    }
+}
+
+fn pass_on_rounds(recorder: &'static Recorder) {
     loop {
         std::thread::sleep(ROUND);
-        let mut file = lock(&recorder.file);
-        let Some(recording) = file.as_mut() else {
+        let mut place = lock(&recorder.sink);
+        let Some(sink) = place.as_mut() else {
             return;
         };
-        if let Err(error) = recorder.round(recording, false) {
-            log!("OPENMPS_TRACE: the recording ends here: {error}");
-            ON.store(false, Ordering::Relaxed);
-            *file = None;
+        if sink.is_over(recorder.connection) {
+            *place = None;
+            // Who asks next is noticed from here on.
+            state::set(false);
+            return;
+        }
+        if let Err(error) = recorder.round(sink, false) {
+            log!("the recording ends here: {error}");
+            *place = None;
+            state::set(false);
             return;
         }
     }
 }
 
-/// The process ends: writes the rest. It may end in the midst of a call of this very thread, so that no lock is waited
+/// The process ends: passes on the rest. It may end in the midst of a call of this very thread, so that no lock is waited
 /// for for long.
 pub(crate) fn finish() {
     if !on() {
@@ -355,16 +350,16 @@ pub(crate) fn finish() {
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
-    ON.store(false, Ordering::Relaxed);
+    state::set(false);
     let until = Instant::now() + LAST_WORD;
     loop {
-        match recorder.file.try_lock() {
-            Ok(mut file) => {
-                if let Some(mut recording) = file.take()
+        match recorder.sink.try_lock() {
+            Ok(mut place) => {
+                if let Some(mut sink) = place.take()
                     && !matches!(recorder.buffer.try_lock(), Err(TryLockError::WouldBlock))
-                    && let Err(error) = recorder.round(&mut recording, true)
+                    && let Err(error) = recorder.round(&mut sink, true)
                 {
-                    log!("OPENMPS_TRACE: the recording lacks its end: {error}");
+                    log!("the recording lacks its end: {error}");
                 }
                 return;
             }

@@ -8,7 +8,7 @@
 //! * `servers`: what is known of server processes and their clients, how one is started, who shares one, and their limits;
 //! * `groups`: clients that share limits, what is saved of them, static partitions, what a killed daemon left;
 //! * `compute_mode`: who may have contexts on a device; `underlay`: NVIDIA's own MPS beneath servers;
-//! * `views`: what programs are shown of devices and clients;
+//! * `views`: what programs are shown of devices and clients; `time_lines`: who has clients recorded;
 //! * `files`: the daemon's directories, and how files are written where other users can write too; `log`: its logs;
 //! * `startup`: becoming the daemon, and what the kernel lets it do; `command_line`: the program that gives commands;
 //! * `host`: what the daemon needs of the program that it is part of.
@@ -24,6 +24,7 @@ mod host;
 pub mod log;
 pub mod servers;
 mod startup;
+mod time_lines;
 pub mod underlay;
 mod views;
 

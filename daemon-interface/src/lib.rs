@@ -2,6 +2,7 @@
 //!
 //! * [`fn@connect`]: where it listens, and whether whoever listens there may be a daemon;
 //! * [`view`]: what it shows of devices and clients to whoever asks;
+//! * [`time_lines`]: what it and its servers record of clients for whoever asks;
 //! * [`group_usage`]: what a group of clients has taken, counted by the daemon's servers in memory that they share;
 //! * [`environment`]: what a library of ours believes of the environment of the program that it is in;
 //! * [`log_text`]: foreign text as part of a log's line.
@@ -13,6 +14,7 @@ mod connect;
 pub mod environment;
 pub mod group_usage;
 pub mod log_text;
+pub mod time_lines;
 pub mod view;
 
 pub use connect::{ConnectError, Untrusted, connect, control_socket};

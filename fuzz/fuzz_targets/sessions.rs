@@ -22,10 +22,10 @@ use protocol::wire::{Fields, MAX_FIELD_SLOTS};
 use engine::arena::HOST_BYTES;
 use engine_soft::{Config, SoftEngine};
 use libfuzzer_sys::fuzz_target;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use protocol::control_messages::{
     Admit, ClientFields, Membership, Packet, VERSION, Welcome, fingerprint,
 };
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, Closed, RING_BYTES, STAGING_BYTES, SessionMemory};
 use transport::socket::{Connection, poll};
@@ -171,6 +171,7 @@ fn attach(daemon: &mut Connection, session: u64) -> Option<Client> {
         features: 0,
         client: ClientFields::default(),
         member: Membership::default(),
+        time_line: None,
     });
     let [ring, status, staging, host] = memory.fds();
     let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

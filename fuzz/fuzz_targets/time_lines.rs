@@ -1,9 +1,12 @@
 //! Any bytes as a time line: read, summed up, merged with itself and put into Perfetto's form, none of which may fail
-//! or take memory without end; and any text as a pattern of a file's name, which stays in its folder.
+//! or take memory without end; as what a program tells of its calls, of which a whole file is made; and any text as a pattern of a file's name, which stays in its folder.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use trace::chrome::Writer;
 use trace::chrome::read::read;
+use trace::event::{Clock, Process};
+use trace::join::Joiner;
 use trace::merge::{self, Merge};
 use trace::name_pattern::{self, Facts};
 use trace::perfetto::Converter;
@@ -36,6 +39,25 @@ fuzz_target!(|bytes: &[u8]| {
         let expanded = name_pattern::expand(text, &Hostile("..")).unwrap_or_default();
         assert!(expanded.matches('/').count() <= text.matches('/').count());
     }
+
+    let mut file = Vec::new();
+    let clock = Clock {
+        monotonic_ns: 0,
+        wall_ns: 0,
+        boot: String::new(),
+    };
+    let process = Process {
+        pid: 1,
+        name: String::new(),
+        host: String::new(),
+    };
+    let writer = Writer::new(&mut file, clock, &process).expect("a vector takes all");
+    let mut joiner = Joiner::new(writer);
+    let _ = joiner.told(bytes);
+    joiner.finish(0).expect("a vector takes all");
+    drop(joiner);
+    let made = read(&file[..], |_| Ok(())).expect("our own file");
+    assert_eq!(made.cut_short, None, "our own file is whole");
 
     let mut summary = Summary::default();
     let summed = summary.add(bytes).is_ok();

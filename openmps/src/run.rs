@@ -22,10 +22,10 @@ pub struct Arguments {
     /// The daemon's pipe directory, in place of CUDA_MPS_PIPE_DIRECTORY; where neither names one, a daemon
     /// at the default place is used, and where there is none, one is started for this program alone
     #[arg(long, value_name = "DIR")]
-    pipe_directory: Option<PathBuf>,
+    pub pipe_directory: Option<PathBuf>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    program: Vec<OsString>,
+    pub program: Vec<OsString>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {

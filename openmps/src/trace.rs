@@ -1,5 +1,6 @@
-//! `openmps trace`: time lines: of a program that runs, tables of them, and several as one.
+//! `openmps trace`: time lines: of a program that it runs, of clients that run anyway, tables of them, and several as one.
 
+mod clients;
 mod files;
 mod merge;
 mod record;
@@ -25,6 +26,8 @@ pub struct Arguments {
 
 const HELP: &str = "\
   openmps trace -o output.%p -- PROGRAM…     records a program and those that it starts
+  openmps trace --all-processes -o output.%p records every client of the daemon, until Ctrl-C
+  openmps trace --pid 1234 -o out.json       records one client that runs already
   openmps trace summary output.*             how often and how long each kernel, copy and call ran
   openmps trace merge -o all.json output.*   all of them as one
 

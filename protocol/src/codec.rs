@@ -109,6 +109,17 @@ impl ByteCodec for String {
     }
 }
 
+impl ByteCodec for Box<[u8]> {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_count(self.len(), out);
+        out.extend(self);
+    }
+    fn get(from: &mut Reader<'_>) -> Result<Self, Damaged> {
+        let count = u32::get(from)? as usize;
+        from.bytes(count).map(Self::from)
+    }
+}
+
 impl<T: ByteCodec> ByteCodec for Option<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.is_some().put(out);

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use protocol::control_messages::{
     Admit, Change, ClientFields, DeviceAccount, Ending, Group, Hello, ListedDevice, Membership,
-    PACKET_MAX, Packet, Purpose, VERSION, Version, View, ViewRequest, ViewedDevice, ViewedProcess,
-    Welcome, fingerprint, view_packets,
+    PACKET_MAX, Packet, Purpose, RecordedClient, RecordedPart, TimeLineRequest, VERSION, Version,
+    View, ViewRequest, ViewedDevice, ViewedProcess, Welcome, fingerprint, view_packets,
 };
 use protocol::device_facts::DeviceFacts;
 
@@ -65,6 +65,7 @@ fn admit() -> Admit {
         features: 3,
         client: client(),
         member: Membership::default(),
+        time_line: None,
     }
 }
 
@@ -239,6 +240,61 @@ fn packets() -> Vec<(&'static str, Packet)> {
             "underlay",
             Packet::Underlay {
                 text: "it does not run".into(),
+            },
+        ),
+        (
+            "hello-time-lines",
+            Packet::Hello(Hello {
+                version: VERSION,
+                fingerprint: 1,
+                features: 0,
+                purpose: Purpose::TimeLines(TimeLineRequest { pid: Some(77) }),
+            }),
+        ),
+        (
+            "record",
+            Packet::Record {
+                time_line: 5,
+                session: 6,
+            },
+        ),
+        (
+            "recorded-client",
+            Packet::RecordedClient(RecordedClient {
+                session: 6,
+                pid: 77,
+                uid: 1000,
+                program: "nbody".into(),
+            }),
+        ),
+        (
+            "recorded-spans",
+            Packet::Recorded {
+                session: 6,
+                part: RecordedPart::Spans(Box::new([1, 2, 3])),
+            },
+        ),
+        (
+            "recorded-told",
+            Packet::Recorded {
+                session: 6,
+                part: RecordedPart::Told(Box::new([4, 5])),
+            },
+        ),
+        (
+            "recorded-dropped",
+            Packet::Recorded {
+                session: 6,
+                part: RecordedPart::Dropped { count: 9 },
+            },
+        ),
+        (
+            "recorded-over",
+            Packet::Recorded {
+                session: 6,
+                part: RecordedPart::Over {
+                    text: "it records itself".into(),
+                },
             },
         ),
         (

@@ -24,6 +24,7 @@ mod main_loop;
 mod memory;
 mod session;
 mod stream_scheduler;
+mod time_lines;
 
 pub use admission::compute_mode::{ComputeModePolicy, ContextRefused, EnforcedByDriver};
 pub use admission::device_list::{listed, uuid};

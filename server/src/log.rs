@@ -190,6 +190,7 @@ mod tests {
             features: 0,
             client: ClientFields::default(),
             member: Membership::default(),
+            time_line: None,
         };
         let name = Named::new(lines.clone(), Arc::default(), &admit, Some("a".into()));
         name.connected();

@@ -127,6 +127,7 @@ pub fn run_with_policy(
                 server_memory: ServerMemoryBudget::new(held),
             }),
             log: log.clone(),
+            time_lines: Arc::default(),
             contexts: Arc::default(),
         }),
         connection,
@@ -142,7 +143,9 @@ pub fn run_with_policy(
     main_loop.watch(descriptors, DESCRIPTORS, EventFlags::IN)?;
     main_loop.connection.send(&ready.encode(), &[])?;
     log.line(false, "Server has started");
+    let time_lines = main_loop.sessions.time_lines.clone();
     main_loop.run()?;
+    time_lines.finish();
     log.line(false, "Exiting");
     Ok(())
 }
@@ -315,6 +318,14 @@ impl MainLoop {
                             running.cancellation.end(Ending::Terminated);
                         }
                     }
+                    Ok(Packet::Record { time_line, session }) => {
+                        // One that is gone already has nothing to be recorded.
+                        if let (Some(running), Some(socket)) =
+                            (self.running.get(&session), fds.into_iter().next())
+                        {
+                            self.record(&running.cancellation, time_line, socket);
+                        }
+                    }
                     Ok(Packet::Group(group)) => self.group(group, fds),
                     Ok(Packet::GroupGone { group }) => {
                         if let Some((turn, group)) = self.sessions.host.groups.gone(group) {
@@ -467,7 +478,8 @@ impl MainLoop {
             );
             return self.report_end(number, Ending::Failed, Vec::new());
         };
-        let memory: Vec<OwnedFd> = fds.collect();
+        let mut memory: Vec<OwnedFd> = fds.collect();
+        let reader = packet.time_line.and_then(|_| memory.pop());
         // The kernel gives the lowest numbers that are free: high ones say that few are.
         if is_nearly_last(&memory) {
             let text = "the server has hardly a descriptor left: raise its limit (LimitNOFILE= of a unit, ulimit -n)";
@@ -481,6 +493,9 @@ impl MainLoop {
         }
         let (pidfd, connection) = (Arc::new(pidfd), Arc::new(Connection::from_stranger(socket)));
         let cancellation = Arc::new(Cancellation::default());
+        if let (Some(number), Some(reader)) = (packet.time_line, reader) {
+            self.record(&cancellation, number, reader);
+        }
         let who = self.identity(packet.pid, &pidfd);
         let name = format!("Client {} ({})", packet.pid, packet.client.program);
         let former = self.end_predecessor(who);
@@ -532,6 +547,16 @@ impl MainLoop {
                 };
                 let _ = connection.try_send(&refused.encode(), &[]);
                 self.report_end(number, Ending::Failed, Vec::new());
+            }
+        }
+    }
+
+    /// Has a client recorded for who reads at the other end of that socket.
+    fn record(&self, client: &Cancellation, number: u64, socket: OwnedFd) {
+        match self.sessions.time_lines.find(number, socket) {
+            Ok(time_line) => client.record_in(time_line),
+            Err(error) => {
+                self.log_line(&format!("A client is not recorded: {error}"));
             }
         }
     }

@@ -19,6 +19,7 @@ use transport::session::{ClientEnd, EncodedRequest, Reply};
 use super::address_windows::Windows;
 use super::kernel_output::Output;
 use super::staging_reclaim::Staged;
+use crate::recorder::state;
 
 /// How long a process that ends, or a thread of it, tries to tell the server so.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(1);
@@ -186,6 +187,9 @@ impl Connection {
     pub(crate) fn check_open(&self) -> Result<(), CUresult> {
         if self.is_over() {
             return Err(self.lost());
+        }
+        if self.link.recording() != 0 && !state::on() {
+            state::ask();
         }
         Ok(())
     }

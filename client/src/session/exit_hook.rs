@@ -22,7 +22,7 @@ extern "C" fn detach_at_exit() {
         let until = Instant::now() + LAST_WORD;
         let _ = session
             .link()
-            .post_until(0, 0, &Detach { status: 0 }, until);
+            .post_until(0, 0, &Detach { status: 0 }, &[], until);
     }
 }
 

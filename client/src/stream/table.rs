@@ -299,7 +299,7 @@ impl Streams {
             let posted = self
                 .connection
                 .link()
-                .post_until(slot, sequence, &destroy, until);
+                .post_until(slot, sequence, &destroy, &[], until);
             posted.map_err(|_| CUresult::ERROR_MPS_RPC_FAILURE)
         });
         // The server has it still if it was not told, and the slot is not to be used again.

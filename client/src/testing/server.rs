@@ -415,6 +415,10 @@ impl Operations for Server<'_> {
         Ok(OutputTakeReply { sink: OUTPUT_NONE })
     }
 
+    fn trace_put(&mut self, _: &TracePut, _: &[u8]) -> Result<(), CUresult> {
+        Ok(())
+    }
+
     fn trace_take(
         &mut self,
         _: &TraceTake,

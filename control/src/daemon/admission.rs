@@ -229,6 +229,21 @@ impl Daemon {
             }
         }
         let namespace = namespace_of(pid);
+        // As it is for its server and, once that has it, in the registry.
+        let mut client = Client {
+            pid,
+            uid: waiting.peer.uid,
+            serial: 0,
+            program: waiting.fields.program.clone(),
+            namespace,
+            identity: waiting.peer.identity(),
+            attached: false,
+            group: waiting.group,
+            partition: waiting.partition,
+            limits: limits_of(&waiting.fields, &self.registry.servers.get(&id)?.devices),
+        };
+        self.forget_who_stopped_recording();
+        let time_line = self.recorder_of(&client);
         let admit = Packet::Admit(Admit {
             session: waiting.session,
             pid,
@@ -243,9 +258,10 @@ impl Daemon {
                 group: waiting.group,
                 partition: waiting.partition,
             },
+            time_line,
         });
         let [ring, status, staging, host] = memory.fds();
-        let fds = [
+        let mut fds = vec![
             waiting.connection.as_fd(),
             waiting.peer.pidfd.as_fd(),
             ring,
@@ -253,23 +269,16 @@ impl Daemon {
             staging,
             host,
         ];
+        let time_line = time_line.and_then(|number| self.time_lines.get(&number));
+        if let Some(time_line) = time_line {
+            self.announce(time_line, waiting.session, &client);
+            fds.push(time_line.asker.connection.as_fd());
+        }
         let server = self.registry.servers.get_mut(&id)?;
         match server.connection.try_send(&admit.encode(), &fds) {
             Ok(()) => {
                 server.last_serial += 1;
-                let limits = limits_of(&waiting.fields, &server.devices);
-                let client = Client {
-                    pid,
-                    uid: waiting.peer.uid,
-                    serial: server.last_serial,
-                    program: waiting.fields.program,
-                    namespace,
-                    identity: waiting.peer.identity(),
-                    attached: false,
-                    group: waiting.group,
-                    partition: waiting.partition,
-                    limits,
-                };
+                client.serial = server.last_serial;
                 let about = of_client(server, &client);
                 server.clients.insert(waiting.session, client);
                 let payer = self.about(waiting.peer.uid, group);

@@ -124,6 +124,7 @@ impl Daemon {
                     Purpose::Client(_) => false,
                     // Programs that watch devices ask all the time.
                     Purpose::View(_) => true,
+                    Purpose::TimeLines(_) => false,
                 }
         );
         if !is_quiet {
@@ -139,6 +140,7 @@ impl Daemon {
                     self.command(connection, line, group, remarks);
                 }
                 Purpose::View(request) => self.view(connection, request.clone(), group),
+                Purpose::TimeLines(request) => self.record(connection, request.clone(), group),
             },
             Some(Err(Unreadable::Version(versions))) => {
                 self.refuse(&connection, None, group, &versions.to_string());

@@ -17,6 +17,7 @@ mod partitions;
 mod pending;
 mod servers;
 mod signals;
+mod time_lines;
 mod underlay;
 mod users;
 mod views;
@@ -44,6 +45,7 @@ use crate::servers::limits::{ServerLimits, limits_in_environment};
 use crate::servers::placement::{Isolation, ServerKey};
 use crate::servers::registry::QueuedClient;
 use crate::servers::registry::{Registry, ServerId};
+use crate::time_lines::TimeLines;
 use crate::underlay::Underlay;
 use crate::views::Views;
 use epoll_token::EpollToken;
@@ -73,6 +75,7 @@ pub struct Daemon {
     changes: BTreeMap<u64, Change>,
     /// Who asked to be shown devices and clients.
     views: Views,
+    time_lines: TimeLines,
     /// For later servers.
     pub(crate) defaults: ServerLimits,
     /// For clients that ask for none.
@@ -141,6 +144,7 @@ impl Daemon {
             last_partition: 0,
             changes: BTreeMap::new(),
             views: Views::default(),
+            time_lines: TimeLines::default(),
             defaults,
             default_priority,
             isolation,

@@ -1,12 +1,16 @@
-//! `openmps trace -o PATTERN -- PROGRAM…`: a program run as `openmps run` does, whose client library records.
+//! `openmps trace -o PATTERN`: a program run as `openmps run` does, whose client library records; or [clients](super::clients) that
+//! run anyway.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
 use trace::name_pattern::{self, Facts};
 
+use super::clients::{self, Wanted};
 use crate::run;
 
 // By default a group is called as its type, and so is that of what `openmps run` takes.
@@ -25,8 +29,33 @@ pub struct Arguments {
     /// Write over a file that is there, where the pattern names but one
     #[arg(short, long)]
     force: bool,
-    #[command(flatten)]
-    run: run::Arguments,
+    /// Record every client of the daemon in place of a program: those that run, and those that come until Ctrl-C
+    #[arg(long, visible_alias = "all", conflicts_with_all = ["pid", "program"])]
+    all_processes: bool,
+    /// Record the client of this process id in place of a program, until Ctrl-C or its end
+    #[arg(long, value_name = "PID", conflicts_with = "program", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+    /// With --all-processes or --pid: end after so many seconds
+    #[arg(long, value_name = "SECONDS", conflicts_with = "program", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// The daemon's pipe directory, in place of CUDA_MPS_PIPE_DIRECTORY
+    #[arg(long, value_name = "DIR")]
+    pipe_directory: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required_unless_present_any = ["all_processes", "pid"]
+    )]
+    program: Vec<OsString>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
+    match seconds > 0.0 {
+        true => Duration::try_from_secs_f64(seconds).map_err(|_| "that is too long".to_owned()),
+        false => Err("more than 0 seconds".to_owned()),
+    }
 }
 
 /// What this process knows of those to come.
@@ -38,14 +67,19 @@ impl Facts for Here {
     }
 
     fn host(&self) -> String {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-        name.unwrap_or_default().trim().to_owned()
+        host_name()
     }
 
     fn variable(&self, name: &str) -> Option<String> {
         // The program's processes may have others: which of them have none is for their logs.
         Some(std::env::var(name).unwrap_or_default())
     }
+}
+
+/// The machine's or container's name.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.unwrap_or_default().trim().to_owned()
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -61,7 +95,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !folder.is_dir() && !pattern.contains("%q") {
         bail!("there is no folder {} for -o {pattern}", folder.display());
     }
-    if !name_pattern::tells_processes_apart(pattern) && !pattern.contains("%q") && path.exists() {
+    // With several clients it is the beginning of their names.
+    let is_one = !arguments.all_processes
+        && !name_pattern::tells_processes_apart(pattern)
+        && !pattern.contains("%q");
+    if is_one && path.exists() {
         if !arguments.force {
             bail!(
                 "{} is there already: give another name, one with %p in it, or --force to write over it",
@@ -70,8 +108,24 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
+    if arguments.program.is_empty() {
+        let named = arguments.pipe_directory.clone();
+        let named = named.or_else(named_pipe_directory);
+        let directory = named.unwrap_or_else(|| DEFAULT_PIPE_DIRECTORY.into());
+        return clients::record(&Wanted {
+            socket: &directory.join("control"),
+            pid: arguments.pid,
+            time: arguments.seconds,
+            pattern,
+            force: arguments.force,
+        });
+    }
     let absolute = absolute(pattern)?;
-    run::run_with(&arguments.run, &[("OPENMPS_TRACE", OsStr::new(&absolute))])
+    let program = run::Arguments {
+        pipe_directory: arguments.pipe_directory.clone(),
+        program: arguments.program.clone(),
+    };
+    run::run_with(&program, &[("OPENMPS_TRACE", OsStr::new(&absolute))])
 }
 
 /// The pattern from the root on: the program may change its folder.

@@ -5,6 +5,7 @@
 //! [`limits`](super::limits) gives a meaning.
 
 use super::limits::Membership;
+use super::time_line::TimeLineRequest;
 use super::version::Version;
 use super::view::ViewRequest;
 use crate::codec::{alternatives, alternatives_as_fields, message};
@@ -66,7 +67,7 @@ message! {
     }
 
     /// Hands a client to a server. With it come the descriptors client socket, pidfd, ring, status,
-    /// staging, host.
+    /// staging, host, and one more if it is recorded.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct Admit {
         /// The session's number.
@@ -89,6 +90,8 @@ message! {
         pub client: ClientFields,
         /// Whose budget and compute it shares.
         pub member: Membership,
+        /// The number of who has it recorded, whose connection comes as a seventh descriptor.
+        pub time_line: Option<u64>,
     }
 }
 
@@ -105,6 +108,9 @@ alternatives! {
         } = 1,
         /// To be shown devices and clients: a [`Packet::View`](super::Packet::View) follows, or several.
         View(request: ViewRequest) = 2,
+        /// To have clients recorded until the connection ends: [`Packet::RecordedClient`](super::Packet::RecordedClient) and
+        /// [`Packet::Recorded`](super::Packet::Recorded) follow.
+        TimeLines(request: TimeLineRequest) = 3,
     }
 }
 

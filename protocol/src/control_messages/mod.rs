@@ -1,7 +1,8 @@
 //! The packets by which client, daemon and server find each other, and what daemon and server tell each other
 //! afterwards.
 //!
-//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`view`].
+//! A packet is declared once, in [`Packet`]'s table, its fields where they belong: [`attach`], [`limits`], [`account`], [`view`],
+//! [`time_line`].
 //! Both directions come from there. Knows nothing of sockets.
 
 mod account;
@@ -9,6 +10,7 @@ mod attach;
 mod limits;
 mod packet;
 mod parts;
+mod time_line;
 mod version;
 mod view;
 
@@ -19,5 +21,6 @@ pub use attach::{
 pub use limits::{Change, Group, Membership, NO_PARTITION};
 pub use packet::{PACKET_MAX, Packet, Unreadable};
 pub use parts::{command_output, remark, view_packets};
+pub use time_line::{RecordedClient, RecordedPart, TimeLineRequest};
 pub use version::{OtherMajor, VERSION, Version, fingerprint, negotiate};
 pub use view::{ListedDevice, View, ViewRequest, ViewedDevice, ViewedProcess};

@@ -7,6 +7,7 @@
 use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};
 use super::limits::{Change, Group};
+use super::time_line::{RecordedClient, RecordedPart};
 use super::version::{OtherMajor, VERSION, Version, negotiate};
 use super::view::{ListedDevice, View};
 use crate::codec::{ByteCodec as _, Damaged, Reader, alternatives};
@@ -139,6 +140,22 @@ alternatives! {
             /// Why there is none, in words; nothing if there is one.
             text: String,
         } = 20,
+        /// Daemon to server: a client is to be recorded. With it comes the connection of who asked for it, as a descriptor.
+        Record {
+            /// The number of the question.
+            time_line: u64,
+            /// The client's session.
+            session: u64,
+        } = 21,
+        /// Daemon to who asked for time lines: a client is recorded from now on.
+        RecordedClient(client: RecordedClient) = 22,
+        /// Server to who asked for time lines.
+        Recorded {
+            /// The client's session.
+            session: u64,
+            /// A part of what is recorded of it.
+            part: RecordedPart,
+        } = 23,
     }
 }
 

@@ -84,6 +84,8 @@ macro_rules! for_each_operation {
                 call 130 1 file_map(FileMap { context: u32, flags: u32, offset: u64, bytes: u64 }) -> FileMapReply { address: u64 };
                 /// Says when the device worked for the client, since the last such question: the reply's data is spans of [`SPAN_BYTES`](crate::operations::SPAN_BYTES) bytes, oldest first. To be asked until there are none; the first question begins the keeping. Dropped: how many there was no room for, since then.
                 call 151 1 trace_take(TraceTake { reserved: u32 }) -> TraceTakeReply { dropped: u64 };
+                /// Tells of calls and work, for whoever has this client recorded. Data: records of the crate `trace`, of which nothing here knows more.
+                post 152 1 trace_put(TracePut { reserved: u32 }) -> NoReply {};
             }
             engine {
                 /// Makes a context on a device. The primary context of device `d` has the id `d`. Share: the part that it is to have at most, in millionths, rounded up: from a client, of the multiprocessors that it was told of; to an engine, of the device. 0 for the client's own, which it never exceeds.

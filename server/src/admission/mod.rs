@@ -330,6 +330,7 @@ pub fn admit(
             compute_modes: host.compute_modes.clone(),
         },
     ));
+    cancellation.observed_by(observer.clone());
     let held = host
         .server_memory
         .client(membership.group.as_ref().map(|group| group.number()));

@@ -16,6 +16,7 @@ use crate::event_queue::ServerEvent;
 use crate::log::{Log, Named};
 use crate::session::End;
 use crate::session::observer::Cancellation;
+use crate::time_lines::TimeLines;
 
 /// What sessions' threads and the main thread share.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Sessions {
     pub host: Arc<ServerResources>,
     /// The server's log.
     pub log: Arc<dyn Log>,
+    /// Clients of which somebody wants time lines.
+    pub time_lines: Arc<TimeLines>,
     /// Clients that have a context, and are not gone.
     pub contexts: Arc<AtomicUsize>,
 }
@@ -68,6 +71,7 @@ impl Sessions {
                 )),
             }
         });
+        cancellation.nothing_to_observe();
         // A process that ends closes its socket first, which is no other ending.
         let how = match end.how {
             Ending::SocketClosed if has_ended(pidfd) => Ending::ProcessEnded,

@@ -23,7 +23,7 @@ use protocol::operations::{
     PhysicalMapReply, PhysicalRelease, PhysicalUnmap, PhysicalUnmapReply, RunAdd, RunDestroy,
     RunLaunch, STREAM_SLOTS, StreamConnect, StreamCreate, StreamDestroy, StreamWait,
     TensorMapEncode, TensorMapEncodeReply, TensorMapReplace, TensorMapReplaceReply, TextureCreate,
-    TextureCreateReply, TextureDestroy, TraceTake, TraceTakeReply, ValueWait, WindowOf,
+    TextureCreateReply, TextureDestroy, TracePut, TraceTake, TraceTakeReply, ValueWait, WindowOf,
     WindowOfReply, Write,
 };
 use transport::ring::Record;
@@ -600,8 +600,13 @@ impl Operations for Session {
         _: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<TraceTakeReply, CUresult> {
-        let dropped = self.observer.spans.take(reply);
+        let dropped = self.observer.recording.take_for_client(reply);
         Ok(TraceTakeReply { dropped })
+    }
+
+    fn trace_put(&mut self, _: &TracePut, data: &[u8]) -> Result<(), CUresult> {
+        self.observer.recording.told(data);
+        Ok(())
     }
 
     fn limit_set(&mut self, request: &LimitSet, data: &[u8]) -> Result<(), CUresult> {

@@ -42,7 +42,7 @@ mod dispatch;
 mod image_operations;
 mod limit_changes;
 pub mod observer;
-mod span_buffer;
+pub mod recording;
 mod value_waits;
 
 use deferred::takes_memory;

@@ -18,8 +18,9 @@ use crate::event_queue::{EventQueue, ServerEvent};
 use crate::log::Named;
 use crate::memory::heap::ALIGNMENT;
 use crate::memory::mapped_file::WatchedFiles;
-use crate::session::span_buffer::SpanBuffer;
+use crate::session::recording::Recording;
 use crate::stream_scheduler::completion::CompletionTracker;
+use crate::time_lines::TimeLine;
 
 /// Faults of a session that are logged and told to the daemon. A client that goes on after so many
 /// makes contexts that fail for no other purpose.
@@ -35,6 +36,15 @@ pub struct Cancellation {
     bell: OnceLock<Arc<Publisher>>,
     /// What the client has had.
     accounts: OnceLock<Arc<ClientAccounts>>,
+    /// What it takes to record the client.
+    recorded: Mutex<ToBeRecorded>,
+}
+
+/// Who is to record a client, and what there is to record: either may come first.
+#[derive(Debug, Default)]
+struct ToBeRecorded {
+    time_line: Option<Arc<TimeLine>>,
+    observer: Option<Arc<ClientObserver>>,
 }
 
 impl Cancellation {
@@ -47,6 +57,31 @@ impl Cancellation {
     #[must_use]
     pub fn accounts(&self) -> Option<Vec<DeviceAccount>> {
         self.accounts.get().map(|accounts| accounts.read())
+    }
+
+    /// Has the client recorded, from its first call on if it is not there yet.
+    pub fn record_in(&self, time_line: Arc<TimeLine>) {
+        let mut recorded = self.recorded.lock();
+        match &recorded.observer {
+            Some(observer) => time_line.add(observer),
+            None => recorded.time_line = Some(time_line),
+        }
+    }
+
+    /// Says what there is to record of the client, which has not been welcomed yet.
+    pub fn observed_by(&self, observer: Arc<ClientObserver>) {
+        let mut recorded = self.recorded.lock();
+        if let Some(time_line) = recorded.time_line.take() {
+            time_line.add(&observer);
+        }
+        recorded.observer = Some(observer);
+    }
+
+    /// The session is over, or never began.
+    pub fn nothing_to_observe(&self) {
+        if let Some(observer) = self.recorded.lock().observer.take() {
+            observer.recording.client_left();
+        }
     }
 
     /// Ends the session, unless it ends already.
@@ -123,8 +158,8 @@ pub struct ClientObserver {
     channels: ServerChannels,
     /// Where it is counted what the client has had, once the client is let in.
     accounts: OnceLock<Arc<ClientAccounts>>,
-    /// When devices worked for the client, if it asks.
-    pub spans: SpanBuffer,
+    /// What is recorded of the client, if somebody asks for it.
+    pub recording: Recording,
     /// The device of each context.
     devices: [AtomicU32; CONTEXT_SLOTS as usize],
     /// Contexts that are dead, as bits.
@@ -171,7 +206,7 @@ impl ClientObserver {
             name,
             channels,
             accounts: OnceLock::new(),
-            spans: SpanBuffer::default(),
+            recording: Recording::default(),
             devices: [const { AtomicU32::new(0) }; CONTEXT_SLOTS as usize],
             dead: AtomicU32::new(0),
             faults: AtomicU32::new(0),
@@ -285,11 +320,11 @@ impl Observer for ClientObserver {
         if let Some(accounts) = self.accounts.get() {
             accounts.ran(span);
         }
-        self.spans.add(span);
+        self.recording.ran(span);
     }
 
     fn wants_each_span(&self) -> bool {
-        self.spans.is_kept()
+        self.recording.is_kept()
     }
 
     fn waited(&self, device: u32, nanoseconds: u64) {

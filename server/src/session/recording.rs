@@ -1,7 +1,11 @@
-//! When the device worked for a client that records a time line, kept until it asks.
+//! What is recorded of a client for its time line, kept until somebody takes it: the client, which records itself, or a
+//! [time line](crate::time_lines) that somebody asked the daemon for.
+//!
+//! The engine's threads and the session's put it here. Empty, and without a cost, until it is asked for.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use engine::{Activity, Span};
 use parking_lot::Mutex;
@@ -10,62 +14,250 @@ use protocol::operations::{SPAN_BYTES, SPAN_COPY};
 /// Spans of a client that are kept; more are dropped, and counted.
 const MOST_SPANS: usize = 1 << 16;
 
+/// Bytes that a client told which are kept; more are dropped, and counted.
+const MOST_TOLD: usize = 4 << 20;
+
 /// The spans of a reply.
 const IN_REPLY: usize = 96;
 
 const _: () = assert!(IN_REPLY * SPAN_BYTES <= transport::session::REPLY_DATA);
 
-#[derive(Debug, Default)]
-struct Kept {
-    spans: VecDeque<Span>,
-    dropped: u64,
+/// What all clients of one time line may have kept, in bytes.
+#[derive(Debug)]
+pub struct Room(AtomicUsize);
+
+impl Room {
+    /// So many bytes.
+    #[must_use]
+    pub const fn new(bytes: usize) -> Self {
+        Self(AtomicUsize::new(bytes))
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let less = |left: usize| left.checked_sub(bytes);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
-/// Empty, and without a cost, until the client asks for the first time.
+/// Who takes what is kept.
 #[derive(Debug, Default)]
-pub struct SpanBuffer(OnceLock<Mutex<Kept>>);
+enum Reader {
+    /// Nobody: nothing is kept.
+    #[default]
+    Nobody,
+    /// The client, by calls.
+    Client,
+    /// A time line.
+    TimeLine(Arc<Room>),
+}
 
-impl SpanBuffer {
-    /// Whether the client has asked.
+#[derive(Debug, Default)]
+struct Kept {
+    reader: Reader,
+    spans: VecDeque<Span>,
+    told: Vec<Vec<u8>>,
+    told_bytes: usize,
+    dropped: u64,
+    /// Whether the client is gone.
+    over: bool,
+}
+
+impl Kept {
+    /// Forgets what is kept.
+    fn clear(&mut self) {
+        if let Reader::TimeLine(room) = &self.reader {
+            room.give(self.spans.len() * size_of::<Span>() + self.told_bytes);
+        }
+        self.spans.clear();
+        self.told.clear();
+        self.told_bytes = 0;
+        self.dropped = 0;
+    }
+}
+
+/// What a time line takes at a time.
+#[derive(Debug, Default)]
+pub struct Taken {
+    /// When the device worked, oldest first.
+    pub spans: Vec<Span>,
+    /// What the client told.
+    pub told: Vec<Vec<u8>>,
+    /// What there was no room for, since the last time.
+    pub dropped: u64,
+    /// Whether nothing more comes.
+    pub state: State,
+}
+
+/// How a recording goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// It goes on.
+    #[default]
+    GoesOn,
+    /// The client is gone.
+    Over,
+    /// The client began to record itself.
+    Lost,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Recording {
+    /// Whether anybody takes what is kept: what the engine asks of each operation.
+    is_kept: AtomicBool,
+    /// Nothing until somebody has asked.
+    kept: OnceLock<Mutex<Kept>>,
+}
+
+impl Recording {
+    /// Whether anything is kept.
     pub fn is_kept(&self) -> bool {
-        self.0.get().is_some()
+        self.is_kept.load(Ordering::Relaxed)
     }
 
     /// A device worked for the client; from any thread.
-    pub fn add(&self, span: &Span) {
-        let Some(kept) = self.0.get() else {
+    pub fn ran(&self, span: &Span) {
+        if !self.is_kept() {
+            return;
+        }
+        let Some(kept) = self.kept.get() else {
             return;
         };
         let mut kept = kept.lock();
+        let kept = &mut *kept;
+        let room = match &kept.reader {
+            Reader::Nobody => return,
+            Reader::Client => None,
+            Reader::TimeLine(room) => Some(room),
+        };
         // Time slices of one operation come one after another.
         if let Some(last) = kept.spans.back_mut()
             && (last.at, last.device, last.activity) == (span.at, span.device, span.activity)
         {
             last.began = last.began.min(span.began);
             last.ended = last.ended.max(span.ended);
-        } else if kept.spans.len() < MOST_SPANS {
+        } else if kept.spans.len() < MOST_SPANS
+            && room.is_none_or(|room| room.take(size_of::<Span>()))
+        {
             kept.spans.push_back(*span);
         } else {
             kept.dropped += 1;
         }
     }
 
-    /// Puts the oldest into a reply, and says how many were dropped so far.
-    pub fn take(&self, reply: &mut Vec<u8>) -> u64 {
-        let mut kept = self.0.get_or_init(Mutex::default).lock();
+    /// The client tells of its calls and work.
+    pub fn told(&self, bytes: &[u8]) {
+        let Some(kept) = self.kept.get() else {
+            return;
+        };
+        let mut kept = kept.lock();
+        let kept = &mut *kept;
+        // What comes late is nobody's.
+        let Reader::TimeLine(room) = &kept.reader else {
+            return;
+        };
+        if kept.told_bytes + bytes.len() <= MOST_TOLD && room.take(bytes.len()) {
+            kept.told_bytes += bytes.len();
+            kept.told.push(bytes.to_vec());
+        } else {
+            kept.dropped += 1;
+        }
+    }
+
+    /// Puts the oldest spans into a reply to the client, and says how many were dropped so far. From the first time on
+    /// they are kept for the client, and for no time line.
+    pub fn take_for_client(&self, reply: &mut Vec<u8>) -> u64 {
+        let mut kept = self.kept.get_or_init(Mutex::default).lock();
+        if !matches!(kept.reader, Reader::Client) {
+            kept.clear();
+            kept.reader = Reader::Client;
+            self.is_kept.store(true, Ordering::Relaxed);
+        }
         let count = kept.spans.len().min(IN_REPLY);
         for span in kept.spans.drain(..count) {
-            let kind = match span.activity {
-                Activity::Kernel => 0,
-                Activity::Copy => SPAN_COPY,
-            };
-            let device = u64::from(span.device) | kind << 32;
-            let stream = u64::from(span.at.stream);
-            for word in [stream, span.at.sequence, span.began, span.ended, device] {
-                reply.extend(word.to_le_bytes());
-            }
+            put_span(&span, reply);
         }
         kept.dropped
+    }
+
+    /// Begins to keep for a time line, unless it is kept for another or for the client.
+    pub fn begin(&self, room: Arc<Room>) -> bool {
+        let mut kept = self.kept.get_or_init(Mutex::default).lock();
+        let free = matches!(kept.reader, Reader::Nobody);
+        if free {
+            kept.reader = Reader::TimeLine(room);
+            self.is_kept.store(true, Ordering::Relaxed);
+        }
+        free
+    }
+
+    /// What is kept for the time line that began.
+    pub fn take(&self) -> Taken {
+        let Some(kept) = self.kept.get() else {
+            return Taken::default();
+        };
+        let mut kept = kept.lock();
+        let kept = &mut *kept;
+        let Reader::TimeLine(room) = &kept.reader else {
+            return Taken {
+                state: State::Lost,
+                ..Taken::default()
+            };
+        };
+        room.give(kept.spans.len() * size_of::<Span>() + kept.told_bytes);
+        kept.told_bytes = 0;
+        Taken {
+            spans: kept.spans.drain(..).collect(),
+            told: std::mem::take(&mut kept.told),
+            dropped: std::mem::take(&mut kept.dropped),
+            state: match kept.over {
+                true => State::Over,
+                false => State::GoesOn,
+            },
+        }
+    }
+
+    /// Whether the client is gone.
+    pub fn is_over(&self) -> bool {
+        self.kept.get().is_some_and(|kept| kept.lock().over)
+    }
+
+    /// Keeps no more for the time line that began.
+    pub fn end(&self) {
+        if let Some(kept) = self.kept.get() {
+            let mut kept = kept.lock();
+            if matches!(kept.reader, Reader::TimeLine(_)) {
+                kept.clear();
+                kept.reader = Reader::Nobody;
+                self.is_kept.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The client is gone.
+    pub fn client_left(&self) {
+        if let Some(kept) = self.kept.get() {
+            kept.lock().over = true;
+        }
+    }
+}
+
+/// Writes a span as it travels.
+pub fn put_span(span: &Span, out: &mut Vec<u8>) {
+    let kind = match span.activity {
+        Activity::Kernel => 0,
+        Activity::Copy => SPAN_COPY,
+    };
+    let device = u64::from(span.device) | kind << 32;
+    let stream = u64::from(span.at.stream);
+    for word in [stream, span.at.sequence, span.began, span.ended, device] {
+        out.extend(word.to_le_bytes());
     }
 }
 
@@ -89,24 +281,65 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_kept_from_the_first_question_on() {
-        let buffer = SpanBuffer::default();
+    fn spans_are_kept_for_the_client_from_its_first_question_on() {
+        let recording = Recording::default();
         let mut reply = Vec::new();
-        buffer.add(&span(1, 0));
-        assert_eq!((buffer.take(&mut reply), reply.len()), (0, 0));
-        buffer.add(&span(2, 100));
-        buffer.add(&span(2, 50));
-        assert_eq!(buffer.take(&mut reply), 0);
+        recording.ran(&span(1, 0));
+        assert_eq!((recording.take_for_client(&mut reply), reply.len()), (0, 0));
+        recording.ran(&span(2, 100));
+        recording.ran(&span(2, 50));
+        assert_eq!(recording.take_for_client(&mut reply), 0);
         let words: Vec<u64> = reply
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
             .collect();
         assert_eq!(words, [3, 2, 50, 110, 1 | SPAN_COPY << 32]);
         for sequence in 0..MOST_SPANS as u64 + 5 {
-            buffer.add(&span(sequence, sequence));
+            recording.ran(&span(sequence, sequence));
         }
         reply.clear();
-        assert_eq!(buffer.take(&mut reply), 5);
+        assert_eq!(recording.take_for_client(&mut reply), 5);
         assert_eq!(reply.len(), IN_REPLY * SPAN_BYTES);
+    }
+
+    #[test]
+    fn a_time_line_has_room_for_so_much() {
+        let recording = Recording::default();
+        let room = Arc::new(Room::new(3 * size_of::<Span>() + 10));
+        assert!(recording.begin(room.clone()) && !recording.begin(room.clone()));
+        recording.told(b"0123456789");
+        recording.told(b"x".repeat(size_of::<Span>() * 3 + 1).as_slice());
+        for sequence in 0..5 {
+            recording.ran(&span(sequence, sequence));
+        }
+        let taken = recording.take();
+        assert_eq!(
+            (taken.spans.len(), taken.told.len(), taken.dropped),
+            (3, 1, 3)
+        );
+        recording.ran(&span(9, 9));
+        recording.client_left();
+        let taken = recording.take();
+        assert_eq!(
+            (taken.spans.len(), taken.dropped, taken.state),
+            (1, 0, State::Over)
+        );
+        recording.ran(&span(10, 10));
+        recording.end();
+        assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Span>() + 10);
+        recording.ran(&span(11, 11));
+        assert!(recording.begin(room), "it is free again");
+        assert!(recording.take().spans.is_empty(), "nobody had it kept");
+    }
+
+    #[test]
+    fn a_client_that_records_itself_has_it() {
+        let recording = Recording::default();
+        assert!(recording.begin(Arc::new(Room::new(1 << 20))));
+        recording.ran(&span(1, 1));
+        recording.take_for_client(&mut Vec::new());
+        assert_eq!(recording.take().state, State::Lost);
+        recording.end();
+        assert!(!recording.begin(Arc::new(Room::new(1 << 20))));
     }
 }

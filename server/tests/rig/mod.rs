@@ -160,6 +160,7 @@ impl Rig {
             features: 0,
             client: fields,
             member: *self.member.lock().unwrap(),
+            time_line: None,
         });
         let [ring, status, staging, host] = memory.fds();
         let fds = [theirs.as_fd(), pidfd.as_fd(), ring, status, staging, host];

@@ -1,6 +1,6 @@
 //! Does a known amount of work and stays: so many launches, copies and bytes, and then says how long its kernels took by its own
 //! events, in milliseconds. `accounted LAUNCHES GRAPHS UNITS`: that many launches, each of which takes that many units, and that many
-//! launches of a graph of three kernels.
+//! launches of a graph of three kernels. When it hears `again` it does all but the loading once more; else it ends.
 //!
 //! It knows nothing of OpenMPS, whose accounts are compared with it.
 
@@ -47,26 +47,32 @@ fn work(launches: u64, graphs: u64, units: u64) -> Result<(), Code> {
         driver.graph_instantiate(&mut exec, graph, 0)?;
         driver.event_create(&mut begin, 0)?;
         driver.event_create(&mut end, 0)?;
-        driver.event_record(begin, stream)?;
-        for _ in 0..launches {
-            launch(units)?;
-        }
-        for _ in 0..graphs {
-            driver.graph_launch(exec, stream)?;
-        }
-        driver.event_record(end, stream)?;
-        driver.event_synchronize(end)?;
     }
-    driver.download(&mut values, data)?;
-    // SAFETY: two halves of an allocation of this program's.
-    unsafe { driver.copy_on_device(data, data + COUNT as u64 * 4, COUNT * 4)? };
-    driver.synchronize()?;
-    say(&format!(
-        "took {}",
-        elapsed(&driver, begin, end)?.as_nanos()
-    ));
-    hear();
-    Ok(())
+    loop {
+        // SAFETY: every handle is one that the driver gave.
+        unsafe {
+            driver.event_record(begin, stream)?;
+            for _ in 0..launches {
+                launch(units)?;
+            }
+            for _ in 0..graphs {
+                driver.graph_launch(exec, stream)?;
+            }
+            driver.event_record(end, stream)?;
+            driver.event_synchronize(end)?;
+        }
+        driver.download(&mut values, data)?;
+        // SAFETY: two halves of an allocation of this program's.
+        unsafe { driver.copy_on_device(data, data + COUNT as u64 * 4, COUNT * 4)? };
+        driver.synchronize()?;
+        say(&format!(
+            "took {}",
+            elapsed(&driver, begin, end)?.as_nanos()
+        ));
+        if hear() != "again" {
+            return Ok(());
+        }
+    }
 }
 
 fn elapsed(driver: &Driver, begin: Handle, end: Handle) -> Result<Duration, Code> {

@@ -158,7 +158,7 @@ impl ClientEnd {
         self.post_while(channel, sequence, request, data, || self.is_alive())
     }
 
-    /// As [`ClientEnd::post`] without data, for who may have interrupted a thread in the midst of
+    /// As [`ClientEnd::post`], for who may have interrupted a thread in the midst of
     /// posting, which then never goes on: gives up at `until` or a little later. After that nothing is
     /// posted any more, by anybody.
     ///
@@ -170,9 +170,10 @@ impl ClientEnd {
         channel: u32,
         sequence: u64,
         request: &R,
+        data: &[&[u8]],
         until: Instant,
     ) -> Result<(), Closed> {
-        self.post_while(channel, sequence, request, &[], || {
+        self.post_while(channel, sequence, request, data, || {
             Instant::now() < until && self.is_alive()
         })
     }
@@ -377,6 +378,13 @@ impl ClientEnd {
     pub fn closed(&self) -> Option<CUresult> {
         let code = self.mapping().closed().load(Ordering::Acquire) as u32;
         (code != 0).then_some(CUresult(code))
+    }
+
+    /// The number of who has this client recorded, or 0. Cheap, as [`ClientEnd::closed`] is.
+    #[inline]
+    #[must_use]
+    pub fn recording(&self) -> u64 {
+        self.mapping().recording().load(Ordering::Relaxed)
     }
 
     /// Whether there is still a server that serves this session. Asks the kernel.

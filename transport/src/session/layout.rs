@@ -6,6 +6,7 @@
 //!      0  produced                                    0  taken
 //!    128  the server's waiter word for records      128  retired
 //!    256  the clients' waiter word for space        256  closed
+//!                                                   264  who has the client recorded
 //!                                                   384  output count: of what kernels printed
 //!   1024  waiter words of the reply slots           1024  fault of each context (low half), and its
 //!                                                        last refused operation (serial, error)
@@ -33,6 +34,8 @@ const RECORDS_BYTES: usize = 1 << 20;
 const TAKEN: usize = 0;
 const RETIRED: usize = 128;
 const CLOSED: usize = 256;
+/// In the cache line of [`CLOSED`], which the client looks at with each record.
+const RECORDING: usize = 264;
 const OUTPUT_COUNT: usize = 384;
 const FAULTS: usize = 1024;
 const COMPLETIONS: usize = 4096;
@@ -110,6 +113,12 @@ impl SessionMapping {
     #[inline]
     pub(super) fn closed(&self) -> &AtomicU64 {
         self.status.word(CLOSED)
+    }
+
+    /// Zero, or the number of who has the client recorded.
+    #[inline]
+    pub(super) fn recording(&self) -> &AtomicU64 {
+        self.status.word(RECORDING)
     }
 
     /// Grows whenever there is text to take.

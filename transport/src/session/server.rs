@@ -150,6 +150,18 @@ impl Publisher {
         }
     }
 
+    /// How far a stream was said to have come; 0 for a slot that there is not.
+    #[must_use]
+    pub fn completed(&self, stream: u32) -> u64 {
+        let word = self.mapping.completions().get(stream as usize);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Asks the client to tell of its calls, for a number that is not zero, or no longer.
+    pub fn record(&self, number: u64) {
+        self.mapping.recording().store(number, Ordering::Release);
+    }
+
     /// Says that a stream's work is about to be done: who sleeps until then wakes up, and the session with
     /// them, since they may have more to do then.
     pub fn pre_wake(&self, stream: u32) {
