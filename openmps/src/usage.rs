@@ -247,11 +247,13 @@ fn rates(before: &DeviceAccount, now: &DeviceAccount, span: u64, multiprocessors
     }
 }
 
-/// A name that a client chose, with control characters made visible: it goes to terminals.
+/// A name that a client chose, with control characters made visible, and those that turn round what stands behind them: it goes to
+/// terminals and pages.
 pub fn printable(name: &str) -> String {
+    let turns = |character| matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut text = String::with_capacity(name.len());
     for character in name.chars() {
-        if character.is_control() {
+        if character.is_control() || turns(character) {
             text.extend(character.escape_default());
         } else {
             text.push(character);
@@ -301,7 +303,7 @@ mod tests {
     fn process(session: u64, account: DeviceAccount) -> ViewedProcess {
         ViewedProcess {
             pid: 40 + session as i32,
-            name: "a\u{1b}[2Jb".into(),
+            name: "a\u{1b}[2J\u{202e}b".into(),
             uid: 4_000_000_000,
             session,
             account,
@@ -365,7 +367,7 @@ mod tests {
         // It came between the two.
         assert_eq!((two.rates.kernels, two.rates.launches), (0.5, 2.0));
         assert_eq!(usage.devices[0].rates.kernels, 1.0, "both together");
-        assert_eq!(one.program, "a\\u{1b}[2Jb");
+        assert_eq!(one.program, "a\\u{1b}[2J\\u{202e}b");
         assert_eq!(one.user, "4000000000");
         let first = between(None, &now);
         assert_eq!(first.devices[0].clients[0].rates, Rates::default());

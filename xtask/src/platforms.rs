@@ -16,6 +16,7 @@ pub mod helm;
 mod musl;
 mod needs;
 mod newer;
+mod page;
 mod podman;
 mod printed;
 mod programs;
@@ -76,6 +77,7 @@ const TESTS: &[Entry] = &[
     entry!("musl", musl::refused, 10),
     entry!("helm-chart", helm::chart, 30),
     entry!("slurm", slurm::slurm, 40),
+    entry!("page", page::in_a_browser, 120),
     entry!("compose-ours", compose::ours, 40),
     entry!("compose-upstream", compose::upstream, 40),
     entry!("compose-early", compose::early, 40),

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::history::{History, Span};
 use crate::machine;
-use crate::usage::{self, DeviceUsage};
+use crate::usage::{self, DeviceUsage, Wait};
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -22,6 +22,9 @@ const WITHIN: Duration = Duration::from_secs(2);
 
 /// Clients that are shown of a device.
 const SHOWN: usize = 500;
+
+/// Others of whom a client says that it waited for them; the rest is one sum.
+const WAITS: usize = 24;
 
 /// What the page shows of now.
 #[derive(Debug, Serialize)]
@@ -155,8 +158,28 @@ fn most_active(devices: &[DeviceUsage]) -> Vec<DeviceUsage> {
                 .sort_by(|one, other| part(other).total_cmp(&part(one)));
             device.clients.truncate(SHOWN);
         }
+        for client in &mut device.clients {
+            shorten(&mut client.waits);
+        }
     }
     devices
+}
+
+/// Leaves those that were waited for most.
+fn shorten(waits: &mut Vec<Wait>) {
+    if waits.len() <= WAITS {
+        return;
+    }
+    // Those that are not shown are one of the rest, however much they had.
+    waits.sort_by(|one, other| {
+        let others = one.session.is_none().cmp(&other.session.is_none());
+        others.then(other.part.total_cmp(&one.part))
+    });
+    let part = waits.drain(WAITS - 1..).map(|wait| wait.part).sum();
+    waits.push(Wait {
+        session: None,
+        part,
+    });
 }
 
 #[cfg(test)]
@@ -166,6 +189,20 @@ mod tests {
 
     fn now(watch: &Watch) -> Value {
         serde_json::from_slice(&watch.now()).unwrap()
+    }
+
+    #[test]
+    fn waits_are_told_of_the_greatest_and_add_up() {
+        let wait = |session| Wait {
+            session: Some(session),
+            part: session as f64,
+        };
+        let mut waits: Vec<Wait> = (0..100).map(wait).collect();
+        shorten(&mut waits);
+        assert_eq!(waits.len(), WAITS);
+        assert_eq!(waits[0], wait(99));
+        assert_eq!(waits[WAITS - 1].session, None);
+        assert_eq!(waits.iter().map(|wait| wait.part).sum::<f64>(), 4950.0);
     }
 
     #[test]

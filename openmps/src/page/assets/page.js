@@ -281,24 +281,33 @@ function drawClients(isAsked = false) {
 
 // ---- Who waits for whom
 
-// Each client may have `waits`: for whom, by session, and which part of the last second. Without it there is no matrix.
+// Of each client those who wait the most, and those for whom they do; who is not shown has no session and is one of these.
 function drawWaits() {
-  const known = state.now.devices.flatMap((device) => device.clients.filter((client) => client.waits?.length));
+  const known = allClients().filter((client) => client.waits.length > 0);
   at("waits").hidden = known.length === 0;
   if (known.length === 0) return;
   const names = new Map(allClients().map((client) => [client.session, `${client.program} (${client.pid})`]));
-  const sum = (client) => client.waits.reduce((all, wait) => all + wait.part, 0);
-  const waiting = known.toSorted((one, other) => sum(other) - sum(one)).slice(0, MATRIX).sort((one, other) => one.session - other.session);
-  const sessions = [...new Set(waiting.flatMap((client) => client.waits.map((wait) => wait.session)))].slice(0, MATRIX).sort((one, other) => one - other);
-  const name = (session) => names.get(session) ?? `session ${session}`;
-  const head = element("tr", {}, element("td", { className: "text", textContent: "waits for" }), ...sessions.map((session) => element("th", { scope: "col", textContent: name(session) })));
-  const lines = waiting.map((client) => {
-    const cells = sessions.map((session) => {
-      const part = client.waits.find((wait) => wait.session === session)?.part ?? 0;
-      const weight = part === 0 ? 0 : part < 0.1 ? 1 : part < 0.4 ? 2 : 3;
+  const most = (sums) => [...sums].sort((one, other) => other[1] - one[1]).slice(0, MATRIX).map(([session]) => session);
+  const inOrder = (sessions) => sessions.sort((one, other) => (one ?? Infinity) - (other ?? Infinity));
+  const waited = new Map();
+  const had = new Map();
+  for (const client of known) {
+    for (const wait of client.waits) {
+      waited.set(client.session, (waited.get(client.session) ?? 0) + wait.part);
+      had.set(wait.session, (had.get(wait.session) ?? 0) + wait.part);
+    }
+  }
+  const columns = inOrder(most(had));
+  const name = (session) => names.get(session) ?? "others";
+  const head = element("tr", {}, element("td", { className: "text", textContent: "waits for" }), ...columns.map((session) => element("th", { scope: "col", textContent: name(session) })));
+  const lines = inOrder(most(waited)).map((row) => {
+    const waits = new Map(known.find((client) => client.session === row).waits.map((wait) => [wait.session, wait.part]));
+    const cells = columns.map((column) => {
+      const part = waits.get(column) ?? 0;
+      const weight = part < 0.005 ? 0 : part < 0.1 ? 1 : part < 0.4 ? 2 : 3;
       return element("td", { className: `w${weight}`, textContent: part > 0 ? percent(part) : "" });
     });
-    return element("tr", {}, element("th", { scope: "row", textContent: name(client.session) }), ...cells);
+    return element("tr", {}, element("th", { scope: "row", textContent: name(row) }), ...cells);
   });
   at("waits").querySelector(".scroll").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)));
 }
