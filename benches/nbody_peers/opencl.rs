@@ -126,23 +126,36 @@ impl Pocl {
                 platform,
                 CL_DEVICE_TYPE_CPU,
                 1,
-                &mut device,
+                &raw mut device,
                 ptr::null_mut()
             )
         )?;
         let context = cl_make!(
             api,
-            clCreateContext(ptr::null(), 1, &device, ptr::null(), ptr::null_mut())
+            clCreateContext(
+                ptr::null(),
+                1,
+                &raw const device,
+                ptr::null(),
+                ptr::null_mut()
+            )
         )?;
         let queue = cl_make!(api, clCreateCommandQueue(context, device, 0))?;
         let source = SOURCE.as_ptr().cast();
         let program = cl_make!(
             api,
-            clCreateProgramWithSource(context, 1, &source, ptr::null())
+            clCreateProgramWithSource(context, 1, &raw const source, ptr::null())
         )?;
         cl!(
             api,
-            clBuildProgram(program, 1, &device, options.as_ptr(), ptr::null(), none)
+            clBuildProgram(
+                program,
+                1,
+                &raw const device,
+                options.as_ptr(),
+                ptr::null(),
+                none
+            )
         )
         .map_err(|error| format!("{error}: {}", build_log(&api, program, device)))?;
         let kernel = cl_make!(api, clCreateKernel(program, c"nbody_step".as_ptr()))?;
@@ -212,7 +225,7 @@ impl Peer for Pocl {
                 kernel,
                 1,
                 ptr::null(),
-                &self.count,
+                &raw const self.count,
                 &BLOCK,
                 0,
                 ptr::null(),
@@ -253,7 +266,7 @@ fn find_platform(api: &OpenCl) -> Result<(Handle, String), String> {
     // A loader without platforms answers with an error: that is none found, too.
     let found = cl!(
         api,
-        clGetPlatformIDs(16, platforms.as_mut_ptr(), &mut count)
+        clGetPlatformIDs(16, platforms.as_mut_ptr(), &raw mut count)
     );
     let count = if found.is_ok() { count.min(16) } else { 0 };
     for &platform in &platforms[..count as usize] {

@@ -122,9 +122,7 @@ fn without_a_daemon_there_is_an_error_and_nothing_else() {
             .output()
             .expect("it runs")
     };
-    let begin = Instant::now();
     passes(&run(&nowhere));
-    assert!(begin.elapsed() < Duration::from_secs(2), "at once");
     // Longer than a socket's address takes: the log says so.
     let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join("client.log");
     let _ = std::fs::remove_file(&log);

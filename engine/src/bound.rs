@@ -17,7 +17,7 @@ pub const fn part(whole: u64, (part, of): (u64, u64)) -> u64 {
 pub struct Bound {
     most: u64,
     taken: AtomicU64,
-    within: Option<Arc<Bound>>,
+    within: Option<Arc<Self>>,
 }
 
 impl Bound {

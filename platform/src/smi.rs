@@ -12,6 +12,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 pub use options::{Action, Options, Refused, USAGE, parse};
+pub use query::Query;
 
 use crate::gpus::{ComputeMode, Gpu, Process};
 

@@ -290,17 +290,17 @@ pub enum Operand<'src> {
     Float64(u64),
     /// An address with coordinates: `[texture, {x, y}]`, `[texture, sampler, {x, y}]` or, of a tensor
     /// copy, `[map, {x, y}]`: what stands between the brackets, as addresses and a vector.
-    Indexed(Vec<Operand<'src>>),
+    Indexed(Vec<Self>),
     /// An integer immediate, sign-extended or zero-extended to 64 bits as it was written.
     Integer(i64),
     /// A label of this function.
     Label(Label),
     /// A parenthesised list of a call.
-    List(Vec<Operand<'src>>),
+    List(Vec<Self>),
     /// A negated predicate operand, `!p`.
     Not(Register),
     /// `p|q`; either side may be the sink `_`, and the first a vector.
-    Pair(Box<Operand<'src>>, Box<Operand<'src>>),
+    Pair(Box<Self>, Box<Self>),
     /// A prototype of an indirect call: an index into [`Function::prototypes`].
     Prototype(usize),
     /// A register.
@@ -315,7 +315,7 @@ pub enum Operand<'src> {
     /// A target list: an index into [`Function::targets`].
     Targets(usize),
     /// `{a, b, c, d}`; elements may be registers, immediates or the sink.
-    Vector(Vec<Operand<'src>>),
+    Vector(Vec<Self>),
 }
 
 /// A memory operand.

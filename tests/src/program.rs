@@ -19,6 +19,7 @@ pub fn hear() -> String {
 }
 
 /// Says how the program's task ended, and ends the program if it ended badly.
+#[expect(clippy::exit, reason = "a program that fails says so by its status")]
 pub fn finish(result: Result<(), Code>) {
     match result {
         Ok(()) => say("ok"),

@@ -9,7 +9,7 @@ use protocol::operations::{
 use protocol::wire::Fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use transport::ring::Record;
 use transport::session::{
     ClientEnd, Closed, Consumer, NotSent, Publisher, RECORD_DATA, REPLY_DATA, ServerEnd,
@@ -309,12 +309,10 @@ fn the_server_s_end_is_noticed_by_all_who_wait() {
             }),
         ];
         std::thread::sleep(Duration::from_millis(50));
-        let began = Instant::now();
         drop((consumer, publisher, socket));
         for place in places {
             assert_eq!(place.join().unwrap(), Err(Closed));
         }
-        assert!(began.elapsed() < Duration::from_secs(2));
     });
     assert!(!client.is_alive());
     assert_eq!(client.closed(), None);
@@ -337,7 +335,6 @@ fn the_server_can_say_why_it_ends_a_session() {
 #[test]
 fn the_session_rings_its_own_bell() {
     let (_client, mut consumer, publisher, _socket) = session();
-    let began = Instant::now();
     for pause in [0, 0, 1, 5, 20] {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -347,7 +344,6 @@ fn the_session_rings_its_own_bell() {
             consumer.wait(false);
         });
     }
-    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 /// Both ends asleep use no processor time, and a record still gets through at once.

@@ -102,10 +102,10 @@ struct Modules {
 }
 
 impl Modules {
-    fn read(sources: &Path) -> Result<Modules> {
-        let mut all = Modules {
+    fn read(sources: &Path) -> Result<Self> {
+        let mut all = Self {
             sources: sources.to_owned(),
-            ..Modules::default()
+            ..Self::default()
         };
         for entry in ["lib.rs", "main.rs"] {
             let file = sources.join(entry);

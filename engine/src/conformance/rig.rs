@@ -4,6 +4,7 @@ mod memory;
 mod told;
 
 use std::collections::HashMap;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,24 @@ use protocol::operations::{
 
 /// How long a case waits for what must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Does what would never end if the engine were wrong. After [`PATIENCE`] it says what that was and ends the test's process, since
+/// no thread can be ended that waits.
+pub fn bounded<R>(what: &str, work: impl FnOnce() -> R) -> R {
+    let (running, is_over) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            if is_over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("not within {PATIENCE:?}: {what}");
+                std::process::abort();
+            }
+        });
+        let result = work();
+        // So that the other thread ends; where the work panics this is dropped too.
+        drop(running);
+        result
+    })
+}
 
 /// Bytes of a client's staging memory.
 pub const STAGING: u64 = 16 << 20;

@@ -44,7 +44,7 @@ impl Real for f32 {
     const TOLERANCE: f64 = 5e-4;
 
     fn from_f64(value: f64) -> Self {
-        value as f32
+        value as Self
     }
 
     fn to_f64(self) -> f64 {
@@ -60,7 +60,7 @@ impl Real for f64 {
     const PRECISION: &'static str = "double-precision";
     const KERNEL: &'static std::ffi::CStr = c"step_f64";
     const FLOPS_PER_INTERACTION: u32 = 30;
-    const TOLERANCE: f64 = 1e-9;
+    const TOLERANCE: Self = 1e-9;
 
     fn from_f64(value: f64) -> Self {
         value

@@ -39,7 +39,7 @@ impl Cuda {
 
     pub fn device_count(&self) -> Result<u32, CudaError> {
         let mut count = 0;
-        cu!(&self.driver, cuDeviceGetCount(&mut count))?;
+        cu!(&self.driver, cuDeviceGetCount(&raw mut count))?;
         Ok(count.max(0).cast_unsigned())
     }
 }
@@ -56,10 +56,13 @@ impl Context {
         let mut device = 0;
         cu!(
             &cuda.driver,
-            cuDeviceGet(&mut device, ordinal.cast_signed())
+            cuDeviceGet(&raw mut device, ordinal.cast_signed())
         )?;
         let mut handle = ptr::null_mut();
-        cu!(&cuda.driver, cuDevicePrimaryCtxRetain(&mut handle, device))?;
+        cu!(
+            &cuda.driver,
+            cuDevicePrimaryCtxRetain(&raw mut handle, device)
+        )?;
         Ok(Rc::new(Self {
             cuda: Rc::clone(cuda),
             device,
@@ -82,7 +85,7 @@ impl Context {
         let mut value = 0;
         cu!(
             &self.cuda.driver,
-            cuDeviceGetAttribute(&mut value, attribute, self.device)
+            cuDeviceGetAttribute(&raw mut value, attribute, self.device)
         )?;
         Ok(value.max(0).cast_unsigned())
     }
@@ -158,7 +161,7 @@ impl Kernel {
         cu!(
             driver,
             cuModuleLoadDataEx(
-                &mut handle,
+                &raw mut handle,
                 ptx.as_ptr().cast(),
                 names.len() as c_uint,
                 names.as_mut_ptr(),
@@ -173,7 +176,7 @@ impl Kernel {
         };
         cu!(
             driver,
-            cuModuleGetFunction(&mut kernel.function, handle, name.as_ptr())
+            cuModuleGetFunction(&raw mut kernel.function, handle, name.as_ptr())
         )?;
         Ok(kernel)
     }
@@ -237,7 +240,7 @@ impl Stream {
         let mut handle = ptr::null_mut();
         cu!(
             context.enter()?,
-            cuStreamCreate(&mut handle, CU_STREAM_NON_BLOCKING)
+            cuStreamCreate(&raw mut handle, CU_STREAM_NON_BLOCKING)
         )?;
         Ok(Self {
             context: Rc::clone(context),
@@ -266,7 +269,7 @@ pub struct Event {
 impl Event {
     pub fn new(context: &Rc<Context>, flags: c_uint) -> Result<Self, CudaError> {
         let mut handle = ptr::null_mut();
-        cu!(context.enter()?, cuEventCreate(&mut handle, flags))?;
+        cu!(context.enter()?, cuEventCreate(&raw mut handle, flags))?;
         Ok(Self {
             context: Rc::clone(context),
             handle,
@@ -286,7 +289,7 @@ impl Event {
         let (start, end) = (start.handle, self.handle);
         cu!(
             self.context.enter()?,
-            cuEventElapsedTime(&mut milliseconds, start, end)
+            cuEventElapsedTime(&raw mut milliseconds, start, end)
         )?;
         Ok(milliseconds.into())
     }
@@ -301,7 +304,7 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     pub fn new(context: &Rc<Context>, size: usize) -> Result<Self, CudaError> {
         let mut handle = 0;
-        cu!(context.enter()?, cuMemAlloc_v2(&mut handle, size))?;
+        cu!(context.enter()?, cuMemAlloc_v2(&raw mut handle, size))?;
         Ok(Self {
             context: Rc::clone(context),
             handle,
@@ -365,7 +368,10 @@ impl PinnedMemory {
     pub fn new(context: &Rc<Context>, size: usize) -> Result<Self, CudaError> {
         let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
         let mut handle = ptr::null_mut();
-        cu!(context.enter()?, cuMemHostAlloc(&mut handle, size, flags))?;
+        cu!(
+            context.enter()?,
+            cuMemHostAlloc(&raw mut handle, size, flags)
+        )?;
         Ok(Self {
             context: Rc::clone(context),
             handle,
@@ -379,7 +385,7 @@ impl PinnedMemory {
         let driver = context.enter()?;
         cu!(
             driver,
-            cuMemHostGetDevicePointer_v2(&mut address, self.handle, 0)
+            cuMemHostGetDevicePointer_v2(&raw mut address, self.handle, 0)
         )?;
         Ok(address)
     }

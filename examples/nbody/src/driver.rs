@@ -106,7 +106,7 @@ impl Driver {
         let text_by = |lookup: unsafe extern "C" fn(CUresult, *mut *const c_char) -> CUresult| {
             let mut text = ptr::null();
             // SAFETY: `text` is a valid place for one pointer.
-            let known = unsafe { lookup(code, &mut text) } == 0 && !text.is_null();
+            let known = unsafe { lookup(code, &raw mut text) } == 0 && !text.is_null();
             known.then(|| {
                 // SAFETY: a pointer that the driver gives here is to a string constant of its own.
                 unsafe { CStr::from_ptr(text) }

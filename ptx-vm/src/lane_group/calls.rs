@@ -22,7 +22,7 @@ pub(super) struct Caller {
     callee: u32,
     base: usize,
     local_base: u32,
-    above: Option<Arc<Caller>>,
+    above: Option<Arc<Self>>,
 }
 
 impl PartialEq for Caller {

@@ -43,10 +43,10 @@ fn work(launches: u64, graphs: u64, units: u64) -> Result<(), Code> {
         for _ in 0..OF_GRAPH {
             launch(1)?;
         }
-        driver.stream_end_capture(stream, &mut graph)?;
-        driver.graph_instantiate(&mut exec, graph, 0)?;
-        driver.event_create(&mut begin, 0)?;
-        driver.event_create(&mut end, 0)?;
+        driver.stream_end_capture(stream, &raw mut graph)?;
+        driver.graph_instantiate(&raw mut exec, graph, 0)?;
+        driver.event_create(&raw mut begin, 0)?;
+        driver.event_create(&raw mut end, 0)?;
     }
     loop {
         // SAFETY: every handle is one that the driver gave.
@@ -78,6 +78,6 @@ fn work(launches: u64, graphs: u64, units: u64) -> Result<(), Code> {
 fn elapsed(driver: &Driver, begin: Handle, end: Handle) -> Result<Duration, Code> {
     let mut milliseconds = 0.0;
     // SAFETY: the place is this function's own, the events are recorded.
-    unsafe { driver.event_elapsed_time(&mut milliseconds, begin, end)? };
+    unsafe { driver.event_elapsed_time(&raw mut milliseconds, begin, end)? };
     Ok(Duration::from_secs_f32(milliseconds / 1000.0))
 }

@@ -365,6 +365,7 @@ fn fork() -> Result<(), Code> {
 }
 
 /// What a program does in the middle of something.
+#[expect(clippy::exit, reason = "how a program ends is what is tested")]
 fn in_the_middle(driver: &Driver, what: &str) -> Result<(), Code> {
     const NOT_INITIALIZED: Code = 3;
     match what {

@@ -30,7 +30,9 @@ fn enter(driver: &Driver) {
     // SAFETY: the places are this function's own.
     unsafe {
         driver.init(0).expect("cuInit");
-        driver.primary_retain(&mut context, 0).expect("a context");
+        driver
+            .primary_retain(&raw mut context, 0)
+            .expect("a context");
         driver.ctx_set_current(context).expect("the context");
     }
 }
@@ -38,7 +40,7 @@ fn enter(driver: &Driver) {
 fn take(driver: &Driver, mib: usize) -> Result<u64, u32> {
     let mut address = 0;
     // SAFETY: the place is this function's own.
-    unsafe { driver.mem_alloc(&mut address, mib * MIB) }.map(|()| address)
+    unsafe { driver.mem_alloc(&raw mut address, mib * MIB) }.map(|()| address)
 }
 
 /// Takes what another process of the pod has left, one MiB after the other.
@@ -56,7 +58,7 @@ fn rest(driver: &Driver, mib: usize) {
 fn all(driver: &Driver, limit: usize, holds: bool) {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the places are this function's own.
-    unsafe { driver.mem_get_info(&mut free, &mut total) }.expect("cuMemGetInfo");
+    unsafe { driver.mem_get_info(&raw mut free, &raw mut total) }.expect("cuMemGetInfo");
     println!("total {} MiB, free {} MiB", total / MIB, free / MIB);
     let half = limit / 2;
     take(driver, half).expect("half of it");
