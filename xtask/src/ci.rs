@@ -5,25 +5,28 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::development_build::{self, FEATURES};
 use crate::fetch::Crate;
 use crate::parts::{self, Part, part};
 use crate::shell::{cargo, run};
-use crate::{
-    corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed, skipped,
-};
+use crate::{corpus, coverage, fuzz, import_cycles, links, mpi, platforms, python, reviewed};
 
 /// The cargo-deny that `deny.toml` was written for.
 const DENY: Crate = Crate {
     name: "cargo-deny",
     version: "0.20.2",
-    is_debug: false,
+    is_debug: true,
 };
 
-/// What is not built without being asked for, and must pass all the same.
-const FEATURES: &str = "--features=platform/kubernetes,openmps/kubernetes";
+/// The part that builds what most others run.
+const PROGRAMS: &str = "programs and tests";
+
+/// Parts under way at once. What compiles would keep two cores busy alone, but for its beginning and end; what
+/// tests waits more than it computes. More than these would only take memory.
+const AT_ONCE: usize = 3;
 
 /// Seconds of each fuzz target in a test run.
-const SMOKE_SECONDS: u32 = 10;
+const SMOKE_SECONDS: u32 = 5;
 
 /// What the tests of platforms may take together in CI. They install a good deal, and one of them builds
 /// Kubernetes; what would take longer than is left is skipped by name.
@@ -48,18 +51,18 @@ pub fn all() -> Result<()> {
         part("reviewed crates", reviewed::check),
     ];
     parts.extend(tests(true, Some(PLATFORMS)));
-    parts::run(parts)
+    parts::run(parts, AT_ONCE)
 }
 
 /// All tests; with `all_toolkits` the CUDA programs run with runtimes of other releases too, with
 /// `platforms` what runs real containers does, as far as it fits into that time.
 pub fn test(all_toolkits: bool, platforms: Option<Duration>) -> Result<()> {
-    parts::run(tests(all_toolkits, platforms))
+    parts::run(tests(all_toolkits, platforms), AT_ONCE)
 }
 
 /// What a developer runs between edits: nothing is installed, and no process but the tests' own runs.
 pub fn quick() -> Result<()> {
-    parts::run(vec![
+    let parts = vec![
         part("formatting", formatting),
         part("generated pages", coverage::check),
         part("links in papers", links::check),
@@ -77,7 +80,9 @@ pub fn quick() -> Result<()> {
                 "--no-fail-fast",
             ]))
         }),
-    ])
+    ];
+    // One after another: cargo's build directory is one.
+    parts::run(parts, 1)
 }
 
 fn formatting() -> Result<()> {
@@ -95,6 +100,8 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
         part("links in papers", links::check),
         part("import cycles", import_cycles::check),
         part("pictures of figures", pictures),
+        // What clippy looks at lies in the same folder, which cargo locks.
+        part(PROGRAMS, development_build::everything).behind("clippy"),
         part("release build", || {
             run(cargo().args([
                 "build",
@@ -105,25 +112,39 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
                 "nbody",
             ]))
         }),
-        part("models of the ring", loom),
         part("fuzzing", || {
             fuzz::run(fuzz::Until::Seconds(SMOKE_SECONDS), "")
         }),
-        part("documentation", documentation),
-        part("CUDA programs", move || corpus::test(all_toolkits)),
-        part("MPI programs", mpi::mpi),
-        part("Python programs", || python::python("")),
+        part("models of the ring", loom),
+        // The tests of crates build two libraries, and should not wait for the lock.
+        part("documentation", documentation).behind(PROGRAMS),
+        part("CUDA programs", move || corpus::test(all_toolkits)).after(PROGRAMS),
+        part("crates", || {
+            run(cargo().args(["test", "--workspace", FEATURES, "--no-fail-fast"]))
+        })
+        .after(PROGRAMS)
+        .behind("documentation"),
+        // With the compiler that the programs before have fetched.
+        part("MPI programs", mpi::mpi)
+            .after(PROGRAMS)
+            .behind("CUDA programs"),
+        part("Python programs", || python::python("")).after(PROGRAMS),
     ];
     if let Some(within) = platforms {
-        parts.push(part("platforms", move || platforms::platforms("", within)));
+        // Both ask Debian's archive.
+        parts.push(
+            part("platforms", move || platforms::platforms("", within))
+                .after(PROGRAMS)
+                .behind("MPI programs"),
+        );
     }
-    // Last, since CI reads its summary.
-    parts.push(part("crates", || {
-        run(cargo()
-            .args(["test", "--workspace", FEATURES, "--no-fail-fast"])
-            .env(skipped::VARIABLE, skipped::list()))
-    }));
     parts
+        .into_iter()
+        .map(|part| match part.needs(PROGRAMS) {
+            true => part.with(development_build::IS_BUILT, "1"),
+            false => part,
+        })
+        .collect()
 }
 
 fn documentation() -> Result<()> {

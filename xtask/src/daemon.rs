@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell::{INTERVAL, cargo, end_within, root, run};
+use crate::development_build;
+use crate::shell::{INTERVAL, end_within, root};
 
 /// How long the daemon may take to answer, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,7 +31,7 @@ impl Daemon {
 
     /// As [`Daemon::start`], with several devices.
     pub fn with_devices(devices: u32) -> Result<Self> {
-        run(cargo().args(["build", "--package", "openmps"]))?;
+        development_build::program("openmps", &["--package", "openmps"])?;
         Self::of_built(devices)
     }
 

@@ -11,6 +11,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::development_build;
 use crate::package::libraries;
 use crate::shell::{cargo, root, run};
 
@@ -45,14 +46,13 @@ pub fn images(arguments: &Arguments) -> Result<()> {
 
 /// Makes the images; gives their archives, the daemon's first.
 pub fn build(debug: bool) -> Result<[PathBuf; 2]> {
-    let mut command = cargo();
-    command.args(["build", "--package", "openmps", "--features", "kubernetes"]);
-    if !debug {
-        command.arg("--release");
-    }
-    run(&mut command)?;
-    let profile = if debug { "debug" } else { "release" };
-    let program = root().join("target").join(profile).join("openmps");
+    const WORDS: [&str; 4] = ["--package", "openmps", "--features", "kubernetes"];
+    let program = if debug {
+        development_build::program("openmps", &WORDS)?
+    } else {
+        run(cargo().args(["build", "--release"]).args(WORDS))?;
+        root().join("target/release/openmps")
+    };
     let embedded = root().join("target/embedded/release");
     let nbody = embedded.join("nbody");
 

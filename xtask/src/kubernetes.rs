@@ -13,10 +13,11 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use crate::development_build;
 use crate::fetch::Kept;
 use crate::images::Tree;
 use crate::platforms::{bridges, containers, helm, install, is_there, skip, why_skipped};
-use crate::shell::{cargo, root, run};
+use crate::shell::{root, run};
 use crate::skipped;
 pub use cluster::BRIDGE;
 use cluster::{Cluster, NODE, wait_for};
@@ -124,9 +125,9 @@ fn build() -> Result<()> {
 fn archives() -> Result<Vec<PathBuf>> {
     // Made before any of the tests.
     let openmps = root().join("target/images/openmps.tar");
-    run(cargo().args(["build", "--package", "tests", "--bin", "share"]))?;
+    let program = development_build::program("share", &["--package", "tests", "--bin", "share"])?;
     let share = Tree::new("openmps-share")?;
-    share.program(&root().join("target/debug/share"), "share")?;
+    share.program(&program, "share")?;
     // The library comes by a mount; what it loads is the image's.
     share.loaded_by(&root().join("target/embedded/release/libcuda.so"))?;
     let share = share.pack(SHARE, &json!({"Entrypoint": ["/usr/bin/share"]}))?;

@@ -4,6 +4,7 @@ mod ci;
 mod corpus;
 mod coverage;
 mod daemon;
+mod development_build;
 mod fetch;
 mod fuzz;
 mod images;
@@ -14,6 +15,7 @@ mod mpi;
 mod package;
 mod parts;
 mod platforms;
+mod process_tree;
 mod python;
 mod reviewed;
 mod runtimes;
@@ -125,6 +127,8 @@ fn main() -> Result<()> {
             platforms,
             strict,
         } => {
+            let within = platforms.then_some(platforms::NO_LIMIT);
+            let result = ci::test(all_toolkits, within);
             for (is_asked, option, what) in [
                 (
                     all_toolkits,
@@ -138,11 +142,10 @@ fn main() -> Result<()> {
                 ),
             ] {
                 if !is_asked {
-                    println!("xtask: not asked for: {what} ({option})");
+                    println!("not asked for: {what} ({option})");
                 }
             }
-            let platforms = platforms.then_some(platforms::NO_LIMIT);
-            skipped::finish(strict, ci::test(all_toolkits, platforms))
+            skipped::finish(strict, result)
         }
         Task::Platforms {
             filter,

@@ -14,6 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::development_build;
 use crate::fetch::{Wheels, environment};
 use crate::platforms::skip;
 use crate::shell::{cargo, root, run};
@@ -175,26 +176,23 @@ fn epoch() -> String {
 }
 
 fn build(debug: bool) -> Result<Product> {
+    const WORDS: [&str; 4] = ["--package", "openmps", "--features", "kubernetes"];
     let target = root().join(if debug { "target" } else { "target/portable" });
-    let mut command = cargo();
-    command
-        .args(["build", "--package", "openmps", "--features", "kubernetes"])
-        .arg("--target-dir")
-        .arg(&target);
-    if !debug {
-        portable(&mut command, &linker()?);
-    }
-    run(&mut command)?;
-    let mut program = target
-        .join(if debug { "debug" } else { "release" })
-        .join("openmps");
+    let mut program;
     if debug {
+        program = development_build::program("openmps", &WORDS)?;
         // What debuggers read is nine tenths of it, and packing that takes minutes.
         let folder = root().join("target/packages");
         fs::create_dir_all(&folder)?;
         let stripped = folder.join("openmps");
         run(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
         program = stripped;
+    } else {
+        let mut command = cargo();
+        command.arg("build").args(WORDS);
+        command.arg("--target-dir").arg(&target);
+        run(portable(&mut command, &linker()?))?;
+        program = target.join("release/openmps");
     }
     let libraries = libraries(&target.join("embedded/release"));
     let mut libc = libc_of(&program)?;

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::development_build;
 use crate::package::libraries;
 use crate::platforms::{install, is_root, skip};
-use crate::shell::{cargo, root, run};
+use crate::shell::root;
 
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ pub fn slurm() -> Result<()> {
     if !["slurmctld", "slurmd", "munged"].into_iter().all(is_there) {
         install("slurmctld, slurmd and munged", PACKAGES)?;
     }
-    run(cargo().args(["build", "--package", "tests", "--bin", "probe"]))?;
+    development_build::program("probe", &["--package", "tests", "--bin", "probe"])?;
     let cluster = match Cluster::start() {
         Ok(cluster) => cluster,
         // No job of ours has run yet.

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper,
-    set_parent_process_death_signal, wait,
+    Signal, WaitOptions, getpid, set_child_subreaper, set_parent_process_death_signal, wait,
 };
 
 use super::traces::{self, Traces};
 use super::why_skipped;
+use crate::process_tree::{Process, descendants};
 use crate::shell::{INTERVAL, end_within, root};
 use crate::skipped;
 
@@ -161,16 +161,8 @@ fn end_descendants() -> Vec<String> {
     let mut names = Vec::new();
     loop {
         while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        let processes: Vec<Process> = fs::read_dir("/proc")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| {
-                let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-                Process::from_stat(&stat)
-            })
-            .collect();
-        let found = descendants(&processes, std::process::id().cast_signed());
+        let processes = Process::all();
+        let found = descendants(&processes, &[std::process::id().cast_signed()]);
         if found.is_empty() || start.elapsed() > END {
             return names;
         }
@@ -178,49 +170,9 @@ fn end_descendants() -> Vec<String> {
             if names.len() < 16 && start.elapsed() < INTERVAL {
                 names.push(process.name.clone());
             }
-            if let Some(pid) = Pid::from_raw(process.pid) {
-                // It may be gone by now.
-                kill_process(pid, Signal::KILL).ok();
-            }
+            process.kill();
         }
         std::thread::sleep(INTERVAL);
-    }
-}
-
-/// A process, as far as it matters here.
-#[derive(Debug, PartialEq, Eq)]
-struct Process {
-    pid: i32,
-    parent: i32,
-    name: String,
-}
-
-impl Process {
-    /// Reads `/proc/PID/stat`: number, name in parentheses (which may hold anything), state, parent.
-    fn from_stat(stat: &str) -> Option<Self> {
-        let (pid, rest) = stat.split_once(" (")?;
-        let (name, rest) = rest.rsplit_once(") ")?;
-        Some(Self {
-            pid: pid.parse().ok()?,
-            parent: rest.split(' ').nth(1)?.parse().ok()?,
-            name: name.to_owned(),
-        })
-    }
-}
-
-/// Those that descend from a process, itself left out.
-fn descendants(processes: &[Process], ancestor: i32) -> Vec<&Process> {
-    let mut found: Vec<&Process> = Vec::new();
-    loop {
-        let more: Vec<&Process> = processes
-            .iter()
-            .filter(|one| one.parent == ancestor || found.iter().any(|it| it.pid == one.parent))
-            .filter(|one| !found.iter().any(|it| it.pid == one.pid))
-            .collect();
-        if more.is_empty() {
-            return found;
-        }
-        found.extend(more);
     }
 }
 
@@ -263,32 +215,5 @@ mod tests {
     fn a_skip_is_one_below_other_words_too() {
         let error = super::super::skip::<()>("no root").context("while it began");
         assert_eq!(Outcome::of(&error), Outcome::Skipped("no root".into()));
-    }
-
-    #[test]
-    fn names_of_processes_hold_anything() {
-        let process = Process::from_stat("12 (a) b (c) S 7 12 12 0").unwrap();
-        assert_eq!((process.pid, process.parent), (12, 7));
-        assert_eq!(process.name, "a) b (c");
-        assert_eq!(Process::from_stat("12"), None);
-    }
-
-    #[test]
-    fn descendants_are_found_in_any_order() {
-        let process = |pid, parent| Process {
-            pid,
-            parent,
-            name: String::new(),
-        };
-        let all = [
-            process(5, 4),
-            process(4, 3),
-            process(3, 1),
-            process(9, 1),
-            process(6, 5),
-        ];
-        let mut pids: Vec<i32> = descendants(&all, 3).iter().map(|it| it.pid).collect();
-        pids.sort_unstable();
-        assert_eq!(pids, [4, 5, 6]);
     }
 }
