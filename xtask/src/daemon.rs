@@ -80,6 +80,15 @@ impl Daemon {
         self.folder.join("pipe")
     }
 
+    /// A command of OpenMPS for this daemon.
+    pub fn tool(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.openmps);
+        command
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe());
+        command
+    }
+
     /// How many servers there are.
     pub fn servers(&self) -> Result<usize> {
         Ok(self.control("get_server_list")?.lines().count())

@@ -62,7 +62,81 @@ pub fn mpi() -> Result<()> {
     }
     let servers = daemon.servers()?;
     ensure!(servers == 1, "the ranks were on {servers} servers");
+    let heat = folder.join("heat");
+    let start = Instant::now();
+    record(&mut daemon, &openmpi, &heat).context("a time line of each rank")?;
+    let took = start.elapsed().as_secs_f32();
+    println!(
+        "{:24} {took:7.2} s  pass, {RANKS} ranks",
+        "trace --all-processes"
+    );
     Ok(())
+}
+
+/// The classic: `openmps trace --all-processes -o output.%p` while four ranks run, which know nothing of it; a file of each, and
+/// one of all.
+fn record(daemon: &mut Daemon, openmpi: &OpenMpi, program: &Path) -> Result<()> {
+    let folder = program.with_extension("trace");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::create_dir(&folder)?;
+    let said = folder.join("said");
+    let mut recorder = daemon
+        .tool(&["trace", "--all-processes", "-o", "output.%p"])
+        .current_dir(&folder)
+        .stderr(File::create(&said)?)
+        .spawn()
+        .context("cannot start openmps trace")?;
+    run_one(daemon, openmpi, program)?;
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&recorder),
+        rustix::process::Signal::INT,
+    )?;
+    let ended = end_within(&mut recorder, LIMIT)?.context("openmps trace does not end")?;
+    let said = fs::read_to_string(&said)?;
+    ensure!(ended.success(), "{ended}: {said}");
+    ensure!(!said.contains("missing"), "{said}");
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some())
+        .collect();
+    files.sort();
+    ensure!(files.len().to_string() == RANKS, "{files:?}\n{said}");
+    let mut steps = Vec::new();
+    for file in &files {
+        let kernels = count(file, "kernel", |_| true)?;
+        ensure!(kernels > 0, "{} has no kernel", file.display());
+        ensure!(count(file, "cuda_driver", |_| true)? > 0, "and no call");
+        let unnamed = count(file, "kernel", |name| name == "kernel")?;
+        ensure!(unnamed == 0, "{unnamed} kernels have no name");
+        steps.push(kernels);
+    }
+    ensure!(
+        steps.iter().all(|count| *count == steps[0]),
+        "each rank launches as often: {steps:?}"
+    );
+    let all = folder.join("all.json");
+    run(daemon
+        .tool(&["trace", "merge", "-o"])
+        .arg(&all)
+        .args(&files))?;
+    let merged = count(&all, "kernel", |_| true)?;
+    ensure!(
+        merged == steps.iter().sum::<usize>(),
+        "{merged} kernels in all: {steps:?}"
+    );
+    Ok(())
+}
+
+/// How many events of a category and a name a time line has.
+fn count(file: &Path, category: &str, name: impl Fn(&str) -> bool) -> Result<usize> {
+    let all: serde_json::Value = serde_json::from_slice(&fs::read(file)?)?;
+    let events = all["traceEvents"].as_array().context("no time line")?;
+    let of_it = events
+        .iter()
+        .filter(|event| event["cat"] == category && event["name"].as_str().is_some_and(&name));
+    Ok(of_it.count())
 }
 
 fn run_one(daemon: &mut Daemon, openmpi: &OpenMpi, program: &Path) -> Result<()> {
