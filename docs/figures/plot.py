@@ -3,7 +3,8 @@
     python3 docs/figures/plot.py            # writes each picture beside its file
     python3 docs/figures/plot.py --check    # fails if a picture is not what its file gives
 
-A file has a title, a note, and panels; a panel has a title and bars of [name, value]. Each panel has a scale of its own.
+A file has a title, a note, and panels; a panel has a title and bars of [name, value]. Each panel has a scale of its own. Or, in place of
+panels, it has tracks over so many microseconds; a track has a name and slices of [begin, duration, kind].
 """
 
 import json
@@ -22,7 +23,37 @@ def spoken(value):
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
+KINDS = {"kernel": "#3d84a8", "copy or fill": "#d08a3c", "call": "#8a8f98", "call that waits": "#c9b8d8"}
+
+
+def draw_tracks(figure):
+    """A time line: its tracks one below the other, with the kinds of slices above and milliseconds below."""
+    span, parts, y = figure["microseconds"], [], 64
+    left, width = 90, WIDTH - 110
+    x = left
+    for kind, colour in KINDS.items():
+        parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 18}" y="{y}">{kind}</text>')
+        x += 160
+    for number, track in enumerate(figure["tracks"]):
+        y += 30 if number % 2 == 0 else ROW
+        parts.append(f'<text x="{left - 8}" y="{y}" text-anchor="end">{escape(track["name"])}</text>')
+        for begin, duration, kind in track["slices"]:
+            length = max(0.7, width * duration / span)
+            parts.append(
+                f'<rect x="{left + width * begin / span:.1f}" y="{y - 12}" width="{length:.1f}" height="15" '
+                f'fill="{KINDS[kind]}"/>'
+            )
+    y += 24
+    for millisecond in range(0, span // 1000 + 1, 2):
+        x = left + width * millisecond * 1000 / span
+        parts.append(f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{millisecond} ms</text>')
+    return framed(figure, parts, y + 14)
+
+
 def draw(figure):
+    if "tracks" in figure:
+        return draw_tracks(figure)
     panels, parts = figure["panels"], []
     width = WIDTH // COLUMNS
     top, bottom = 60, 60
@@ -43,7 +74,11 @@ def draw(figure):
                 parts.append(f'<text x="{left + LEFT + length + 6}" y="{y}">{spoken(value)}</text>')
             bottom = max(bottom, y)
         top = bottom + 40
-    height = bottom + 20
+    return framed(figure, parts, bottom + 20)
+
+
+def framed(figure, parts, height):
+    """A picture of its parts, with title and note."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}">\n'
         f"<title>{escape(figure['title'])}</title>\n<style>{STYLE}</style>\n"
