@@ -16,13 +16,12 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use protocol::operations::{
-    ArrayCopy, Copy, Fill, Launch, Request, RunLaunch, Space, TraceTake, Write,
-};
+use protocol::operations::{ArrayCopy, Copy, Fill, Launch, Request, Space, TraceTake, Write};
 use rustix::time::{ClockId, clock_gettime};
 use trace::event::Place;
 use trace::join::JoinError;
 use trace::told::{Posted, PostedWork};
+use transport::session::EncodedRequest;
 
 use self::sink::Sink;
 pub(crate) use self::state::on;
@@ -156,55 +155,49 @@ pub(crate) fn posted<R: Request>(
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
-    let request: &dyn Any = request;
-    let place = |space: u32, address: u64| recorder.place(space, address);
-    let work = if let Some(launch) = request.downcast_ref::<Launch>() {
-        PostedWork::Kernel {
-            module: launch.module,
-            index: launch.kernel,
-            grid: launch.grid,
-            block: launch.block,
-            shared_bytes: launch.shared,
-        }
-    } else if let Some(copy) = request.downcast_ref::<Copy>() {
-        PostedWork::Copy {
-            from: place(copy.from_space, copy.from),
-            to: place(copy.to_space, copy.to),
-            bytes: volume([copy.width, copy.height, copy.depth]),
-        }
-    } else if let Some(copy) = request.downcast_ref::<ArrayCopy>() {
-        PostedWork::Copy {
-            from: place(copy.from_space, copy.from),
-            to: place(copy.to_space, copy.to),
-            bytes: volume([copy.width, copy.height, copy.depth]),
-        }
-    } else if let Some(write) = request.downcast_ref::<Write>() {
-        PostedWork::Copy {
-            from: Place::Pageable,
-            to: place(Space::Unified as u32, write.to),
-            bytes: data.iter().map(|part| part.len() as u64).sum(),
-        }
-    } else if let Some(fill) = request.downcast_ref::<Fill>() {
-        PostedWork::Fill {
-            bytes: volume([fill.width, fill.height, fill.element.into()]),
-        }
-    } else if request.is::<RunLaunch>() {
-        PostedWork::Graph
-    } else {
-        return;
-    };
-    recorder.keep(slot, sequence, context, work);
+    let bytes = data.iter().map(|part| part.len() as u64).sum();
+    if let Some(work) = recorder.work_of(request, bytes) {
+        recorder.keep(slot, sequence, context, work);
+    }
 }
 
 /// A request that was written down before, as nodes of graphs are, was put into a stream. To be asked for only when [`on`].
 #[cold]
-pub(crate) fn posted_written(slot: u32, sequence: u64, context: u64) {
+pub(crate) fn posted_written(slot: u32, sequence: u64, context: u64, written: &EncodedRequest) {
+    let Ok(recorder) = RECORDER.get() else {
+        return;
+    };
+    let bytes = written.data().len() as u64;
+    fn read<R: Request>(
+        recorder: &Recorder,
+        written: &EncodedRequest,
+        bytes: u64,
+    ) -> Option<PostedWork> {
+        recorder.work_of(&written.request::<R>()?, bytes)
+    }
+    let work = read::<Launch>(recorder, written, bytes)
+        .or_else(|| read::<Copy>(recorder, written, bytes))
+        .or_else(|| read::<ArrayCopy>(recorder, written, bytes))
+        .or_else(|| read::<Write>(recorder, written, bytes))
+        .or_else(|| read::<Fill>(recorder, written, bytes));
+    recorder.keep(slot, sequence, context, work.unwrap_or(PostedWork::Graph));
+}
+
+/// What was just put into a stream there is that many launches of a graph, of which this is the first. To be asked for only when
+/// [`on`].
+#[cold]
+pub(crate) fn posted_run(slot: u32, sequence: u64, context: u64, first: &Launch, launches: usize) {
     if let Ok(recorder) = RECORDER.get() {
-        recorder.keep(slot, sequence, context, PostedWork::Graph);
+        let work = PostedWork::Run {
+            module: first.module,
+            index: first.kernel,
+            launches: u32::try_from(launches).unwrap_or(u32::MAX),
+        };
+        recorder.keep(slot, sequence, context, work);
     }
 }
 
-/// What a kernel is, for the launches of it that are recorded. To be asked for only when [`on`].
+/// What a kernel is, for the launches of it that are recorded, now or later.
 #[cold]
 pub(crate) fn kernel(module: u64, index: u32, facts: impl FnOnce() -> (String, u32, u32)) {
     let Ok(recorder) = RECORDER.get() else {
@@ -227,6 +220,46 @@ fn volume(sizes: [u64; 3]) -> u64 {
 }
 
 impl Recorder {
+    /// What a request is for a time line, if it is anything there.
+    fn work_of<R: Request>(&self, request: &R, bytes: u64) -> Option<PostedWork> {
+        let request: &dyn Any = request;
+        let place = |space: u32, address: u64| self.place(space, address);
+        Some(if let Some(launch) = request.downcast_ref::<Launch>() {
+            PostedWork::Kernel {
+                module: launch.module,
+                index: launch.kernel,
+                grid: launch.grid,
+                block: launch.block,
+                shared_bytes: launch.shared,
+            }
+        } else if let Some(copy) = request.downcast_ref::<Copy>() {
+            PostedWork::Copy {
+                from: place(copy.from_space, copy.from),
+                to: place(copy.to_space, copy.to),
+                bytes: volume([copy.width, copy.height, copy.depth]),
+            }
+        } else if let Some(copy) = request.downcast_ref::<ArrayCopy>() {
+            PostedWork::Copy {
+                from: place(copy.from_space, copy.from),
+                to: place(copy.to_space, copy.to),
+                bytes: volume([copy.width, copy.height, copy.depth]),
+            }
+        } else if let Some(write) = request.downcast_ref::<Write>() {
+            PostedWork::Copy {
+                from: Place::Pageable,
+                to: place(Space::Unified as u32, write.to),
+                bytes,
+            }
+        } else if let Some(fill) = request.downcast_ref::<Fill>() {
+            PostedWork::Fill {
+                bytes: volume([fill.width, fill.height, fill.element.into()]),
+            }
+        } else {
+            // Launches of runs are told of by who knows what is in them.
+            return None;
+        })
+    }
+
     fn place(&self, space: u32, address: u64) -> Place {
         match Space::from_number(space) {
             Some(Space::Staging) => Place::Pageable,

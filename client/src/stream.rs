@@ -119,7 +119,8 @@ impl<'a> StreamGuard<'a> {
                     .connection
                     .post_encoded_at(slot, sequence, written)?;
                 if recorder::on() {
-                    recorder::posted_written(slot, sequence, self.stream.context());
+                    let context = self.stream.context();
+                    recorder::posted_written(slot, sequence, context, written);
                 }
                 Ok(())
             })

@@ -469,9 +469,13 @@ impl JobSource for Stream {
         });
     }
 
-    fn waited(&self, device: u32, waited: Duration) {
+    fn waited(&self, part: Part, device: u32, waited: Duration) {
         let nanoseconds = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        self.client.observer.waited(device, nanoseconds);
+        let at = At {
+            stream: self.slot,
+            sequence: part.sequence,
+        };
+        self.client.observer.waited(at, device, nanoseconds);
     }
 
     /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.

@@ -160,7 +160,7 @@ pub(crate) trait JobSource: Send + Sync + Debug {
     fn spent(&self, part: Part, spent: Spent);
 
     /// A job was not given anything for so long, since others had all threads.
-    fn waited(&self, device: u32, waited: Duration);
+    fn waited(&self, part: Part, device: u32, waited: Duration);
 
     /// A job has ended.
     fn job_ended(self: Arc<Self>, part: Part, result: Result<(), CUresult>);
@@ -260,7 +260,7 @@ impl Job {
 
     /// Nothing was given to it for so long.
     pub(crate) fn waited(&self, waited: Duration) {
-        self.source.waited(self.context.device, waited);
+        self.source.waited(self.part, self.context.device, waited);
     }
 
     /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that

@@ -331,9 +331,9 @@ pub trait Observer: Send + Sync + Debug {
     }
 
     /// The client had kernels that could have run and that nothing of the device was given to for so many
-    /// nanoseconds, since other clients had it.
-    fn waited(&self, device: u32, nanoseconds: u64) {
-        let _ = (device, nanoseconds);
+    /// nanoseconds, since other clients had it; now the operation gets something that waited for that.
+    fn waited(&self, at: At, device: u32, nanoseconds: u64) {
+        let _ = (at, device, nanoseconds);
     }
 
     /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same

@@ -15,7 +15,7 @@ use protocol::operations::{SPAN_BYTES, SPAN_REACHED};
 use transport::socket::Connection;
 
 use crate::session::observer::ClientObserver;
-use crate::session::recording::{Room, State, Taken, put_span};
+use crate::session::recording::{Room, State, Taken};
 
 /// How often what was recorded goes out.
 const ROUND: Duration = Duration::from_millis(20);
@@ -133,7 +133,7 @@ impl Progress {
         }
         let mut bytes = Vec::with_capacity(spans.len() * SPAN_BYTES);
         for span in &spans {
-            put_span(span, &mut bytes);
+            span.put(&mut bytes);
             client.open.insert(span.at.stream, span.at.sequence);
         }
         for (stream, sequence) in client.reached.drain(..) {

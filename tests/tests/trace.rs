@@ -187,12 +187,16 @@ fn a_recorded_program_has_everything_once() {
         .iter()
         .filter(|event| event["name"] == "churn")
         .collect();
-    assert_eq!(launched.len(), 40, "{all:?}");
+    // The graph's first launch comes in its three nodes.
+    assert_eq!(launched.len(), 40 + 3, "{all:?}");
     for kernel in &launched {
         assert_eq!(kernel["args"]["grid"], serde_json::json!([8, 1, 1]));
         assert_eq!(kernel["args"]["block"], serde_json::json!([256, 1, 1]));
     }
-    assert!(kernels.iter().any(|event| event["name"] == "graph"));
+    let whole_graphs = kernels
+        .iter()
+        .filter(|event| event["name"] == "graph: churn and 2 more");
+    assert_eq!(whole_graphs.count(), 4);
 
     // One after another on each stream, and within what the program's own events say.
     let mut spans: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
@@ -235,9 +239,14 @@ fn a_recorded_program_has_everything_once() {
         .filter(|event| event["name"] == "cuLaunchKernel");
     let launches: Vec<_> = launches.collect();
     assert_eq!(launches.len(), 43);
+    let graph_launches = calls
+        .iter()
+        .filter(|event| event["name"] == "cuGraphLaunch");
+    let of_graph = graph_launches.map(|event| event["args"]["correlation"].as_u64().unwrap());
     let correlations: BTreeSet<u64> = launches
         .iter()
         .filter_map(|event| event["args"]["correlation"].as_u64())
+        .chain(of_graph.take(1))
         .collect();
     let of_kernels = launched
         .iter()

@@ -34,8 +34,19 @@ pub struct Span {
     pub ended_ns: u64,
     /// The device's ordinal.
     pub device: u32,
-    /// Whether it copied or filled; else it ran kernels.
-    pub copied: bool,
+    /// What it did.
+    pub kind: SpanKind,
+}
+
+/// What a device did for an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpanKind {
+    /// It ran kernels.
+    Kernel,
+    /// It copied or filled.
+    Copy,
+    /// Nothing: others had it.
+    Wait,
 }
 
 /// Why nothing more is joined.
@@ -89,6 +100,8 @@ pub struct Joiner<S: Storage> {
     name_bytes: usize,
     /// By stream and place in it.
     pending: BTreeMap<(u32, u64), Pending>,
+    /// The context of each stream of which work was told.
+    contexts: HashMap<u32, u32>,
     /// How far streams have come: all spans up to there are known.
     reached: HashMap<u32, u64>,
     /// All work that was put into streams before then is known.
@@ -107,6 +120,7 @@ impl<S: Storage> Joiner<S> {
             kernels: HashMap::new(),
             name_bytes: 0,
             pending: BTreeMap::new(),
+            contexts: HashMap::new(),
             reached: HashMap::new(),
             until_ns: 0,
             records: 0,
@@ -174,6 +188,9 @@ impl<S: Storage> Joiner<S> {
                     })?;
                 }
                 Told::Posted(posted) => {
+                    if self.contexts.len() < MOST_NAMES {
+                        self.contexts.insert(posted.stream, posted.context);
+                    }
                     if let Some(pending) = self.pending_at(posted.stream, posted.sequence) {
                         pending.posted = Some(posted);
                     }
@@ -219,10 +236,28 @@ impl<S: Storage> Joiner<S> {
         Some(self.pending.entry(key).or_default())
     }
 
-    /// The device worked.
-    pub fn ran(&mut self, span: Span) {
+    /// The device worked, or others had it.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn ran(&mut self, span: Span) -> io::Result<()> {
+        if span.kind == SpanKind::Wait {
+            return self.draw(&Activity {
+                track: Track::Waits {
+                    device: span.device,
+                    context: self.contexts.get(&span.stream).copied().unwrap_or(0),
+                    stream: span.stream,
+                },
+                began_ns: span.began_ns,
+                ended_ns: span.ended_ns,
+                work: Work::Wait {
+                    name: "others have the device".into(),
+                },
+                correlation: 0,
+            });
+        }
         let Some(pending) = self.pending_at(span.stream, span.sequence) else {
-            return;
+            return Ok(());
         };
         pending.span = Some(match pending.span {
             Some(before) => Span {
@@ -232,6 +267,7 @@ impl<S: Storage> Joiner<S> {
             },
             None => span,
         });
+        Ok(())
     }
 
     /// A stream has come to this place, and the device's times up to there are known.
@@ -291,7 +327,10 @@ impl<S: Storage> Joiner<S> {
             };
             let (context, correlation) =
                 posted.map_or((0, 0), |posted| (posted.context, posted.correlation));
-            let work = self.work_of(posted.map(|posted| posted.work), span.copied);
+            let work = self.work_of(
+                posted.map(|posted| posted.work),
+                span.kind == SpanKind::Copy,
+            );
             self.draw(&Activity {
                 track: Track::Stream {
                     device: span.device,
@@ -350,6 +389,21 @@ impl<S: Storage> Joiner<S> {
                 place: Place::Device,
                 bytes,
             },
+            Some(PostedWork::Run {
+                module,
+                index,
+                launches,
+            }) => {
+                let first = self.kernels.get(&(module, index));
+                let first = first.map_or("kernel", |kernel| &kernel.name);
+                Work::Kernel {
+                    name: format!("graph: {first} and {} more", launches.saturating_sub(1)).into(),
+                    grid: [0; 3],
+                    block: [0; 3],
+                    shared_bytes: 0,
+                    registers: 0,
+                }
+            }
             Some(PostedWork::Graph) if !copied => unnamed("graph"),
             _ if copied => Work::Copy {
                 from: Place::Device,
@@ -387,7 +441,7 @@ mod tests {
             began_ns,
             ended_ns,
             device: 0,
-            copied: false,
+            kind: SpanKind::Kernel,
         }
     }
 
@@ -431,8 +485,8 @@ mod tests {
     fn work_waits_for_its_last_piece_and_for_its_name() {
         let mut file = Vec::new();
         let mut joiner = joiner(&mut file);
-        joiner.ran(span(1, 1_000, 2_000));
-        joiner.ran(span(1, 5_000, 6_000));
+        joiner.ran(span(1, 1_000, 2_000)).unwrap();
+        joiner.ran(span(1, 5_000, 6_000)).unwrap();
         joiner.write(10_000).unwrap();
         assert_eq!(joiner.records(), 0, "it has not ended");
         joiner.reached(3, 1);
@@ -457,7 +511,9 @@ mod tests {
         let mut file = Vec::new();
         let mut joiner = joiner(&mut file);
         for sequence in 1..=3 {
-            joiner.ran(span(sequence, sequence * 1_000, sequence * 1_000 + 500));
+            joiner
+                .ran(span(sequence, sequence * 1_000, sequence * 1_000 + 500))
+                .unwrap();
         }
         joiner.reached(3, 2);
         // The first was put there before all that is told now; the second is waited for, and the third may have more.
@@ -472,6 +528,48 @@ mod tests {
         assert_eq!((joiner.records(), joiner.dropped_in_all()), (3, 7));
         drop(joiner);
         assert!(kernels(&file).iter().all(|(name, ..)| name == "kernel"));
+    }
+
+    #[test]
+    fn runs_and_waits_are_told_apart_from_kernels() {
+        let mut file = Vec::new();
+        let mut joiner = joiner(&mut file);
+        let kernel = Told::Kernel {
+            module: 9,
+            index: 4,
+            shared_bytes: 0,
+            registers: 8,
+            name: "churn",
+        };
+        let run = Told::Posted(Posted {
+            stream: 3,
+            sequence: 1,
+            context: 1,
+            correlation: 1,
+            work: PostedWork::Run {
+                module: 9,
+                index: 4,
+                launches: 3,
+            },
+        });
+        joiner.told(&bytes(&[kernel, run])).unwrap();
+        let wait = Span {
+            kind: SpanKind::Wait,
+            ..span(1, 500, 1_000)
+        };
+        joiner.ran(wait).unwrap();
+        joiner.ran(span(1, 1_000, 2_000)).unwrap();
+        joiner.finish(3_000).unwrap();
+        drop(joiner);
+        let name = "graph: churn and 2 more".to_owned();
+        assert_eq!(kernels(&file), [(name, 1.0, 1.0)]);
+        let all: serde_json::Value = serde_json::from_slice(&file).unwrap();
+        let mut events = all["traceEvents"].as_array().unwrap().iter();
+        let wait = events.find(|event| event["cat"] == "gpu_wait").unwrap();
+        assert_eq!(
+            (&wait["dur"], &wait["args"]["context"]),
+            (&0.5.into(), &1.into())
+        );
     }
 
     #[test]

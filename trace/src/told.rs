@@ -53,7 +53,16 @@ pub enum PostedWork {
         /// How many.
         bytes: u64,
     },
-    /// Nodes of a graph.
+    /// Kernels of a graph, launched together.
+    Run {
+        /// The first one's module's number in the process.
+        module: u64,
+        /// Its number in its image.
+        index: u32,
+        /// How many.
+        launches: u32,
+    },
+    /// Other nodes of a graph.
     Graph,
 }
 
@@ -193,6 +202,7 @@ fn put_posted(posted: &Posted, out: &mut Vec<u8>) {
         PostedWork::Copy { .. } => 4,
         PostedWork::Fill { .. } => 5,
         PostedWork::Graph => 6,
+        PostedWork::Run { .. } => 10,
     };
     put!(out: kind, posted.stream, posted.sequence, posted.context, posted.correlation);
     match posted.work {
@@ -213,6 +223,11 @@ fn put_posted(posted: &Posted, out: &mut Vec<u8>) {
             put!(out: number_of(from), number_of(to), bytes);
         }
         PostedWork::Fill { bytes } => put!(out: bytes),
+        PostedWork::Run {
+            module,
+            index,
+            launches,
+        } => put!(out: module, index, launches),
         PostedWork::Graph => {}
     }
 }
@@ -287,6 +302,11 @@ impl<'a> Reader<'a> {
                 5 => PostedWork::Fill {
                     bytes: self.long()?,
                 },
+                10 => PostedWork::Run {
+                    module: self.long()?,
+                    index: self.short()?,
+                    launches: self.short()?,
+                },
                 _ => PostedWork::Graph,
             },
         })
@@ -309,7 +329,7 @@ impl<'a> Reader<'a> {
                 ended_ns: self.long()?,
                 correlation: self.long()?,
             },
-            kind @ 3..=6 => Told::Posted(self.posted(kind)?),
+            kind @ (3..=6 | 10) => Told::Posted(self.posted(kind)?),
             7 => Told::Kernel {
                 module: self.long()?,
                 index: self.short()?,
@@ -384,6 +404,11 @@ mod tests {
             }),
             posted(PostedWork::Fill { bytes: 14 }),
             posted(PostedWork::Graph),
+            posted(PostedWork::Run {
+                module: 10,
+                index: 11,
+                launches: 3,
+            }),
             Told::Kernel {
                 module: 10,
                 index: 11,

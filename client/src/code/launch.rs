@@ -103,7 +103,7 @@ pub(crate) unsafe fn launch(
 
 /// Tells the recorder what a kernel is.
 #[cold]
-fn record_facts(code: &'static Code, function: &Function) {
+pub(crate) fn record_facts(code: &'static Code, function: &Function) {
     recorder::kernel(function.module(), function.index(), || {
         let (owner, index) = (function.owner(), function.index());
         let module = code.modules.get(owner).ok();

@@ -11,9 +11,10 @@ use cuda_abi::types::{CU_STREAM_NON_BLOCKING, CUevent};
 use protocol::operations::{EventRecord, RunLaunch, StreamWait};
 
 use super::conditional::Handle;
-use super::run::Run;
+use super::run::{Run, launch_of};
 use super::step::{ScheduledNode, Step};
 use super::table::Graphs;
+use crate::recorder;
 use crate::stream::event::StreamPlace;
 use crate::stream::host_function;
 use crate::stream::{StreamGuard, Target};
@@ -118,7 +119,14 @@ impl<'a> Launch<'a> {
         };
         let lane = self.ready(&nodes[first])?;
         let request = RunLaunch { run: run.number() };
-        self.lanes[lane].post(&request, &[])?;
+        let guard = &mut self.lanes[lane];
+        let sequence = guard.post(&request, &[])?;
+        if recorder::on()
+            && let Some((launch, _)) = launch_of(&nodes[first])
+        {
+            let (slot, context) = (guard.slot(), guard.stream().context());
+            recorder::posted_run(slot, sequence, context, &launch, run.nodes().len());
+        }
         self.done(lane, run.nodes());
         Ok(())
     }

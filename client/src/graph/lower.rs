@@ -65,6 +65,8 @@ fn lower_kernel(graphs: &'static Graphs, kernel: &RecordedLaunch) -> Result<Vec<
         &kernel.attributes,
     )?;
     let request = launch::request(function, &asked.shape, asked.count());
+    // Whenever it is launched: who records it then does not come here.
+    launch::record_facts(graphs.code, function);
     let written = EncodedRequest::new(&request, &[&asked.raw, &kernel.block]);
     let mut steps = vec![Step::Post(Arc::new(written))];
     steps.extend(

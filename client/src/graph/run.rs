@@ -199,7 +199,7 @@ impl Units {
 }
 
 /// What a node launches, and with what data, if a launch is all that it puts into its lane.
-fn launch_of(node: &ScheduledNode) -> Option<(Launch, &[u8])> {
+pub(super) fn launch_of(node: &ScheduledNode) -> Option<(Launch, &[u8])> {
     match &node.steps[..] {
         [Step::Post(written)] if node.enabled => Some((written.request()?, written.data())),
         _ => None,

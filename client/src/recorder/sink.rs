@@ -7,15 +7,15 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use protocol::operations::{SPAN_BYTES, SPAN_COPY, TracePut, TraceTake};
+use protocol::operations::{SPAN_BYTES, SPAN_COPY, SPAN_WAIT, TracePut, TraceTake};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
 use trace::event::{Clock, Process};
-use trace::join::{JoinError, Joiner, Span};
+use trace::join::{JoinError, Joiner, Span, SpanKind};
 use trace::name_pattern::{self, Facts};
 use trace::output::Limited;
-use trace::told::Told;
+use trace::told::{PostedWork, Told};
 
 use super::{Buffer, Recorder, lock, now};
 use crate::session::connection::{Connection, LAST_WORD};
@@ -227,7 +227,8 @@ impl Sink {
             });
         }
         for posted in &taken.posted {
-            if let trace::told::PostedWork::Kernel { module, index, .. } = posted.work
+            if let PostedWork::Kernel { module, index, .. } | PostedWork::Run { module, index, .. } =
+                posted.work
                 && !self.kernels.contains(&(module, index))
                 && let Some(facts) = lock(&recorder.kernels).get(&(module, index))
             {
@@ -270,13 +271,13 @@ impl OwnFile {
             .iter()
             .map(|&stream| (stream, connection.link().completed(stream)));
         let now_reached = now_reached.collect();
-        self.take_spans(connection);
+        self.take_spans(connection)?;
         for (stream, until) in std::mem::replace(&mut self.reached, now_reached) {
             self.joiner.reached(stream, until);
         }
         if last {
             std::thread::sleep(Duration::from_millis(2));
-            self.take_spans(connection);
+            self.take_spans(connection)?;
             self.joiner.finish(now())?;
         } else {
             self.joiner.write(now())?;
@@ -286,14 +287,14 @@ impl OwnFile {
     }
 
     /// Asks the server for the times that it has.
-    fn take_spans(&mut self, connection: &Connection) {
+    fn take_spans(&mut self, connection: &Connection) -> io::Result<()> {
         while let Ok(reply) = connection.call(&TraceTake { reserved: 0 }) {
             let dropped = reply.fields.dropped;
             let since = dropped.saturating_sub(self.server_dropped);
             self.joiner.dropped(since);
             self.server_dropped = self.server_dropped.max(dropped);
             if reply.data.len() < SPAN_BYTES {
-                return;
+                break;
             }
             for span in reply.data.chunks_exact(SPAN_BYTES) {
                 let word = |at: usize| {
@@ -312,9 +313,14 @@ impl OwnFile {
                     began_ns: word(16),
                     ended_ns: word(24),
                     device: ordinal.map_or(number, |ordinal| ordinal as u32),
-                    copied: device >> 32 == SPAN_COPY,
-                });
+                    kind: match device >> 32 {
+                        SPAN_WAIT => SpanKind::Wait,
+                        SPAN_COPY => SpanKind::Copy,
+                        _ => SpanKind::Kernel,
+                    },
+                })?;
             }
         }
+        Ok(())
     }
 }

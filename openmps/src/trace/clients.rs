@@ -18,12 +18,12 @@ use daemon_interface::time_lines::{Recorded, TimeLines};
 use daemon_interface::view::ViewError;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::control_messages::{RecordedClient, RecordedPart, TimeLineRequest};
-use protocol::operations::{SPAN_BYTES, SPAN_COPY, SPAN_REACHED};
+use protocol::operations::{SPAN_BYTES, SPAN_COPY, SPAN_REACHED, SPAN_WAIT};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
 use trace::event::{Clock, Process};
-use trace::join::{JoinError, Joiner, Span};
+use trace::join::{JoinError, Joiner, Span, SpanKind};
 use trace::name_pattern::{self, Facts};
 use trace::output::Limited;
 
@@ -343,10 +343,7 @@ impl Files {
         };
         client.changed = true;
         let result = match &part {
-            RecordedPart::Spans(bytes) => {
-                spans(bytes, joiner);
-                Ok(())
-            }
+            RecordedPart::Spans(bytes) => spans(bytes, joiner).map_err(JoinError::Io),
             RecordedPart::Told(bytes) => joiner.told(bytes),
             RecordedPart::Dropped { count } => {
                 joiner.dropped(*count);
@@ -501,7 +498,7 @@ fn who(client: &RecordedClient) -> String {
 }
 
 /// Takes the times that a server sent.
-fn spans(bytes: &[u8], joiner: &mut Joiner<Limited<File>>) {
+fn spans(bytes: &[u8], joiner: &mut Joiner<Limited<File>>) -> std::io::Result<()> {
     for span in bytes.chunks_exact(SPAN_BYTES) {
         let word = |at: usize| {
             let bytes = span[at..at + 8].try_into().unwrap_or_default();
@@ -516,8 +513,13 @@ fn spans(bytes: &[u8], joiner: &mut Joiner<Limited<File>>) {
                 began_ns: word(16),
                 ended_ns: word(24),
                 device: device as u32,
-                copied: kind == SPAN_COPY,
-            }),
+                kind: match kind {
+                    SPAN_WAIT => SpanKind::Wait,
+                    SPAN_COPY => SpanKind::Copy,
+                    _ => SpanKind::Kernel,
+                },
+            })?,
         }
     }
+    Ok(())
 }

@@ -166,6 +166,8 @@ pub const OUTPUT_PIECE: usize = 3072;
 pub const SPAN_BYTES: usize = 40;
 /// What the device did in a span: it copied or filled. Zero: it ran kernels.
 pub const SPAN_COPY: u64 = 1;
+/// No work: the operation waited, since other clients had the device.
+pub const SPAN_WAIT: u64 = 3;
 /// No work, but that the stream has come to this place and that all spans up to it were told before. Only in a
 /// [`RecordedPart::Spans`](crate::control_messages::RecordedPart::Spans).
 pub const SPAN_REACHED: u64 = 2;

@@ -327,10 +327,11 @@ impl Observer for ClientObserver {
         self.recording.is_kept()
     }
 
-    fn waited(&self, device: u32, nanoseconds: u64) {
+    fn waited(&self, at: At, device: u32, nanoseconds: u64) {
         if let Some(accounts) = self.accounts.get() {
             accounts.waited(device, nanoseconds);
         }
+        self.recording.waited(at, device, nanoseconds);
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {

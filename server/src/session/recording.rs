@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine::{Activity, Span};
+use engine::{Activity, Span, clock};
 use parking_lot::Mutex;
-use protocol::operations::{SPAN_BYTES, SPAN_COPY};
+use protocol::operations::{At, SPAN_BYTES, SPAN_COPY, SPAN_WAIT};
 
 /// Spans of a client that are kept; more are dropped, and counted.
 const MOST_SPANS: usize = 1 << 16;
@@ -57,10 +57,32 @@ enum Reader {
     TimeLine(Arc<Room>),
 }
 
+/// A time of an operation: as what it travels, see [`SPAN_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time {
+    /// The operation.
+    pub at: At,
+    device: u32,
+    kind: u64,
+    began: u64,
+    ended: u64,
+}
+
+impl Time {
+    /// Writes it as it travels.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        let stream = u64::from(self.at.stream);
+        let device = u64::from(self.device) | self.kind << 32;
+        for word in [stream, self.at.sequence, self.began, self.ended, device] {
+            out.extend(word.to_le_bytes());
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Kept {
     reader: Reader,
-    spans: VecDeque<Span>,
+    spans: VecDeque<Time>,
     told: Vec<Vec<u8>>,
     told_bytes: usize,
     dropped: u64,
@@ -72,7 +94,7 @@ impl Kept {
     /// Forgets what is kept.
     fn clear(&mut self) {
         if let Reader::TimeLine(room) = &self.reader {
-            room.give(self.spans.len() * size_of::<Span>() + self.told_bytes);
+            room.give(self.spans.len() * size_of::<Time>() + self.told_bytes);
         }
         self.spans.clear();
         self.told.clear();
@@ -84,8 +106,8 @@ impl Kept {
 /// What a time line takes at a time.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// When the device worked, oldest first.
-    pub spans: Vec<Span>,
+    /// When the device worked and operations waited, oldest first.
+    pub spans: Vec<Time>,
     /// What the client told.
     pub told: Vec<Vec<u8>>,
     /// What there was no room for, since the last time.
@@ -123,12 +145,41 @@ impl Recording {
 
     /// A device worked for the client; from any thread.
     pub fn ran(&self, span: &Span) {
+        let kind = match span.activity {
+            Activity::Kernel => 0,
+            Activity::Copy => SPAN_COPY,
+        };
+        self.keep(|| Time {
+            at: span.at,
+            device: span.device,
+            kind,
+            began: span.began,
+            ended: span.ended,
+        });
+    }
+
+    /// An operation has waited until now, since other clients had the device; from any thread.
+    pub fn waited(&self, at: At, device: u32, nanoseconds: u64) {
+        self.keep(|| {
+            let ended = clock::now();
+            Time {
+                at,
+                device,
+                kind: SPAN_WAIT,
+                began: ended.saturating_sub(nanoseconds),
+                ended,
+            }
+        });
+    }
+
+    fn keep(&self, time: impl FnOnce() -> Time) {
         if !self.is_kept() {
             return;
         }
         let Some(kept) = self.kept.get() else {
             return;
         };
+        let time = time();
         let mut kept = kept.lock();
         let kept = &mut *kept;
         let room = match &kept.reader {
@@ -138,14 +189,15 @@ impl Recording {
         };
         // Time slices of one operation come one after another.
         if let Some(last) = kept.spans.back_mut()
-            && (last.at, last.device, last.activity) == (span.at, span.device, span.activity)
+            && time.kind != SPAN_WAIT
+            && (last.at, last.device, last.kind) == (time.at, time.device, time.kind)
         {
-            last.began = last.began.min(span.began);
-            last.ended = last.ended.max(span.ended);
+            last.began = last.began.min(time.began);
+            last.ended = last.ended.max(time.ended);
         } else if kept.spans.len() < MOST_SPANS
-            && room.is_none_or(|room| room.take(size_of::<Span>()))
+            && room.is_none_or(|room| room.take(size_of::<Time>()))
         {
-            kept.spans.push_back(*span);
+            kept.spans.push_back(time);
         } else {
             kept.dropped += 1;
         }
@@ -181,7 +233,7 @@ impl Recording {
         }
         let count = kept.spans.len().min(IN_REPLY);
         for span in kept.spans.drain(..count) {
-            put_span(&span, reply);
+            span.put(reply);
         }
         kept.dropped
     }
@@ -210,7 +262,7 @@ impl Recording {
                 ..Taken::default()
             };
         };
-        room.give(kept.spans.len() * size_of::<Span>() + kept.told_bytes);
+        room.give(kept.spans.len() * size_of::<Time>() + kept.told_bytes);
         kept.told_bytes = 0;
         Taken {
             spans: kept.spans.drain(..).collect(),
@@ -248,23 +300,9 @@ impl Recording {
     }
 }
 
-/// Writes a span as it travels.
-pub fn put_span(span: &Span, out: &mut Vec<u8>) {
-    let kind = match span.activity {
-        Activity::Kernel => 0,
-        Activity::Copy => SPAN_COPY,
-    };
-    let device = u64::from(span.device) | kind << 32;
-    let stream = u64::from(span.at.stream);
-    for word in [stream, span.at.sequence, span.began, span.ended, device] {
-        out.extend(word.to_le_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::operations::At;
 
     fn span(sequence: u64, began: u64) -> Span {
         Span {
@@ -288,12 +326,15 @@ mod tests {
         assert_eq!((recording.take_for_client(&mut reply), reply.len()), (0, 0));
         recording.ran(&span(2, 100));
         recording.ran(&span(2, 50));
+        recording.waited(span(3, 0).at, 1, 7);
         assert_eq!(recording.take_for_client(&mut reply), 0);
         let words: Vec<u64> = reply
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
             .collect();
-        assert_eq!(words, [3, 2, 50, 110, 1 | SPAN_COPY << 32]);
+        assert_eq!(words[..5], [3, 2, 50, 110, 1 | SPAN_COPY << 32]);
+        assert_eq!((words[6], words[8] - words[7]), (3, 7));
+        assert_eq!(words[9], 1 | SPAN_WAIT << 32);
         for sequence in 0..MOST_SPANS as u64 + 5 {
             recording.ran(&span(sequence, sequence));
         }
@@ -305,10 +346,10 @@ mod tests {
     #[test]
     fn a_time_line_has_room_for_so_much() {
         let recording = Recording::default();
-        let room = Arc::new(Room::new(3 * size_of::<Span>() + 10));
+        let room = Arc::new(Room::new(3 * size_of::<Time>() + 10));
         assert!(recording.begin(room.clone()) && !recording.begin(room.clone()));
         recording.told(b"0123456789");
-        recording.told(b"x".repeat(size_of::<Span>() * 3 + 1).as_slice());
+        recording.told(b"x".repeat(size_of::<Time>() * 3 + 1).as_slice());
         for sequence in 0..5 {
             recording.ran(&span(sequence, sequence));
         }
@@ -326,7 +367,7 @@ mod tests {
         );
         recording.ran(&span(10, 10));
         recording.end();
-        assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Span>() + 10);
+        assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Time>() + 10);
         recording.ran(&span(11, 11));
         assert!(recording.begin(room), "it is free again");
         assert!(recording.take().spans.is_empty(), "nobody had it kept");
