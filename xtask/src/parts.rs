@@ -162,6 +162,10 @@ pub fn run(parts: Vec<Part>, at_once: usize) -> Result<()> {
 }
 
 /// Runs the part that this process is for.
+#[expect(
+    clippy::exit,
+    reason = "this process is one part of a run, and the part is over"
+)]
 fn run_here(parts: Vec<Part>, name: &std::ffi::OsStr) -> ! {
     // A run that is killed leaves nobody to show or to end this.
     set_parent_process_death_signal(Some(Signal::KILL)).ok();
