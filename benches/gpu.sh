@@ -14,6 +14,9 @@
 #                                  change, and others' beside what it has reserved
 #   FOLDER/gpu.sh soak [CLIENTS [SECONDS]]
 #                                  random words copied back and compared, by 16 clients for 60 seconds
+#   FOLDER/gpu.sh trace [ROUNDS [SECONDS]]
+#                                  launches a second with recording off and on, in turn, and n-body's kernels in its
+#                                  time line beside its own events
 #
 # Options of `run`: --rounds N (at most; 3), --json FILE, --only TEXT (figures whose name has TEXT),
 # --against OPENMPS (that program of another build instead of NVIDIA's MPS and the driver alone).
@@ -134,8 +137,57 @@ soak)
     done
     cat "$directory"/[0-9]* | awk -F '[:,}]' '{ copies += $2; words += $4 } END { printf "%.0f copies, %.0f words, all right\n", copies, words }'
     ;;
+trace)
+    rounds=${2:-5} seconds=${3:-2}
+    start_daemon
+    # Launches a second of one client, recorded as its first word says.
+    rate() {
+        how=$1
+        case $how in
+        itself) set -- env OPENMPS_TRACE="$directory/own.%p" ;;
+        *) set -- env ;;
+        esac
+        if [ "$how" = for-others ]; then
+            "$here/openmps" trace --all-processes -o "$directory/all.%p" 2>"$directory/said" &
+            recorder=$!
+            until grep -q recording "$directory/said"; do sleep 0.01; done
+            sleep 0.2
+        fi
+        "$@" "$here/openmps" run -- "$here/gpu_client" rate 0 --for "$seconds" |
+            tr -dc '0-9.\n' >>"$directory/rates.$how"
+        if [ "$how" = for-others ]; then
+            kill -INT $recorder
+            wait $recorder
+            grep missing "$directory/said" >&2 || true
+        fi
+        rm -f "$directory"/own.* "$directory"/all.*
+    }
+    for round in $(seq "$rounds"); do
+        # Each comes first as often as the others.
+        case $((round % 3)) in
+        0) order="off itself for-others" ;;
+        1) order="itself for-others off" ;;
+        2) order="for-others off itself" ;;
+        esac
+        for how in $order; do rate "$how"; done
+    done
+    printf '%-12s %12s %12s %12s\n' "launches/s" median least most
+    for how in off itself for-others; do
+        sort -n "$directory/rates.$how" |
+            awk -v how="$how" '{ rate[NR] = $1 } END { printf "%-12s %12.0f %12.0f %12.0f\n", how, rate[int((NR + 1) / 2)], rate[1], rate[NR] }'
+    done
+    steps=${OPENMPS_BENCH_STEPS:-200}
+    OPENMPS_TRACE="$directory/nbody" "$here/openmps" run -- "$here/nbody" -benchmark \
+        ${OPENMPS_BENCH_BODIES:+-numbodies="$OPENMPS_BENCH_BODIES"} -i="$steps" >"$directory/printed"
+    own=$(sed -n 's/.*total time for .* iterations: \(.*\) ms/\1/p' "$directory/printed")
+    # Warming up launches the same kernel: the mean is of all launches, times the steps of the benchmark.
+    "$here/openmps" trace summary --csv "$directory/nbody" |
+        awk -F, -v own="$own" -v steps="$steps" '/"GPU activities"/ && !/CUDA mem/ && $5 > 0 && $4 >= steps {
+            sum = $5 * steps / 1e6
+            printf "n-body: %s kernels, %d x mean %.3f ms; its own events %.3f ms; %+.2f %%\n", $4, steps, sum, own, (sum / own - 1) * 100 }'
+    ;;
 *)
-    sed -n '2,24s/^# \{0,1\}//p' "$0"
+    sed -n '2,27s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac
