@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::embedded;
 use crate::private_daemon::PrivateDaemon;
+use crate::report;
 use crate::run::put_first_on_loader_path;
 use crate::screen::{Screen, lines_to_file};
 use picture::{Bar, Phase};
@@ -44,6 +45,9 @@ pub struct Arguments {
     /// Write a picture of when each program ran
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write a report of who used what: an HTML file with plots
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Print what the daemon says, too
     #[arg(long, short)]
     verbose: bool,
@@ -135,6 +139,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         lines_to_file(&Arc::new(log.reopen()?), said)
     };
+    let output = arguments.report.as_deref().map(report::Output::open);
+    let output = output.transpose()?;
+    let recorder = match output {
+        Some(_) => Some(report::Recorder::start(Some(daemon.pipe()))?),
+        None => None,
+    };
     let bar = screen.bar(u64::from(arguments.clients) * 2 + 1);
     let stage = Stage::new(&daemon, arguments, &screen, &bar, &stop)?;
 
@@ -166,6 +176,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })();
     bar.finish_and_clear();
     drop(stage);
+    let recorded = recorder.map(report::Recorder::finish);
     drop(daemon);
     daemon_lines.join().ok();
     if stop.load(Ordering::Relaxed) {
@@ -182,6 +193,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(file) = &arguments.svg {
         std::fs::write(file, picture::svg(&report.title(), &report.phases()))
             .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let (Some(output), Some(recorded)) = (output, recorded) {
+        output.write(&recorded, &report.title())?;
     }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);

@@ -76,7 +76,7 @@ pub fn gpus() -> Result<Vec<Gpu>> {
 
 /// The same, where a daemon with this pipe directory is the one that knows them.
 pub fn gpus_of(pipe: &Path) -> Result<Vec<Gpu>> {
-    Daemon(Some(pipe.join("control"))).gpus()
+    Daemon::at(pipe).gpus()
 }
 
 /// Whether a device is a program.
@@ -89,8 +89,19 @@ pub fn is_software(gpu: &Gpu) -> bool {
 /// # Errors
 /// When there is no daemon, or it does not answer in time.
 pub fn view(within: Duration) -> Result<View> {
-    let view = Daemon::of_environment().view(within)?;
-    view.with_context(|| {
+    shown_by(&Daemon::of_environment(), within)
+}
+
+/// What the daemon with this pipe directory shows.
+///
+/// # Errors
+/// As [`view()`].
+pub fn view_of(pipe: &Path, within: Duration) -> Result<View> {
+    shown_by(&Daemon::at(pipe), within)
+}
+
+fn shown_by(daemon: &Daemon, within: Duration) -> Result<View> {
+    daemon.view(within)?.with_context(|| {
         format!(
             "{}: `openmps control -d` starts one; CUDA_MPS_PIPE_DIRECTORY says which is meant",
             control::NO_DAEMON
@@ -101,6 +112,11 @@ pub fn view(within: Duration) -> Result<View> {
 /// Whether there is a daemon, be it one that does not answer.
 pub fn has_daemon(within: Duration) -> bool {
     !matches!(Daemon::of_environment().view(within), Ok(None))
+}
+
+/// The same of the daemon with this pipe directory.
+pub fn has_daemon_at(pipe: &Path, within: Duration) -> bool {
+    !matches!(Daemon::at(pipe).view(within), Ok(None))
 }
 
 /// Sets who may have a context on a device.
@@ -149,6 +165,10 @@ impl Daemon {
     fn of_environment() -> Self {
         let directories = Directories::from_environment().ok();
         Self(directories.map(|directories| directories.control_socket()))
+    }
+
+    fn at(pipe: &Path) -> Self {
+        Self(Some(pipe.join("control")))
     }
 
     /// What it shows; `None` where there is none.

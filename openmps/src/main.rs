@@ -18,11 +18,13 @@ mod http;
 mod kubernetes;
 mod logs;
 mod machine;
+mod markup;
 mod metrics;
 mod page;
 mod private_daemon;
 mod ptxas;
 mod reach;
+mod report;
 mod run;
 mod screen;
 mod top;
@@ -75,6 +77,8 @@ enum Command {
     Metrics(metrics::Arguments),
     /// A page for a browser: devices, clients, their history, limits and logs
     Page(page::Arguments),
+    /// Who used what while a program ran, or for a time, as one HTML file with plots
+    Report(report::Arguments),
     /// Shows what the daemon and its servers wrote to their logs
     Logs(logs::Arguments),
     /// Time lines of what programs did: tables of them, and several as one
@@ -195,6 +199,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Page(arguments) => page::run(&arguments),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Logs(arguments) => logs::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Smi { arguments } => return smi(arguments),

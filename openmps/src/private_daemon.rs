@@ -42,6 +42,11 @@ impl PrivateDaemon {
         self.folder.path()
     }
 
+    /// Its pipe directory.
+    pub fn pipe(&self) -> PathBuf {
+        pipe_directory(self.folder.path())
+    }
+
     /// Where its servers write their log.
     pub fn server_log(&self) -> PathBuf {
         self.folder.path().join("log/server.log")

@@ -5,7 +5,7 @@ mod loader;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use control::directories::{DEFAULT_PIPE_DIRECTORY, named_pipe_directory};
@@ -126,10 +126,15 @@ fn under_private_daemon(mut command: Command, arguments: &Arguments) -> Result<E
         eprintln!("openmps: {line}");
     }
     drop(daemon);
-    Ok(match (status.code(), status.signal()) {
+    Ok(exit_code(status))
+}
+
+/// What a program ended with, as a shell says it.
+pub fn exit_code(status: ExitStatus) -> ExitCode {
+    match (status.code(), status.signal()) {
         (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         (None, signal) => ExitCode::from(128 + u8::try_from(signal.unwrap_or(0)).unwrap_or(0)),
-    })
+    }
 }
 
 /// Why a private daemon's servers did not start, of which its programs see a code alone.

@@ -96,7 +96,7 @@ pub struct Rates {
 }
 
 /// As [`DeviceAccount`], with times in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, PartialEq)]
 pub struct Total {
     pub kernels: u64,
     pub kernel_seconds: f64,
@@ -110,6 +110,30 @@ pub struct Total {
     pub load_seconds: f64,
     pub waited_seconds: f64,
     pub faults: u64,
+}
+
+impl Total {
+    /// What came since another.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            kernels: self.kernels.saturating_sub(before.kernels),
+            kernel_seconds: self.kernel_seconds - before.kernel_seconds,
+            multiprocessor_seconds: self.multiprocessor_seconds - before.multiprocessor_seconds,
+            copies: self.copies.saturating_sub(before.copies),
+            copy_seconds: self.copy_seconds - before.copy_seconds,
+            bytes_to_device: self.bytes_to_device.saturating_sub(before.bytes_to_device),
+            bytes_from_device: self
+                .bytes_from_device
+                .saturating_sub(before.bytes_from_device),
+            bytes_within_device: self
+                .bytes_within_device
+                .saturating_sub(before.bytes_within_device),
+            loads: self.loads.saturating_sub(before.loads),
+            load_seconds: self.load_seconds - before.load_seconds,
+            waited_seconds: self.waited_seconds - before.waited_seconds,
+            faults: self.faults.saturating_sub(before.faults),
+        }
+    }
 }
 
 impl From<&DeviceAccount> for Total {

@@ -118,6 +118,8 @@ fn the_picture_has_a_bar_for_each_program() {
     let output = demo(&files, &["--clients=2", "--bodies=1024", "--iterations=1"])
         .arg("--svg")
         .arg(&svg)
+        .arg("--report")
+        .arg(folder.path().join("demo.html"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -127,6 +129,9 @@ fn the_picture_has_a_bar_for_each_program() {
     for name in ["nbody_1", "nbody_2", "alone_1", "alone_2"] {
         assert!(picture.contains(&format!(">{name}</text>")), "{picture}");
     }
+    let report = std::fs::read_to_string(folder.path().join("demo.html")).unwrap();
+    assert!(report.contains("<h1>2 n-body programs"), "{report}");
+    assert!(report.contains("multiprocessors, used for"), "{report}");
 }
 
 #[test]

@@ -6,6 +6,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::markup::escaped;
+
 /// Characters of the longest row of bars in a terminal.
 const COLUMNS: u128 = 50;
 
@@ -115,23 +117,6 @@ fn longest(phases: &[Phase]) -> u128 {
         .flat_map(|phase| &phase.bars)
         .map(|bar| bar.ended.as_micros())
         .fold(1, u128::max)
-}
-
-/// Text as XML has it. Control characters, for which XML has no place, become spaces.
-fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\u{fffe}' | '\u{ffff}' => out.push(' '),
-            control if control.is_control() => out.push(' '),
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 #[cfg(test)]
