@@ -248,7 +248,15 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
         open_modes: engines::open_modes,
         drives_hardware: engines::may_drive_hardware,
     };
-    control::main(&texts(&arguments), host)
+    let mut arguments = texts(&arguments);
+    match page::taken(&mut arguments) {
+        Ok(Some(address)) => page::with_page(&address, || control::main(&arguments, host)),
+        Ok(None) => control::main(&arguments, host),
+        Err(why) => {
+            eprintln!("openmps: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn smi(arguments: Vec<OsString>) -> ExitCode {

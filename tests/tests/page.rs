@@ -372,3 +372,66 @@ fn a_private_page_on_a_socket_with_a_token_of_ones_own() {
     drop(page);
     assert!(!socket.exists(), "it takes its socket away");
 }
+
+/// The address that a page says at its start.
+fn address(line: &str) -> SocketAddr {
+    let url = line.trim_end().strip_prefix("openmps page: http://");
+    url.expect(line).trim_end_matches('/').parse().unwrap()
+}
+
+#[test]
+fn a_page_started_with_the_daemon_ends_with_it() {
+    for how in ["-f", "-d"] {
+        let folder = tempfile::tempdir().unwrap();
+        let command = |arguments: &[&str]| {
+            let mut command = Command::new(openmps());
+            command
+                .arg("control")
+                .args(arguments)
+                .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+                .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
+                .stdin(Stdio::null())
+                .stdout(Stdio::null());
+            command
+        };
+        let mut daemon = command(&[how, "--web", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut errors = BufReader::new(daemon.stderr.take().unwrap());
+        errors.read_line(&mut line).unwrap();
+        let address = address(&line);
+        let question = format!("GET /api/now HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        eventually("the page shows the daemon", || {
+            let answer = asked(TcpStream::connect(address).unwrap(), &question);
+            answer.body.contains("\"error\":null")
+        });
+        // What cannot listen starts no daemon.
+        let output = command(&["-d", &format!("--web={address}")])
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains("the daemon was not started"),
+            "{said}"
+        );
+        // Nor is there a second page where there is no second daemon.
+        let second = command(&["-d", "--web=127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(!second.status.success(), "{said}");
+        let second = self::address(said.lines().next().unwrap());
+        eventually("the second page is gone", || {
+            TcpStream::connect(second).is_err()
+        });
+        assert!(command(&["quit"]).status().unwrap().success());
+        eventually("the page has gone with the daemon", || {
+            TcpStream::connect(address).is_err()
+        });
+        daemon.wait().unwrap();
+    }
+}

@@ -4,6 +4,7 @@
 //! daemon shows this process' user, and what is changed is changed as that user.
 
 mod answers;
+mod beside;
 mod change;
 mod guard;
 mod history;
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+
+pub use self::beside::{taken, with_page};
 
 use self::answers::Answers;
 use self::guard::Guard;
@@ -35,7 +38,7 @@ pub struct Arguments {
     /// A name under which it may be asked, besides addresses, localhost and this machine's name
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
-    /// Ends when the daemon has ended
+    /// Leaves the terminal, says on standard output when it listens, and ends when the daemon has ended
     #[arg(long, hide = true)]
     beside_daemon: bool,
 }
@@ -69,6 +72,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Arc::clone(&watch),
     );
     listening.answer_with("page", move |question| answers.answer(question))?;
+    if arguments.beside_daemon {
+        // Of the terminal's signals none is for it: it ends with the daemon.
+        rustix::process::setsid().ok();
+        println!("listening");
+    }
     let (until_gone, handle) = (arguments.beside_daemon, signals.handle());
     std::thread::Builder::new()
         .name("page watch".to_owned())

@@ -20,6 +20,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the daemon may take.
 const WITHIN: Duration = Duration::from_secs(2);
 
+/// How long a daemon may take to come that is started with the page.
+const COMES: Duration = Duration::from_secs(60);
+
 /// Clients that are shown of a device.
 const SHOWN: usize = 500;
 
@@ -90,7 +93,7 @@ impl Watch {
         self.seen.read().devices.clone()
     }
 
-    /// Looks again and again. With `until_gone`, until a daemon that was there is there no more.
+    /// Looks again and again. With `until_gone`, until a daemon that was there is there no more, or none has come in [`COMES`].
     pub fn keep_up(&self, until_gone: bool) {
         let begin = Instant::now();
         let mut earlier: Option<View> = None;
@@ -104,7 +107,13 @@ impl Watch {
                     self.look(second, Ok(usage::between(earlier.as_ref(), &view).devices));
                     earlier = Some(view);
                 }
-                Err(_) if until_gone && was_there && !machine::has_daemon(WITHIN) => return,
+                Err(_)
+                    if until_gone
+                        && (was_there || begin.elapsed() > COMES)
+                        && !machine::has_daemon(WITHIN) =>
+                {
+                    return;
+                }
                 Err(error) => {
                     self.look(second, Err(&format!("{error:#}")));
                     // What a daemon has counted that comes back says nothing of the time between.

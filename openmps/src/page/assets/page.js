@@ -298,8 +298,10 @@ function drawWaits() {
     }
   }
   const columns = inOrder(most(had));
+  const pids = new Map(allClients().map((client) => [client.session, client.pid]));
+  const short = (session) => (pids.get(session) ? `${pids.get(session)}` : name(session));
   const name = (session) => names.get(session) ?? "others";
-  const head = element("tr", {}, element("td", { className: "text", textContent: "waits for" }), ...columns.map((session) => element("th", { scope: "col", textContent: name(session) })));
+  const head = element("tr", {}, element("td", { className: "text", textContent: "waits for" }), ...columns.map((session) => element("th", { scope: "col", title: name(session), textContent: short(session) })));
   const lines = inOrder(most(waited)).map((row) => {
     const waits = new Map(known.find((client) => client.session === row).waits.map((wait) => [wait.session, wait.part]));
     const cells = columns.map((column) => {
