@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Controls, Fake, PTX, until};
+use common::{Controls, Fake, PTX, poke, until};
 use engine::PollResult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
@@ -99,19 +99,53 @@ fn operations_that_ended_together_are_told_of_one_by_one() {
     let engine = fake.open().unwrap();
     let controls = Controls::of(&fake);
     let mut guest = Guest::new(&engine);
+    guest.told.want_each_span();
     let device = guest.commit(0, GRANULE);
-    controls.hold(true);
-    guest.client.poll();
-    for _ in 0..WRITES {
-        guest.write(0, device, &[1]);
-    }
-    controls.hold(false);
-    assert_eq!(guest.wait(0), Ok(()));
+    let burst = |guest: &mut Guest| {
+        controls.hold(true);
+        guest.client.poll();
+        for _ in 0..WRITES {
+            guest.write(0, device, &[1]);
+        }
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        controls.counts()[3]
+    };
+    let events = burst(&mut guest);
+    assert_eq!(burst(&mut guest), events, "they are used again");
     let spans = guest.end().spans();
     let told: Vec<u64> = spans.iter().map(|span| span.at.sequence).collect();
-    assert_eq!(told, (1..=WRITES).collect::<Vec<u64>>());
+    assert_eq!(told, (1..=2 * WRITES).collect::<Vec<u64>>());
     assert!(
         spans.windows(2).all(|pair| pair[0].ended <= pair[1].began),
         "{spans:?}"
     );
+}
+
+/// While somebody wants to know when each ran, kernels that may not be short go to the driver one by one.
+#[test]
+fn kernels_have_events_of_their_own_while_somebody_wants_to_know() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let (module, _) = guest.module_in(0, PTX);
+    let device = guest.commit(0, GRANULE);
+    guest.told.want_each_span();
+    let (launches, events) = (controls.launches(), controls.counts()[3]);
+    controls.hold(true);
+    for value in [1, 2] {
+        guest.launch(0, module, 1, 1, &poke(device, value));
+    }
+    guest.client.stop_polling();
+    controls.hold(false);
+    assert_eq!(guest.wait(0), Ok(()));
+    // Nothing is known of how long they take.
+    let (graphs, alone) = controls.launches();
+    assert_eq!((graphs - launches.0, alone - launches.1), (0, 2));
+    let events = controls.counts()[3] - events;
+    assert_eq!(events, 3, "one before the first, and one behind each");
+    let spans = guest.end().spans();
+    let told: Vec<u64> = spans.iter().map(|span| span.at.sequence).collect();
+    assert_eq!(told, [1, 2], "{spans:?}");
 }

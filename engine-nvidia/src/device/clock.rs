@@ -3,6 +3,7 @@
 //! The driver tells only how far two events are apart, as a 32-bit float of milliseconds. Against a
 //! base event long past that is coarse, so an event that is far from the base becomes the new base.
 
+use engine::clock;
 use parking_lot::Mutex;
 
 use cuda_abi::CUresult;
@@ -14,6 +15,9 @@ use crate::sync::Handle;
 /// Beyond this many milliseconds from the base the base is moved; up to it the float is exact to
 /// 32 ns, which is finer than the GPU's own clock ticks for events.
 const FAR: f32 = 500.0;
+
+/// Nanoseconds in which a device's clock and the processor's differ by one more at most.
+const MOST_DRIFT: u64 = 10_000;
 
 /// Events that are kept for use again.
 const SPARE: usize = 256;
@@ -28,6 +32,7 @@ pub(crate) struct Clock {
 struct ClockEvents {
     base: Handle<CUevent>,
     base_time: u64,
+    monotonic: Option<MonotonicOffset>,
     spare: Vec<Handle<CUevent>>,
 }
 
@@ -48,6 +53,7 @@ impl Clock {
                 base,
                 // Times before the base must not fall below zero.
                 base_time: 1 << 40,
+                monotonic: None,
                 spare: Vec::new(),
             }),
         })
@@ -87,6 +93,26 @@ impl Clock {
         time
     }
 
+    /// When an event was passed, in nanoseconds of CLOCK_MONOTONIC; it is taken back.
+    ///
+    /// How far the clocks are apart is what they were apart when an event was read, at the least: it is read some time after
+    /// it was passed, and the one that was read soonest tells best.
+    ///
+    /// # Errors
+    /// The status of the call that failed.
+    pub(crate) fn monotonic_time(
+        &self,
+        driver: &Driver,
+        event: Handle<CUevent>,
+    ) -> Result<u64, CUresult> {
+        let time = self.time(driver, event)?;
+        let now = clock::now();
+        let mut state = self.state.lock();
+        let offset = MonotonicOffset::read(state.monotonic, time, now);
+        state.monotonic = Some(offset);
+        Ok(time.saturating_add_signed(offset.nanoseconds))
+    }
+
     /// Takes an event back that nobody will ask for any more.
     pub(crate) fn give_back(&self, driver: &Driver, event: Handle<CUevent>) {
         let mut state = self.state.lock();
@@ -109,9 +135,56 @@ impl Clock {
     }
 }
 
+/// How far CLOCK_MONOTONIC is ahead of a device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MonotonicOffset {
+    nanoseconds: i64,
+    /// When that was read.
+    at: u64,
+}
+
+impl MonotonicOffset {
+    /// What is known once an event of that time has been read now. The clocks may drift apart: what was known long ago is
+    /// believed the less.
+    fn read(known: Option<Self>, time: u64, now: u64) -> Self {
+        let nanoseconds = now.wrapping_sub(time).cast_signed();
+        let best = known.map_or(nanoseconds, |known| {
+            let drift = now.saturating_sub(known.at) / MOST_DRIFT;
+            known
+                .nanoseconds
+                .saturating_add_unsigned(drift)
+                .min(nanoseconds)
+        });
+        Self {
+            nanoseconds: best,
+            at: now,
+        }
+    }
+}
+
 fn create(driver: &Driver) -> Result<Handle<CUevent>, CUresult> {
     let mut event = CUevent::NULL;
     // SAFETY: the pointer is to a local.
     unsafe { driver.cuEventCreate(&raw mut event, 0)? };
     Ok(Handle(event))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_event_that_was_read_soonest_tells_how_far_clocks_are_apart() {
+        let late = MonotonicOffset::read(None, 1_000, 51_000);
+        assert_eq!(late.nanoseconds, 50_000);
+        let soon = MonotonicOffset::read(Some(late), 2_000, 42_000);
+        assert_eq!(soon.nanoseconds, 40_000);
+        let late = MonotonicOffset::read(Some(soon), 3_000, 103_000);
+        assert_eq!(
+            late.nanoseconds, 40_006,
+            "61 us later by as much as clocks drift"
+        );
+        let behind = MonotonicOffset::read(None, 1 << 40, 5);
+        assert_eq!((1_u64 << 40).saturating_add_signed(behind.nanoseconds), 5);
+    }
 }

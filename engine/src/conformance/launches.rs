@@ -132,6 +132,7 @@ pub fn what_ran_is_told_of(engine: &dyn Engine) {
 pub fn each_of_a_burst_is_told_of(engine: &dyn Engine) {
     const BURST: u64 = 100;
     let mut guest = Guest::new(engine);
+    guest.told.want_each_span();
     let module = guest.module(kernels::POKE);
     let word = guest.commit(0, GRANULE);
     for round in 0..BURST {

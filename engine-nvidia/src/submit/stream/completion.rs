@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::{Activity, Span, clock};
 use protocol::operations::At;
 
 use crate::device::fence::has_reached;
@@ -16,6 +15,7 @@ use crate::submit::command::CompletionAction;
 use crate::submit::completion_predictor::{ExpectedCompletion, LATE};
 use crate::submit::stream::Stream;
 use crate::submit::stream::state::{MOST_AHEAD, StreamState};
+use crate::submit::stream::timing::RanOperation;
 
 /// How long an operation stays unsignalled at most, more or less. Many times what a launch takes when all
 /// clients launch at once, or batches would never fill.
@@ -142,13 +142,19 @@ impl Stream {
                     state.bounce = Some(readback.end(result.is_ok()));
                     issued.after = CompletionAction::Nothing;
                 }
+                let timing = issued.timing.take();
+                let times = timing.and_then(|timing| self.times_of(timing, come));
                 state.commands -= issued.commands;
                 state.expected -= u64::from(issued.length.1);
                 if come {
                     state.ended_now.push(issued.length);
                     if let Some(activity) = issued.activity {
-                        let sort = issued.length.0;
-                        state.ran_now.push((issued.sequence, activity, sort));
+                        state.ran_now.push(RanOperation {
+                            sequence: issued.sequence,
+                            activity,
+                            length: issued.length,
+                            times,
+                        });
                     }
                 }
                 self.context.leave();
@@ -163,9 +169,13 @@ impl Stream {
             if !state.ended_now.is_empty() {
                 let now = Instant::now();
                 let took = now.saturating_duration_since(state.looked_at);
-                self.context.durations().learn(&state.ended_now, took);
+                if self.is_recorded() {
+                    self.tell_of_each(state, now);
+                } else {
+                    self.context.durations().learn(&state.ended_now, took);
+                    self.tell_of_all(state, now);
+                }
                 state.ended_now.clear();
-                self.tell_of_spans(state, now);
                 state.looked_at = now;
             }
             if progress && !state.is_under_way() {
@@ -190,47 +200,6 @@ impl Stream {
                 self.sign_rest(state);
             }
         }
-    }
-
-    /// Tells in which time the operations ran that a look has found to have ended. The GPU writes no time beside its word: where
-    /// they are told of one by one the time is divided by what they are known to take, else they are together what the
-    /// last kernel among them is, or the last copy.
-    fn tell_of_spans(&self, state: &mut StreamState, now: Instant) {
-        let ran = std::mem::take(&mut state.ran_now);
-        if self.common.is_open() {
-            let (began, ended) = (clock::at(state.looked_at), clock::at(now));
-            if self.common.observer.wants_each_span() {
-                let durations = self.context.durations();
-                let lengths = ran.iter().map(|&(_, _, sort)| durations.expected(sort, 0));
-                let parts = divided(began, ended, lengths);
-                for (&(sequence, activity, _), (began, ended)) in ran.iter().zip(parts) {
-                    self.tell_of_span(sequence, activity, (began, ended));
-                }
-            } else if let Some(&(sequence, activity, _)) = ran
-                .iter()
-                .rfind(|(_, activity, _)| *activity == Activity::Kernel)
-                .or(ran.last())
-            {
-                self.tell_of_span(sequence, activity, (began, ended));
-            }
-        }
-        // Empty, with room for the next.
-        state.ran_now = ran;
-        state.ran_now.clear();
-    }
-
-    fn tell_of_span(&self, sequence: u64, activity: Activity, (began, ended): (u64, u64)) {
-        self.common.observer.ran(&Span {
-            at: At {
-                stream: self.slot,
-                sequence,
-            },
-            device: self.device().ordinal().unsigned_abs(),
-            activity,
-            began,
-            ended,
-            multiprocessors: None,
-        });
     }
 
     /// Does what is due after an operation and reports it.
@@ -263,43 +232,5 @@ impl Stream {
             };
             self.common.observer.completed(at, result);
         }
-    }
-}
-
-/// Divides a time in proportion to lengths, one part after another. What takes no time counts a little.
-fn divided(
-    began: u64,
-    ended: u64,
-    lengths: impl Iterator<Item = u32> + Clone,
-) -> impl Iterator<Item = (u64, u64)> {
-    const LITTLE: f64 = 0.1;
-    let weight = |length: u32| f64::from(length) + LITTLE;
-    let together: f64 = lengths.clone().map(weight).sum();
-    let time = ended.saturating_sub(began) as f64;
-    lengths.scan((0.0, began), move |(before, from), length| {
-        *before += weight(length);
-        let to = began + (time * *before / together).round() as u64;
-        Some((std::mem::replace(from, to), to))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_divided_without_gaps() {
-        let parts: Vec<_> = divided(1_000, 5_000, [10, 0, 30].into_iter()).collect();
-        let lengths: Vec<u64> = parts.iter().map(|(began, ended)| ended - began).collect();
-        assert_eq!(parts[0].0, 1_000);
-        assert_eq!(parts[2].1, 5_000);
-        assert!(parts.windows(2).all(|pair| pair[0].1 == pair[1].0));
-        assert_eq!(lengths.iter().sum::<u64>(), 4_000);
-        assert!(
-            lengths[2] > 2 * lengths[0] && lengths[1] < 20,
-            "{lengths:?}"
-        );
-        assert_eq!(divided(9, 7, [1].into_iter()).collect::<Vec<_>>(), [(9, 9)]);
-        assert_eq!(divided(3, 4, std::iter::empty()).count(), 0);
     }
 }

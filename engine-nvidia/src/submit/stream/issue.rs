@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cuda_abi::CUresult;
-use engine::{Activity, Counted};
+use engine::{Activity, Counted, clock};
 
 use crate::device::context::DriverStream;
 use crate::device::fence::has_reached;
@@ -18,6 +18,7 @@ use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::stream::Stream;
 use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState};
+use crate::submit::stream::timing::{SHORT, TimingEvents};
 
 /// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
 /// and the bounds of one stream's part.
@@ -129,6 +130,9 @@ impl Stream {
         if !state.is_under_way() {
             state.looked_at = Instant::now();
             state.completion_predictor.begin(state.looked_at);
+            if state.told_until > 0 {
+                state.told_until = clock::at(state.looked_at);
+            }
         }
         state.completion_predictor.add(work.kind());
         state.wait_predictor.learn(false);
@@ -140,7 +144,9 @@ impl Stream {
         };
         let length = self.length(&work);
         match work {
-            Work::Launch(launch) if state.batches.take(&launch) => {
+            Work::Launch(launch)
+                if (length.1 < SHORT || !self.is_recorded()) && state.batches.take(&launch) =>
+            {
                 if !state.is_open() {
                     state.open_since = Instant::now();
                 }
@@ -221,6 +227,7 @@ impl Stream {
                     length,
                     fence_value,
                     result: Ok(()),
+                    timing: None,
                     after: CompletionAction::Keep(launch.into_running()),
                 });
             }
@@ -257,6 +264,7 @@ impl Stream {
             length,
             fence_value,
             result: Ok(()),
+            timing: None,
             after: CompletionAction::KeepRun(Arc::clone(&run)),
         });
         if !rest.is_empty() {
@@ -318,6 +326,7 @@ impl Stream {
     ) {
         let last = matches!(work, Work::Destroy);
         let activity = work.activity();
+        let mut timing = None;
         // The driver has nothing to do for it, and all before it is signalled.
         let signalled = state.unsignalled == 0 && matches!(work, Work::Event { timing: false, .. });
         let room = self.depth().saturating_sub(state.commands).max(1);
@@ -338,7 +347,17 @@ impl Stream {
                 if signalled {
                     return Ok(CompletionAction::Nothing);
                 }
+                // The data of a readback tells that it has come before an event could be passed.
+                let timed = activity.is_some() && !readback && self.is_recorded();
+                let began = if timed {
+                    self.time_begin(driver, state)
+                } else {
+                    None
+                };
                 let result = self.issue_work(driver, state, work);
+                if timed {
+                    timing = self.time_end(driver, state, began);
+                }
                 if state.unsignalled == 0 {
                     state.open_since = Instant::now();
                 }
@@ -357,11 +376,13 @@ impl Stream {
         };
         // What failed in part is over.
         let rest = rest.filter(|_| result.is_ok());
+        let events = timing.as_ref().map_or(0, TimingEvents::commands);
         state.push(Issued {
             sequence,
             is_last_part: rest.is_none(),
             activity,
-            commands,
+            commands: commands + events,
+            timing,
             length,
             fence_value: state
                 .fence_value

@@ -18,6 +18,7 @@
 mod completion;
 mod issue;
 mod state;
+mod timing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ impl Stream {
             looked_at: Instant::now(),
             ended_now: Vec::new(),
             ran_now: Vec::new(),
+            told_until: 0,
             pending: VecDeque::new(),
             fence_value: word.load(),
             unsignalled: 0,

@@ -18,6 +18,7 @@ use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::{BounceBuffer, WaitPredictor};
 use crate::submit::stream::Stream;
+use crate::submit::stream::timing::{RanOperation, TimingEvents};
 use crate::sync::Handle;
 
 /// Microseconds that what the driver has of a stream may take for more to go there.
@@ -55,8 +56,11 @@ pub(super) struct StreamState {
     pub(super) looked_at: Instant,
     /// What is found to have ended in one look: empty.
     pub(super) ended_now: Vec<Length>,
-    /// Of these, what the device did something for: which operation, and of what sort it is.
-    pub(super) ran_now: Vec<(u64, Activity, WorkSignature)>,
+    /// Of these, what the device did something for.
+    pub(super) ran_now: Vec<RanOperation>,
+    /// Up to when the observer was told what the device did, in nanoseconds of CLOCK_MONOTONIC; 0 if it does not ask for each
+    /// operation.
+    pub(super) told_until: u64,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, Work)>,
     /// The last fence value that was signalled for.
@@ -96,6 +100,8 @@ pub(super) struct Issued {
     pub(super) length: Length,
     pub(super) fence_value: u32,
     pub(super) result: Result<(), CUresult>,
+    /// Where somebody wants to know exactly when it ran.
+    pub(super) timing: Option<TimingEvents>,
     pub(super) after: CompletionAction,
 }
 

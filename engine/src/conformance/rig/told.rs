@@ -1,6 +1,7 @@
 //! The observer of a client: it remembers what the engine says.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use crate::{CUresult, Observer, Span, Window};
 #[derive(Debug)]
 pub struct Told {
     state: Mutex<ToldState>,
+    wants_each_span: AtomicBool,
     changed: Condvar,
     /// Variables of modules are placed here, by counting up.
     variables: Window,
@@ -43,6 +45,7 @@ impl Told {
     pub fn new(variables: Window, managed: Window) -> Self {
         Self {
             state: Mutex::default(),
+            wants_each_span: AtomicBool::new(false),
             changed: Condvar::new(),
             variables,
             managed,
@@ -56,6 +59,11 @@ impl Told {
         // Positions are complete in order.
         let found = completed.binary_search_by_key(&sequence, |(at, _)| *at);
         found.ok().map(|index| completed[index].1)
+    }
+
+    /// From now on it wants a span for each operation.
+    pub fn want_each_span(&self) {
+        self.wants_each_span.store(true, Ordering::Relaxed);
     }
 
     /// The spans of which it was told.
@@ -134,7 +142,7 @@ impl Observer for Told {
     }
 
     fn wants_each_span(&self) -> bool {
-        true
+        self.wants_each_span.load(Ordering::Relaxed)
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {

@@ -1,0 +1,226 @@
+//! When a stream's operations ran, for the observer.
+//!
+//! Called where ends are seen, and by who issues while a time line is recorded. Must not know what is done with the times.
+
+use std::time::{Duration, Instant};
+
+use cuda_abi::types::CUevent;
+use engine::{Activity, Span, clock};
+use protocol::operations::At;
+
+use crate::driver::Driver;
+use crate::submit::stream::Stream;
+use crate::submit::stream::state::{Length, StreamState};
+use crate::sync::Handle;
+
+/// While a time line is recorded: launches that take fewer microseconds go to the driver as batches, and those of a batch divide
+/// its time. Others have events of their own, which cost the GPU about a microsecond each.
+pub(super) const SHORT: u32 = 5;
+
+/// Events around an operation.
+#[derive(Debug)]
+pub(super) struct TimingEvents {
+    /// Before it, unless the operation before it has one behind it.
+    began: Option<Handle<CUevent>>,
+    ended: Handle<CUevent>,
+}
+
+impl TimingEvents {
+    /// Commands that they are for the driver.
+    pub(super) fn commands(&self) -> usize {
+        1 + usize::from(self.began.is_some())
+    }
+}
+
+/// An operation that the device did something for.
+#[derive(Debug)]
+pub(super) struct RanOperation {
+    pub(super) sequence: u64,
+    pub(super) activity: Activity,
+    pub(super) length: Length,
+    /// When it began, where that is not when the one before it ended; and when it ended. In nanoseconds of CLOCK_MONOTONIC.
+    pub(super) times: Option<(Option<u64>, u64)>,
+}
+
+impl Stream {
+    /// Whether somebody wants to know of each operation when it ran.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.common.observer.wants_each_span()
+    }
+
+    /// Before an operation that is to be timed: an event where there is none.
+    pub(super) fn time_begin(
+        &self,
+        driver: &Driver,
+        state: &StreamState,
+    ) -> Option<Handle<CUevent>> {
+        let timed = |last: &super::state::Issued| last.timing.is_some();
+        match state.issued.back().is_some_and(timed) {
+            true => None,
+            false => self.record_event(driver, state),
+        }
+    }
+
+    /// After it. A time that cannot be had is told from looks.
+    pub(super) fn time_end(
+        &self,
+        driver: &Driver,
+        state: &StreamState,
+        began: Option<Handle<CUevent>>,
+    ) -> Option<TimingEvents> {
+        let ended = self.record_event(driver, state);
+        match (ended, began) {
+            (Some(ended), began) => Some(TimingEvents { began, ended }),
+            (None, began) => {
+                if let Some(began) = began {
+                    self.device().clock().give_back(driver, began);
+                }
+                None
+            }
+        }
+    }
+
+    fn record_event(&self, driver: &Driver, state: &StreamState) -> Option<Handle<CUevent>> {
+        let event = self.device().clock().event(driver).ok()?;
+        // SAFETY: the event is ours, and the stream is made again only when nothing is issued in it.
+        let recorded = unsafe { driver.cuEventRecord(event.0, state.raw.0) };
+        if recorded.is_err() {
+            self.device().clock().give_back(driver, event);
+            return None;
+        }
+        Some(event)
+    }
+
+    /// The times of an operation that has ended, or if it has not since the device died, none.
+    pub(super) fn times_of(
+        &self,
+        timing: TimingEvents,
+        has_ended: bool,
+    ) -> Option<(Option<u64>, u64)> {
+        let driver = self.device().enter().ok()?;
+        let clock = self.device().clock();
+        let TimingEvents { began, ended } = timing;
+        if !has_ended {
+            for event in began.into_iter().chain([ended]) {
+                clock.give_back(driver, event);
+            }
+            return None;
+        }
+        let began = began.map(|event| clock.monotonic_time(driver, event));
+        let ended = clock.monotonic_time(driver, ended);
+        Some((began.transpose().ok()?, ended.ok()?))
+    }
+
+    /// Tells in which time the operations ran that a look has found to have ended: together, as what the last kernel among them
+    /// is, or the last copy. The GPU writes no time beside its word.
+    pub(super) fn tell_of_all(&self, state: &mut StreamState, now: Instant) {
+        let is_kernel = |ran: &&RanOperation| ran.activity == Activity::Kernel;
+        let ran = state.ran_now.iter().rfind(is_kernel);
+        if let Some(ran) = ran.or(state.ran_now.last()) {
+            self.tell(ran, (clock::at(state.looked_at), clock::at(now)));
+        }
+        state.ran_now.clear();
+        state.told_until = 0;
+    }
+
+    /// Tells when each of them ran, and learns from it. Those that have no events divide the time that others leave by what they are
+    /// known to take.
+    pub(super) fn tell_of_each(&self, state: &mut StreamState, now: Instant) {
+        let ran = std::mem::take(&mut state.ran_now);
+        let mut until = match state.told_until {
+            0 => clock::at(state.looked_at),
+            until => until,
+        };
+        let now = clock::at(now).max(until);
+        let mut untimed = 0;
+        for (index, one) in ran.iter().enumerate() {
+            let Some((began, ended)) = one.times else {
+                continue;
+            };
+            let began = began.unwrap_or(until).clamp(until, now);
+            self.tell_of_untimed(&ran[untimed..index], (until, began));
+            let ended = ended.clamp(began, now);
+            let took = Duration::from_nanos(ended - began);
+            self.context.durations().learn(&[one.length], took);
+            self.tell(one, (began, ended));
+            (until, untimed) = (ended, index + 1);
+        }
+        let rest = &ran[untimed..];
+        if !rest.is_empty() {
+            self.tell_of_untimed(rest, (until, now));
+            until = now;
+        }
+        state.told_until = until;
+        // Empty, with room for the next.
+        state.ran_now = ran;
+        state.ran_now.clear();
+    }
+
+    fn tell_of_untimed(&self, ran: &[RanOperation], (began, ended): (u64, u64)) {
+        let durations = self.context.durations();
+        let lengths: Vec<Length> = ran.iter().map(|one| one.length).collect();
+        if lengths.is_empty() {
+            return;
+        }
+        durations.learn(&lengths, Duration::from_nanos(ended - began));
+        let known = lengths.iter().map(|&(sort, _)| durations.expected(sort, 0));
+        for (one, part) in ran.iter().zip(divided(began, ended, known)) {
+            self.tell(one, part);
+        }
+    }
+
+    fn tell(&self, ran: &RanOperation, (began, ended): (u64, u64)) {
+        if !self.common.is_open() {
+            return;
+        }
+        self.common.observer.ran(&Span {
+            at: At {
+                stream: self.slot,
+                sequence: ran.sequence,
+            },
+            device: self.device().ordinal().unsigned_abs(),
+            activity: ran.activity,
+            began,
+            ended,
+            multiprocessors: None,
+        });
+    }
+}
+
+/// Divides a time in proportion to lengths, one part after another. What takes no time counts a little.
+fn divided(
+    began: u64,
+    ended: u64,
+    lengths: impl Iterator<Item = u32> + Clone,
+) -> impl Iterator<Item = (u64, u64)> {
+    const LITTLE: f64 = 0.1;
+    let weight = |length: u32| f64::from(length) + LITTLE;
+    let together: f64 = lengths.clone().map(weight).sum();
+    let time = ended.saturating_sub(began) as f64;
+    lengths.scan((0.0, began), move |(before, from), length| {
+        *before += weight(length);
+        let to = began + (time * *before / together).round() as u64;
+        Some((std::mem::replace(from, to), to))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_divided_without_gaps() {
+        let parts: Vec<_> = divided(1_000, 5_000, [10, 0, 30].into_iter()).collect();
+        let lengths: Vec<u64> = parts.iter().map(|(began, ended)| ended - began).collect();
+        assert_eq!(parts[0].0, 1_000);
+        assert_eq!(parts[2].1, 5_000);
+        assert!(parts.windows(2).all(|pair| pair[0].1 == pair[1].0));
+        assert_eq!(lengths.iter().sum::<u64>(), 4_000);
+        assert!(
+            lengths[2] > 2 * lengths[0] && lengths[1] < 20,
+            "{lengths:?}"
+        );
+        assert_eq!(divided(9, 7, [1].into_iter()).collect::<Vec<_>>(), [(9, 9)]);
+        assert_eq!(divided(3, 4, std::iter::empty()).count(), 0);
+    }
+}
