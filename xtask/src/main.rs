@@ -11,6 +11,7 @@ mod images;
 mod import_cycles;
 mod kubernetes;
 mod links;
+mod miri;
 mod mpi;
 mod package;
 mod parts;
@@ -76,6 +77,12 @@ enum Task {
     Ci,
     /// Runs the loom models of the ring and its bell
     Loom,
+    /// Runs unit tests in Miri
+    Miri {
+        /// Only crates whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+    },
     /// Runs each fuzz target for a while, or one of them for a night: `fuzz --sessions 1000000`
     Fuzz {
         /// Whole sessions with a live server, so many, and no other target
@@ -163,6 +170,7 @@ fn main() -> Result<()> {
         } => platforms::one(&filter, &answer),
         Task::Ci => skipped::finish(false, ci::all()),
         Task::Loom => ci::loom(),
+        Task::Miri { filter } => miri::miri(&filter),
         Task::Fuzz {
             sessions: Some(count),
             ..

@@ -333,6 +333,8 @@ impl Run<'_> {
             self.say(&format!("part {number}, {name}, has printed:"))?;
         }
         part.print(self.out, true)?;
+        // Of what was killed nobody has told it.
+        let process = process.filter(|_| why.is_none());
         let outcome = part.outcome(status, why, process.map(|it| it.processor_time()));
         let (result, _) = outcome.result.words();
         let took = minutes(outcome.took);

@@ -28,7 +28,8 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// As [`copy`]; `to` and `bytes` are multiples of a line.
-#[cfg(target_arch = "x86_64")]
+// Miri has no such stores, but looks at the three runs.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     for at in (0..bytes).step_by(LINE) {
@@ -51,7 +52,7 @@ unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
 ///
 /// # Safety
 /// As [`copy`].
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(any(not(target_arch = "x86_64"), miri))]
 unsafe fn copy_lines(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller keeps that `from` may be read and `to` written for `bytes` bytes.
     unsafe { std::ptr::copy(from, to, bytes) }

@@ -347,6 +347,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps shared memory, which Miri does not know")]
     fn a_file_is_seen_and_written_in_its_place_until_it_goes() {
         use std::os::unix::fs::FileExt;
         let (under, memory) = window();
@@ -387,6 +388,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps shared memory, which Miri does not know")]
     fn a_file_that_is_cut_short_reads_as_zeroes_and_is_marked() {
         let (under, memory) = window();
         let parts = (&under, &memory);
@@ -409,6 +411,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps shared memory, which Miri does not know")]
     fn what_is_no_file_of_this_machine_or_does_not_fit_is_refused() {
         let (under, memory) = window();
         let parts = (&under, &memory);

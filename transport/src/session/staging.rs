@@ -232,6 +232,7 @@ mod tests {
     use crate::memory::Sealed;
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps shared memory, which Miri does not know")]
     fn chunks_do_not_overlap_and_join_again_in_any_order() {
         let memory = Sealed::create("staging-test", 1 << 16).unwrap();
         let staging = Staging::new(Mapping::map(&memory).unwrap());
@@ -263,6 +264,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "maps shared memory, which Miri does not know")]
     fn a_thread_that_waits_gets_what_another_drops() {
         let memory = Sealed::create("staging-test", 1 << 12).unwrap();
         let staging = Staging::new(Mapping::map(&memory).unwrap());

@@ -331,6 +331,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls on sockets that Miri does not know")]
     fn where_none_are_taken_descriptors_end_the_connection_and_cost_no_time() {
         let (ours, theirs) = strange(Rights::Unwanted);
         theirs.send(b"by the book", &[]).unwrap();
@@ -351,6 +352,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls on sockets that Miri does not know")]
     fn what_is_left_in_a_queue_is_closed_where_nobody_waits() {
         for rights in [Rights::Unwanted, Rights::Taken] {
             let (ours, theirs) = strange(rights);
@@ -363,6 +365,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls on sockets that Miri does not know")]
     fn an_empty_queue_is_closed_at_once() {
         let (ours, theirs) = strange(Rights::Taken);
         theirs.send(b"read", &[]).unwrap();
