@@ -308,7 +308,7 @@ impl Recorder {
         if made.is_err() {
             log!("recording: no thread can be made: what is recorded is written at the end");
         }
-        state::set(true);
+        state::begin();
     }
 }
 
@@ -347,7 +347,7 @@ fn begin_for_server() {
         return;
     };
     match recorder.connection.link().recording() {
-        0 => state::set(false),
+        0 => state::stop(),
         number => recorder.begin(Sink::server(number)),
     }
 }
@@ -362,13 +362,13 @@ fn pass_on_rounds(recorder: &'static Recorder) {
         if sink.is_over(recorder.connection) {
             *place = None;
             // Who asks next is noticed from here on.
-            state::set(false);
+            state::stop();
             return;
         }
         if let Err(error) = recorder.round(sink, false) {
             log!("the recording ends here: {error}");
             *place = None;
-            state::set(false);
+            state::stop();
             return;
         }
     }
@@ -377,13 +377,14 @@ fn pass_on_rounds(recorder: &'static Recorder) {
 /// The process ends: passes on the rest. It may end in the midst of a call of this very thread, so that no lock is waited
 /// for for long.
 pub(crate) fn finish() {
-    if !on() {
+    let was_on = on();
+    state::end();
+    if !was_on {
         return;
     }
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
-    state::set(false);
     let until = Instant::now() + LAST_WORD;
     loop {
         match recorder.sink.try_lock() {

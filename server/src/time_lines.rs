@@ -43,6 +43,8 @@ struct Recorded {
 struct Progress {
     clients: Vec<Recorded>,
     unsent: VecDeque<Vec<u8>>,
+    /// Whether who asked is gone: nobody is recorded any more.
+    is_over: bool,
 }
 
 /// One time line, of any number of clients.
@@ -59,6 +61,9 @@ impl TimeLine {
     /// Records a client from now on.
     pub fn add(&self, observer: &Arc<ClientObserver>) {
         let mut progress = self.progress.lock();
+        if progress.is_over {
+            return;
+        }
         if !observer.recording.begin(self.room.clone()) {
             let why = "it is recorded already, by itself (OPENMPS_TRACE) or for somebody else";
             progress.tell(observer.session(), over(why));
@@ -89,7 +94,9 @@ impl TimeLine {
     }
 
     fn end(&self) {
-        for client in self.progress.lock().clients.drain(..) {
+        let mut progress = self.progress.lock();
+        progress.is_over = true;
+        for client in progress.clients.drain(..) {
             client.observer.publisher.record(0);
             client.observer.recording.end();
         }

@@ -8,6 +8,8 @@ const OFF: u8 = 0;
 /// The server asks, and nothing was begun yet.
 const ASKED: u8 = 1;
 const ON: u8 = 2;
+/// The process ends: nothing is begun any more.
+const ENDED: u8 = 3;
 
 /// In a fork's child as it was in its parent.
 static STATE: AtomicU8 = AtomicU8::new(OFF);
@@ -15,7 +17,7 @@ static STATE: AtomicU8 = AtomicU8::new(OFF);
 /// Whether anything is recorded, or is about to be.
 #[inline]
 pub(crate) fn on() -> bool {
-    STATE.load(Ordering::Relaxed) != OFF
+    matches!(STATE.load(Ordering::Relaxed), ASKED | ON)
 }
 
 /// The server asks for it: the next exported function begins, which holds no lock.
@@ -32,7 +34,21 @@ pub(super) fn begins() -> bool {
     begun.is_ok()
 }
 
-/// From now on everything is recorded, or nothing.
-pub(super) fn set(on: bool) {
-    STATE.store(if on { ON } else { OFF }, Ordering::Relaxed);
+/// From now on everything is recorded, unless the process ends.
+pub(super) fn begin() {
+    STATE
+        .compare_exchange(OFF, ON, Ordering::Relaxed, Ordering::Relaxed)
+        .ok();
+}
+
+/// Nothing is recorded until somebody asks again.
+pub(super) fn stop() {
+    STATE
+        .compare_exchange(ON, OFF, Ordering::Relaxed, Ordering::Relaxed)
+        .ok();
+}
+
+/// Nothing is recorded any more.
+pub(super) fn end() {
+    STATE.store(ENDED, Ordering::Relaxed);
 }

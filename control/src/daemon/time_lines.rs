@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 
-use protocol::control_messages::{Packet, RecordedClient, TimeLineRequest, ViewRequest};
+use protocol::control_messages::{
+    Packet, RecordedClient, RecordedPart, TimeLineRequest, ViewRequest,
+};
 use transport::socket::Connection;
 
 use super::Daemon;
@@ -51,7 +53,7 @@ impl Daemon {
         let time_line = TimeLine { asker, request };
         let number = self.number();
         let mut found = false;
-        for (&id, server) in &self.registry.servers {
+        for server in self.registry.servers.values() {
             for (&session, client) in &server.clients {
                 if !self.is_recorded_by(&time_line, client) {
                     continue;
@@ -66,10 +68,11 @@ impl Daemon {
                 let sent = server
                     .connection
                     .try_send(&record.encode(), &[connection.as_fd()]);
-                if let Err(error) = sent {
-                    self.log(&format!(
-                        "Server {id} cannot be asked to record a client: {error}"
-                    ));
+                if sent.is_err() {
+                    let text = "its server has too much to read to be asked".to_owned();
+                    let part = RecordedPart::Over { text };
+                    let over = Packet::Recorded { session, part };
+                    let _ = connection.try_send(&over.encode(), &[]);
                 }
             }
         }
