@@ -8,6 +8,7 @@
 //! * `servers`: what is known of server processes and their clients, how one is started, who shares one, and their limits;
 //! * `groups`: clients that share limits, what is saved of them, static partitions, what a killed daemon left;
 //! * `compute_mode`: who may have contexts on a device; `underlay`: NVIDIA's own MPS beneath servers;
+//! * `container`: which container a process is in;
 //! * `views`: what programs are shown of devices and clients; `time_lines`: who has clients recorded;
 //! * `files`: the daemon's directories, and how files are written where other users can write too; `log`: its logs;
 //! * `startup`: becoming the daemon, and what the kernel lets it do; `command_line`: the program that gives commands;
@@ -17,6 +18,7 @@
 mod command_line;
 mod commands;
 pub mod compute_mode;
+mod container;
 mod daemon;
 mod files;
 mod groups;

@@ -5,6 +5,7 @@
 //! * [`time_lines`]: what it and its servers record of clients for whoever asks;
 //! * [`group_usage`]: what a group of clients has taken, counted by the daemon's servers in memory that they share;
 //! * [`environment`]: what a library of ours believes of the environment of the program that it is in;
+//! * [`label`]: what a client may be called;
 //! * [`log_text`]: foreign text as part of a log's line.
 //!
 //! The libraries `client` and `nvml`, the command line and, for groups, servers use it. Which packets there are is
@@ -13,6 +14,7 @@
 mod connect;
 pub mod environment;
 pub mod group_usage;
+pub mod label;
 pub mod log_text;
 pub mod time_lines;
 pub mod view;

@@ -222,6 +222,7 @@ fn processes(view: &View, usage: Option<&Usage>) -> Vec<Process> {
             gpu: process.device,
             pid: process.pid,
             name: process.name.clone(),
+            label: process.label.clone(),
             client: !process.is_server,
             memory: process.used,
             multiprocessors: of_client(process.device, process.session),

@@ -21,6 +21,7 @@ mod machine;
 mod markup;
 mod metrics;
 mod page;
+mod place;
 mod private_daemon;
 mod ptxas;
 mod reach;
@@ -66,6 +67,12 @@ enum Command {
     /// What a running client or a group may have, shown or changed at once
     #[command(after_help = LIMIT_HELP)]
     Limit {
+        #[command(flatten)]
+        words: Words,
+    },
+    /// Gives a client a name of its own in lists, or takes it away
+    #[command(after_help = LABEL_HELP)]
+    Label {
         #[command(flatten)]
         words: Words,
     },
@@ -154,6 +161,15 @@ const LIMIT_HELP: &str = "\
 A client whose process id cannot be seen is named as SERVER/ID, which `openmps control ps` shows. Each
 takes --json.";
 
+const LABEL_HELP: &str = "\
+  openmps label PID TEXT
+  openmps label session/NUMBER TEXT
+  openmps label PID
+
+A client's own user may, and an operator. OPENMPS_LABEL in a program's environment does the same. Lists, metrics
+and pages show it: 128 bytes at most. Sessions' numbers, which clients that cannot be seen have too, are in
+`openmps top --json`.";
+
 /// `openmps … | head`: who prints for a reader that has seen enough ends without the words of a panic.
 fn end_quietly_without_a_reader() {
     let usual = std::panic::take_hook();
@@ -195,6 +211,7 @@ fn main() -> ExitCode {
         Command::Control { arguments } => return control(arguments),
         Command::Group { words } => return command("group", words.words),
         Command::Limit { words } => return command("limit", words.words),
+        Command::Label { words } => return label(&words.words),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
@@ -238,6 +255,25 @@ fn command(name: &str, words: Vec<String>) -> ExitCode {
             .map(OsString::from)
             .collect(),
     )
+}
+
+/// Has the daemon call a client something.
+fn label(words: &[String]) -> ExitCode {
+    let (client, text) = words
+        .split_first()
+        .map_or(("", &[][..]), |(client, text)| (&**client, text));
+    let text = text.join(" ");
+    // Much longer ones would not fit what the daemon reads.
+    if text.len() > daemon_interface::label::MOST {
+        eprintln!(
+            "openmps: a label has {} bytes at most, and this one has {}",
+            daemon_interface::label::MOST,
+            text.len()
+        );
+        return ExitCode::FAILURE;
+    }
+    let words = [client].into_iter().chain(text.split_whitespace());
+    command("label", words.map(str::to_owned).collect())
 }
 
 fn control(arguments: Vec<OsString>) -> ExitCode {

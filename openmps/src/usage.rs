@@ -8,6 +8,8 @@ use std::time::Duration;
 use protocol::control_messages::{DeviceAccount, View, ViewedProcess};
 use serde::Serialize;
 
+use crate::place::Place;
+
 /// What all devices were used for.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Usage {
@@ -53,6 +55,11 @@ pub struct ClientUsage {
     pub user: String,
     /// Its group's name.
     pub group: Option<String>,
+    /// What it is called besides, as fit for a terminal.
+    pub label: Option<String>,
+    /// Its container's and pod's names, or what stands for them.
+    #[serde(flatten)]
+    pub place: Place,
     /// Bytes of the device's memory that it has.
     pub memory: u64,
     /// Bytes that it may have.
@@ -136,6 +143,16 @@ impl Total {
     }
 }
 
+impl ClientUsage {
+    /// What it is known by: its label, if it has one, before its program.
+    pub fn title(&self) -> String {
+        match &self.label {
+            Some(label) => format!("{label} ({})", self.program),
+            None => self.program.clone(),
+        }
+    }
+}
+
 impl From<&DeviceAccount> for Total {
     fn from(account: &DeviceAccount) -> Self {
         Self {
@@ -189,6 +206,8 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
                     program: printable(&process.name),
                     user: users.name(process.uid),
                     group: process.group.clone(),
+                    label: process.label.as_deref().map(printable),
+                    place: Place::of(process),
                     memory: process.account.memory,
                     memory_limit: process.limit,
                     rates: match earlier {

@@ -200,6 +200,8 @@ pub struct Process {
     pub pid: i32,
     /// What it is called.
     pub name: String,
+    /// What it is called besides.
+    pub label: Option<String>,
     /// Whether it is a client of an MPS server, not the server.
     pub client: bool,
     /// Bytes of the device's memory that it has, where that is known.

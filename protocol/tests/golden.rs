@@ -50,6 +50,7 @@ fn client() -> ClientFields {
         priority: Some("1".into()),
         context: 5,
         partition: None,
+        label: None,
     }
 }
 
@@ -305,6 +306,7 @@ fn packets() -> Vec<(&'static str, Packet)> {
                 features: 0,
                 purpose: Purpose::Client(ClientFields {
                     partition: Some("GPU-1/2".into()),
+                    label: Some("night run".into()),
                     ..client()
                 }),
             }),
@@ -367,6 +369,9 @@ fn view() -> View {
             account: account(),
             session: 5,
             server: 76,
+            label: Some("night run".into()),
+            container: Some("c0ffee".into()),
+            pod: Some("7f1f".into()),
         }],
         time: 0x0102_0304_0506,
     }
@@ -395,6 +400,9 @@ fn a_view_of_many_processes_goes_in_packets_that_fit() {
     let process = ViewedProcess {
         name: "\u{1f980}".repeat(256),
         group: Some("g".repeat(64)),
+        label: Some("l".repeat(128)),
+        container: Some("c".repeat(64)),
+        pod: Some("p".repeat(36)),
         ..ViewedProcess::default()
     };
     let many = View {

@@ -113,6 +113,65 @@ fn accounts_are_what_programs_did() {
 }
 
 #[test]
+fn programs_have_names_of_their_own_and_hostile_ones_do_no_harm() {
+    let daemon = Daemon::start();
+    let start = |label: &str| {
+        let mut command = daemon.command(PROGRAM);
+        command.env("OPENMPS_LABEL", label);
+        Worker::new(command, [1, 0, 1])
+    };
+    let hostile = "a\"b\\c<i>\n# HELP x\u{1b}[2J\u{202e}";
+    let (named, odd) = (start("night run 7"), start(hostile));
+    // As long as the kernel lets a variable be.
+    let long = start(&"x".repeat(100_000));
+    let label_of = |worker: &Worker| {
+        let usage = device(&daemon, &[&format!("--filter={}", worker.pid())]);
+        usage["clients"][0]["label"].as_str().map(str::to_owned)
+    };
+    let harmless = "a\"b\\c<i>?# HELP x?[2J?";
+    assert_eq!(label_of(&named).as_deref(), Some("night run 7"));
+    assert_eq!(label_of(&odd).as_deref(), Some(harmless));
+    assert_eq!(label_of(&long).unwrap().len(), 128);
+
+    let page = succeed(&mut tool(&daemon, &["metrics"]));
+    for label in [
+        "label=\"night run 7\"",
+        r#"label="a\"b\\c<i>?# HELP x?[2J?""#,
+    ] {
+        let found = page.lines().filter(|line| line.contains(label));
+        assert!(found.count() > 10, "{label}\n{page}");
+    }
+    for arguments in [
+        &["top", "--once", "--interval=0.1"][..],
+        &["smi"],
+        &["smi", "pmon", "-c", "1"],
+    ] {
+        let text = succeed(&mut tool(&daemon, arguments));
+        assert!(
+            text.contains("night run 7") && !text.contains('\u{1b}'),
+            "{text}"
+        );
+    }
+    let pid = named.pid().to_string();
+    succeed(&mut tool(&daemon, &["label", &pid, "morning run"]));
+    assert_eq!(label_of(&named).as_deref(), Some("morning run"));
+    let refused = tool(&daemon, &["label", &pid, &"x".repeat(100_000)])
+        .output()
+        .unwrap();
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        why.contains("128 bytes at most, and this one has 100000"),
+        "{why}"
+    );
+    assert!(!refused.status.success());
+    succeed(&mut tool(&daemon, &["label", &pid]));
+    assert_eq!(label_of(&named), None);
+    for worker in [named, odd, long] {
+        worker.end();
+    }
+}
+
+#[test]
 fn who_shares_a_device_waits_and_is_seen_to() {
     let daemon = Daemon::start();
     // One after the other, and then together.

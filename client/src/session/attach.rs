@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use daemon_interface::ConnectError;
+use daemon_interface::label;
 use protocol::control_messages::{self, ClientFields, Hello, Packet, Purpose, Welcome};
 use transport::memory::Mapping;
 use transport::session::{ClientEnd, SessionMemory};
@@ -120,6 +121,20 @@ fn program() -> String {
         .unwrap_or_default()
 }
 
+/// What this program is to be called in lists, so short that it fits a packet.
+fn own_label() -> Option<String> {
+    let text = text_of(label::VARIABLE)?;
+    if text.len() > label::MOST {
+        log!(
+            "{} has {} bytes, more than {}: its beginning is shown",
+            label::VARIABLE,
+            text.len(),
+            label::MOST
+        );
+    }
+    label::of(&text)
+}
+
 fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>), CUresult> {
     let hello = Packet::Hello(Hello {
         version: control_messages::VERSION,
@@ -133,6 +148,7 @@ fn greet(connection: &Connection) -> Result<(Welcome, Vec<std::os::fd::OwnedFd>)
             priority: text_of("CUDA_MPS_CLIENT_PRIORITY"),
             context: 0,
             partition: text_of("CUDA_MPS_SM_PARTITION"),
+            label: own_label(),
         }),
     });
     let failed = |error: SocketError| {

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, Caller};
 use super::line::Arguments;
-use super::lookup::not_allowed;
+use super::lookup::{clients, not_allowed};
 use crate::daemon::Daemon;
 use crate::groups::saved::GroupLimits;
 use crate::servers::limits::{as_given, device_named};
-use crate::servers::registry::{Client, ServerId};
+use crate::servers::registry::ServerId;
 
 /// What a command says memory is to be: for each device named, a size or no limit.
 pub(super) type Sizes = Vec<(String, Option<String>)>;
@@ -139,33 +139,6 @@ fn of_group(
     }
 }
 
-/// The client that a text names: its process id, or its server's and its number there, as `ps` has
-/// them.
-fn client(daemon: &Daemon, caller: Caller, text: &str) -> Option<(ServerId, u64)> {
-    let (server, wanted) = match text.split_once('/') {
-        Some((server, serial)) => (
-            Some(server.parse::<u32>().ok()?),
-            serial.parse::<u64>().ok()?,
-        ),
-        None => (None, text.parse().ok().filter(|pid| *pid != 0)?),
-    };
-    let is_wanted = |client: &Client| match server {
-        Some(_) => client.serial == wanted,
-        None => u64::try_from(client.pid) == Ok(wanted),
-    };
-    let servers = daemon.registry.servers.iter();
-    servers
-        .filter(|(_, one)| server.is_none_or(|pid| one.pid() == pid))
-        .flat_map(|(&id, one)| {
-            one.clients
-                .iter()
-                .map(move |(&session, client)| (id, session, client))
-        })
-        .filter(|(_, _, client)| daemon.sees_client(caller, client) && is_wanted(client))
-        .map(|(id, session, _)| (id, session))
-        .last()
-}
-
 fn of_client(
     daemon: &mut Daemon,
     caller: Caller,
@@ -173,10 +146,12 @@ fn of_client(
     set: bool,
     arguments: &Arguments<'_>,
 ) -> Answer {
-    let found = client(daemon, caller, text).and_then(|(id, session)| {
-        let server = daemon.registry.servers.get(&id)?;
-        Some((id, session, server, server.clients.get(&session)?))
-    });
+    let found = clients(daemon, caller, text)
+        .last()
+        .and_then(|&(id, session)| {
+            let server = daemon.registry.servers.get(&id)?;
+            Some((id, session, server, server.clients.get(&session)?))
+        });
     let Some((id, session, server, client)) = found else {
         return Answer::refusal(format_args!("Client {text} not found"));
     };

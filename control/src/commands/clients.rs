@@ -58,11 +58,20 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
         // Exits 0: nothing is wrong where nobody has come yet.
         return Answer::line("Server not found").with_value(json!([]));
     }
-    let row = |text: &mut String, fields: [&str; 6]| {
+    // A column more than NVIDIA's, where there is something to be in it.
+    let labelled = servers
+        .iter()
+        .flat_map(|(id, _)| daemon.clients_seen_by(caller, **id))
+        .any(|client| client.label.is_some());
+    let row = |text: &mut String, fields: [&str; 6], label: &str| {
         let [pid, id, server, device, namespace, command] = fields;
+        let label = match labelled {
+            true => format!(" {label:<15}"),
+            false => String::new(),
+        };
         let _ = writeln!(
             text,
-            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}"
+            "{pid:<10}{id:<10}{server:<15}{device:<26}{namespace:<15}{command:<15}{label}"
         );
     };
     let mut text = String::new();
@@ -76,6 +85,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                 row(
                     &mut text,
                     ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"],
+                    "LABEL",
                 );
             }
             for device in &server.devices {
@@ -89,6 +99,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                         &client.namespace.to_string(),
                         &client.program,
                     ],
+                    client.label.as_deref().unwrap_or("-"),
                 );
                 list.push(json!({
                     "pid": client.pid,
@@ -98,6 +109,7 @@ pub(super) fn ps(daemon: &mut Daemon, caller: Caller, arguments: &Arguments<'_>)
                     "device": device.uuid,
                     "namespace": client.namespace,
                     "command": client.program,
+                    "label": client.label,
                 }));
             }
         }

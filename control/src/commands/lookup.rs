@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use super::answer::{Answer, Caller};
 use crate::daemon::Daemon;
-use crate::servers::registry::{Server, ServerId};
+use crate::servers::registry::{Client, Server, ServerId};
 
 /// What is said to who may not do what changes things.
 pub(super) fn not_allowed(caller: Caller, what: &str) -> Answer {
@@ -51,4 +51,45 @@ pub(super) fn with_server(
         },
         Err(refusal) => refusal,
     }
+}
+
+/// A client by its server and session.
+pub(super) type Named = (ServerId, u64);
+
+/// The clients that a text names, of those that the caller may see: by its process id, of which there may be several; by its
+/// server's and its number there, as `ps` has them; or as `session/` and a number, as `openmps top --json` has it.
+pub(super) fn clients(daemon: &Daemon, caller: Caller, text: &str) -> Vec<Named> {
+    enum Wanted {
+        Pid(u64),
+        Serial(u32, u64),
+        Session(u64),
+    }
+    let number = |text: &str| text.parse::<u64>().ok();
+    let wanted = match text.split_once('/') {
+        Some(("session", session)) => number(session).map(Wanted::Session),
+        Some((server, serial)) => server
+            .parse()
+            .ok()
+            .zip(number(serial))
+            .map(|(server, serial)| Wanted::Serial(server, serial)),
+        // 0 is whoever cannot be seen from here: it names nobody.
+        None => number(text).filter(|&pid| pid != 0).map(Wanted::Pid),
+    };
+    let Some(wanted) = wanted else {
+        return Vec::new();
+    };
+    let is_wanted = |server: &Server, session: u64, client: &Client| match wanted {
+        Wanted::Pid(pid) => u64::try_from(client.pid) == Ok(pid),
+        Wanted::Serial(pid, serial) => server.pid() == pid && client.serial == serial,
+        Wanted::Session(wanted) => session == wanted,
+    };
+    let mut found = Vec::new();
+    for (&id, server) in &daemon.registry.servers {
+        for (&session, client) in &server.clients {
+            if daemon.sees_client(caller, client) && is_wanted(server, session, client) {
+                found.push((id, session));
+            }
+        }
+    }
+    found
 }

@@ -10,6 +10,7 @@ mod changes;
 mod clients;
 mod devices;
 mod groups;
+mod label;
 mod limits;
 mod line;
 mod lookup;
@@ -235,6 +236,14 @@ pub const COMMANDS: &[Command] = &[
         ],
         words: 1,
         run: changes::limit, // as above
+        ..PLAIN
+    },
+    Command {
+        name: "label",
+        usage: "<PID>|<session> [<text>]",
+        what: "give a client a name of its own in lists, for its user or root; without a text, take it away",
+        words: label::WORDS,
+        run: label::label, // which says itself who may
         ..PLAIN
     },
     Command {

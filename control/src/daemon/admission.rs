@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
 use cuda_abi::CUresult;
+use daemon_interface::label;
 use engine::arena::HOST_BYTES;
 use protocol::control_messages::{
     Admit, Hello, Membership, NO_PARTITION, Packet, Purpose, negotiate,
@@ -13,6 +14,7 @@ use transport::session::SessionMemory;
 use transport::socket::{Connection, SocketError};
 
 use super::Daemon;
+use crate::container::Container;
 use crate::groups::NotTold;
 use crate::log::events::of_client;
 use crate::servers::limits::limits_of;
@@ -124,6 +126,7 @@ impl Daemon {
             Err(error) => return self.refuse(&connection, Some(pid), group, &error.to_string()),
         };
         fields.program = clean(&fields.program);
+        let label = fields.label.take().and_then(|text| label::of(&text));
 
         let id = match self.registry.for_key(&key) {
             Some(id) => Ok(id),
@@ -151,6 +154,7 @@ impl Daemon {
             peer,
             hello,
             fields,
+            label,
             group,
             partition: None,
         });
@@ -235,6 +239,8 @@ impl Daemon {
             uid: waiting.peer.uid,
             serial: 0,
             program: waiting.fields.program.clone(),
+            label: waiting.label.clone(),
+            container: Container::of(pid),
             namespace,
             identity: waiting.peer.identity(),
             attached: false,

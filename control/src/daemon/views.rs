@@ -368,6 +368,9 @@ impl Daemon {
                     account,
                     session,
                     server: server.map_or(0, |server| server.pid().cast_signed()),
+                    label: client.label.clone(),
+                    container: client.container.id.clone(),
+                    pod: client.container.pod.clone(),
                 });
             }
         }

@@ -9,6 +9,7 @@ use daemon_interface::group_usage;
 use protocol::control_messages::{ClientFields, DeviceAccount, Hello, ListedDevice};
 use transport::socket::{Connection, Peer};
 
+use crate::container::Container;
 use crate::servers::limits::{ClientLimits, ServerLimits};
 use crate::servers::placement::ServerKey;
 
@@ -45,6 +46,8 @@ pub struct WaitingClient {
     pub hello: Hello,
     /// Its wishes, narrowed to what it gets.
     pub fields: ClientFields,
+    /// Its label, fit for lists.
+    pub label: Option<String>,
     /// Its group.
     pub group: Option<u32>,
     /// Its static partition, or that it has none where it needs one.
@@ -75,6 +78,10 @@ pub struct Client {
     pub serial: u64,
     /// Its program's name.
     pub program: String,
+    /// What it is called besides, fit for lists.
+    pub label: Option<String>,
+    /// Where it is.
+    pub container: Container,
     /// The inode of its pid namespace, or 0.
     pub namespace: u64,
     /// Its process's own number, which tells it from others that cannot be seen, where there is one.

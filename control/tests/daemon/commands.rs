@@ -227,6 +227,7 @@ fn every_command_says_in_json_what_it_did_and_what_was_wrong() {
     assert_eq!(set["memory"][0]["limit"], json!(1 << 30), "{set}");
     try_it(&format!("limit set --client {c} --memory 0=x"), no_size);
     try_it("limit show --client 1", error("Client 1 not found"));
+    try_it("label 1 x", error("Client 1 not found"));
     try_it("group remove g", json!({}));
     try_it("group show g", error("Group g not found"));
     try_it(

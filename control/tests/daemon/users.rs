@@ -13,6 +13,7 @@ crate::harness::tests! {
     who_gives_up_waiting_costs_nobody_a_server
     what_changes_things_is_for_root_and_the_owner
     no_command_shows_or_touches_what_is_anothers
+    a_client_is_labelled_by_its_user_and_by_root_alone
 }
 
 const ADA: u32 = 4242;
@@ -265,4 +266,62 @@ fn what_changes_things_is_for_root_and_the_owner() {
     };
     assert!(through(0).status.success());
     assert_eq!(through(ADA).status.code(), Some(1));
+}
+
+fn a_client_is_labelled_by_its_user_and_by_root_alone() {
+    let Some(rig) = users(&["-d", "-M", "--isolation=none"]) else {
+        return;
+    };
+    let (ada, bob) = (ready(&rig, ADA), ready(&rig, BOB));
+    let (hers, his) = (ada.pid().to_string(), bob.pid().to_string());
+    assert!(!rig.ask("ps").contains("LABEL"), "NVIDIA's columns alone");
+    let (text, exit) = ask_as(&rig, ADA, &["label", &hers, "night", "run", "7"]);
+    assert_eq!(
+        (&*text, exit),
+        (&*format!("Client {hers} (lim): night run 7\n"), 0)
+    );
+    let (text, exit) = ask_as(&rig, ADA, &["label", &his, "mine"]);
+    assert_eq!((&*text, exit), (&*format!("Client {his} not found\n"), 1));
+    let of = |session: u64| {
+        let list = rig.json("ps");
+        let mut clients = list.as_array().unwrap().iter();
+        let wanted = |client: &&serde_json::Value| client["id"] == session;
+        clients.find(wanted).unwrap()["label"].clone()
+    };
+    assert_eq!(
+        (of(1), of(2)),
+        ("night run 7".into(), serde_json::Value::Null)
+    );
+    let shown = rig.ask("ps");
+    assert!(
+        shown.contains("LABEL") && shown.contains(" night run 7"),
+        "{shown}"
+    );
+
+    // Root names whom it likes, also by the numbers that clients have who cannot be seen.
+    let server = rig.servers()[0].to_string();
+    let said = rig.json(&format!("label {server}/2 <b>\u{202e}\u{1b}[2J"));
+    assert_eq!(said["label"], "<b>??[2J", "{said}");
+    let session = said["session"].as_u64().unwrap();
+    assert_eq!(
+        rig.json(&format!("label session/{session} x"))["label"],
+        "x"
+    );
+    assert_eq!(rig.said(&format!("label session/{session}")).1, 0);
+    assert_eq!(of(2), serde_json::Value::Null);
+    let long = "x".repeat(129);
+    for (line, why) in [
+        (
+            format!("label {hers} {long}"),
+            "a label has 128 bytes at most, and this one has 129",
+        ),
+        ("label".into(), "label takes a client's process id"),
+        ("label 0 x".into(), "Client 0 not found"),
+        ("label session/999999 x".into(), "not found"),
+        ("label nobody x".into(), "not found"),
+    ] {
+        let (text, exit) = rig.said(&line);
+        assert!(text.contains(why) && exit == 1, "{line}: {text}");
+    }
+    assert_eq!(of(1), "night run 7");
 }

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
 
+use crate::place::Place;
 use crate::usage::{self, Users};
 
 /// Which of the two formats.
@@ -164,12 +165,16 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
         .filter_map(|process| {
             let (labels, _) = devices.get(process.device as usize)?;
             let mut labels = labels.clone();
+            let place = Place::of(process);
             labels.extend([
                 ("pid", process.pid.to_string()),
                 ("session", process.session.to_string()),
                 ("program", process.name.clone()),
                 ("user", users.name(process.uid)),
                 ("group", process.group.clone().unwrap_or_default()),
+                ("label", process.label.clone().unwrap_or_default()),
+                ("container", place.container.unwrap_or_default()),
+                ("pod", place.pod.unwrap_or_default()),
             ]);
             Some((labels, process))
         })
@@ -376,7 +381,7 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         let client = "openmps_client_copied_bytes_total{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\",\
-                      pid=\"42\",session=\"5\",program=\"a\\\"b\\\\c\\nd\",user=\"4000000000\",group=\"\",direction=\"to_device\"} 99";
+                      pid=\"42\",session=\"5\",program=\"a\\\"b\\\\c\\nd\",user=\"4000000000\",group=\"\",label=\"\",container=\"\",pod=\"\",direction=\"to_device\"} 99";
         assert!(
             page.lines().any(|found| found == client),
             "{client}\n{page}"

@@ -62,9 +62,30 @@ impl Sort {
             Self::Launches => of_rates(|rates| rates.launches),
             Self::Copies => of_rates(|rates| rates.to_device + rates.from_device),
             Self::Pid => one.pid.cmp(&other.pid),
-            Self::Program => one.program.cmp(&other.program),
+            Self::Program => one.title().cmp(&other.title()),
         };
         order.then(one.session.cmp(&other.session))
+    }
+}
+
+/// Which clients stand together, below their sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Together {
+    /// None.
+    No,
+    /// Those of a group.
+    Groups,
+    /// Those of a pod, or of a container that is in none.
+    Pods,
+}
+
+impl Together {
+    const fn next(self) -> Self {
+        match self {
+            Self::No => Self::Groups,
+            Self::Groups => Self::Pods,
+            Self::Pods => Self::No,
+        }
     }
 }
 
@@ -100,7 +121,7 @@ pub enum Question {
 impl Question {
     /// How it is asked.
     pub fn text(self, client: &ClientUsage) -> String {
-        let who = format!("{} ({})", client.program, client.pid);
+        let who = format!("{} ({})", client.title(), client.pid);
         match self {
             Self::End => format!("End {who}? Its calls give error 810 from then on. y or n: "),
             Self::Percentage => format!("Active thread percentage of {who}: "),
@@ -121,7 +142,7 @@ pub enum Action {
 /// A line of the list.
 #[derive(Clone, Debug)]
 pub enum Row<'a> {
-    /// A group's clients on a device, which follow.
+    /// The clients of a group or a pod, which follow.
     Group(String, Vec<&'a ClientUsage>),
     /// A client on a device.
     Client(&'a DeviceUsage, &'a ClientUsage),
@@ -134,7 +155,7 @@ pub struct App {
     device_history: BTreeMap<u32, VecDeque<f64>>,
     sort: Sort,
     filter: String,
-    by_group: bool,
+    together: Together,
     selected: Option<ClientKey>,
     mode: Mode,
     message: Option<String>,
@@ -142,14 +163,14 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(sort: Sort, filter: String, by_group: bool) -> Self {
+    pub fn new(sort: Sort, filter: String, together: Together) -> Self {
         Self {
             usage: Usage::default(),
             history: BTreeMap::new(),
             device_history: BTreeMap::new(),
             sort,
             filter,
-            by_group,
+            together,
             selected: None,
             mode: Mode::List,
             message: None,
@@ -208,9 +229,11 @@ impl App {
 
     fn shows(&self, client: &ClientUsage) -> bool {
         let pid = client.pid.to_string();
-        let group = client.group.as_deref().unwrap_or_default();
-        [&client.program, &client.user, group, &pid]
-            .iter()
+        let place = &client.place;
+        let named = [&client.group, &client.label, &place.container, &place.pod];
+        let named = named.into_iter().flatten();
+        named
+            .chain([&client.program, &client.user, &pid])
             .any(|text| text.contains(&self.filter))
     }
 
@@ -280,22 +303,27 @@ impl App {
             clients.extend(shown.map(|client| (device, client)));
         }
         clients.sort_by(|one, other| self.sort.order(one.1, other.1));
-        if !self.by_group {
-            return clients
-                .into_iter()
-                .map(|(device, client)| Row::Client(device, client))
-                .collect();
-        }
-        let mut groups: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
+        let none = match self.together {
+            Together::No => {
+                return clients
+                    .into_iter()
+                    .map(|(device, client)| Row::Client(device, client))
+                    .collect();
+            }
+            Together::Groups => "(no group)",
+            Together::Pods => "(no pod)",
+        };
+        let mut groups: BTreeMap<Option<String>, Vec<_>> = BTreeMap::new();
         for of_it in clients {
-            groups
-                .entry(of_it.1.group.as_deref())
-                .or_default()
-                .push(of_it);
+            let of_client = match self.together {
+                Together::Pods => of_it.1.place.whole(),
+                Together::Groups | Together::No => of_it.1.group.clone(),
+            };
+            groups.entry(of_client).or_default().push(of_it);
         }
         let mut rows = Vec::new();
         for (group, clients) in groups {
-            let name = group.unwrap_or("(no group)").to_owned();
+            let name = group.unwrap_or_else(|| none.to_owned());
             rows.push(Row::Group(
                 name,
                 clients.iter().map(|(_, client)| *client).collect(),
@@ -335,7 +363,7 @@ impl App {
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.mode = Mode::Help,
             KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('g') => self.by_group = !self.by_group,
+            KeyCode::Char('g') => self.together = self.together.next(),
             KeyCode::Char(' ') => self.paused = !self.paused,
             KeyCode::Char('/') => self.mode = Mode::Filter(self.filter.clone()),
             KeyCode::Down | KeyCode::Char('j') => self.select(1),
@@ -434,6 +462,7 @@ fn edit(text: &mut String, key: KeyCode) {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::place::Place;
     use crate::usage::{Rates, Total, Wait};
 
     /// Two clients on one device.
@@ -445,6 +474,8 @@ pub mod tests {
             program: program.to_owned(),
             user: "ada".to_owned(),
             group: group.map(str::to_owned),
+            label: None,
+            place: Place::default(),
             memory: session << 30,
             memory_limit: 8 << 30,
             rates: Rates {
@@ -483,7 +514,7 @@ pub mod tests {
     }
 
     fn app() -> App {
-        let mut app = App::new(Sort::Kernels, String::new(), false);
+        let mut app = App::new(Sort::Kernels, String::new(), Together::No);
         app.look(usage());
         app
     }

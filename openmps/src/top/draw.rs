@@ -45,7 +45,7 @@ up, down    select a client
 Enter       all that is known of it
 s           sort by the next column
 /           only clients with a text in them
-g           clients of a group together
+g           clients of a group together, then of a pod
 p           change its active thread percentage
 m           change how much memory it may have
 e           end it
@@ -205,7 +205,7 @@ fn client_row(
         ),
         format!("{:>8}", count(rates.launches)),
         format!("{:>6}", bytes(rates.to_device + rates.from_device)),
-        client.program.clone(),
+        client.title(),
     ]);
     TableRow::new(cells)
 }
@@ -246,10 +246,15 @@ fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
         )
     });
     [
-        format!("{} ({})", client.program, client.pid),
+        format!("{} ({})", client.title(), client.pid),
         format!(
             "user {}, group {group}, server {}",
             client.user, client.server
+        ),
+        format!(
+            "container {}, pod {}",
+            client.place.container.as_deref().unwrap_or("none"),
+            client.place.pod.as_deref().unwrap_or("none")
         ),
         format!("GPU {} {}", device.device, device.name),
         format!(
@@ -295,7 +300,7 @@ fn waited_for(device: &DeviceUsage, wait: &Wait) -> String {
         .iter()
         .find(|other| Some(other.session) == wait.session);
     match other {
-        Some(other) => format!("{} ({})", other.program, other.pid),
+        Some(other) => format!("{} ({})", other.title(), other.pid),
         None => "others' clients".to_owned(),
     }
 }
@@ -377,6 +382,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::KeyCode;
 
+    use super::super::app::Together;
     use super::super::app::tests::usage;
     use super::*;
 
@@ -399,7 +405,7 @@ mod tests {
 
     #[test]
     fn eighty_columns_show_who_uses_what() {
-        let mut app = App::new(Sort::Kernels, String::new(), false);
+        let mut app = App::new(Sort::Kernels, String::new(), Together::No);
         app.look(usage());
         let lines = lines(&app);
         assert_eq!(
@@ -417,7 +423,7 @@ mod tests {
 
     #[test]
     fn boxes_and_questions_are_shown_over_it() {
-        let mut app = App::new(Sort::Kernels, String::new(), true);
+        let mut app = App::new(Sort::Kernels, String::new(), Together::Groups);
         app.look(usage());
         app.key(KeyCode::Down);
         app.key(KeyCode::Enter);
@@ -439,7 +445,7 @@ mod tests {
 
     #[test]
     fn any_size_of_screen_will_do() {
-        let mut app = App::new(Sort::Kernels, String::new(), true);
+        let mut app = App::new(Sort::Kernels, String::new(), Together::Groups);
         app.look(usage());
         for mode in ['?', 'x', 'e', 'n', '/'] {
             app.key(KeyCode::Char(mode));

@@ -16,7 +16,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use self::app::{Action, App, Sort};
+use self::app::{Action, App, Sort, Together};
 use crate::command;
 use crate::machine;
 use crate::usage::{self, Usage};
@@ -35,12 +35,15 @@ pub struct Arguments {
     /// What the clients are sorted by
     #[arg(short, long, value_enum, default_value = "kernels")]
     sort: Sort,
-    /// Only clients whose program, user, group or process id has this in it
+    /// Only clients whose program, label, user, group, container, pod or process id has this in it
     #[arg(short, long, value_name = "TEXT", default_value = "")]
     filter: String,
     /// Clients of a group together, below their sum
     #[arg(short, long)]
     groups: bool,
+    /// Clients of a pod or container together, below their sum
+    #[arg(long, conflicts_with = "groups")]
+    pods: bool,
 }
 
 /// How long the daemon may take once the screen is there: keys wait meanwhile.
@@ -59,7 +62,12 @@ fn interval(text: &str) -> Result<f64, String> {
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    let mut app = App::new(arguments.sort, arguments.filter.clone(), arguments.groups);
+    let together = match (arguments.groups, arguments.pods) {
+        (true, _) => Together::Groups,
+        (_, true) => Together::Pods,
+        _ => Together::No,
+    };
+    let mut app = App::new(arguments.sort, arguments.filter.clone(), together);
     if arguments.once || arguments.json {
         let earlier = machine::view(machine::PATIENCE)?;
         std::thread::sleep(interval);

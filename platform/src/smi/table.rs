@@ -32,7 +32,12 @@ fn short(name: &str) -> String {
 
 /// As in the kernel's list of processes, where others look for it: at most 15 characters.
 fn command(process: &Process) -> String {
-    short(&process.name).chars().take(15).collect()
+    let name = process.label.clone();
+    let name = name.unwrap_or_else(|| short(&process.name));
+    name.chars()
+        .filter(|it| !it.is_control())
+        .take(15)
+        .collect()
 }
 
 fn kind(process: &Process) -> &'static str {
@@ -99,7 +104,11 @@ pub(super) fn table(machine: &mut dyn Machine, gpus: &[Gpu]) -> String {
         line(&mut text, "  No running processes found");
     }
     for process in shown {
-        let name: String = process.name.chars().filter(|it| !it.is_control()).collect();
+        let name = match &process.label {
+            Some(label) => format!("{label} ({})", process.name),
+            None => process.name.clone(),
+        };
+        let name: String = name.chars().filter(|it| !it.is_control()).collect();
         line(
             &mut text,
             &row([

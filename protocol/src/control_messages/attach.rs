@@ -34,6 +34,8 @@ message! {
         /// CUDA_MPS_SM_PARTITION, as it stands in the environment. Travels in a Hello alone: in an Admit
         /// it is a number, see [`Membership`].
         pub partition: Option<String>,
+        /// OPENMPS_LABEL, as it stands in the environment, or its beginning. Travels in a Hello alone: servers do not know it.
+        pub label: Option<String>,
     }
 
     /// A client's first packet.

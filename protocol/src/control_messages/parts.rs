@@ -5,8 +5,9 @@
 use super::packet::{PACKET_MAX, Packet};
 use super::view::View;
 
-/// Processes of a packet: their names have 256 characters at most, of four bytes each, and other fields less than 400 bytes.
-const PROCESSES: usize = 40;
+/// Processes of a packet: their names have 256 characters at most, of four bytes each, labels, containers and pods 300 bytes
+/// together, and other fields less than 400.
+const PROCESSES: usize = 36;
 
 /// The packets that carry a view.
 #[must_use]

@@ -75,6 +75,12 @@ message! {
         pub session: u64,
         /// The process id of its server.
         pub server: i32,
+        /// What it is called by itself or whoever may: foreign text, 128 bytes at most, without control characters.
+        pub label: Option<String>,
+        /// The id of the container that it is in, by its cgroup: 64 hexadecimal digits.
+        pub container: Option<String>,
+        /// The uid of its pod, by its cgroup.
+        pub pod: Option<String>,
     }
 
     /// What lists show of a device.
