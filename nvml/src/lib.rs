@@ -7,6 +7,7 @@
 //! * [`api`]: one function for each that is answered here, by family;
 //! * [`state`]: whether the library is initialised, and the devices that there are;
 //! * [`daemon`]: asking the control daemon, anew for everything that can change;
+//! * [`looks`]: what was used between two answers of the daemon's;
 //! * [`sensors`]: the driver's own library, for what a device measures.
 //!
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread, no lock and no
@@ -17,6 +18,7 @@ mod api;
 mod daemon;
 mod exports;
 mod log;
+mod looks;
 mod params;
 mod sensors;
 mod state;

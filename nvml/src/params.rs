@@ -84,6 +84,11 @@ impl<T: Copy> In<T> {
 pub struct ListOut<T>(*mut T);
 
 impl<T: Copy> ListOut<T> {
+    /// Whether there is no room: who asks so wants to know how many elements there are.
+    pub(crate) const fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
     /// Writes the elements, for which `room` says how many there may be.
     ///
     /// # Errors

@@ -110,6 +110,46 @@ pub struct nvmlProcessDetailList_t {
     pub procArray: ListOut<nvmlProcessDetail_v1_t>,
 }
 
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvmlUtilization_t {
+    pub gpu: u32,
+    pub memory: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvmlProcessUtilizationSample_t {
+    pub pid: u32,
+    pub timeStamp: u64,
+    pub smUtil: u32,
+    pub memUtil: u32,
+    pub encUtil: u32,
+    pub decUtil: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvmlProcessUtilizationInfo_v1_t {
+    pub timeStamp: u64,
+    pub pid: u32,
+    pub smUtil: u32,
+    pub memUtil: u32,
+    pub encUtil: u32,
+    pub decUtil: u32,
+    pub jpgUtil: u32,
+    pub ofaUtil: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct nvmlProcessesUtilizationInfo_t {
+    pub version: u32,
+    pub processSamplesCount: u32,
+    pub lastSeenTimeStamp: u64,
+    pub procUtilArray: ListOut<nvmlProcessUtilizationInfo_v1_t>,
+}
+
 /// Of a UUID's text with its NUL, or its bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -152,7 +192,8 @@ mod tests {
         sizes! {
             nvmlMemory_t nvmlMemory_v2_t nvmlPciInfo_v2_t nvmlPciInfo_t nvmlPciInfoExt_t
             nvmlProcessInfo_v1_t nvmlProcessInfo_v2_t nvmlProcessDetail_v1_t nvmlProcessDetailList_t
-            nvmlUUID_t nvmlConfComputeSystemState_t nvmlSystemConfComputeSettings_t
+            nvmlUtilization_t nvmlProcessUtilizationSample_t nvmlProcessUtilizationInfo_v1_t
+            nvmlProcessesUtilizationInfo_t nvmlUUID_t nvmlConfComputeSystemState_t nvmlSystemConfComputeSettings_t
         }
         assert_eq!(sizes, include_str!("../tests/data/sizes.tsv"));
     }

@@ -28,6 +28,10 @@ NAMES = {
     "nvmlProcessInfo_v2_t": pynvml.c_nvmlProcessInfo_v2_t,
     "nvmlProcessDetail_v1_t": pynvml.c_nvmlProcessDetail_v1_t,
     "nvmlProcessDetailList_t": pynvml.c_nvmlProcessDetailList_v1_t,
+    "nvmlUtilization_t": pynvml.c_nvmlUtilization_t,
+    "nvmlProcessUtilizationSample_t": pynvml.c_nvmlProcessUtilizationSample_t,
+    "nvmlProcessUtilizationInfo_v1_t": pynvml.c_nvmlProcessUtilizationInfo_v1_t,
+    "nvmlProcessesUtilizationInfo_t": pynvml.c_nvmlProcessesUtilizationInfo_v1_t,
     "nvmlUUID_t": pynvml.c_nvmlUUID_t,
     "nvmlConfComputeSystemState_t": pynvml.c_nvmlConfComputeSystemState_t,
     "nvmlSystemConfComputeSettings_t": pynvml.c_nvmlSystemConfComputeSettings_v1_t,
@@ -41,6 +45,7 @@ VERSIONS = [
     (pynvml.nvmlMemory_v2, "nvmlMemory_v2_t", 2),
     (pynvml.nvmlPciInfoExt_v1, "nvmlPciInfoExt_t", 1),
     (pynvml.nvmlProcessDetailList_v1, "nvmlProcessDetailList_t", 1),
+    (pynvml.nvmlProcessesUtilizationInfo_v1, "nvmlProcessesUtilizationInfo_t", 1),
     (pynvml.nvmlUUID_v1, "nvmlUUID_t", 1),
     (pynvml.nvmlSystemConfComputeSettings_v1, "nvmlSystemConfComputeSettings_t", 1),
 ]

@@ -52,8 +52,11 @@ macro_rules! for_each_nvml_function {
             view nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: Out<nvmlPciInfoExt_t>);
             view nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_v2_t>);
             view nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>);
+            view nvmlDeviceGetProcessUtilization(device: nvmlDevice_t, samples: ListOut<nvmlProcessUtilizationSample_t>, count: Out<u32>, since: u64);
+            view nvmlDeviceGetProcessesUtilizationInfo(device: nvmlDevice_t, info: Out<nvmlProcessesUtilizationInfo_t>);
             view nvmlDeviceGetRunningProcessDetailList(device: nvmlDevice_t, list: Out<nvmlProcessDetailList_t>);
             view nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: TextOut, length: u32);
+            view nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, rates: Out<nvmlUtilization_t>);
             view nvmlInit();
             view nvmlInitWithFlags(flags: u32);
             view nvmlInit_v2();
@@ -209,7 +212,6 @@ macro_rules! for_each_nvml_function {
             sensor nvmlDeviceGetTotalEccErrors(device: nvmlDevice_t, value: u32, value2: u32, out: *mut c_void);
             sensor nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, out: *mut c_void);
             sensor nvmlDeviceGetUnrepairableMemoryFlag_v1(device: nvmlDevice_t, out: *mut c_void);
-            sensor nvmlDeviceGetUtilizationRates(device: nvmlDevice_t, out: *mut c_void);
             sensor nvmlDeviceGetVbiosVersion(device: nvmlDevice_t, out: *mut c_void, value: u32);
             sensor nvmlDeviceGetViolationStatus(device: nvmlDevice_t, value: u32, out: *mut c_void);
             sensor nvmlDeviceGetVirtualizationMode(device: nvmlDevice_t, out: *mut c_void);
@@ -341,8 +343,6 @@ macro_rules! for_each_nvml_function {
             absent(Others) nvmlDeviceGetAccountingStats;
             absent(Others) nvmlDeviceGetEncoderSessions;
             absent(Others) nvmlDeviceGetFBCSessions;
-            absent(Others) nvmlDeviceGetProcessUtilization;
-            absent(Others) nvmlDeviceGetProcessesUtilizationInfo;
             absent(Units) nvmlSystemGetHicVersion;
             absent(Units) nvmlUnitGetCount;
             absent(Units) nvmlUnitGetDevices;

@@ -6,11 +6,13 @@ mod device;
 mod memory;
 mod processes;
 mod system;
+mod utilization;
 
 pub(crate) use device::*;
 pub(crate) use memory::*;
 pub(crate) use processes::*;
 pub(crate) use system::*;
+pub(crate) use utilization::*;
 
 use cuda_abi::nvml::nvmlReturn_t;
 
