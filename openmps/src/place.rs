@@ -1,7 +1,11 @@
 //! Which container and pod a client is in, as lists name it.
 //!
-//! The daemon tells what cgroups say: a container's id and a pod's uid. Must not know how it is shown.
+//! The daemon tells what cgroups say: a container's id and a pod's uid. Names are the kubelet's, which this node's device plugin
+//! asks for and writes down by group. Must not know how any of it is shown.
 
+use std::collections::BTreeMap;
+
+use platform::kubernetes::allocations::{self, Holder};
 use protocol::control_messages::ViewedProcess;
 use serde::Serialize;
 
@@ -13,30 +17,51 @@ const SHORT: usize = 12;
 /// A client's container and pod.
 #[derive(Clone, Debug, Default, Serialize, PartialEq, Eq)]
 pub struct Place {
-    /// The container: the first digits of its id.
+    /// The container: its name in its pod, or where that is not known the first digits of its id.
     pub container: Option<String>,
-    /// The pod: its uid.
+    /// The pod: its name, or where that is not known its uid.
     pub pod: Option<String>,
-    /// The container's whole id, and the pod's uid.
+    /// The pod's namespace.
+    pub namespace: Option<String>,
+    /// The container's whole id.
     pub container_id: Option<String>,
+    /// The pod's uid.
     pub pod_uid: Option<String>,
 }
 
 impl Place {
     /// The pod, or a container that is in none.
     pub fn whole(&self) -> Option<String> {
-        self.pod.clone().or_else(|| self.container.clone())
+        match (&self.namespace, &self.pod) {
+            (Some(namespace), Some(pod)) => Some(format!("{namespace}/{pod}")),
+            _ => self.pod.clone().or_else(|| self.container.clone()),
+        }
+    }
+}
+
+/// The containers of groups, as far as they are known here.
+#[derive(Debug)]
+pub struct Places(BTreeMap<String, Holder>);
+
+impl Places {
+    /// Those of this node. They are root's to read.
+    pub fn of_node() -> Self {
+        let text = std::fs::read_to_string(allocations::FILE).unwrap_or_default();
+        Self(allocations::holders(&text))
     }
 
-    /// Of a client.
-    pub fn of(process: &ViewedProcess) -> Self {
+    /// Where a client is.
+    pub fn of(&self, process: &ViewedProcess) -> Place {
         let text = |text: &Option<String>| text.as_deref().map(printable);
         let (container_id, pod_uid) = (text(&process.container), text(&process.pod));
-        Self {
-            container: container_id
-                .as_ref()
-                .map(|id| id.chars().take(SHORT).collect()),
-            pod: pod_uid.clone(),
+        let holder = process.group.as_ref().and_then(|group| self.0.get(group));
+        let named = |name: fn(&Holder) -> &String| holder.map(|holder| printable(name(holder)));
+        let short = |id: &String| id.chars().take(SHORT).collect();
+        Place {
+            container: named(|holder| &holder.container)
+                .or_else(|| container_id.as_ref().map(short)),
+            pod: named(|holder| &holder.pod).or_else(|| pod_uid.clone()),
+            namespace: named(|holder| &holder.namespace),
             container_id,
             pod_uid,
         }
@@ -48,17 +73,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containers_have_short_names() {
+    fn places_have_names_where_they_are_known() {
+        let holder = Holder {
+            namespace: "team".into(),
+            pod: "train-0".into(),
+            container: "main\u{1b}".into(),
+        };
+        let places = Places(BTreeMap::from([("k8s-a-1".to_owned(), holder)]));
         let id = "0123456789abcdef".repeat(4);
-        let process = ViewedProcess {
+        let mut process = ViewedProcess {
             container: Some(id.clone()),
-            pod: Some("u\u{1b}".into()),
+            pod: Some("u-1".into()),
+            group: Some("tenant".into()),
             ..ViewedProcess::default()
         };
-        let place = Place::of(&process);
+        let place = places.of(&process);
         assert_eq!(place.container.as_deref(), Some("0123456789ab"));
-        assert_eq!(place.pod.as_deref(), Some("u\\u{1b}"));
-        assert_eq!(place.container_id, Some(id));
-        assert_eq!(Place::of(&ViewedProcess::default()), Place::default());
+        assert_eq!(place.whole().as_deref(), Some("u-1"));
+        process.group = Some("k8s-a-1".into());
+        let expected = Place {
+            container: Some("main\\u{1b}".into()),
+            pod: Some("train-0".into()),
+            namespace: Some("team".into()),
+            container_id: Some(id),
+            pod_uid: Some("u-1".into()),
+        };
+        assert_eq!(places.of(&process), expected);
+        assert_eq!(expected.whole().as_deref(), Some("team/train-0"));
+        assert_eq!(places.of(&ViewedProcess::default()), Place::default());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use protocol::control_messages::{DeviceAccount, View, ViewedProcess};
 use serde::Serialize;
 
-use crate::place::Place;
+use crate::place::{Place, Places};
 
 /// What all devices were used for.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -186,7 +186,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
         .filter(|process| !process.is_server)
         .map(|process| (key(process), process.account))
         .collect();
-    let users = Users::default();
+    let (users, places) = (Users::default(), Places::of_node());
     let devices = (0..).zip(&now.devices).map(|(ordinal, viewed)| {
         let multiprocessors = viewed.device.multiprocessors;
         let before = earlier.and_then(|view| view.devices.get(ordinal as usize));
@@ -207,7 +207,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
                     user: users.name(process.uid),
                     group: process.group.clone(),
                     label: process.label.as_deref().map(printable),
-                    place: Place::of(process),
+                    place: places.of(process),
                     memory: process.account.memory,
                     memory_limit: process.limit,
                     rates: match earlier {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use protocol::control_messages::{DeviceAccount, View, ViewedDevice, ViewedProcess};
 
-use crate::place::Place;
+use crate::place::Places;
 use crate::usage::{self, Users};
 
 /// Which of the two formats.
@@ -139,7 +139,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             );
         },
     );
-    let users = Users::default();
+    let (users, places) = (Users::default(), Places::of_node());
     let ordinals: Vec<String> = (0..view.devices.len())
         .map(|ordinal| ordinal.to_string())
         .collect();
@@ -165,7 +165,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
         .filter_map(|process| {
             let (labels, _) = devices.get(process.device as usize)?;
             let mut labels = labels.clone();
-            let place = Place::of(process);
+            let place = places.of(process);
             labels.extend([
                 ("pid", process.pid.to_string()),
                 ("session", process.session.to_string()),
@@ -175,6 +175,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
                 ("label", process.label.clone().unwrap_or_default()),
                 ("container", place.container.unwrap_or_default()),
                 ("pod", place.pod.unwrap_or_default()),
+                ("namespace", place.namespace.unwrap_or_default()),
             ]);
             Some((labels, process))
         })
@@ -330,7 +331,11 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
     use protocol::control_messages::ListedDevice;
+    use serde_json::Value;
 
     use super::*;
 
@@ -381,7 +386,7 @@ mod tests {
             assert!(page.lines().any(|found| found == line), "{line}\n{page}");
         }
         let client = "openmps_client_copied_bytes_total{gpu=\"0\",UUID=\"GPU-1\",device=\"nvidia0\",modelName=\"one\",Hostname=\"host\",\
-                      pid=\"42\",session=\"5\",program=\"a\\\"b\\\\c\\nd\",user=\"4000000000\",group=\"\",label=\"\",container=\"\",pod=\"\",direction=\"to_device\"} 99";
+                      pid=\"42\",session=\"5\",program=\"a\\\"b\\\\c\\nd\",user=\"4000000000\",group=\"\",label=\"\",container=\"\",pod=\"\",namespace=\"\",direction=\"to_device\"} 99";
         assert!(
             page.lines().any(|found| found == client),
             "{client}\n{page}"
@@ -402,6 +407,71 @@ mod tests {
             Format::OpenMetrics
         );
         assert_eq!(Format::accepted("*/*"), Format::Prometheus);
+    }
+
+    /// The names of samples and labels that a page has.
+    fn names(page: &str) -> (BTreeSet<&str>, BTreeSet<&str>) {
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        let (mut metrics, mut labels) = (BTreeSet::new(), BTreeSet::new());
+        for (name, rest) in samples.filter_map(|line| line.split_once('{')) {
+            metrics.insert(name);
+            let parts = rest.split("=\"");
+            labels.extend(parts.filter_map(|part| part.rsplit(['{', ',']).next()));
+        }
+        (metrics, labels)
+    }
+
+    /// All texts of a value, with the names that they stand under.
+    fn texts<'a>(value: &'a Value, name: &'a str, found: &mut Vec<(&'a str, &'a str)>) {
+        match value {
+            Value::String(text) => found.push((name, text)),
+            Value::Array(list) => list.iter().for_each(|it| texts(it, name, found)),
+            Value::Object(map) => map.iter().for_each(|(name, it)| texts(it, name, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_board_asks_for_what_there_is() {
+        let page = page(&view(), "host", Format::Prometheus);
+        let (metrics, labels) = names(&page);
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana/openmps.json");
+        let board: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let mut found = Vec::new();
+        texts(&board, "", &mut found);
+        let mut asked = BTreeSet::new();
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        for (key, text) in found {
+            if key == "legendFormat" {
+                let parts = text.split("{{").skip(1);
+                for label in parts.filter_map(|part| part.split("}}").next()) {
+                    assert!(labels.contains(label), "{label} in {text}");
+                }
+            }
+            if !matches!(key, "expr" | "query") {
+                continue;
+            }
+            for word in text.split(|c| !is_name(c)) {
+                if word.starts_with("openmps_") || word.starts_with("DCGM_") {
+                    assert!(metrics.contains(word), "{word} in {text}");
+                    asked.insert(word);
+                }
+            }
+            // Labels stand before `=`, `!=` and `=~`, and in the parentheses of `by` and `on`.
+            for (at, _) in text.match_indices('=') {
+                let before = text[..at].trim_end_matches('!');
+                let label = before.rsplit(|c| !is_name(c)).next().unwrap();
+                assert!(labels.contains(label), "{label} in {text}");
+            }
+            for word in ["by (", "on ("] {
+                for part in text.split(word).skip(1) {
+                    for label in part.split(')').next().unwrap().split(", ") {
+                        assert!(labels.contains(label), "{label} in {text}");
+                    }
+                }
+            }
+        }
+        assert!(asked.len() > 12, "{asked:?}");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,32 @@ pub trait Groups: Send {
     fn names(&mut self) -> Result<BTreeSet<String>, String>;
 }
 
+/// A container, as the kubelet names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The namespace of its pod.
+    pub namespace: String,
+    /// Its pod's name.
+    pub pod: String,
+    /// Its name in the pod.
+    pub container: String,
+}
+
+/// Which container has which device, by resource and device.
+pub type Held = BTreeMap<String, BTreeMap<String, Holder>>;
+
+/// Where the list is kept on a node.
+pub const FILE: &str = "/var/lib/openmps/allocations.json";
+
+/// Which container each group is for, by what was written down of allocations; what is none says nothing.
+#[must_use]
+pub fn holders(text: &str) -> BTreeMap<String, Holder> {
+    let list: Vec<Allocation> = serde_json::from_str(text).unwrap_or_default();
+    list.into_iter()
+        .filter_map(|allocation| Some((allocation.group, allocation.holder?)))
+        .collect()
+}
+
 /// What a container was given of one resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Allocation {
@@ -62,6 +89,9 @@ struct Allocation {
     /// Whether its devices have been given to another, so that it only waits for its last client.
     #[serde(default)]
     over: bool,
+    /// Whose it is, once the kubelet has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    holder: Option<Holder>,
 }
 
 /// All allocations of a node.
@@ -126,6 +156,7 @@ impl<G: Groups> Allocations<G> {
             devices,
             limits: limits.clone(),
             over: false,
+            holder: None,
         });
         let made = self.save().and_then(|()| self.groups.add(&group, &limits));
         match made {
@@ -207,21 +238,22 @@ impl<G: Groups> Allocations<G> {
         }
     }
 
-    /// Forgets what the kubelet has not named for long. `held` are the devices of all pods, by resource.
+    /// Forgets what the kubelet has not named for long, and writes down whose the rest is.
     ///
     /// # Errors
     /// In words.
-    pub fn sweep(
-        &mut self,
-        held: &BTreeMap<String, BTreeSet<String>>,
-        now: Instant,
-        patience: Duration,
-    ) -> Result<(), String> {
+    pub fn sweep(&mut self, held: &Held, now: Instant, patience: Duration) -> Result<(), String> {
+        let before = self.list.clone();
         for allocation in &mut self.list {
-            let named = held
+            let mut devices = allocation.devices.iter();
+            let holder = held
                 .get(&allocation.resource)
-                .is_some_and(|ids| !ids.is_disjoint(&allocation.devices));
-            if named {
+                .and_then(|held| devices.find_map(|device| held.get(device)));
+            if let Some(holder) = holder {
+                // What is over only waits for its last client, and its devices are another's.
+                if !allocation.over {
+                    allocation.holder = Some(holder.clone());
+                }
                 self.missed.remove(&allocation.group);
                 continue;
             }
@@ -231,7 +263,10 @@ impl<G: Groups> Allocations<G> {
             }
         }
         self.end_those_that_are_over();
-        self.save()
+        match self.list == before {
+            true => Ok(()),
+            false => self.save(),
+        }
     }
 
     /// The groups of all allocations.
@@ -279,7 +314,10 @@ impl<G: Groups> Allocations<G> {
             if let Some(folder) = self.file.parent() {
                 std::fs::create_dir_all(folder)?;
             }
-            let mut file = std::fs::File::create(&new)?;
+            // Names of pods are not for every user of the node.
+            let mut options = std::fs::OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600);
+            let mut file = options.open(&new)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&new, &self.file)
@@ -415,7 +453,7 @@ mod tests {
         let mut all = open(&daemon, &folder);
         all.give(NAME, &ids(&["a"]), limits("1M")).unwrap();
         let (_, kept) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
-        let held = BTreeMap::from([(NAME.to_owned(), BTreeSet::from(["b".to_owned()]))]);
+        let held = held("b", &holder("train"));
         let (start, patience) = (Instant::now(), Duration::from_secs(60));
         // A kubelet that has just started names nothing.
         all.sweep(&BTreeMap::new(), start, patience).unwrap();
@@ -425,6 +463,45 @@ mod tests {
         all.sweep(&held, start + Duration::from_secs(61), patience)
             .unwrap();
         assert_eq!(daemon.names().unwrap(), BTreeSet::from([kept]));
+    }
+
+    fn holder(pod: &str) -> Holder {
+        Holder {
+            namespace: "team".into(),
+            pod: pod.into(),
+            container: "main".into(),
+        }
+    }
+
+    fn held(device: &str, holder: &Holder) -> Held {
+        let devices = BTreeMap::from([(device.to_owned(), holder.clone())]);
+        BTreeMap::from([(NAME.to_owned(), devices)])
+    }
+
+    #[test]
+    fn groups_have_the_names_of_their_pods() {
+        let (daemon, folder) = (Daemon::default(), tempfile::tempdir().unwrap());
+        let mut all = open(&daemon, &folder);
+        let (_, one) = all.give(NAME, &ids(&["a", "b"]), limits("1M")).unwrap();
+        let written =
+            || holders(&std::fs::read_to_string(folder.path().join("a/allocations.json")).unwrap());
+        assert_eq!(written(), BTreeMap::new(), "the kubelet has not said");
+        let now = Instant::now();
+        let first = held("b", &holder("train-0"));
+        all.sweep(&first, now, FORGET_AFTER).unwrap();
+        let expected = BTreeMap::from([(one.clone(), holder("train-0"))]);
+        assert_eq!(written(), expected);
+        // The pod ends while a process of it lives, and its devices are another's.
+        daemon.0.lock().unwrap().get_mut(&one).unwrap().1 = true;
+        let (_, other) = all.give(NAME, &ids(&["b"]), limits("1M")).unwrap();
+        let second = held("b", &holder("train-1"));
+        all.sweep(&second, now, FORGET_AFTER).unwrap();
+        let both = [(one, holder("train-0")), (other, holder("train-1"))];
+        assert_eq!(written(), BTreeMap::from(both));
+        let kept = open(&daemon, &folder);
+        assert_eq!(kept.list.len(), 2, "also for the next plugin");
+        drop(kept);
+        assert_eq!(holders("{]"), BTreeMap::new());
     }
 
     #[test]

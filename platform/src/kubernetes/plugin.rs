@@ -6,7 +6,7 @@
 
 mod service;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::UnixListenerStream;
 
-use super::allocations::{Allocations, FORGET_AFTER, Groups};
+use super::allocations::{Allocations, FORGET_AFTER, Groups, Held, Holder};
 use super::extender::{Api, Given};
 use super::kubelet::Mended;
 use super::proto;
@@ -30,7 +30,7 @@ use service::Service;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Between looks at who still has devices.
-const SWEEP: Duration = Duration::from_secs(30);
+const SWEEP: Duration = Duration::from_secs(10);
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -364,13 +364,7 @@ async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> 
         let Ok(pods) = pods(&shared.settings.pod_resources).await else {
             continue;
         };
-        let mut held: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for pod in pods.pod_resources {
-            for devices in pod.containers.into_iter().flat_map(|one| one.devices) {
-                let ids = held.entry(devices.resource_name).or_default();
-                ids.extend(devices.device_ids);
-            }
-        }
+        let held = held(pods);
         let swept = shared.with(move |shared, all| {
             all.sweep(&held, Instant::now(), FORGET_AFTER)?;
             if let Strategy::Cdi(folder) = &shared.settings.strategy {
@@ -382,6 +376,27 @@ async fn watch_pods<N: Node>(shared: Arc<Shared<N>>) -> Result<(), PluginError> 
             shared.say(&error);
         }
     }
+}
+
+/// Which container has which device.
+fn held(pods: proto::ListPodResourcesResponse) -> Held {
+    let mut held = Held::new();
+    for pod in pods.pod_resources {
+        for container in pod.containers {
+            let holder = Holder {
+                namespace: pod.namespace.clone(),
+                pod: pod.name.clone(),
+                container: container.name,
+            };
+            for devices in container.devices {
+                let ids = devices.device_ids.into_iter();
+                held.entry(devices.resource_name)
+                    .or_default()
+                    .extend(ids.map(|id| (id, holder.clone())));
+            }
+        }
+    }
+    held
 }
 
 /// Removes specifications of groups that are gone.
