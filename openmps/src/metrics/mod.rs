@@ -19,14 +19,19 @@ pub struct Arguments {
     /// unix:PATH
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     listen: Option<Address>,
+    /// What the label Hostname says, instead of this machine's name
+    #[arg(long, value_name = "NAME", env = "NODE_NAME")]
+    hostname: Option<String>,
     /// Print OpenMetrics instead of Prometheus' older format
     #[arg(long, conflicts_with = "listen")]
     openmetrics: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let hostname = hostname.trim_end().to_owned();
+    let hostname = arguments.hostname.clone().unwrap_or_else(|| {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        name.trim_end().to_owned()
+    });
     match &arguments.listen {
         Some(address) => serve::serve(address, hostname),
         None => {

@@ -129,6 +129,7 @@ pub(super) fn chart() -> Result<()> {
         &documents(&json!({"mode": "aliyun"}))?,
     )?;
     extender(&defaults)?;
+    metrics()?;
     other_values()?;
     for (values, words) in [
         (json!({"mode": "cgpu"}), "'aliyun', 'nvidia', 'openmps'"),
@@ -139,6 +140,11 @@ pub(super) fn chart() -> Result<()> {
         (
             json!({"mode": "openmps", "extender": {"enabled": true}}),
             "extender.enabled is for mode aliyun",
+        ),
+        (json!({"metrics": {"port": 0}}), "/metrics/port"),
+        (
+            json!({"metrics": {"serviceMonitor": {"enabled": true}}}),
+            "needs metrics.enabled",
         ),
     ] {
         let refused = output(&mut script(&["render", CHART, &values.to_string()])?)?;
@@ -184,6 +190,84 @@ fn extender(defaults: &[String]) -> Result<()> {
         "{other:#}"
     );
     Ok(())
+}
+
+/// Metrics come from a container beside the plugin, which Service and ServiceMonitor lead to by the port's name.
+fn metrics() -> Result<()> {
+    let values = json!({
+        "metrics": {"enabled": true, "port": 9500, "serviceMonitor": {
+            "enabled": true, "interval": "30s", "labels": {"release": "prometheus"},
+        }},
+        "directories": {"state": "/s", "pipe": "/p"},
+        "resources": {"metrics": {"limits": {"memory": 1}}},
+    });
+    let found = documents(&values)?;
+    let kinds: Vec<_> = found
+        .as_array()
+        .context("documents")?
+        .iter()
+        .map(|document| document["kind"].as_str().unwrap_or_default())
+        .collect();
+    ensure!(
+        kinds == ["DaemonSet", "DaemonSet", "Service", "ServiceMonitor"],
+        "{kinds:?}"
+    );
+    let (plugin, service, monitor) = (&found[1], &found[2], &found[3]);
+    let pod = &plugin["spec"]["template"];
+    let container = &pod["spec"]["containers"][1];
+    equal(
+        "the port",
+        &container["ports"],
+        &json!([{"name": "metrics", "containerPort": 9500}]),
+    )?;
+    equal(
+        "the command",
+        &container["command"],
+        &json!(["openmps", "metrics", "--listen=0.0.0.0:9500"]),
+    )?;
+    equal(
+        "the mounts",
+        &container["volumeMounts"],
+        &json!([
+            {"name": "pipe", "mountPath": "/p", "readOnly": true},
+            {"name": "state", "mountPath": "/var/lib/openmps", "readOnly": true},
+        ]),
+    )?;
+    equal(
+        "the limits",
+        &container["resources"],
+        &json!({"limits": {"memory": 1}}),
+    )?;
+    equal(
+        "the service's pods",
+        &service["spec"]["selector"],
+        &pod["metadata"]["labels"],
+    )?;
+    equal(
+        "the service's port",
+        &service["spec"]["ports"],
+        &json!([{"name": "metrics", "port": 9500, "targetPort": "metrics"}]),
+    )?;
+    equal(
+        "the monitor's services",
+        &monitor["spec"]["selector"]["matchLabels"],
+        &service["metadata"]["labels"],
+    )?;
+    equal(
+        "the monitor's endpoints",
+        &monitor["spec"]["endpoints"],
+        &json!([{"port": "metrics", "path": "/metrics", "interval": "30s", "honorLabels": true}]),
+    )?;
+    ensure!(
+        monitor["metadata"]["labels"]["release"] == "prometheus",
+        "{monitor:#}"
+    );
+    let without = json!({"metrics": {"serviceMonitor": {"interval": "1m"}}});
+    equal(
+        "metrics are off",
+        &documents(&without)?,
+        &documents(&json!({}))?,
+    )
 }
 
 /// Puts a patch over something as `kubectl patch` does: what has a name meets what has the same one.
