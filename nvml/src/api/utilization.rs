@@ -51,15 +51,23 @@ fn ask_sensor(device: nvmlDevice_t, pointer: *mut nvmlUtilization_t) -> Result<(
     )
 }
 
-/// When, and the processes that used something of a device since a time.
-fn working(device: nvmlDevice_t, since: u64) -> Result<(u64, Vec<Used>), nvmlReturn_t> {
+/// When, and the processes that used something of a device since a time. Who has no room is told for how many there must be, also for
+/// those that may begin to work before it asks again.
+fn working(
+    device: nvmlDevice_t,
+    since: u64,
+    has_room: bool,
+) -> Result<(u64, Vec<Used>), nvmlReturn_t> {
     let (_, known) = state::facts()?.device(device)?;
     let (at, mut used) = used_since(known, since)?;
-    used.retain(|used| used.multiprocessors > 0.0 || used.copies > 0.0);
-    match used.is_empty() {
-        true => Err(nvmlReturn_t::ERROR_NOT_FOUND),
-        false => Ok((at, used)),
+    let works = |used: &Used| used.multiprocessors > 0.0 || used.copies > 0.0;
+    if !used.iter().any(works) {
+        return Err(nvmlReturn_t::ERROR_NOT_FOUND);
     }
+    if has_room {
+        used.retain(works);
+    }
+    Ok((at, used))
 }
 
 /// What the device had done for processes since `since`, in microseconds since 1970; 0 for as long as is known.
@@ -75,7 +83,7 @@ pub(crate) fn nvmlDeviceGetProcessUtilization(
         false => count.get()?,
     };
     count.required()?;
-    let (at, used) = working(device, since)?;
+    let (at, used) = working(device, since, !samples.is_null())?;
     let list: Vec<_> = used
         .iter()
         .map(|used| nvmlProcessUtilizationSample_t {
@@ -103,7 +111,8 @@ pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
         true => 0,
         false => given.processSamplesCount,
     };
-    let (at, used) = working(device, given.lastSeenTimeStamp)?;
+    let has_room = !given.procUtilArray.is_null();
+    let (at, used) = working(device, given.lastSeenTimeStamp, has_room)?;
     let list: Vec<_> = used
         .iter()
         .map(|used| nvmlProcessUtilizationInfo_v1_t {
