@@ -10,6 +10,7 @@ mod fuzz;
 mod images;
 mod import_cycles;
 mod kubernetes;
+mod line_coverage;
 mod links;
 mod miri;
 mod mpi;
@@ -82,6 +83,15 @@ enum Task {
         /// Only crates whose name contains this
         #[arg(default_value = "")]
         filter: String,
+    },
+    /// Compares the lines of each crate that its own unit tests run with xtask/line-coverage.txt
+    LineCoverage {
+        /// Only crates whose name contains this
+        #[arg(default_value = "")]
+        filter: String,
+        /// Write the file instead
+        #[arg(long)]
+        update: bool,
     },
     /// Runs each fuzz target for a while, or one of them for a night: `fuzz --sessions 1000000`
     Fuzz {
@@ -170,6 +180,7 @@ fn main() -> Result<()> {
         } => platforms::one(&filter, &answer),
         Task::Ci => skipped::finish(false, ci::all()),
         Task::Loom => ci::loom(),
+        Task::LineCoverage { filter, update } => line_coverage::line_coverage(&filter, update),
         Task::Miri { filter } => miri::miri(&filter),
         Task::Fuzz {
             sessions: Some(count),
