@@ -53,12 +53,10 @@ impl Screen {
     }
 
     fn print(&self, line: &str) {
-        self.progress.suspend(|| {
-            if self.result_only {
-                eprintln!("{line}");
-            } else {
-                println!("{line}");
-            }
+        // Who read the lines may have gone, as `head` does: the demo goes on, and ends its daemon.
+        let _ = self.progress.suspend(|| match self.result_only {
+            true => writeln!(std::io::stderr(), "{line}"),
+            false => writeln!(std::io::stdout(), "{line}"),
         });
     }
 }
