@@ -14,8 +14,7 @@ use crate::submit::client_streams::Polled;
 use crate::submit::command::CompletionAction;
 use crate::submit::completion_predictor::{ExpectedCompletion, LATE};
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{MOST_AHEAD, StreamState};
-use crate::submit::stream::timing::RanOperation;
+use crate::submit::stream::state::{MOST_AHEAD, RanOperation, StreamState};
 
 /// How long an operation stays unsignalled at most, more or less. Many times what a launch takes when all
 /// clients launch at once, or batches would never fill.

@@ -17,8 +17,8 @@ use crate::submit::command::{CompletionAction, Work};
 use crate::submit::graph_run::GraphRun;
 use crate::submit::launch::Launch;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState};
-use crate::submit::stream::timing::{SHORT, TimingEvents};
+use crate::submit::stream::state::{Issued, Length, MOST_AHEAD, StreamState, TimingEvents};
+use crate::submit::stream::timing::SHORT;
 
 /// Places in a hardware queue of about a thousand that the commands of the streams may take which share it;
 /// and the bounds of one stream's part.

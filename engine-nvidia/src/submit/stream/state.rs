@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::Instant;
 
 use cuda_abi::CUresult;
-use cuda_abi::types::CUstream;
+use cuda_abi::types::{CUevent, CUstream};
 use engine::Activity;
 
 use crate::device::work_signature::WorkSignature;
@@ -18,7 +18,6 @@ use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::{BounceBuffer, WaitPredictor};
 use crate::submit::stream::Stream;
-use crate::submit::stream::timing::{RanOperation, TimingEvents};
 use crate::sync::Handle;
 
 /// Microseconds that what the driver has of a stream may take for more to go there.
@@ -103,6 +102,31 @@ pub(super) struct Issued {
     /// Where somebody wants to know exactly when it ran.
     pub(super) timing: Option<TimingEvents>,
     pub(super) after: CompletionAction,
+}
+
+/// Events around an operation.
+#[derive(Debug)]
+pub(super) struct TimingEvents {
+    /// Before it, unless the operation before it has one behind it.
+    pub(super) began: Option<Handle<CUevent>>,
+    pub(super) ended: Handle<CUevent>,
+}
+
+impl TimingEvents {
+    /// Commands that they are for the driver.
+    pub(super) fn commands(&self) -> usize {
+        1 + usize::from(self.began.is_some())
+    }
+}
+
+/// An operation that the device did something for.
+#[derive(Debug)]
+pub(super) struct RanOperation {
+    pub(super) sequence: u64,
+    pub(super) activity: Activity,
+    pub(super) length: Length,
+    /// When it began, where that is not when the one before it ended; and when it ended. In nanoseconds of CLOCK_MONOTONIC.
+    pub(super) times: Option<(Option<u64>, u64)>,
 }
 
 impl StreamState {

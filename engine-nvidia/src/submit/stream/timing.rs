@@ -10,37 +10,12 @@ use protocol::operations::At;
 
 use crate::driver::Driver;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Length, StreamState};
+use crate::submit::stream::state::{Issued, Length, RanOperation, StreamState, TimingEvents};
 use crate::sync::Handle;
 
 /// While a time line is recorded: launches that take fewer microseconds go to the driver as batches, and those of a batch divide
 /// its time. Others have events of their own, which cost the GPU about a microsecond each.
 pub(super) const SHORT: u32 = 5;
-
-/// Events around an operation.
-#[derive(Debug)]
-pub(super) struct TimingEvents {
-    /// Before it, unless the operation before it has one behind it.
-    began: Option<Handle<CUevent>>,
-    ended: Handle<CUevent>,
-}
-
-impl TimingEvents {
-    /// Commands that they are for the driver.
-    pub(super) fn commands(&self) -> usize {
-        1 + usize::from(self.began.is_some())
-    }
-}
-
-/// An operation that the device did something for.
-#[derive(Debug)]
-pub(super) struct RanOperation {
-    pub(super) sequence: u64,
-    pub(super) activity: Activity,
-    pub(super) length: Length,
-    /// When it began, where that is not when the one before it ended; and when it ended. In nanoseconds of CLOCK_MONOTONIC.
-    pub(super) times: Option<(Option<u64>, u64)>,
-}
 
 impl Stream {
     /// Whether somebody wants to know of each operation when it ran.
@@ -54,7 +29,7 @@ impl Stream {
         driver: &Driver,
         state: &StreamState,
     ) -> Option<Handle<CUevent>> {
-        let timed = |last: &super::state::Issued| last.timing.is_some();
+        let timed = |last: &Issued| last.timing.is_some();
         match state.issued.back().is_some_and(timed) {
             true => None,
             false => self.record_event(driver, state),
