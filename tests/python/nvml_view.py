@@ -45,7 +45,8 @@ VERSIONS = [
     (pynvml.nvmlMemory_v2, "nvmlMemory_v2_t", 2),
     (pynvml.nvmlPciInfoExt_v1, "nvmlPciInfoExt_t", 1),
     (pynvml.nvmlProcessDetailList_v1, "nvmlProcessDetailList_t", 1),
-    (pynvml.nvmlProcessesUtilizationInfo_v1, "nvmlProcessesUtilizationInfo_t", 1),
+    # This one has no prefix there.
+    (pynvml.ProcessesUtilizationInfo_v1, "nvmlProcessesUtilizationInfo_t", 1),
     (pynvml.nvmlUUID_v1, "nvmlUUID_t", 1),
     (pynvml.nvmlSystemConfComputeSettings_v1, "nvmlSystemConfComputeSettings_t", 1),
 ]
