@@ -1,4 +1,7 @@
 //! Arrays: making, describing, ending them.
+//!
+//! Owns CUDA's descriptors of arrays, in both widths. Called by the shells of `exports`. Must not know how elements
+//! lie in memory: the server's engine does.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

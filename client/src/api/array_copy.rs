@@ -1,4 +1,7 @@
 //! Copies of contiguous bytes from and to the first row of arrays.
+//!
+//! Owns the reading of offsets in a row. Called by the shells of `exports`; `memory::copy` copies. Must not know
+//! what the elements are: bytes only.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUarray, CUdeviceptr, CUdeviceptr_v1, CUstream};

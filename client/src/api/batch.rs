@@ -1,4 +1,7 @@
 //! Batches: of boxes that are copied, and of managed ranges that are moved or whose contents are dropped.
+//!
+//! Called by the shells of `exports`. It makes one call of `api::copy` or `api::managed` of each element and must
+//! not know how either is done; a batch is nothing to the server.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

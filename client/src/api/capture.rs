@@ -1,4 +1,7 @@
 //! Captures of streams.
+//!
+//! Owns the checks and the shapes of answers, a version each. Called by the shells of `exports`. What a capture
+//! makes of operations it must not know: `graph::capture` does.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -1,4 +1,7 @@
 //! Contexts, primary and other, and each thread's stack of them.
+//!
+//! Owns the checks of flags and the limits and settings that CUDA shows. Called by the shells of `exports`. Must
+//! not know what goes with a context that ends: `session::context_lifecycle` does.
 
 use std::sync::atomic::Ordering;
 

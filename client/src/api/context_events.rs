@@ -1,4 +1,7 @@
 //! Events of all the work of a context.
+//!
+//! Owns how one event comes to mean all streams of a context. Called by the shells of `exports`, and by `green` for
+//! green contexts. Must not know what the streams do.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUevent};

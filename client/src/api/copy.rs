@@ -1,4 +1,8 @@
 //! Copies in every direction, of runs, rectangles and boxes.
+//!
+//! Owns the reading of CUDA's many descriptions of a copy as two sides and an extent. Called by the shells of
+//! `exports`; `batch`, `peer` and graphs' copy nodes share it. Must not know by which way bytes go: `memory::copy`
+//! does.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

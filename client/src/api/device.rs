@@ -1,4 +1,7 @@
 //! Devices: all from what the server told at the start.
+//!
+//! Owns the form of each answer. Called by the shells of `exports`. Must not ask the server, nor know why these
+//! devices are visible.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

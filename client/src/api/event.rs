@@ -1,4 +1,7 @@
 //! Events, and the profiler's switches.
+//!
+//! Owns the flags of events and what the functions refuse. Called by the shells of `exports`. Must not know how far
+//! a stream has come: `stream::event` and the session do.
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! Memory of other interfaces: descriptors that stand for memory of cuMemCreate, of this process or another.
 //! Those of graphics interfaces are refused.
+//!
+//! Called by the shells of `exports`, and by `api::memory` when something is freed. It works by the functions of
+//! `virtual_memory` and must not ask the server itself.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 

@@ -1,4 +1,7 @@
 //! Fills: all of them come down to one.
+//!
+//! Owns the spread of CUDA's many functions to one `Fill`, now or as a captured node. Called by the shells of
+//! `exports`. Must not know what a fill must keep to (`memory::fill`), nor where an address lies.
 
 use cuda_abi::types::{CUdeviceptr, CUdeviceptr_v1, CUstream};
 use protocol::operations::Fill;

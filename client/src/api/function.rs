@@ -1,4 +1,7 @@
 //! Functions of modules.
+//!
+//! Owns attributes and names as CUDA tells them of a module's functions. Called by the shells of `exports`. Posts
+//! nothing itself, and must not know launches.
 
 use std::ffi::c_char;
 

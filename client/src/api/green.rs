@@ -4,6 +4,9 @@
 //! A resource tells in its own bytes where it is, and a description of resources is its handle: neither is
 //! kept here. A program that writes into them deceives itself alone; the server grants no more than the
 //! client's part.
+//!
+//! Called by the shells of `exports`. It counts multiprocessors as the client has them; which of the device's they
+//! are, it must not know.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

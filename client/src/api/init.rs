@@ -1,4 +1,7 @@
 //! Initialisation, version, errors, entry points.
+//!
+//! Owns the texts of errors, and which function an entry point's name gives. Called by the shells of `exports`,
+//! also before there is a session. Must not know how the daemon is found: `session::attach` does.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_void};

@@ -1,4 +1,7 @@
 //! Memory and events shared between processes of one user under one server.
+//!
+//! Owns the bytes of such handles. Called by the shells of `exports`; `pool_sharing` opens blocks by it, frees ask
+//! it first. Must not know who made what a token names: the server judges.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

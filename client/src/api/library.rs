@@ -1,4 +1,7 @@
 //! Libraries and their kernels, which belong to no context.
+//!
+//! Owns the checks for libraries, and for kernels where these differ from functions; `function` tells names and
+//! parameters by it. Called by the shells of `exports`. Must not know which contexts have loaded a library.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;

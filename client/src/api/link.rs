@@ -1,4 +1,7 @@
 //! Linking device code at run time.
+//!
+//! Owns the reading of a link's inputs. Called by the shells of `exports`. Must not know how inputs are joined:
+//! `code::linker` keeps them and the server links.
 
 use std::ffi::{OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -1,5 +1,8 @@
 //! Managed memory. Program and devices reach the same pages of the host window, so nothing ever
 //! moves: advice is remembered, and prefetching is a matter of its arguments only.
+//!
+//! Called by the shells of `exports`; `batch` prefetches and checks ranges by it. Must not know device memory: no
+//! managed page lies there.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,7 @@
 //! Device memory and page-locked host memory.
+//!
+//! Owns what it takes to allocate and free, and to note both. Called by the shells of `exports`; `managed` and
+//! `pool` note their memory by it. Must not know quotas: the server refuses.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,7 @@
 //! Streams that write values to memory, and that wait for values in memory.
+//!
+//! Owns the checks of such operations. Called by the shells of `exports`, and by `api::graph::batch` for nodes.
+//! Must not know how an engine waits for a value.
 
 use std::sync::Arc;
 

@@ -3,6 +3,9 @@
 //! They check arguments in CUDA's order, answer what they can from what is known here, and pass on
 //! the rest. Pointers come as [`pointers`](crate::pointers), made in `exports` on the program's promise to
 //! pass what the driver's manual asks for; handles come as their bits. No function here takes a raw pointer.
+//!
+//! Called by the shells of `exports`, and by `export_tables::client_access`. Must not know how a record reaches the
+//! server.
 #![allow(non_snake_case, reason = "the names are C's")]
 
 mod array;

@@ -1,4 +1,7 @@
 //! Modules.
+//!
+//! Owns how a program names an image: by address or by file. Called by the shells of `exports`; `library` finds
+//! images by it. Must not know what is in an image.
 
 use std::ffi::{CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;

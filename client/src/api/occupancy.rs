@@ -1,4 +1,7 @@
 //! How many blocks fit.
+//!
+//! Owns the arguments, and the question of clusters, which alone the server answers. Called by the shells of
+//! `exports`. Must not know the arithmetic (`code::occupancy`).
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -1,4 +1,7 @@
 //! The launches of before CUDA 4, which are prepared call by call, and those of several devices.
+//!
+//! Owns the checks of each step. Called by the shells of `exports`. Keeps nothing: `code::legacy_launch` does, and
+//! `code::launch` launches; how, it must not know.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,7 @@
 //! Two devices: reaching each other's memory, copying from one to the other, and batches of copies.
+//!
+//! Owns what of a pair of devices is allowed and told. Called by the shells of `exports`; `pool` calls it to let
+//! devices reach a pool. Must not know which way the bytes go: `copy` does.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

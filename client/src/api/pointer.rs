@@ -1,4 +1,7 @@
 //! What an address is.
+//!
+//! Owns each attribute's form, and the answer for memory that is not ours. Called by the shells of `exports`. Asks
+//! ranges and pools; must not ask the server.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,7 @@
 //! Stream-ordered allocation and memory pools.
+//!
+//! Called by the shells of `exports`. Owns attributes, access and the captured form of both. Must not know when a
+//! freed block may be used again: `memory::pool` decides.
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;

@@ -2,6 +2,9 @@
 //!
 //! The descriptor is a small file in memory with the pool's name; a token is that of a block, as
 //! cuIpcGetMemHandle has it, beside the name of its pool. Nothing of the server's travels in either.
+//!
+//! Called by the shells of `exports`. Must not know the rules by which a pool gives out its blocks
+//! (`memory::pool`).
 
 use std::os::fd::{BorrowedFd, IntoRawFd};
 

@@ -3,6 +3,8 @@
 //! A change takes effect for what is launched after it, as in NVIDIA's driver: it waits for the context's
 //! work, then writes the object that stands for the new settings. One that no object can be made of is
 //! refused and changes nothing.
+//!
+//! Called by the shells of `exports`, and by `api::module` when a module goes. Must not know how texels are read.
 
 use std::sync::{MutexGuard, PoisonError};
 

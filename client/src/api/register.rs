@@ -1,4 +1,7 @@
 //! Page-locking of the program's own memory.
+//!
+//! Owns the checks of flags and addresses. Called by the shells of `exports`. Must not know how the pages come to
+//! be shared: `memory::registered` does.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -1,4 +1,7 @@
 //! Streams.
+//!
+//! Owns the flags and priorities of streams, waiting for them, callbacks and attributes. Called by the shells of
+//! `exports`; `event` waits by its query. Must not know what is in a stream.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,7 @@
 //! Tensor maps: descriptors for tensor copies. The device's driver makes them, behind the server.
+//!
+//! Owns the reading of the program's arguments, and what is refused of them. Called by the shells of `exports`.
+//! Must not know the bits of a map.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

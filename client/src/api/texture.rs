@@ -1,4 +1,7 @@
 //! Texture and surface objects.
+//!
+//! Owns the checks of descriptions and their wire form. Called by the shells of `exports`; `reference` gives its
+//! objects the same resources. Must not know how a texture is read.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

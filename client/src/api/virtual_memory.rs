@@ -1,4 +1,7 @@
 //! Virtual memory management: physical memory, reserved addresses and the mapping of one at the other.
+//!
+//! Owns the requests for all of these. Called by the shells of `exports`; `external` and `pool_sharing` build on
+//! it. What is mapped where it asks `memory::virtual_memory`; how a device maps, it must not know.
 
 use std::io::Write;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};

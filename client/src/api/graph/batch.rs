@@ -1,4 +1,7 @@
 //! Nodes of waits for values in memory and of writes of values.
+//!
+//! Owns the four functions of such nodes, those for executable graphs too. Called by the shells of `exports`, and
+//! by `nodes` for generic descriptions. Must not judge an operation: `memory_ops` does, as for streams.
 
 use std::sync::Arc;
 

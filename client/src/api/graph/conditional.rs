@@ -1,4 +1,7 @@
 //! Conditional nodes and their handles.
+//!
+//! Owns the checks on handles and on what a node says of its bodies. Called by the shells of `exports`, and by
+//! `nodes` for the generic function. Must not know how the word behind a handle is read.
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! Executable graphs.
+//!
+//! Owns instantiating, updating and launching, as CUDA's functions have them, and what is refused of a node's new
+//! parameters. Called by the shells of `exports`. Must not know schedules: `graph::exec` has them.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

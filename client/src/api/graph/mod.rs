@@ -1,5 +1,8 @@
 //! Graphs: whole ones, their edges, memory and user objects. Nodes and executable graphs have
 //! modules of their own.
+//!
+//! Owns also the reading of edges, which captures (`api::capture`) share. Called by the shells of `exports`. Must
+//! not know what a node does.
 
 mod batch;
 mod conditional;

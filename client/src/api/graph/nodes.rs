@@ -2,6 +2,9 @@
 //!
 //! One function for each of CUDA's that adds a node, and the generic ones. What a description means stands in
 //! `described`; the graphs themselves in `graph`.
+//!
+//! Called by the shells of `exports`; `exec` and `params` read generic descriptions through it. Must not know
+//! schedules nor launches.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -1,6 +1,9 @@
 //! Parameters of nodes that are there.
 //!
 //! Asking for them and setting them, in the graph. Those of executable graphs stand in `exec`.
+//!
+//! Called by the shells of `exports`; `exec` takes the conversion of attributes from here. Must not know how a node
+//! is lowered.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -1,4 +1,6 @@
 //! Arrays, textures and surfaces.
+//!
+//! They show that bytes go in and out by rows and boxes, and that descriptions are told as they were given.
 
 use cuda_abi::types::*;
 

@@ -1,4 +1,6 @@
 //! Batches of boxes and of managed ranges, and pools that are shared.
+//!
+//! They show what a batch carries out and which ranges and pools it is refused for.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,6 @@
 //! Modules, libraries and launches.
+//!
+//! They show that parameters and attributes travel whole, and what is refused before a record is posted.
 
 use std::ffi::c_void;
 

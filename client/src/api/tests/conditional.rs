@@ -1,4 +1,6 @@
 //! Conditional nodes, and nodes of memory operations.
+//!
+//! They show that a value decides what a launch does, and what such nodes are refused.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,6 @@
 //! Devices, contexts, and what is not built.
+//!
+//! They show what each thread's stack and each handle still mean after contexts end or fault.
 
 use crate::pointers::List;
 use cuda_abi::functions::Function;

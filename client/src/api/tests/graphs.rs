@@ -1,4 +1,6 @@
 //! Host functions, captures and graphs.
+//!
+//! They show when what was captured or built runs, in which order, and what breaks a capture.
 
 mod locks;
 

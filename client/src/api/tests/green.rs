@@ -1,4 +1,6 @@
 //! Green contexts.
+//!
+//! They show how resources are split and described, and that a green context uses what its device has.
 
 use cuda_abi::types::*;
 use protocol::operations::CONTEXT_GREEN;

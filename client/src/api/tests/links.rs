@@ -1,4 +1,6 @@
 //! Links. The server of `testing` takes an image for a list of lines, so a link's parts are such lists.
+//!
+//! They show that a link's image holds its parts, and that a wrong part is told at once.
 
 use std::ffi::c_void;
 

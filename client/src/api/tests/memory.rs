@@ -1,4 +1,6 @@
 //! Memory, copies and fills.
+//!
+//! They show that bytes arrive by each way and nothing beside them changes, and what is freed for whom.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,6 @@
 //! Launches that are prepared call by call, of several devices, and events of whole contexts.
+//!
+//! They show what is kept between the calls, and what such a launch or event comes behind.
 
 use std::ffi::c_void;
 use std::sync::PoisonError;

@@ -1,4 +1,6 @@
 //! Texture and surface references.
+//!
+//! They show that each change writes an object with all settings, and that what is refused changes nothing.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::*;

@@ -1,4 +1,6 @@
 //! Streams, events and threads.
+//!
+//! They show that a stream keeps its order and that a full one holds up nobody else.
 
 use std::ffi::c_void;
 use std::sync::PoisonError;
