@@ -2,6 +2,9 @@
 //!
 //! A function belongs to a module and so to a context; a kernel belongs to a library and to none.
 //! Programs pass either where the other is declared, so both are one kind of handle.
+//!
+//! Owns the table of functions and each one's cached facts. Modules and libraries fill it; `code::launch`,
+//! `api::function`, `api::library` and occupancy look into it. Must not know streams, nor what a launch is.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};

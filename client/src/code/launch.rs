@@ -3,6 +3,8 @@
 //! Owns the gathering of a kernel's parameters into one block, and the checks that CUDA makes before a launch.
 //! `api::launch`, older launch functions and graph nodes call it. A launch whose
 //! parameters are short takes the lock of its stream and no other, and allocates nothing for them.
+//!
+//! Must not know whether `api` or a graph asked, nor how an image became a function.
 
 use std::ffi::c_void;
 

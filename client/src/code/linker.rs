@@ -3,6 +3,9 @@
 //! Inputs are kept here; the server looks at each one when it comes, so that what is wrong with it is
 //! told at once, and links all of them when the program completes the link. What the program then gets
 //! is an image of our own form, which holds the inputs (`protocol::linked_image`).
+//!
+//! Called by `api::link` alone. Must not know what is in an input, nor load what comes out: that is an image as any
+//! other.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

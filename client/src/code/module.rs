@@ -3,6 +3,8 @@
 //!
 //! Owns both tables. `api::module` and `api::library` call it; what an image holds the server said when it was
 //! loaded.
+//!
+//! Must not know files nor how an image was found: `code::image` hands it one that the server has.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,9 @@
 //!
 //! Engines make each reference a variable of 8 bytes that holds a texture or surface object
 //! (`ptx::rewrite`). That object is made anew when the program changes a setting (`api::reference`).
+//!
+//! Owns the settings and the number of that object. Called by `api::reference` alone, which also makes the objects.
+//! Must not ask the server.
 
 use std::collections::HashMap;
 

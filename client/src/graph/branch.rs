@@ -3,6 +3,9 @@
 //! The node stands in its lane as a host function does. When all before it is done, a thread of ours reads
 //! the handle's word, launches the body that it chooses in a stream of the node's own, waits for it, and does
 //! so again for a loop; then its lane goes on. `lower` makes one of each node; a body is a schedule itself.
+//!
+//! Launches put it into its lane, and a thread of `host_function` calls it, as internal work. Must not know how a
+//! body was lowered.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

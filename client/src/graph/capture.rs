@@ -5,6 +5,9 @@
 //! [`standing`] first, which costs one load while the stream is not concerned.
 //!
 //! What is refused, and with which error, is as NVIDIA's driver 580 was seen to do it.
+//!
+//! Called by `api::capture`, by streams through the traits of `stream::capture`, and when a context ends. Owns the
+//! frontiers. Must not know which function of CUDA's put something into a stream.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -4,6 +4,9 @@
 //! writes: the software GPU has that function built in, and on NVIDIA GPUs PTX that calls it is given ours.
 //!
 //! Owns handles and what a node says of its bodies; how these are launched is in `branch`.
+//!
+//! Called by `api::graph::conditional`, by launches, which set a handle's default, and by `branch`. Must not know
+//! the schedules of the bodies.
 
 use std::sync::Arc;
 

@@ -4,6 +4,9 @@
 //! server as any other, within the client's quota. A launch only decides whether the program owns it
 //! at the moment, from the node that allocates to whatever frees it. It goes back to the server when
 //! neither a graph nor an executable graph nor the program has it any more.
+//!
+//! Owns these allocations by address. `api::graph::nodes` makes them, launches make them live, frees of
+//! `api::memory` and `api::pool` ask here first. Must not know nodes, nor when a graph runs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

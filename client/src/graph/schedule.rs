@@ -4,6 +4,9 @@
 //! that follows another in its lane needs nothing more to come after it; one that depends on a node of
 //! another lane waits for that node's place. So a launch is nothing but what a program could do with
 //! streams, and limits, quotas and faults hold as they do for any stream.
+//!
+//! Owns the lanes, the streams behind them and the steps of each node. Called by `exec`, and by `branch` for
+//! bodies. Must not know executable graphs; how a step is posted is `launch`'s business.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -2,6 +2,9 @@
 //! server, which keeps their memory.
 //!
 //! Handles are numbers that never come again; objects of a context go with it.
+//!
+//! Owns arrays and textures by handle. Called by `api::array`, `api::texture`, `api::reference` and copies. Must
+//! not know what is in an array, nor where its bytes lie.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -3,6 +3,9 @@
 //! Memory that devices reach (device memory, page-locked host memory of ours) is copied by the
 //! server alone. The program's own memory is not, so its bytes travel: short ones inside of the
 //! record, others through staging memory (`staged`).
+//!
+//! Owns the choice of the way. Called by `api::copy` and `api::array_copy`, and by `graph::lower` for copies that
+//! are made here. Must not know which function of CUDA's asked.
 
 use cuda_abi::CUresult;
 

@@ -1,6 +1,8 @@
 //! Memory that the program imported as another interface's, and what it has mapped of it.
 //!
 //! Owns the bookkeeping. The memory itself is physical memory as any other (`crate::memory::virtual_memory`).
+//!
+//! Called by `api::external` alone. Must not ask the server.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -3,6 +3,8 @@
 //! since the program may ask.
 //!
 //! Owns the advice by address. Knows not whether an address is managed memory.
+//!
+//! Called by `api::managed`, and by `api::memory` when memory is freed.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -7,6 +7,8 @@
 //! synchronises, and all of it that nothing uses when memory runs out.
 //!
 //! Owns the blocks that are free, and the counts. Knows neither addresses' ranges nor arguments.
+//!
+//! Called by `api::pool` and `api::pool_sharing`, by graphs' memory, and where the program synchronises.
 
 mod blocks;
 

@@ -2,6 +2,9 @@
 //! say their direction.
 //!
 //! Owns the map only. Who allocates and frees is the business of `api`.
+//!
+//! Modules, graphs' memory and registrations enter theirs too; `address_space` looks addresses up. Must not ask the
+//! server, nor know what is mapped there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

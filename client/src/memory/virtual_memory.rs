@@ -3,6 +3,8 @@
 //!
 //! Owns the bookkeeping, by which wrong calls are refused here. The server has its own and trusts
 //! none of this. Knows neither arguments nor requests.
+//!
+//! Called by `api::virtual_memory` and `api::external`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;

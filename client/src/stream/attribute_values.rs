@@ -1,6 +1,8 @@
 //! Values of attributes that streams and launches share: 64 bytes, read by the attribute's kind.
 //!
 //! Which values are refused is as NVIDIA's driver 580 was seen to do it. Knows neither streams nor kernels.
+//!
+//! Called by `attributes`, launches' attributes, `api::occupancy` and `api::graph::described`.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUdevice_attribute, CUlaunchAttributeID, CUlaunchAttributeValue};

@@ -7,6 +7,9 @@
 //!
 //! The threads are ours, and there are some only while functions are to be called and for a short time
 //! after that. They leave the program's signals to the program's threads.
+//!
+//! `api::stream` and graphs' launches append functions; `exports` asks whether a call is permitted in one. Must not
+//! know what a function does, nor graphs: work of ours comes as `InternalWork`.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

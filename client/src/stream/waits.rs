@@ -2,6 +2,9 @@
 //!
 //! Memory pools ask it, to give a block that was freed in one stream to another that comes behind the free.
 //! Streams note their waits, while any pool has a block that could be given so.
+//!
+//! Owns a place for each pair of streams that it remembers, and the count of free blocks. Must not know which
+//! blocks these are, nor what a stream waited for.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

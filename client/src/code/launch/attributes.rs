@@ -1,6 +1,9 @@
 //! Launch attributes: kept or refused, never dropped.
 //!
 //! Which values are refused, and with which error, is as NVIDIA's driver 580 was seen to do it.
+//!
+//! Owns the list of attributes, in the wire's form. Called by `code::launch`, graphs' kernel nodes and
+//! `api::occupancy`. Must not post, nor know the stream of the launch.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{

@@ -4,6 +4,9 @@
 //! Each byte is thus copied twice, and what that costs is where the bytes are meanwhile. So pieces are
 //! small and few of them are on their way: they are still in the processor's cache when the other side
 //! takes them. Where there are processors to spare, several threads share a large copy.
+//!
+//! Owns the size of pieces and how many are on their way. Called by `memory::copy`, which has found that it is this
+//! way. Must not know handles, nor decide where an address lies.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;

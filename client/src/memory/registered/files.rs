@@ -6,6 +6,9 @@
 //! The kernel has no call that gives the file of a mapping, so it is looked for: among the process's
 //! descriptors, by its path, and under /proc/self/map_files, which needs privileges. What is found is mapped
 //! once, to see whether the kernel says of both mappings that they are of one file.
+//!
+//! Owns the search and nothing that lasts. Called by `memory::registered`, which keeps what was registered. Must
+//! not know what else is.
 
 use std::ffi::c_void;
 use std::ops::Range;
