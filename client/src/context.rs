@@ -3,6 +3,9 @@
 //! The slot of a context is its number for the server. The first slots belong to the primary
 //! contexts, whose handles exist from the start and never change; the server is told of one when
 //! somebody first needs it.
+//!
+//! Owns contexts, by handle. `api::context` makes and ends them, nearly all else asks for the current one. Must not
+//! know what is made in a context: `Lifecycle` ends that.
 
 mod limits;
 mod registry;

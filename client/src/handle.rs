@@ -5,6 +5,9 @@
 //! comparing numbers; nothing that a program passes is ever followed as a pointer. The top byte makes
 //! every handle a non-canonical address, so that a program that follows one fails at once. Its top bit
 //! is clear: a pointer to a real object is positive, and bindings (cuda.core) read handles as signed.
+//!
+//! Used by every table that gives out handles, and by `api`. Must not know what is in a slot: it names a kind, no
+//! more.
 
 pub(crate) mod object_table;
 

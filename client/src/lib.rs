@@ -21,6 +21,8 @@
 //! The library is a guest in somebody else's process: it prints nothing, keeps no thread before the
 //! program asks for a host function ([`stream::host_function`]) or a time line ([`recorder`]), changes no signal, and turns its own panics into
 //! errors.
+//!
+//! Programs load it where they would load NVIDIA's. It must not know engines, nor other clients.
 
 mod api;
 mod code;

@@ -2,6 +2,8 @@
 //!
 //! The process is somebody else's program: nothing is ever written to its standard streams, and to no file
 //! of a set-uid program's, whose environment is not its own.
+//!
+//! Called from all over the client, by `log!`. Must not know the session: it works before there is one.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

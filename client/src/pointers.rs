@@ -4,6 +4,9 @@
 //! shells of `exports` state that promise once for each pointer, by making one of these types of it;
 //! everything behind them can then ask for NULL and otherwise use it safely. Nothing here is kept
 //! beyond the call.
+//!
+//! Made by the shells of `exports`, and by `export_tables::client_access` for what it asks of `api`. Must not know
+//! what a function does with what a pointer leads to.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -2,6 +2,8 @@
 //!
 //! Owns the stack, which holds handles only: another thread may end a context that stands on it. Nearly
 //! every function of `api` begins here, launches too, so the way to the current context takes no lock.
+//!
+//! Has a context made at the server that is not yet, and must not end one: `registry` does.
 
 use std::cell::{Cell, RefCell};
 

@@ -9,6 +9,8 @@
 //!
 //! A miss is always right, so whatever goes wrong here is a miss. The protocol, as it was seen, is in
 //! docs/notes/nvrtc-compile-cache.md.
+//!
+//! Called by NVRTC through the table's slots. Must not know the session: compiling needs no device.
 
 mod files;
 mod memory;

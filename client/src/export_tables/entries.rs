@@ -2,6 +2,9 @@
 //!
 //! Each is a shell that NVIDIA's code calls: it checks the pointers, contains panics, and asks the
 //! client for the rest. Parameters that are passed and not needed are not declared.
+//!
+//! Owns the answers of the slots. `mod` puts them into the tables, runtimes call them. Must not know the session:
+//! all of it comes through `client_access`.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

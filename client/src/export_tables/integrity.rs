@@ -4,6 +4,8 @@
 //! this process: so it is computed here, in the calling thread, at every question. The formula is a
 //! fact of interoperability. After one wrong answer every call of that
 //! copy of the runtime gives 103 until the process ends.
+//!
+//! Called by `entries`, which brings the values. Must not ask the session for any itself.
 
 use super::md2::{BLOCK, HmacMd2};
 

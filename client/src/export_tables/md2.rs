@@ -2,6 +2,8 @@
 //!
 //! MD2 protects nothing any more and protects nothing here: it is what the CUDA runtime computes on
 //! its side of the self-test. Keys are one block, the only length that the self-test has.
+//!
+//! Called by `integrity` alone. Must not know what is hashed.
 
 /// Bytes of a block, of the digest, and of the key.
 pub(super) const BLOCK: usize = 16;

@@ -5,6 +5,8 @@
 //! context ([`storage`]), the self-test ([`integrity`]) and NVRTC's cache ([`compile_cache`]). What they
 //! need of the rest of the client is in [`client_access`], and nothing else of the client is known here.
 //! Names of tables are ZLUDA's, or ours (T_…, ERROR_LOG, COMPILE_CACHE).
+//!
+//! Called by `api::init` for cuGetExportTable, and by `session::context_lifecycle` when a context ends.
 
 mod client_access;
 mod compile_cache;

@@ -5,6 +5,9 @@
 //! a fixed cache, shared by all threads and read without a lock, stands before the map. The cache
 //! needs neither thread-local memory nor room that grows, so it works while the process dies and
 //! however many contexts and runtimes there are; what it has no room for is found in the map.
+//!
+//! Called by runtimes through the table's slots, and at a context's end. Must not know what a value is: the
+//! runtime's own destructor ends it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -4,6 +4,9 @@
 //! Runtimes do not look at the size before they jump, so every array here is as long as any slot that
 //! has been seen in use, twice over, and each slot that nobody has built holds a function that says so
 //! in the log, once, and returns CUDA_ERROR_NOT_SUPPORTED.
+//!
+//! Owns the form, and which unserved slots were called. `mod` makes the tables of it, what serves slots contains
+//! its panics by it. Must not know what any slot does.
 
 use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};

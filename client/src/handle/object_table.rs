@@ -4,6 +4,9 @@
 //! to find a slot and one to see that its generation is the handle's. Slots are used again with a
 //! new generation; what they hold is made of atomics and locks, so a program that destroys an object
 //! while another of its threads uses it gets an error or a stale answer, never undefined behaviour.
+//!
+//! Used by the tables of contexts, streams, events, functions, modules, pools and graphs. Must not know what an
+//! object is, nor when it is to end.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,8 @@
 //! What is mapped where in this process, as `/proc/self/maps` says.
 //!
 //! Owns the reading of the kernel's text. Registering memory and finding an image's file call it.
+//!
+//! Must not know whose the memory is, nor why it is asked for.
 
 use std::ops::Range;
 

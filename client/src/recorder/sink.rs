@@ -1,5 +1,8 @@
 //! Where a recording goes: into a file of this process, or to the server, for whoever asked the daemon for it. No path is ever
 //! taken from the server.
+//!
+//! Owns the open file, or the server's request, and the joining of calls with work. Called by `recorder`: by its
+//! thread, and when the process ends. Must not know who noted what is in the buffer.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};

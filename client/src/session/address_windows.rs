@@ -3,6 +3,8 @@
 //!
 //! The server begins with one window on each device and gives more as memory grows; whoever gets an
 //! address of it has its window reserved here first. What was reserved stays so. Knows no requests.
+//!
+//! Owns the reservations. Called by the connection, and by `attach` for the first windows.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};

@@ -5,6 +5,8 @@
 //!
 //! A program may end from a signal's handler, which perhaps came in the midst of a call of this very
 //! thread. What that call holds is never let go, so nothing here waits for it for long.
+//!
+//! Must not know what the session holds: the server frees all of it.
 
 use std::time::Instant;
 

@@ -3,6 +3,8 @@
 //! It knows images that are lists of lines (see [`server::image`]), and a few kernels that it
 //! carries out by name. It keeps streams apart, lets one wait for another, and does nothing of what a
 //! real server does to protect itself.
+//!
+//! Called by unit tests of `api`, `export_tables` and others; none of it is in the library that programs load.
 
 mod server;
 

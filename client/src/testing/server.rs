@@ -1,4 +1,7 @@
 //! The thread that takes a client's records and carries them out.
+//!
+//! Owns the memory, streams and images that it serves from. `testing` starts it. Must not know the client's tables:
+//! it has the ring and the memory that both sides share.
 
 mod arrays;
 mod image;

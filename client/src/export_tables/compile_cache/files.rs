@@ -4,6 +4,9 @@
 //! is written under another name and renamed, so that readers see whole files; whatever is not whole, or
 //! is another key's, is a miss. The folder must be the user's own and closed to everybody else, since
 //! what lies there will run. The oldest files go when there are too many bytes.
+//!
+//! Called by the compile cache alone, which chooses the folder by `settings`. Must not know what a key or a content
+//! means.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};

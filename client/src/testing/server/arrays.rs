@@ -1,4 +1,6 @@
 //! Arrays, as vectors of bytes.
+//!
+//! Called by the test server for requests on arrays; it loads and stores other memory by `memory`.
 
 use cuda_abi::CUresult;
 use protocol::arrays::Shape;

@@ -1,4 +1,6 @@
 //! Images, as lists of lines.
+//!
+//! Called by `order`, to tell what an image holds. PTX it does not know.
 
 use protocol::image_descriptor::{Descriptor, Kernel, Variable};
 use protocol::linked_image;

@@ -1,4 +1,6 @@
 //! Memory of all kinds: devices' as vectors by address, the host window as it is.
+//!
+//! Used by the operations of the test server that copy, fill and write; it knows no order of streams.
 
 use cuda_abi::CUresult;
 use protocol::operations::Space;

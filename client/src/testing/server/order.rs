@@ -1,6 +1,8 @@
 //! When the test server does what: at once, or when the stream has come to it.
 //!
 //! The server of `super` hands each record in; what an operation does stands there.
+//!
+//! Called by the test server for each record that it takes; the tests never call it.
 
 use std::collections::VecDeque;
 
