@@ -112,9 +112,7 @@ fn tests(all_toolkits: bool, platforms: Option<Duration>) -> Vec<Part> {
                 "nbody",
             ]))
         }),
-        part("fuzzing", || {
-            fuzz::run(fuzz::Until::Seconds(SMOKE_SECONDS), "")
-        }),
+        part("fuzzing", || fuzz::run(SMOKE_SECONDS, "")),
         part("models of the ring", loom),
         // The tests of crates build two libraries, and should not wait for the lock.
         part("documentation", documentation).behind(PROGRAMS),

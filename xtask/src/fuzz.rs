@@ -1,6 +1,10 @@
 //! Runs the fuzz targets with libFuzzer, on the stable toolchain and without cargo-fuzz.
 
+use std::fs::File;
+use std::path::PathBuf;
 use std::process::Command;
+use std::thread::available_parallelism;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,33 +18,63 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions -Ccodegen-units=1 --cfg fuzzing";
 
-/// How long a target runs.
-#[derive(Clone, Copy, Debug)]
-pub enum Until {
-    Seconds(u32),
-    /// So many inputs.
-    Runs(u64),
-}
+/// Sessions wait more than they compute: so many processes for each core.
+const PROCESSES_PER_CORE: u64 = 2;
 
-/// Whole sessions with a live server, as many as that. An
-/// input that waits for what never comes takes half a second.
+/// Whole sessions with a live server, as many as that, of several processes at once, each with a server and a
+/// bystander of its own; they share what they find. Says how many there were in all.
 pub fn sessions(count: u64) -> Result<()> {
-    run(Until::Runs(count), "sessions")
+    let name = "sessions";
+    build()?;
+    let cores = available_parallelism()?.get() as u64;
+    let processes = (cores * PROCESSES_PER_CORE).min(count.max(1));
+    let each = count.div_ceil(processes);
+    println!("xtask: {processes} processes of {each} sessions each");
+    let begun = Instant::now();
+    let mut children = Vec::new();
+    for number in 0..processes {
+        let log = target().join(format!("{name}-{number}.log"));
+        let mut command = command(name)?;
+        command
+            .args([format!("-runs={each}"), "-reload=10".to_owned()])
+            .stderr(File::create(&log)?);
+        children.push((command.spawn()?, log));
+    }
+    let (mut executed, mut failed) = (0, Vec::new());
+    for (mut child, log) in children {
+        let status = child.wait()?;
+        let text = std::fs::read_to_string(&log)?;
+        if !status.success() {
+            failed.push(format!("{}: {status}", log.display()));
+        }
+        executed += executions(&text);
+    }
+    let seconds = begun.elapsed().as_secs_f32();
+    println!("xtask: {executed} sessions in {seconds:.0} s");
+    ensure!(
+        failed.is_empty(),
+        "something was found, see {}",
+        failed.join(", ")
+    );
+    Ok(())
 }
 
-/// Builds all targets and runs those whose name contains `filter`.
-pub fn run(until: Until, filter: &str) -> Result<()> {
-    let folder = root().join("fuzz");
-    let target = root().join("target/fuzz");
-    shell::run(
-        cargo()
-            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
-            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
-            .arg(&target)
-            .env("RUSTC_BOOTSTRAP", "1")
-            .env("RUSTFLAGS", FLAGS),
-    )?;
-    let mut names: Vec<String> = std::fs::read_dir(folder.join("fuzz_targets"))?
+/// How many inputs a target says that it has run.
+fn executions(log: &str) -> u64 {
+    log.lines()
+        .filter_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+fn target() -> PathBuf {
+    root().join("target/fuzz")
+}
+
+/// Builds all targets and runs those whose name contains `filter`, each for so many seconds.
+pub fn run(seconds: u32, filter: &str) -> Result<()> {
+    build()?;
+    let mut names: Vec<String> = std::fs::read_dir(root().join("fuzz/fuzz_targets"))?
         .filter_map(|entry| Some(entry.ok()?.path().file_stem()?.to_str()?.to_owned()))
         .filter(|name| name.contains(filter))
         .collect();
@@ -50,23 +84,49 @@ pub fn run(until: Until, filter: &str) -> Result<()> {
         "no fuzz target has `{filter}` in its name"
     );
     for name in names {
-        let corpus = target.join("corpus").join(&name);
-        std::fs::create_dir_all(&corpus)?;
-        let seeds = folder.join("seeds").join(&name);
-        let mut command = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(&name));
-        command.arg(&corpus);
-        if seeds.exists() {
-            command.arg(&seeds);
-        }
-        let limit = match until {
-            Until::Seconds(seconds) => format!("-max_total_time={seconds}"),
-            Until::Runs(count) => format!("-runs={count}"),
-        };
-        command
-            .arg(limit)
-            .args(["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1"])
-            .arg(format!("-artifact_prefix={}/{name}-", target.display()));
+        let mut command = command(&name)?;
+        command.arg(format!("-max_total_time={seconds}"));
         shell::run(&mut command).with_context(|| format!("fuzz target {name} found something"))?;
     }
     Ok(())
+}
+
+fn build() -> Result<()> {
+    shell::run(
+        cargo()
+            .args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["--target", "x86_64-unknown-linux-gnu", "--target-dir"])
+            .arg(target())
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", FLAGS),
+    )
+}
+
+/// A target's program with the inputs that it begins with and the limits of one input; it adds what it finds.
+fn command(name: &str) -> Result<Command> {
+    let target = target();
+    let corpus = target.join("corpus").join(name);
+    std::fs::create_dir_all(&corpus)?;
+    let mut command = Command::new(target.join("x86_64-unknown-linux-gnu/release").join(name));
+    command.arg(corpus);
+    let seeds = root().join("fuzz/seeds").join(name);
+    if seeds.exists() {
+        command.arg(seeds);
+    }
+    command
+        .args(["-rss_limit_mb=2048", "-timeout=10", "-print_final_stats=1"])
+        .arg(format!("-artifact_prefix={}/{name}-", target.display()));
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::executions;
+
+    #[test]
+    fn what_a_target_says_at_its_end_is_counted() {
+        let log = "#7\tDONE\nstat::number_of_executed_units: 7419\nstat::peak_rss_mb: 50\n";
+        assert_eq!(executions(log), 7419);
+        assert_eq!(executions("it was ended before"), 0);
+    }
 }

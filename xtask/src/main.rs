@@ -188,7 +188,7 @@ fn main() -> Result<()> {
         } => fuzz::sessions(count),
         Task::Fuzz {
             seconds, filter, ..
-        } => fuzz::run(fuzz::Until::Seconds(seconds), &filter),
+        } => fuzz::run(seconds, &filter),
         Task::Cycles => import_cycles::print(),
         Task::Reviewed => reviewed::write(),
         Task::Corpus(arguments) => skipped::finish(false, corpus::corpus(&arguments)),

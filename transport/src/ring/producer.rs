@@ -16,8 +16,8 @@ pub(crate) struct Producer<A> {
     spinner: AdaptiveSpinner,
 }
 
-/// How often a producer without space looks up to ask whether there is still a consumer.
-const SPACE_SLICE: Duration = Duration::from_millis(100);
+/// How often a producer without space looks up to ask whether there is still a consumer. Fuzzed sessions are many and short.
+const SPACE_SLICE: Duration = Duration::from_millis(if cfg!(fuzzing) { 2 } else { 100 });
 
 impl<A: RingMemory> Producer<A> {
     pub(crate) fn new(memory: A) -> Self {
