@@ -1,52 +1,55 @@
 //! What a server has the kernel refuse to it: files before there is another thread, system calls before its
 //! first client.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use control::compute_mode::SoftwareModes;
-use sandbox::{Error, Files, Profile, VARIABLE};
+use sandbox::{Error, Files, Profile, Reach, VARIABLE, Wanted};
 
 /// Confines this process, as far as an operator and the kernel let it, and says how far.
 #[derive(Debug)]
 pub struct Confinement {
-    is_wanted: bool,
+    wanted: Wanted,
 }
 
 impl Confinement {
     /// What the environment asks for.
     pub fn from_environment() -> Result<Self> {
-        let is_wanted = sandbox::is_wanted().map_err(anyhow::Error::msg)?;
-        Ok(Self { is_wanted })
+        let wanted = sandbox::wanted().map_err(anyhow::Error::msg)?;
+        Ok(Self { wanted })
     }
 
-    /// From now on a server on the software GPU opens nothing but what it reads. Where a driver is this is not
-    /// for: what it writes, and where, is not known.
+    /// From now on a server on the software GPU opens nothing but what it reads.
     pub fn restrict_files(&self, say: impl Fn(&str)) -> Result<()> {
-        if !self.is_wanted {
+        if self.wanted == Wanted::Nothing {
             say(&format!("Files are not restricted: {VARIABLE}=off"));
             return Ok(());
         }
-        let readable = readable();
-        let readable: Vec<&Path> = readable.iter().map(PathBuf::as_path).collect();
-        let files = sandbox::restrict_files(&readable).with_context(|| {
-            format!("cannot restrict files; with {VARIABLE}=off it starts without")
-        })?;
-        say(match files {
-            Files::Restricted => {
-                "Files are restricted: nothing can be opened but what a server reads"
-            }
-            Files::InPart => {
-                "Files are restricted in part: this kernel has an older version of Landlock"
-            }
-            Files::Open => "Files are not restricted: this kernel has no Landlock",
-        });
-        Ok(())
+        let within = Reach {
+            readable: readable(),
+            writable: Vec::new(),
+        };
+        restrict(&within, "what a server reads", say)
+    }
+
+    /// The same for a server beside NVIDIA's driver, which is not open yet, where an operator asks for it: nobody
+    /// has a list of what every driver opens. It makes no device file any more.
+    pub fn restrict_driver_files(&self, say: impl Fn(&str)) -> Result<()> {
+        if self.wanted != Wanted::DriverFiles {
+            return Ok(());
+        }
+        let mut within = Reach::of_driver();
+        within.readable.extend(readable());
+        within.readable.extend(libraries());
+        within.writable.extend(written_by_driver());
+        restrict(&within, "what the driver is known to need", say)
     }
 
     /// From now on, for all threads, the kernel refuses calls.
     pub fn filter_calls(&self, profile: Profile, say: impl Fn(&str)) -> Result<()> {
-        if !self.is_wanted {
+        if self.wanted == Wanted::Nothing {
             say(&format!("System calls are not filtered: {VARIABLE}=off"));
             return Ok(());
         }
@@ -67,6 +70,49 @@ impl Confinement {
         }
         Ok(())
     }
+}
+
+fn restrict(within: &Reach, what: &str, say: impl Fn(&str)) -> Result<()> {
+    let files = sandbox::restrict_files(within)
+        .with_context(|| format!("cannot restrict files; with {VARIABLE}=off it starts without"))?;
+    say(&match files {
+        Files::Restricted => format!("Files are restricted: nothing can be opened but {what}"),
+        Files::InPart => {
+            "Files are restricted in part: this kernel has an older version of Landlock".to_owned()
+        }
+        Files::Open => "Files are not restricted: this kernel has no Landlock".to_owned(),
+    });
+    Ok(())
+}
+
+/// Directories in which the driver's library may lie, and others that it loads.
+fn libraries() -> Vec<PathBuf> {
+    let named = std::env::var_os("OPENMPS_DRIVER").map(PathBuf::from);
+    let named = named
+        .as_deref()
+        .and_then(Path::parent)
+        .map(Path::to_path_buf);
+    let searched = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let searched = std::env::split_paths(&searched).collect::<Vec<_>>();
+    let all = named.into_iter().chain(searched);
+    all.filter(|path| path.is_absolute()).collect()
+}
+
+/// The driver's cache of what it compiled, which is made if it is not there, and the directory in which the server is a
+/// client of NVIDIA's MPS.
+fn written_by_driver() -> Vec<PathBuf> {
+    let named = std::env::var_os("CUDA_CACHE_PATH").map(PathBuf::from);
+    let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".nv/ComputeCache"));
+    let cache = named.or_else(usual).filter(|path| path.is_absolute());
+    if let Some(cache) = &cache
+        && std::env::var_os("CUDA_CACHE_DISABLE").as_deref() != Some(OsStr::new("1"))
+    {
+        // The driver does without it, and so do we.
+        let _ = std::fs::create_dir_all(cache);
+    }
+    let underlay = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY").map(PathBuf::from);
+    let underlay = underlay.filter(|path| path.starts_with("/proc/self/fd"));
+    cache.into_iter().chain(underlay).collect()
 }
 
 /// What a server reads beside what every server does: compute modes, its time zone, its own program.

@@ -105,6 +105,10 @@ pub fn serve() -> ExitCode {
 fn open_confined(log: &ServerLog) -> Result<(Arc<dyn Engine>, Box<dyn ComputeModePolicy>)> {
     let say = |text: &str| log.0.line(Role::Server, text);
     let confinement = Confinement::from_environment()?;
+    if variable("OPENMPS_ENGINE").as_deref() != Some("soft") {
+        // The driver has threads, which inherit it.
+        confinement.restrict_driver_files(say)?;
+    }
     let nvidia = || {
         let engine: Arc<dyn Engine> = Arc::new(NvidiaEngine::open()?);
         // NVIDIA's driver keeps to the modes of its devices.

@@ -1,6 +1,6 @@
-//! What a server on the software GPU may open.
+//! What a server may open: on the software GPU always, beside NVIDIA's driver where an operator asks for it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, Ruleset,
@@ -38,19 +38,56 @@ const READABLE: [&str; 11] = [
     "/usr",
 ];
 
+/// What NVIDIA's driver reads beside that: its settings, what it finds of devices, and where containers have it.
+const DRIVER_READABLE: [&str; 4] = ["/etc", "/opt", "/run", "/sys"];
+
+/// Files of devices that the driver opens are called so, in `/dev`; the others there are of no use to it.
+const DEVICE: &str = "nvidia";
+
+/// Shared memory and what gives zeros.
+const DRIVER_WRITABLE: [&str; 3] = ["/dev/null", "/dev/shm", "/dev/zero"];
+
+/// What a server may reach beside what every server reads.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// It reads these files, and those beneath these directories.
+    pub readable: Vec<PathBuf>,
+    /// These it also writes, makes and removes.
+    pub writable: Vec<PathBuf>,
+}
+
+impl Reach {
+    /// What NVIDIA's driver reaches, as far as that is the same everywhere: not where it and its cache lie.
+    #[must_use]
+    pub fn of_driver() -> Self {
+        let devices = std::fs::read_dir("/dev").into_iter().flatten().flatten();
+        let devices = devices.filter(|file| {
+            file.file_name()
+                .as_encoded_bytes()
+                .starts_with(DEVICE.as_bytes())
+        });
+        Self {
+            readable: DRIVER_READABLE.map(PathBuf::from).into(),
+            writable: devices
+                .map(|file| file.path())
+                .chain(DRIVER_WRITABLE.map(PathBuf::from))
+                .collect(),
+        }
+    }
+}
+
 /// From now on the calling thread, threads that it starts and their programs open no file for writing, make or
-/// remove none, and read only what every server needs and what is beneath `readable`; they connect and listen to no
-/// port, and reach no process and no abstract socket of others. What is open already, or comes
+/// remove none, and read only what every server needs and what is `within` reach; they run no program, connect and
+/// listen to no port, and reach no process and no abstract socket of others. What is open already, or comes
 /// through a socket, stays open. To be called before there is another thread.
 ///
 /// # Errors
 /// When the kernel has Landlock and refuses.
-pub fn restrict_files(readable: &[&Path]) -> Result<Files, RulesetError> {
+pub fn restrict_files(within: &Reach) -> Result<Files, RulesetError> {
     let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
-    let all = READABLE
-        .iter()
-        .map(Path::new)
-        .chain(readable.iter().copied());
+    let write = AccessFs::from_all(VERSION) & !AccessFs::Execute;
+    let readable = within.readable.iter().map(PathBuf::as_path);
+    let all = READABLE.iter().map(Path::new).chain(readable);
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(VERSION))?
@@ -58,6 +95,7 @@ pub fn restrict_files(readable: &[&Path]) -> Result<Files, RulesetError> {
         .scope(Scope::from_all(VERSION))?
         .create()?
         .add_rules(path_beneath_rules(all, read))?
+        .add_rules(path_beneath_rules(&within.writable, write))?
         .restrict_self()?;
     Ok(match (status.ruleset, status.landlock) {
         (RulesetStatus::FullyEnforced, _) => Files::Restricted,

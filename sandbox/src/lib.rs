@@ -12,21 +12,31 @@ mod filter;
 mod state;
 
 pub use document::document;
-pub use files::{Files, restrict_files};
+pub use files::{Files, Reach, restrict_files};
 pub use filter::{Error, Profile, filter_calls};
 pub use state::{Kernel, State};
 
 /// Names whether there is to be any of this.
 pub const VARIABLE: &str = "OPENMPS_SANDBOX";
 
-/// Whether an operator has not turned it off: for a driver that needs more than is allowed, until the table
-/// has it.
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Nothing: for a driver that needs more than is allowed, until the table has it.
+    Nothing,
+    /// Filters of system calls, and of files for servers on the software GPU.
+    Usual,
+    /// Of files beside NVIDIA's driver too.
+    DriverFiles,
+}
+
+/// What the environment asks for.
 ///
 /// # Errors
-/// When the variable is neither `on` nor `off`, in words.
-pub fn is_wanted() -> Result<bool, String> {
+/// When the variable has another value, in words.
+pub fn wanted() -> Result<Wanted, String> {
     let value = std::env::var_os(VARIABLE);
-    wanted(
+    meaning(
         value
             .as_deref()
             .map(|value| value.to_string_lossy())
@@ -34,11 +44,14 @@ pub fn is_wanted() -> Result<bool, String> {
     )
 }
 
-fn wanted(value: Option<&str>) -> Result<bool, String> {
+fn meaning(value: Option<&str>) -> Result<Wanted, String> {
     match value {
-        None | Some("" | "on") => Ok(true),
-        Some("off") => Ok(false),
-        Some(text) => Err(format!("{VARIABLE}={text} is neither on nor off")),
+        None | Some("" | "on") => Ok(Wanted::Usual),
+        Some("off") => Ok(Wanted::Nothing),
+        Some("driver-files") => Ok(Wanted::DriverFiles),
+        Some(text) => Err(format!(
+            "{VARIABLE}={text} is neither on, off nor driver-files"
+        )),
     }
 }
 
@@ -47,14 +60,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_off_for_those_who_say_so() {
-        assert_eq!(wanted(None), Ok(true));
-        assert_eq!(wanted(Some("")), Ok(true));
-        assert_eq!(wanted(Some("on")), Ok(true));
-        assert_eq!(wanted(Some("off")), Ok(false));
+    fn it_is_off_or_more_for_those_who_say_so() {
+        assert_eq!(meaning(None), Ok(Wanted::Usual));
+        assert_eq!(meaning(Some("")), Ok(Wanted::Usual));
+        assert_eq!(meaning(Some("on")), Ok(Wanted::Usual));
+        assert_eq!(meaning(Some("off")), Ok(Wanted::Nothing));
+        assert_eq!(meaning(Some("driver-files")), Ok(Wanted::DriverFiles));
         for wrong in ["0", "no", "OFF", "of"] {
             assert!(
-                wanted(Some(wrong)).unwrap_err().contains(VARIABLE),
+                meaning(Some(wrong)).unwrap_err().contains(VARIABLE),
                 "{wrong}"
             );
         }

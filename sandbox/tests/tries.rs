@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode, Output};
 use std::sync::mpsc::channel;
 
 use sandbox::calls::{Of, REFUSED, Use};
-use sandbox::{Files, Kernel, Profile, State, filter_calls, restrict_files};
+use sandbox::{Files, Kernel, Profile, Reach, State, filter_calls, restrict_files};
 use skipped::skipped;
 
 const PROFILES: [(&str, Profile); 4] = [
@@ -156,7 +156,12 @@ fn try_files(folder: &Path) {
     let outside = folder.with_extension("outside");
     // SAFETY: a name that lives as long as the call.
     let memory = unsafe { libc::memfd_create(c"memory".as_ptr(), 0) };
-    let status = restrict_files(&[folder]).unwrap();
+    let written = folder.with_extension("written");
+    let within = Reach {
+        readable: vec![folder.to_path_buf()],
+        writable: vec![written.clone()],
+    };
+    let status = restrict_files(&within).unwrap();
     let mut text = String::new();
     let tries = [
         opened(File::open(&inside)),
@@ -176,6 +181,13 @@ fn try_files(folder: &Path) {
         // SAFETY: numbers.
         outcome(unsafe { libc::ftruncate(memory, 4096) }.into()),
         opened(File::open(format!("/proc/self/fd/{}", open.as_raw_fd()))),
+        opened(File::create(written.join("new"))),
+        opened(std::fs::remove_file(written.join("new")).and_then(|()| File::open("/dev/null"))),
+        // Not even where files may be written is a program run.
+        match Command::new(written.join("program")).status() {
+            Ok(_) => "done".to_owned(),
+            Err(error) => error.raw_os_error().unwrap().to_string(),
+        },
     ];
     println!("{status:?} {}", tries.join(" "));
 }
@@ -323,6 +335,9 @@ fn a_server_opens_only_what_it_may_read() {
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("file"), "text").unwrap();
     std::fs::write(folder.with_extension("outside"), "text").unwrap();
+    let written = folder.with_extension("written");
+    std::fs::create_dir(&written).unwrap();
+    std::fs::copy("/bin/true", written.join("program")).unwrap();
     let output = run(&["files", folder.to_str().unwrap()]);
     let said = String::from_utf8(output.stdout).unwrap();
     if Kernel::running().landlock == 0 {
@@ -330,7 +345,8 @@ fn a_server_opens_only_what_it_may_read() {
         return skipped("this kernel has no Landlock");
     }
     let denied = libc::EACCES;
-    let expected = format!("done {denied} {denied} {denied} {denied} done done done done");
+    let expected =
+        format!("done {denied} {denied} {denied} {denied} done done done done done done {denied}");
     let (how, tries) = said.trim().split_once(' ').unwrap();
     assert_eq!(tries, expected, "{how}");
     // Which rights there are depends on the kernel's version.

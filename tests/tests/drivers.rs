@@ -92,6 +92,41 @@ fn a_server_whose_mutexes_sleep_serves_programs() {
     assert!(told.contains("OPENMPS_DRIVER_MUTEX=sleep"), "{told}");
 }
 
+/// Where an operator asks for it, files are out of a driver's reach but those that drivers are known to need.
+#[test]
+fn files_are_restricted_beside_a_driver_for_who_asks_for_it() {
+    if sandbox::Kernel::running().landlock == 0 {
+        return skipped("this kernel has no Landlock");
+    }
+    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let outside = elsewhere.path().join("outside");
+    std::fs::write(&outside, "text").unwrap();
+    let cache = elsewhere.path().join("cache");
+    let outside = format!("OUTSIDE=\"{}\"", outside.display());
+    let made = format!("CACHE=\"{}\"", cache.join("made").display());
+    let driver = fake(&folder, &["VERSION=13000", &outside, &made]);
+    let start = |sandbox: &str| {
+        Daemon::start_with(&[
+            ("OPENMPS_ENGINE", "nvidia"),
+            ("OPENMPS_DRIVER", driver.to_str().unwrap()),
+            ("CUDA_CACHE_PATH", cache.to_str().unwrap()),
+            ("OPENMPS_SANDBOX", sandbox),
+        ])
+    };
+    let daemon = start("driver-files");
+    let output = daemon.probe(&["init"]).output().unwrap();
+    let log = daemon.server_log();
+    assert!(output.status.success(), "{output:?}\n{log}");
+    assert!(
+        log.contains("nothing can be opened but what the driver is known to need"),
+        "{log}"
+    );
+    assert!(cache.join("made").exists());
+    // Such a driver does not start where it can open that file.
+    let output = start("on").probe(&["init"]).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+}
+
 /// Nobody has a list of what a driver calls, so it is only what nobody is to do that is refused; by the daemon too where that
 /// takes nothing from the driver's set-uid helper.
 #[test]

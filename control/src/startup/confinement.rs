@@ -1,6 +1,6 @@
 //! What the daemon has the kernel refuse to it, before it hears anybody.
 
-use sandbox::{Error, Profile, filter_calls};
+use sandbox::{Error, Profile, Wanted, filter_calls};
 
 use crate::host::HostProgram;
 use crate::log::{Log, Role};
@@ -15,7 +15,7 @@ const HELPER: &str = "the driver's helper is a set-uid program, and a filter wou
 /// # Errors
 /// In words, when the kernel could and does not.
 pub fn confine(log: &Log, host: HostProgram) -> Result<(), String> {
-    let is_wanted = sandbox::is_wanted()?;
+    let is_wanted = sandbox::wanted()? != Wanted::Nothing;
     let open = |why: &str| {
         log.line(
             Role::Control,

@@ -10,11 +10,14 @@
  *   TOTAL        bytes of memory that there are said to be;
  *   MPS          it is a client of the MPS in CUDA_MPS_PIPE_DIRECTORY, if one listens there, as
  *                tests/src/bin/nvidia_mps.rs does; 0 if it never says that it is one;
+ *   OUTSIDE      a file that it does not start if it can open;
+ *   CACHE        a file that it does not start if it cannot make;
  *   LOCK         a file that it writes to whose pthread_mutex_lock it has;
  *   NOT_A_DRIVER leaves everything out.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -40,7 +43,7 @@ int nothing(void) { return 0; }
 
 typedef int R;
 typedef uint64_t P;
-enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_FOUND = 500, NOT_READY = 600, PTX = 218 };
+enum { OK, INVALID_VALUE, OUT_OF_MEMORY, OPERATING_SYSTEM = 304, NOT_FOUND = 500, NOT_READY = 600, PTX = 218 };
 
 #ifdef LOCK
 __attribute__((constructor)) static void whose_lock(void) {
@@ -219,7 +222,15 @@ long fake_count(int what) {
     return -1;
 }
 
-R cuInit(unsigned flags) { return ask_mps("client init"); }
+R cuInit(unsigned flags) {
+#ifdef OUTSIDE
+    if (open(OUTSIDE, O_RDONLY) >= 0) return OPERATING_SYSTEM;
+#endif
+#ifdef CACHE
+    if (open(CACHE, O_WRONLY | O_CREAT, 0600) < 0) return OPERATING_SYSTEM;
+#endif
+    return ask_mps("client init");
+}
 R cuDriverGetVersion(int *v) { *v = VERSION; return OK; }
 R cuDeviceGetCount(int *n) { *n = DEVICES; return OK; }
 R cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a != b; return OK; }

@@ -1,7 +1,7 @@
 //! What the kernel can refuse to daemon and servers, and what it does.
 
 use control::Directories;
-use sandbox::{Kernel, State, VARIABLE};
+use sandbox::{Kernel, State, VARIABLE, Wanted};
 
 use super::finding::Finding;
 
@@ -12,9 +12,9 @@ const WHOLE_LANDLOCK: u32 = 6;
 
 /// What a daemon that starts here will get.
 pub(super) fn possible(kernel: Kernel) -> Finding {
-    match sandbox::is_wanted() {
+    match sandbox::wanted() {
         Err(text) => return Finding::problem(SUBJECT, text, "mend or unset the variable"),
-        Ok(false) => {
+        Ok(Wanted::Nothing) => {
             return Finding::warning(
                 SUBJECT,
                 format!(
@@ -23,7 +23,7 @@ pub(super) fn possible(kernel: Kernel) -> Finding {
                 format!("unset {VARIABLE} unless a driver needs it"),
             );
         }
-        Ok(true) => {}
+        Ok(Wanted::Usual | Wanted::DriverFiles) => {}
     }
     let files = match kernel.landlock {
         0 => "has no Landlock, so that servers can open their user's files".to_owned(),
