@@ -12,8 +12,9 @@
 #                                  machine; both lists of answers go to DIR
 #   FOLDER/gpu.sh limits           on how many multiprocessors one graph's kernel runs while its client's limits
 #                                  change, and others' beside what it has reserved
-#   FOLDER/gpu.sh soak [CLIENTS [SECONDS]]
-#                                  random words copied back and compared, by 16 clients for 60 seconds
+#   FOLDER/gpu.sh soak [CLIENTS [SECONDS [MODE]]]
+#                                  random words copied back and compared, by 16 clients for 60 seconds; with `reads` as
+#                                  MODE from a table, and not written by a kernel before each copy
 #   FOLDER/gpu.sh trace [ROUNDS [SECONDS]]
 #                                  launches a second with recording off and on, in turn, and n-body's kernels in its
 #                                  time line beside its own events
@@ -125,11 +126,11 @@ limits)
     wait $client
     ;;
 soak)
-    clients=${2:-16} seconds=${3:-60}
+    clients=${2:-16} seconds=${3:-60} mode=${4:-soak}
     start_daemon
     begun=
     for client in $(seq "$clients"); do
-        "$here/openmps" run -- "$here/gpu_client" soak --for "$seconds" >"$directory/$client" &
+        "$here/openmps" run -- "$here/gpu_client" "$mode" --for "$seconds" >"$directory/$client" &
         begun="$begun $!"
     done
     for client in $begun; do

@@ -13,6 +13,7 @@
 //! * `read`: one kernel, an asynchronous copy of four bytes back to page-locked memory, and a wait, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
 //! * `soak`: random words that a kernel writes, copied back and compared, again and again; how many copies, and words.
+//! * `reads`: pieces of random words that lie on the device, copied back and compared, as quickly as it goes; likewise.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
 
 use std::io::Read;
@@ -232,13 +233,54 @@ fn main() {
             }
             println!("{{\"copies\":{copies},\"words\":{compared}}}");
         }
+        "reads" => reads(&driver, begin, length),
         "hold" => {
             driver.alloc(1 << 16).expect("a little memory");
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => panic!("first, full, rate, latency, fetch, read, multiprocessors, soak or hold"),
+        _ => {
+            panic!("first, full, rate, latency, fetch, read, multiprocessors, soak, reads or hold")
+        }
     }
+}
+
+/// Words on the device from which [`reads`] takes pieces.
+const TABLE: usize = 1 << 22;
+
+/// Every other piece has as many words at most as a flag or a sum has, so that there are many of them in a second; the
+/// others as many as the longest copy of which the data itself tells that it has come.
+const PIECES: [u32; 2] = [16, 1024];
+
+/// Reads pieces of a table of random words, of any length and from anywhere, until `length` has passed since `begin`.
+fn reads(driver: &Driver, begin: Instant, length: Duration) {
+    // Apart from those of other clients.
+    let mut seed = std::process::id().wrapping_mul(0x0100_0193);
+    let table: Vec<u32> = (0..TABLE as u32).map(|number| word(seed, number)).collect();
+    let from = driver.alloc(TABLE * 4).expect("memory for a table");
+    driver.upload(from, &table).expect("the table is written");
+    let mut words = [0_u32; 1024];
+    let (mut copies, mut compared) = (0_u64, 0_u64);
+    while begin.elapsed() < length {
+        // The clock is looked at seldom.
+        for _ in 0..64 {
+            seed = seed.wrapping_add(1);
+            let (place, any) = (word(seed, 0), word(seed, 1));
+            let count = (1 + any % PIECES[copies as usize % 2]) as usize;
+            let first = place as usize % (TABLE - count);
+            let to = &mut words[..count];
+            driver
+                .download(to, from + first as u64 * 4)
+                .expect("it is read");
+            assert_eq!(
+                to,
+                &table[first..first + count],
+                "{count} words from {first} on, copy {copies}"
+            );
+            (copies, compared) = (copies + 1, compared + count as u64);
+        }
+    }
+    println!("{{\"copies\":{copies},\"words\":{compared}}}");
 }
 
 /// Loads code, runs it and looks at what it made.
