@@ -2,12 +2,13 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Controls, Fake, PTX, poke, until};
 use engine::PollResult;
 use engine::arena::GRANULE;
 use engine::conformance::rig::Guest;
+use protocol::operations::HoldReason;
 
 /// Time for the poller: to fall asleep, and then to see what it must not see.
 const MEANWHILE: Duration = Duration::from_millis(50);
@@ -148,4 +149,90 @@ fn kernels_have_events_of_their_own_while_somebody_wants_to_know() {
     let spans = guest.end().spans();
     let told: Vec<u64> = spans.iter().map(|span| span.at.sequence).collect();
     assert_eq!(told, [1, 2], "{spans:?}");
+}
+
+/// What takes longer while another client has work in the device than it takes alone has waited for it, as far as can be told.
+#[test]
+fn work_that_takes_longer_beside_others_was_slowed_down_by_them() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let (mut guest, mut other) = (Guest::new(&engine), Guest::new(&engine));
+    let device = guest.commit(0, GRANULE);
+    let (module, _) = other.module_in(0, PTX);
+    let mut round = |milliseconds| {
+        controls.hold(true);
+        guest.write(0, device, &[1]);
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        guest.told.slowed()
+    };
+    // However long it takes: nobody else is there.
+    for milliseconds in [20, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2] {
+        assert_eq!(round(milliseconds), 0);
+    }
+    controls.spin(true);
+    other.launch(0, module, 1, 1, &poke(0, 1));
+    other.client.stop_polling();
+    std::thread::sleep(Duration::from_millis(10));
+    let (mut slowed, rounds) = (0, 6);
+    for _ in 0..rounds {
+        slowed = round(40);
+    }
+    // It is seen with the first of them that somebody is there.
+    assert!(slowed >= (rounds - 1) * 20_000_000, "{slowed}");
+    controls.spin(false);
+    assert_eq!(other.wait(0), Ok(()));
+    assert_eq!(other.told.slowed(), 0, "nothing is known of its kernel");
+}
+
+/// Who is recorded hears why its work did not go to the driver, and nobody else does.
+#[test]
+fn it_is_said_why_work_was_held_back() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guest = Guest::new(&engine);
+    let device = guest.commit(0, GRANULE);
+    let burst = |guest: &mut Guest| {
+        controls.hold(true);
+        for _ in 0..800 {
+            guest.write(0, device, &[1]);
+        }
+        controls.hold(false);
+        assert_eq!(guest.wait(0), Ok(()));
+        guest.told.holds()
+    };
+    assert_eq!(burst(&mut guest), [], "nobody asks");
+    guest.told.want_each_span();
+    let holds = burst(&mut guest);
+    assert!(!holds.is_empty());
+    assert!(
+        holds.iter().all(|(_, why, _)| *why == HoldReason::Depth),
+        "{holds:?}"
+    );
+    // The driver loads while nothing runs.
+    let mut other = Guest::new(&engine);
+    controls.spin(true);
+    let (module, _) = other.module_in(0, PTX);
+    other.launch(0, module, 1, 1, &poke(0, 1));
+    other.client.stop_polling();
+    let mut loader = Guest::new(&engine);
+    std::thread::scope(|scope| {
+        let loads = scope.spawn(|| loader.module_in(0, PTX));
+        let limit = Instant::now() + Duration::from_secs(20);
+        let mut is_held = false;
+        while !is_held && Instant::now() < limit {
+            guest.write(0, device, &[1]);
+            guest.client.poll();
+            let mut holds = guest.told.holds().into_iter();
+            is_held = holds.any(|(_, why, _)| why == HoldReason::Loads);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        controls.spin(false);
+        assert!(is_held, "{:?}", guest.told.holds().last());
+        loads.join().unwrap();
+    });
+    assert_eq!(guest.wait(0), Ok(()));
 }

@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use engine::{CUresult, GroupShare, Share};
+use protocol::operations::HoldReason;
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use self::shares::Account;
@@ -86,8 +87,8 @@ struct Member {
     slices: u64,
     /// Threads in its work.
     active: usize,
-    /// Since when it has work and no thread, with none to spare.
-    waiting_since: Option<u64>,
+    /// Since when it has work and no thread, and why.
+    waiting: Option<(u64, HoldReason)>,
     closed: bool,
 }
 
@@ -103,8 +104,8 @@ struct TimeSlice {
     job: Arc<Job>,
     piece: Piece,
     limit: Option<Duration>,
-    /// For how long its client was given nothing, since others had all threads.
-    waited: Duration,
+    /// For how long its client was given nothing, and why.
+    waited: Option<(Duration, HoldReason)>,
 }
 
 /// How a time slice ended.
@@ -257,7 +258,7 @@ impl Scheduler {
         let mut state = self.state.lock();
         let now = self.now();
         let refused = state.queue(account.id, job, now).err();
-        let wakeups = if state.shares.is_open(account, now) {
+        let wakeups = if state.shares.is_open(account.id, now) {
             state.wake(threads)
         } else {
             state.wake_timer()
@@ -399,8 +400,8 @@ impl Scheduler {
             limit,
             waited,
         } = slice;
-        if !waited.is_zero() {
-            job.waited(waited);
+        if let Some((waited, why)) = waited {
+            job.waited(waited, why);
         }
         let (started, before) = (Instant::now(), processor_time());
         let part = job.percentage();
@@ -517,16 +518,18 @@ impl SchedulerState {
         Ok(())
     }
 
-    /// Notes that a client waits, if it has work and no thread, and no thread is to spare.
+    /// Notes that a client waits, if it has work and no thread: for its part of the device, or since no thread is to spare.
     fn begin_wait(&mut self, id: usize, now: u64) {
-        if self.spare() > 0 {
-            return;
-        }
+        let why = match self.shares.is_open(id, now) {
+            false => HoldReason::Limit,
+            true if self.spare() > 0 => return,
+            true => HoldReason::Others,
+        };
         if let Some(member) = &mut self.members[id]
             && member.active == 0
             && !member.jobs.is_empty()
         {
-            member.waiting_since.get_or_insert(now);
+            member.waiting.get_or_insert((now, why));
         }
     }
 
@@ -571,9 +574,15 @@ impl SchedulerState {
         }
         let (job, piece) = found?;
         member.active += 1;
-        let since = member.waiting_since.take().unwrap_or(now);
+        let waited = member.waiting.take().map(|(since, why)| {
+            let why = match why {
+                HoldReason::Others if choice.is_below_normal() => HoldReason::Priority,
+                why => why,
+            };
+            (Duration::from_nanos(now.saturating_sub(since)), why)
+        });
         Some(TimeSlice {
-            waited: Duration::from_nanos(now.saturating_sub(since)),
+            waited,
             choice,
             job,
             piece,

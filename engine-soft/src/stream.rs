@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use engine::{Activity, CUresult, Charge, Observer, Span, clock};
-use protocol::operations::{At, Copy, Fill, STREAM_DEPTH};
+use protocol::operations::{At, Copy, Fill, HoldReason, STREAM_DEPTH};
 
 use crate::context::Context;
 use crate::copy::{ArrayTransfer, SMALL, Transfer};
@@ -469,13 +469,13 @@ impl JobSource for Stream {
         });
     }
 
-    fn waited(&self, part: Part, device: u32, waited: Duration) {
+    fn waited(&self, part: Part, device: u32, waited: Duration, why: HoldReason) {
         let nanoseconds = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         let at = At {
             stream: self.slot,
             sequence: part.sequence,
         };
-        self.client.observer.waited(at, device, nanoseconds);
+        self.client.observer.held(at, device, why, nanoseconds);
     }
 
     /// Reports the job of the stream's head, unless the rest of its operation comes next, and goes on.

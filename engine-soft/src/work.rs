@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Activity, CUresult, clock};
+use protocol::operations::HoldReason;
 use ptx_vm::Block;
 
 use crate::context::Context;
@@ -159,8 +160,8 @@ pub(crate) trait JobSource: Send + Sync + Debug {
     /// A thread has given a job a time slice.
     fn spent(&self, part: Part, spent: Spent);
 
-    /// A job was not given anything for so long, since others had all threads.
-    fn waited(&self, part: Part, device: u32, waited: Duration);
+    /// A job was not given anything for so long until now.
+    fn waited(&self, part: Part, device: u32, waited: Duration, why: HoldReason);
 
     /// A job has ended.
     fn job_ended(self: Arc<Self>, part: Part, result: Result<(), CUresult>);
@@ -259,8 +260,9 @@ impl Job {
     }
 
     /// Nothing was given to it for so long.
-    pub(crate) fn waited(&self, waited: Duration) {
-        self.source.waited(self.part, self.context.device, waited);
+    pub(crate) fn waited(&self, waited: Duration, why: HoldReason) {
+        self.source
+            .waited(self.part, self.context.device, waited, why);
     }
 
     /// Takes a piece out, for one of `threads` threads, and says whether there is more. A job that

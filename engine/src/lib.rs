@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 pub use cuda_abi::CUresult;
 pub use protocol::device_facts::DeviceFacts;
-use protocol::operations::At;
+use protocol::operations::{At, HoldReason};
 
 pub use bound::{Bound, Charge};
 pub use runs::{Counted, Runs};
@@ -330,10 +330,16 @@ pub trait Observer: Send + Sync + Debug {
         false
     }
 
-    /// The client had kernels that could have run and that nothing of the device was given to for so many
-    /// nanoseconds, since other clients had it; now the operation gets something that waited for that.
-    fn waited(&self, at: At, device: u32, nanoseconds: u64) {
-        let _ = (at, device, nanoseconds);
+    /// The operation was held back for so many nanoseconds until now. Where [others](HoldReason::is_others) are why, the
+    /// client had kernels that could have run all that time, and nothing of the device was given to any of them.
+    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
+        let _ = (at, device, why, nanoseconds);
+    }
+
+    /// Kernels of the client took so many nanoseconds longer, until now, than they are known to take, while other clients had
+    /// work in the device: an estimate, of engines whose device does not tell who waits.
+    fn slowed(&self, device: u32, nanoseconds: u64) {
+        let _ = (device, nanoseconds);
     }
 
     /// A timed event was passed at this time (CLOCK_MONOTONIC, or the device's own clock; the same

@@ -34,6 +34,8 @@ pub struct DeviceUsage {
     pub memory_total: u64,
     /// Bytes of these that are taken.
     pub memory_used: u64,
+    /// Operations in all clients' streams that are not complete.
+    pub queued: u64,
     /// What all clients had.
     pub rates: Rates,
     /// Those that are there, the most recent last.
@@ -64,6 +66,8 @@ pub struct ClientUsage {
     pub memory: u64,
     /// Bytes that it may have.
     pub memory_limit: u64,
+    /// Operations in its streams that are not complete.
+    pub queued: u64,
     /// What it had between the looks.
     pub rates: Rates,
     /// Whom its work waited for between the looks.
@@ -210,6 +214,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
                     place: places.of(process),
                     memory: process.account.memory,
                     memory_limit: process.limit,
+                    queued: process.account.queued,
                     rates: match earlier {
                         Some(_) => rates_of(&before, &process.account),
                         None => Rates::default(),
@@ -237,6 +242,7 @@ pub fn between(earlier: Option<&View>, now: &View) -> Usage {
             multiprocessors,
             memory_total: viewed.total,
             memory_used: viewed.used,
+            queued: viewed.account.queued,
             rates,
             clients,
         }

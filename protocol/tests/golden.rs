@@ -392,6 +392,7 @@ fn account() -> DeviceAccount {
         load_time: 11,
         waited: 12,
         faults: 13,
+        queued: 14,
     }
 }
 

@@ -45,7 +45,7 @@ struct Counters {
     kernel_time: BusyTime,
     multiprocessor_time: AtomicU64,
     copy_time: BusyTime,
-    waited: AtomicU64,
+    waited: BusyTime,
     faults: AtomicU64,
 }
 
@@ -130,10 +130,10 @@ impl ClientAccounts {
         }
     }
 
-    /// The client's work waited for other clients; from any thread.
-    pub fn waited(&self, device: u32, nanoseconds: u64) {
+    /// The client's work waited for other clients from then until then; from any thread.
+    pub fn waited(&self, device: u32, began: u64, ended: u64) {
         if let Some(counters) = self.of(device) {
-            counters.waited.fetch_add(nanoseconds, Ordering::Relaxed);
+            counters.waited.add(began, ended);
         }
     }
 
@@ -166,8 +166,10 @@ impl ClientAccounts {
                 bytes_within_device: counters.within_device.get(),
                 loads: counters.loads.get(),
                 load_time: counters.load_time.get(),
-                waited: counters.waited.load(Ordering::Relaxed),
+                waited: counters.waited.get(),
                 faults: counters.faults.load(Ordering::Relaxed),
+                // The session knows.
+                queued: 0,
             })
             .collect()
     }
@@ -293,7 +295,9 @@ mod tests {
         accounts.copied(0, Direction::WithinDevice, 1);
         accounts.copied(0, Direction::WithinHost, 1000);
         accounts.loaded(1, 77);
-        accounts.waited(1, 6);
+        accounts.waited(1, 10, 14);
+        // Of several streams, whose waits overlap.
+        accounts.waited(1, 12, 16);
         accounts.faulted(1);
         let span = Span {
             at: protocol::operations::At {

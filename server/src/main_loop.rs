@@ -648,7 +648,7 @@ impl MainLoop {
     /// Tells the daemon that a session has ended, and what its client has had.
     fn report_end(&mut self, session: u64, how: Ending, mut accounts: Vec<DeviceAccount>) {
         for account in &mut accounts {
-            account.memory = 0;
+            (account.memory, account.queued) = (0, 0);
         }
         self.send(&Packet::Gone {
             session,

@@ -309,6 +309,54 @@ fn a_client_has_one_recorder() {
 }
 
 #[test]
+fn who_is_held_to_a_limit_is_drawn_so() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out");
+    let mut worker = Worker::new(daemon.command(PROGRAM));
+    let pid = worker.pid().to_string();
+    let words = ["limit", "set", "--client", &pid];
+    daemon.told(&[&words[..], &["--percentage", "5", "--reserved"]].concat());
+    let recorder = Recorder::of(&daemon, &["--pid", &pid, "-o", file.to_str().unwrap()]);
+    eventually("it is held back", || {
+        worker.again();
+        let holds = match file.exists() {
+            true => of(&events(&file), "gpu_hold").len(),
+            false => 0,
+        };
+        holds > 0
+    });
+    recorder.end();
+    worker.end();
+    let all = events(&file);
+    let holds = of(&all, "gpu_hold");
+    assert!(
+        holds
+            .iter()
+            .all(|hold| hold["name"] == "its limit is reached")
+    );
+}
+
+#[test]
+fn who_does_nothing_is_told_of_and_what_to_do() {
+    let daemon = Daemon::start();
+    let folder = tempfile::tempdir().unwrap();
+    let worker = Worker::new(daemon.command(PROGRAM));
+    let pattern = folder.path().join("out.%p");
+    let arguments = ["--all-processes", "--seconds", "0.3", "-o"];
+    let record = [&arguments[..], &[pattern.to_str().unwrap()]].concat();
+    let said = Recorder::of(&daemon, &record).ended(true);
+    assert!(
+        said.contains("1 client, 0 records: no file") && said.contains("--seconds N"),
+        "{said}"
+    );
+    worker.end();
+    eventually("the client is gone", || daemon.clients().is_empty());
+    let said = Recorder::of(&daemon, &record).ended(true);
+    assert!(said.contains("no client came in that time"), "{said}");
+}
+
+#[test]
 fn who_waits_for_others_is_drawn_so() {
     let daemon = Daemon::start();
     let folder = tempfile::tempdir().unwrap();

@@ -113,6 +113,34 @@ fn accounts_are_what_programs_did() {
 }
 
 #[test]
+fn what_is_queued_is_told_while_it_is() {
+    let daemon = Daemon::start();
+    let mut command = daemon.command(PROGRAM);
+    command.args(["3000", "0", "2000"]);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut most = 0;
+    eventually("much is queued", || {
+        let device = device(&daemon, &[]);
+        most = device["clients"][0]["queued"].as_u64().unwrap_or(0);
+        assert_eq!(device["queued"].as_u64().unwrap_or(0) > 0, most > 0);
+        most > 100
+    });
+    let page = succeed(&mut tool(&daemon, &["metrics"]));
+    let mut lines = page.lines();
+    let queued = lines.find(|line| line.starts_with("openmps_client_queued_operations{"));
+    assert!(!queued.unwrap().ends_with("} 0"), "{queued:?}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    eventually("nothing is left of it", || {
+        device(&daemon, &[])["queued"].as_u64() == Some(0)
+    });
+}
+
+#[test]
 fn programs_have_names_of_their_own_and_hostile_ones_do_no_harm() {
     let daemon = Daemon::start();
     let start = |label: &str| {

@@ -44,8 +44,17 @@ pub enum Track {
         /// The stream's number in the process.
         stream: u32,
     },
-    /// When work of one stream waited: for other streams, for its turn.
+    /// When work of one stream waited for the device.
     Waits {
+        /// The device's ordinal in the process.
+        device: u32,
+        /// The context's number in the process.
+        context: u32,
+        /// The stream's number in the process.
+        stream: u32,
+    },
+    /// When work of one stream was held back for the order of the program's work.
+    Holds {
         /// The device's ordinal in the process.
         device: u32,
         /// The context's number in the process.
@@ -132,9 +141,14 @@ pub enum Work<'a> {
         /// How many bytes.
         bytes: u64,
     },
-    /// Work waited.
+    /// Work waited for other programs.
     Wait {
         /// For what.
+        name: Cow<'a, str>,
+    },
+    /// Work was held back otherwise.
+    Hold {
+        /// Why.
         name: Cow<'a, str>,
     },
 }

@@ -45,8 +45,15 @@ pub enum SpanKind {
     Kernel,
     /// It copied or filled.
     Copy,
-    /// Nothing: others had it.
-    Wait,
+    /// Nothing, which held the operation back.
+    Held {
+        /// What did, in words.
+        why: &'static str,
+        /// Others had the device.
+        is_others: bool,
+        /// It was the order of the program's own work, and not the device.
+        is_order: bool,
+    },
 }
 
 /// Why nothing more is joined.
@@ -241,17 +248,32 @@ impl<S: Storage> Joiner<S> {
     /// # Errors
     /// When the file cannot be written.
     pub fn ran(&mut self, span: Span) -> io::Result<()> {
-        if span.kind == SpanKind::Wait {
+        if let SpanKind::Held {
+            why,
+            is_others,
+            is_order,
+        } = span.kind
+        {
+            let (device, stream) = (span.device, span.stream);
+            let context = self.contexts.get(&stream).copied().unwrap_or(0);
             return self.draw(&Activity {
-                track: Track::Waits {
-                    device: span.device,
-                    context: self.contexts.get(&span.stream).copied().unwrap_or(0),
-                    stream: span.stream,
+                track: match is_order {
+                    true => Track::Holds {
+                        device,
+                        context,
+                        stream,
+                    },
+                    false => Track::Waits {
+                        device,
+                        context,
+                        stream,
+                    },
                 },
                 began_ns: span.began_ns,
                 ended_ns: span.ended_ns,
-                work: Work::Wait {
-                    name: "others have the device".into(),
+                work: match is_others {
+                    true => Work::Wait { name: why.into() },
+                    false => Work::Hold { name: why.into() },
                 },
                 correlation: 0,
             });
@@ -554,10 +576,24 @@ mod tests {
         });
         joiner.told(&bytes(&[kernel, run])).unwrap();
         let wait = Span {
-            kind: SpanKind::Wait,
+            kind: SpanKind::Held {
+                why: "others",
+                is_others: true,
+                is_order: false,
+            },
             ..span(1, 500, 1_000)
         };
         joiner.ran(wait).unwrap();
+        joiner
+            .ran(Span {
+                kind: SpanKind::Held {
+                    why: "event",
+                    is_others: false,
+                    is_order: true,
+                },
+                ..span(1, 200, 500)
+            })
+            .unwrap();
         joiner.ran(span(1, 1_000, 2_000)).unwrap();
         joiner.finish(3_000).unwrap();
         drop(joiner);
@@ -570,6 +606,13 @@ mod tests {
             (&wait["dur"], &wait["args"]["context"]),
             (&0.5.into(), &1.into())
         );
+        let mut events = all["traceEvents"].as_array().unwrap().iter();
+        let hold = events.find(|event| event["cat"] == "gpu_hold").unwrap();
+        assert_eq!(
+            (&hold["name"], &hold["dur"]),
+            (&"event".into(), &0.3.into())
+        );
+        assert_ne!(hold["tid"], wait["tid"], "they may overlap");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use protocol::operations::{SPAN_BYTES, SPAN_COPY, SPAN_WAIT, TracePut, TraceTake};
+use protocol::operations::{HoldReason, SPAN_BYTES, SPAN_COPY, TracePut, TraceTake};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
@@ -317,9 +317,14 @@ impl OwnFile {
                     ended_ns: word(24),
                     device: ordinal.map_or(number, |ordinal| ordinal as u32),
                     kind: match device >> 32 {
-                        SPAN_WAIT => SpanKind::Wait,
                         SPAN_COPY => SpanKind::Copy,
-                        _ => SpanKind::Kernel,
+                        kind => HoldReason::of_span(kind).map_or(SpanKind::Kernel, |why| {
+                            SpanKind::Held {
+                                why: why.text(),
+                                is_others: why.is_others(),
+                                is_order: why.is_order(),
+                            }
+                        }),
                     },
                 })?;
             }

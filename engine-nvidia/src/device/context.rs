@@ -144,6 +144,16 @@ impl Context {
         self.device.gate().pass(&self.running)
     }
 
+    /// Whether the device's gate is closed for it now.
+    pub(crate) fn is_gate_closed(&self) -> bool {
+        self.device.gate().is_closed_to(&self.running)
+    }
+
+    /// Whether other contexts had work with the driver a moment ago. `now` is of CLOCK_MONOTONIC.
+    pub(crate) fn has_company(&self, now: u64) -> bool {
+        self.device.gate().others_run(&self.running, now)
+    }
+
     /// An operation that passed the gate is done.
     pub(crate) fn leave(&self) {
         self.running.leave();

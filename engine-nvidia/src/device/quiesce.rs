@@ -55,6 +55,9 @@ const LOOK: Duration = Duration::from_micros(20);
 const MOST_RETIRED: usize = 64;
 const MOST_RETIRED_BYTES: u64 = 256 << 20;
 
+/// For how long it is believed how many contexts have operations: who counts looks at all of them.
+const RECENT: u64 = 4_000_000;
+
 /// How long what a client that has gone had running may take to its end, unless something else is set.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -72,6 +75,8 @@ pub(crate) struct Running {
     thread: Option<ThreadId>,
     /// Since when the client is gone.
     gone: OnceLock<Instant>,
+    /// It had operations when they were counted last.
+    was_counted: AtomicBool,
 }
 
 /// What waits for an idle device.
@@ -147,6 +152,9 @@ pub(crate) struct QuiesceGate {
     waker: OnceLock<Arc<Waker>>,
     /// Milliseconds.
     grace: AtomicU64,
+    /// How many contexts had operations when they were counted last, and when that was: nanoseconds of CLOCK_MONOTONIC.
+    busy: AtomicUsize,
+    counted_at: AtomicU64,
 }
 
 impl Default for QuiesceGate {
@@ -159,6 +167,8 @@ impl Default for QuiesceGate {
             retired: Mutex::default(),
             waker: OnceLock::new(),
             grace: AtomicU64::default(),
+            busy: AtomicUsize::default(),
+            counted_at: AtomicU64::default(),
         };
         gate.set_grace(GRACE);
         gate
@@ -209,9 +219,28 @@ impl QuiesceGate {
         true
     }
 
-    fn is_closed_to(&self, running: &Running) -> bool {
+    /// Whether the gate is closed for a context now.
+    pub(crate) fn is_closed_to(&self, running: &Running) -> bool {
         (self.closed.load(Ordering::SeqCst) && !running.exempt.load(Ordering::SeqCst))
             || running.held.load(Ordering::SeqCst)
+    }
+
+    /// Whether other contexts had operations with the driver a moment ago. `now` is of CLOCK_MONOTONIC.
+    pub(crate) fn others_run(&self, running: &Running, now: u64) -> bool {
+        if now.saturating_sub(self.counted_at.load(Ordering::Relaxed)) >= RECENT
+            && let Some(clients) = self.clients.try_lock()
+        {
+            self.counted_at.store(now, Ordering::Relaxed);
+            let mut busy = 0;
+            for client in clients.iter().filter_map(Weak::upgrade) {
+                let runs = client.runs();
+                client.was_counted.store(runs, Ordering::Relaxed);
+                busy += usize::from(runs);
+            }
+            self.busy.store(busy, Ordering::Relaxed);
+        }
+        let own = usize::from(running.was_counted.load(Ordering::Relaxed));
+        self.busy.load(Ordering::Relaxed) > own
     }
 
     /// Sets how long what a client that has gone had running may take to its end.

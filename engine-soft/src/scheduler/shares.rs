@@ -55,6 +55,13 @@ pub(super) struct Choice {
     early: bool,
 }
 
+impl Choice {
+    /// Whether it is of the lower priority class.
+    pub(super) fn is_below_normal(self) -> bool {
+        self.class == 1
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shares {
@@ -264,7 +271,7 @@ impl Shares {
             class,
             early,
         };
-        self.is_open(account, now).then_some(choice)
+        self.is_open(account.id, now).then_some(choice)
     }
 
     /// Whether anybody may have a time slice.
@@ -334,12 +341,12 @@ impl Shares {
     /// nobody waits, or neither it nor what it belongs to is ahead of others.
     pub(super) fn may_go_ahead(&mut self, account: &Account, now: u64) -> bool {
         let is_behind = self.ready() == 0 || self.tree.is_behind(account.id);
-        self.is_open(account, now) && is_behind
+        self.is_open(account.id, now) && is_behind
     }
 
     /// Whether a client's part has something left.
-    pub(super) fn is_open(&self, account: &Account, now: u64) -> bool {
-        self.tree.is_open(account.id, now)
+    pub(super) fn is_open(&self, id: usize, now: u64) -> bool {
+        self.tree.is_open(id, now)
     }
 
     /// Whether more is reserved than there is.

@@ -15,11 +15,14 @@ use crate::stream::{ClientState, Stream};
 use crate::work::{Part, Progress, SliceClock, Task};
 
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<u32>>);
+struct Told(Mutex<Vec<u32>>, Mutex<Vec<HoldReason>>);
 
 impl Observer for Told {
     fn completed(&self, at: At, _result: Result<(), CUresult>) {
         self.0.lock().push(at.stream);
+    }
+    fn held(&self, _at: At, _device: u32, why: HoldReason, _nanoseconds: u64) {
+        self.1.lock().push(why);
     }
     fn event_time(&self, _event: u32, _nanoseconds: u64) {}
     fn wrote(&self) {}
@@ -376,4 +379,31 @@ fn threads_that_wait_for_a_part_use_no_processor() {
     });
     member.leave();
     wait_until(|| pool.scheduler().state.lock().asleep == 4);
+}
+
+#[test]
+fn it_is_said_why_a_client_was_given_nothing() {
+    let pool = Pool::new(1).unwrap();
+    let normal = Member::new(&pool, 1.0, 0);
+    let below = Member::new(&pool, 100.0, 1);
+    let heard = |member: &Member, why| {
+        // While a pool starts, no thread of it is to spare yet.
+        wait_until(|| member.told.1.lock().ends_with(&[why; 3]));
+    };
+    normal.start(1, 0, ENDLESS);
+    below.start(1, 0, ENDLESS);
+    heard(&below, HoldReason::Priority);
+    heard(&normal, HoldReason::Others);
+    normal.leave();
+    below.leave();
+    // Nobody else is there, and most of the device is nobody's.
+    let share = Share {
+        percentage: 5.0,
+        priority: 0,
+        reserved: true,
+    };
+    let limited = Member::with(&pool, share, None);
+    limited.start(1, 0, ENDLESS);
+    heard(&limited, HoldReason::Limit);
+    limited.leave();
 }

@@ -180,7 +180,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             Some((labels, process))
         })
         .collect();
-    let gauges: [Gauge<ViewedDevice>; 5] = [
+    let gauges: [Gauge<ViewedDevice>; 6] = [
         (
             "DCGM_FI_DEV_FB_TOTAL",
             "Memory of the device, in MiB",
@@ -200,6 +200,11 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             "openmps_device_memory_bytes",
             "Memory that clients have taken",
             |of| of.used as f64,
+        ),
+        (
+            "openmps_device_queued_operations",
+            "Operations in clients' streams that are not complete",
+            |of| of.account.queued as f64,
         ),
         (
             "openmps_device_multiprocessors",
@@ -234,7 +239,7 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             devices.iter().map(|(labels, of)| (labels, &of.account)),
         );
     }
-    let gauges: [Gauge<ViewedProcess>; 2] = [
+    let gauges: [Gauge<ViewedProcess>; 3] = [
         (
             "openmps_client_memory_bytes",
             "Memory of the device that the client has",
@@ -244,6 +249,11 @@ pub fn page(view: &View, hostname: &str, format: Format) -> String {
             "openmps_client_memory_limit_bytes",
             "Memory of the device that the client may have",
             |of| of.limit as f64,
+        ),
+        (
+            "openmps_client_queued_operations",
+            "Operations in the client's streams that are not complete",
+            |of| of.account.queued as f64,
         ),
     ];
     for (name, help, value) in gauges {

@@ -478,6 +478,7 @@ pub mod tests {
             place: Place::default(),
             memory: session << 30,
             memory_limit: 8 << 30,
+            queued: 0,
             rates: Rates {
                 kernels,
                 multiprocessors: kernels / 2.0,
@@ -501,6 +502,7 @@ pub mod tests {
                 multiprocessors: 4,
                 memory_total: 16 << 30,
                 memory_used: 3 << 30,
+                queued: 0,
                 rates: Rates {
                     kernels: 0.75,
                     ..Rates::default()

@@ -266,6 +266,7 @@ fn detail(device: &DeviceUsage, client: &ClientUsage) -> Vec<Line<'static>> {
             "kernels           {} in {:.3} s",
             total.kernels, total.kernel_seconds
         ),
+        format!("queued            {} operations now", client.queued),
         format!("multiprocessors   {:.3} s", total.multiprocessor_seconds),
         format!(
             "copies            {} in {:.3} s",
@@ -434,7 +435,8 @@ mod tests {
         );
         assert!(
             detail.contains("waits for others  25 % now")
-                && detail.contains("  nbody (4001)     25 %"),
+                && detail.contains("  nbody (4001)     25 %")
+                && detail.contains("queued            0 operations now"),
             "{detail}"
         );
         app.key(KeyCode::Enter);

@@ -18,7 +18,7 @@ use daemon_interface::time_lines::{Recorded, TimeLines};
 use daemon_interface::view::ViewError;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use protocol::control_messages::{RecordedClient, RecordedPart, TimeLineRequest};
-use protocol::operations::{SPAN_BYTES, SPAN_COPY, SPAN_REACHED, SPAN_WAIT};
+use protocol::operations::{HoldReason, SPAN_BYTES, SPAN_COPY, SPAN_REACHED};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use trace::chrome::Writer;
@@ -477,7 +477,10 @@ impl Files {
             list.push(format!("{} more", self.names.len() - MOST_LISTED));
         }
         let list = match list.is_empty() {
-            true => "no file, as none did anything".to_owned(),
+            true if clients == 0 => "no file: no client came in that time".to_owned(),
+            true => "no file: none of them did anything in that time. Record for longer (--seconds N, or until \
+                     Ctrl-C), or while they are at work"
+                .to_owned(),
             false => list.join(", "),
         };
         eprintln!(
@@ -514,9 +517,14 @@ fn spans(bytes: &[u8], joiner: &mut Joiner<Limited<File>>) -> std::io::Result<()
                 ended_ns: word(24),
                 device: device as u32,
                 kind: match kind {
-                    SPAN_WAIT => SpanKind::Wait,
                     SPAN_COPY => SpanKind::Copy,
-                    _ => SpanKind::Kernel,
+                    kind => {
+                        HoldReason::of_span(kind).map_or(SpanKind::Kernel, |why| SpanKind::Held {
+                            why: why.text(),
+                            is_others: why.is_others(),
+                            is_order: why.is_order(),
+                        })
+                    }
                 },
             })?,
         }

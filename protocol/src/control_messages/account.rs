@@ -3,7 +3,8 @@
 use crate::codec::message;
 
 message! {
-    /// What a client has had of one device since it came. Times are in nanoseconds; all but `memory` only grow.
+    /// What a client has had of one device since it came. Times are in nanoseconds; all but `memory` and `queued`
+    /// only grow.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct DeviceAccount {
         /// Bytes of the device's memory that it has now.
@@ -32,6 +33,8 @@ message! {
         pub waited: u64,
         /// Contexts of it that died of a fault.
         pub faults: u64,
+        /// Operations of its streams that the server has taken and that are not complete now.
+        pub queued: u64,
     }
 }
 
@@ -52,6 +55,7 @@ impl DeviceAccount {
             load_time,
             waited,
             faults,
+            queued,
         } = self;
         let sums = [
             (memory, other.memory),
@@ -67,6 +71,7 @@ impl DeviceAccount {
             (load_time, other.load_time),
             (waited, other.waited),
             (faults, other.faults),
+            (queued, other.queued),
         ];
         for (sum, more) in sums {
             *sum = sum.saturating_add(more);

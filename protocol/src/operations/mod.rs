@@ -17,9 +17,11 @@
 //! * `call`: the client waits for a reply.
 
 mod dispatch;
+mod hold;
 mod rows;
 
 pub use dispatch::{At, Operations, Outcome, Refused, dispatch};
+pub use hold::HoldReason;
 
 use crate::for_each_operation;
 use crate::wire::{Field, Fields, MAX_FIELD_SLOTS, Malformed};
@@ -162,12 +164,11 @@ pub const OUTPUT_STDERR: u32 = 2;
 pub const OUTPUT_PIECE: usize = 3072;
 
 /// Bytes of a span in a [`TraceTakeReply`]'s data, five little-endian words: stream, place in it, begin and end in
-/// nanoseconds of CLOCK_MONOTONIC, and the device with what it did in the upper half.
+/// nanoseconds of CLOCK_MONOTONIC, and the device with what it did, or [why](HoldReason) it did
+/// nothing, in the upper half.
 pub const SPAN_BYTES: usize = 40;
 /// What the device did in a span: it copied or filled. Zero: it ran kernels.
 pub const SPAN_COPY: u64 = 1;
-/// No work: the operation waited, since other clients had the device.
-pub const SPAN_WAIT: u64 = 3;
 /// No work, but that the stream has come to this place and that all spans up to it were told before. Only in a
 /// [`RecordedPart::Spans`](crate::control_messages::RecordedPart::Spans).
 pub const SPAN_REACHED: u64 = 2;

@@ -9,7 +9,7 @@ use crate::session::Session;
 
 impl Session {
     /// The device that a stream is on. A stream that there is not is on the first: the engine refuses what comes in it.
-    fn device_of_stream(&self, stream: u32) -> u32 {
+    pub(crate) fn device_of_stream(&self, stream: u32) -> u32 {
         let context = self.observer.progress.context(stream);
         let device = self.contexts.get(context as usize).copied().flatten();
         device.unwrap_or(0)

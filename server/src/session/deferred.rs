@@ -30,8 +30,8 @@ impl End {
 /// Work of a stream that is blocked behind other work.
 #[derive(Debug)]
 pub enum BlockedWork {
-    /// A stream's record.
-    Record(Record),
+    /// A stream's record, and when it came, in nanoseconds of CLOCK_MONOTONIC; 0 if nobody asks.
+    Record(Record, u64),
     /// A stream, to be made when its slot's former one has finished.
     Create(StreamCreate),
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
-use engine::{Bound, Charge, Client, Observer, PollResult, Share};
+use engine::{Bound, Charge, Client, Observer, PollResult, Share, clock};
 use protocol::control_messages::Ending;
 use protocol::device_facts::DeviceFacts;
 use protocol::operations::{
-    At, ContextCreate, EventAwait, Opcode, OperationClass, Outcome, Refused, StreamWait, ValueWait,
-    dispatch,
+    At, ContextCreate, EventAwait, HoldReason, Opcode, OperationClass, Outcome, Refused,
+    StreamWait, ValueWait, dispatch,
 };
 use protocol::wire::Fields;
 use transport::memory::Mapping;
@@ -117,6 +117,8 @@ pub struct Session {
     pub(crate) accounts: Arc<ClientAccounts>,
     /// Kernels of each run.
     pub(crate) run_lengths: BTreeMap<u32, u64>,
+    /// By stream, when the last record was let go that was held back, while somebody wants to know.
+    released: BTreeMap<u32, u64>,
     /// Calls that wait for memory; an honest client has no more than it has reply slots.
     again: usize,
     error_lines: u32,
@@ -204,6 +206,7 @@ impl Session {
             value_waits: ValueWaits::default(),
             accounts: parts.accounts,
             run_lengths: BTreeMap::new(),
+            released: BTreeMap::new(),
             again: 0,
             error_lines: 0,
         }
@@ -430,7 +433,11 @@ impl Session {
             .scheduler
             .admit(at, step, &self.observer.progress, || {
                 let bytes = size_of::<BlockedWork>() + record.header.record_bytes();
-                (BlockedWork::Record(std::mem::take(record)), bytes)
+                let came = match self.observer.recording.is_kept() {
+                    true => clock::now(),
+                    false => 0,
+                };
+                (BlockedWork::Record(std::mem::take(record), came), bytes)
             })
             .map_err(End::violation)?;
         match verdict {
@@ -608,13 +615,20 @@ impl Session {
                 // Emptied lists make room at this index for another, so only a stuck one is passed.
                 None if self.scheduler.blocked_stream(index) == Some(slot) => index += 1,
                 None => {}
-                Some(QueueEntry::Mark(at, result)) => self.observer.completed(at, result),
-                Some(QueueEntry::Record(BlockedWork::Create(create))) => self.make_stream(&create),
-                Some(QueueEntry::Record(BlockedWork::Record(record))) => {
+                Some((QueueEntry::Mark(at, result), _)) => self.observer.completed(at, result),
+                Some((QueueEntry::Record(BlockedWork::Create(create)), _)) => {
+                    self.make_stream(&create);
+                }
+                Some((QueueEntry::Record(BlockedWork::Record(record, came)), why)) => {
                     let at = At {
                         stream: record.header.channel,
                         sequence: record.header.sequence,
                     };
+                    if came > 0 {
+                        let is_value = record.header.opcode == Opcode::ValueWait as u16;
+                        let value = is_value.then_some(HoldReason::Value);
+                        self.tell_of_hold(at, came, why.map(|why| value.unwrap_or(why)));
+                    }
                     self.submit(at, &record)?;
                 }
             }
@@ -627,6 +641,18 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// A record is no longer held back that came then. What was before it in its stream is not why.
+    fn tell_of_hold(&mut self, at: At, came: u64, why: Option<HoldReason>) {
+        let now = clock::now();
+        let before = self.released.insert(at.stream, now).unwrap_or(0);
+        if let Some(why) = why {
+            let since = came.max(before);
+            let device = self.device_of_stream(at.stream);
+            let recording = &self.observer.recording;
+            recording.held(at, device, why, (since, now));
+        }
     }
 
     /// Notes that an operation failed for which nobody waits.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
 use cuda_abi::CUresult;
-use engine::{Engine, Observer, Span, Window};
+use engine::{Engine, Observer, Span, Window, clock};
 use parking_lot::Mutex;
 use protocol::control_messages::{Change, DeviceAccount, Ending};
-use protocol::operations::{At, CONTEXT_SLOTS};
+use protocol::operations::{At, CONTEXT_SLOTS, HoldReason};
 use transport::session::Publisher;
 
 use crate::accounts::ClientAccounts;
@@ -56,7 +56,11 @@ impl Cancellation {
     /// What the client has had of each device, once the session is there. It may be busy for long; this is not.
     #[must_use]
     pub fn accounts(&self) -> Option<Vec<DeviceAccount>> {
-        self.accounts.get().map(|accounts| accounts.read())
+        let mut accounts = self.accounts.get()?.read();
+        if let Some(observer) = &self.recorded.lock().observer {
+            observer.add_queued(&mut accounts);
+        }
+        Some(accounts)
     }
 
     /// Has the client recorded, from its first call on if it is not there yet.
@@ -265,6 +269,17 @@ impl ClientObserver {
         }
     }
 
+    /// Adds what the client has in its streams to what it has had of their devices.
+    fn add_queued(&self, accounts: &mut [DeviceAccount]) {
+        for (context, queued) in self.progress.queued() {
+            let device = self.devices.get(context as usize);
+            let device = device.map_or(0, |device| device.load(Ordering::Relaxed));
+            if let Some(account) = accounts.get_mut(device as usize) {
+                account.queued += queued;
+            }
+        }
+    }
+
     /// Sets what [`Observer::allocate`] may give.
     pub fn lend_variables(&self, lent: Lent) {
         *self.variables.lock() = lent;
@@ -327,11 +342,20 @@ impl Observer for ClientObserver {
         self.recording.is_kept()
     }
 
-    fn waited(&self, at: At, device: u32, nanoseconds: u64) {
-        if let Some(accounts) = self.accounts.get() {
-            accounts.waited(device, nanoseconds);
+    fn held(&self, at: At, device: u32, why: HoldReason, nanoseconds: u64) {
+        let now = clock::now();
+        let since = now.saturating_sub(nanoseconds);
+        if let (true, Some(accounts)) = (why.is_others(), self.accounts.get()) {
+            accounts.waited(device, since, now);
         }
-        self.recording.waited(at, device, nanoseconds);
+        self.recording.held(at, device, why, (since, now));
+    }
+
+    fn slowed(&self, device: u32, nanoseconds: u64) {
+        if let Some(accounts) = self.accounts.get() {
+            let now = clock::now();
+            accounts.waited(device, now.saturating_sub(nanoseconds), now);
+        }
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use engine::{Activity, Span, clock};
+use engine::{Activity, Span};
 use parking_lot::Mutex;
-use protocol::operations::{At, SPAN_BYTES, SPAN_COPY, SPAN_WAIT};
+use protocol::operations::{At, HoldReason, SPAN_BYTES, SPAN_COPY};
 
 /// Spans of a client that are kept; more are dropped, and counted.
 const MOST_SPANS: usize = 1 << 16;
@@ -158,17 +158,14 @@ impl Recording {
         });
     }
 
-    /// An operation has waited until now, since other clients had the device; from any thread.
-    pub fn waited(&self, at: At, device: u32, nanoseconds: u64) {
-        self.keep(|| {
-            let ended = clock::now();
-            Time {
-                at,
-                device,
-                kind: SPAN_WAIT,
-                began: ended.saturating_sub(nanoseconds),
-                ended,
-            }
+    /// An operation was held back from then until then; from any thread.
+    pub fn held(&self, at: At, device: u32, why: HoldReason, (began, ended): (u64, u64)) {
+        self.keep(|| Time {
+            at,
+            device,
+            kind: why.span_kind(),
+            began,
+            ended,
         });
     }
 
@@ -189,7 +186,7 @@ impl Recording {
         };
         // Time slices of one operation come one after another.
         if let Some(last) = kept.spans.back_mut()
-            && time.kind != SPAN_WAIT
+            && time.kind <= SPAN_COPY
             && (last.at, last.device, last.kind) == (time.at, time.device, time.kind)
         {
             last.began = last.began.min(time.began);
@@ -326,7 +323,7 @@ mod tests {
         assert_eq!((recording.take_for_client(&mut reply), reply.len()), (0, 0));
         recording.ran(&span(2, 100));
         recording.ran(&span(2, 50));
-        recording.waited(span(3, 0).at, 1, 7);
+        recording.held(span(3, 0).at, 1, HoldReason::Others, (30, 37));
         assert_eq!(recording.take_for_client(&mut reply), 0);
         let words: Vec<u64> = reply
             .chunks_exact(8)
@@ -334,7 +331,7 @@ mod tests {
             .collect();
         assert_eq!(words[..5], [3, 2, 50, 110, 1 | SPAN_COPY << 32]);
         assert_eq!((words[6], words[8] - words[7]), (3, 7));
-        assert_eq!(words[9], 1 | SPAN_WAIT << 32);
+        assert_eq!(words[9], 1 | HoldReason::Others.span_kind() << 32);
         for sequence in 0..MOST_SPANS as u64 + 5 {
             recording.ran(&span(sequence, sequence));
         }

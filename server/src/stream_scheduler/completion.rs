@@ -50,6 +50,8 @@ struct Counters {
     wake_at: AtomicU64,
     /// The context that the stream belongs to.
     context: AtomicU32,
+    /// The last position that the session has taken.
+    taken: AtomicU64,
 }
 
 impl Default for CompletionTracker {
@@ -91,6 +93,28 @@ impl CompletionTracker {
     pub fn completed(&self, stream: u32) -> u64 {
         self.counters(stream)
             .map_or(0, |counters| counters.completed.load(Ordering::Acquire))
+    }
+
+    /// Notes that the session has taken everything up to `sequence`.
+    pub fn take(&self, stream: u32, sequence: u64) {
+        if let Some(counters) = self.counters(stream) {
+            counters.taken.store(sequence, Ordering::Relaxed);
+        }
+    }
+
+    /// By stream that took anything, its context and how many operations it has taken and not completed; from any thread.
+    pub fn queued(&self) -> impl Iterator<Item = (u32, u64)> {
+        let streams = self.groups[..STREAM_SLOTS as usize / GROUP].iter();
+        let streams = streams
+            .filter_map(OnceLock::get)
+            .flat_map(|group| group.iter());
+        streams.map(|counters| {
+            // In this order: what completes in between makes less of it, and never less than nothing.
+            let completed = counters.completed.load(Ordering::Acquire);
+            let taken = counters.taken.load(Ordering::Relaxed);
+            let context = counters.context.load(Ordering::Relaxed);
+            (context, taken.saturating_sub(completed))
+        })
     }
 
     /// Notes that a stream has completed everything up to `sequence`. Says whether the session is to
@@ -162,6 +186,27 @@ mod tests {
         assert!(progress.take_ready());
         assert!(!progress.complete(5, 3), "a wish is granted once");
         assert!(progress.wake_when(5, 3), "already there");
+    }
+
+    #[test]
+    fn what_was_taken_and_is_not_complete_is_queued() {
+        let progress = CompletionTracker::default();
+        assert_eq!(progress.queued().count(), 0, "no stream took anything");
+        progress.set_context(70, 3);
+        progress.take(70, 5);
+        let queued = || {
+            progress
+                .queued()
+                .filter(|&(_, queued)| queued > 0)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(queued(), [(3, 5)]);
+        let _ = progress.complete(70, 4);
+        // The place of a barrier is no stream.
+        progress.take(host_barrier(2), 9);
+        assert_eq!(queued(), [(3, 1)]);
+        let _ = progress.complete(70, 5);
+        assert_eq!(queued(), []);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use cuda_abi::CUresult;
 use protocol::operations::{
-    At, CONNECTIONS, CONTEXT_SLOTS, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS,
+    At, CONNECTIONS, CONTEXT_SLOTS, HoldReason, STREAM_DEPTH, STREAM_NON_BLOCKING, STREAM_SLOTS,
 };
 
 use crate::stream_scheduler::completion::{CompletionTracker, host_barrier};
@@ -39,6 +39,8 @@ pub use constraint::{Disposition, OrderingConstraint, QueueEntry, Violation};
 struct Entry<T> {
     /// What must be complete; those met are taken from the end.
     dependencies: Vec<Dependency>,
+    /// Why it has any of its own.
+    why: Option<HoldReason>,
     /// What the entry costs in memory.
     bytes: usize,
     item: QueueEntry<T>,
@@ -275,6 +277,7 @@ impl<T, A> StreamScheduler<T, A> {
             return Err(Violation::Depth(at.stream));
         }
         stream.taken = at.sequence;
+        progress.take(at.stream, at.sequence);
         self.admitted_since = true;
         if !stream.active {
             stream.active = true;
@@ -291,7 +294,7 @@ impl<T, A> StreamScheduler<T, A> {
             }];
             self.block(
                 at.stream,
-                dependencies,
+                (dependencies, None),
                 0,
                 QueueEntry::Mark(at, Err(CUresult::ERROR_INVALID_HANDLE)),
                 progress,
@@ -301,22 +304,25 @@ impl<T, A> StreamScheduler<T, A> {
         stream.closed = matches!(step, OrderingConstraint::Last) && at.stream >= CONTEXT_SLOTS;
 
         let mut dependencies = Vec::new();
-        let mut need = |dependency: Dependency| {
+        let mut why = None;
+        let mut need = |dependency: Dependency, reason: HoldReason| {
             if !dependency.met(progress) {
                 dependencies.push(dependency);
+                why.get_or_insert(reason);
             }
         };
         // A wait for the stream itself is met by its order.
         if let OrderingConstraint::Wait { on, until } = step
             && on != at.stream
         {
-            need(Dependency { stream: on, until });
+            need(Dependency { stream: on, until }, HoldReason::Event);
         }
         if matches!(step, OrderingConstraint::HostBarrier) {
-            need(Dependency {
+            let barrier = Dependency {
                 stream: host_barrier(at.stream),
                 until: at.sequence,
-            });
+            };
+            need(barrier, HoldReason::HostFunction);
         }
         let context = stream.context;
         if let (OrderingConstraint::Kernel, Some(connection)) = (step, stream.connection)
@@ -328,7 +334,7 @@ impl<T, A> StreamScheduler<T, A> {
             let ahead = &mut home.connections[connection];
             ahead.retain(|dependency| !dependency.met(progress));
             for dependency in ahead.iter().filter(|ahead| ahead.stream != at.stream) {
-                need(*dependency);
+                need(*dependency, HoldReason::Connection);
             }
             // Those behind it come when it could start: when its stream has nothing before it.
             ahead.retain(|dependency| dependency.stream != at.stream);
@@ -351,10 +357,11 @@ impl<T, A> StreamScheduler<T, A> {
                         continue;
                     };
                     other.unwaited = false;
-                    need(Dependency {
+                    let earlier = Dependency {
                         stream: slot,
                         until: other.taken,
-                    });
+                    };
+                    need(earlier, HoldReason::LegacyStream);
                 }
             }
         } else if stream.blocking {
@@ -367,10 +374,11 @@ impl<T, A> StreamScheduler<T, A> {
             let seen = stream.legacy_seen;
             let legacy = self.stream(context).map_or(0, |legacy| legacy.taken);
             if legacy > seen {
-                need(Dependency {
+                let earlier = Dependency {
                     stream: context,
                     until: legacy,
-                });
+                };
+                need(earlier, HoldReason::LegacyStream);
                 if let Some(stream) = self.stream_mut(at.stream) {
                     stream.legacy_seen = legacy;
                 }
@@ -386,7 +394,7 @@ impl<T, A> StreamScheduler<T, A> {
         let (item, bytes) = item();
         self.block(
             at.stream,
-            dependencies,
+            (dependencies, why),
             bytes,
             QueueEntry::Record(item),
             progress,
@@ -397,7 +405,7 @@ impl<T, A> StreamScheduler<T, A> {
     fn block(
         &mut self,
         slot: u32,
-        dependencies: Vec<Dependency>,
+        (dependencies, why): (Vec<Dependency>, Option<HoldReason>),
         bytes: usize,
         item: QueueEntry<T>,
         progress: &CompletionTracker,
@@ -412,6 +420,7 @@ impl<T, A> StreamScheduler<T, A> {
         }
         stream.blocked.push_back(Entry {
             dependencies,
+            why,
             bytes,
             item,
         });
@@ -442,7 +451,7 @@ impl<T, A> StreamScheduler<T, A> {
         }];
         self.block(
             slot,
-            dependencies,
+            (dependencies, None),
             item.1,
             QueueEntry::Record(item.0),
             progress,
@@ -470,6 +479,7 @@ impl<T, A> StreamScheduler<T, A> {
         let bytes = size_of::<Entry<T>>() + size_of::<Dependency>();
         stream.blocked.push_front(Entry {
             dependencies,
+            why: None,
             bytes,
             item: QueueEntry::Mark(at, Err(error)),
         });
@@ -487,13 +497,13 @@ impl<T, A> StreamScheduler<T, A> {
     }
 
     /// Takes the first blocked item of the stream at `index` of [`StreamScheduler::blocked_stream`], if everything that
-    /// it needs is complete. If not, `progress` is asked to say when. Removes the stream from those
+    /// it needs is complete, with why it was held back beside the stream's own order. If not, `progress` is asked to say when. Removes the stream from those
     /// that hold something when its list is empty, so that another stands at `index`.
     pub fn pop_ready(
         &mut self,
         index: usize,
         progress: &CompletionTracker,
-    ) -> Option<QueueEntry<T>> {
+    ) -> Option<(QueueEntry<T>, Option<HoldReason>)> {
         let slot = *self.blocked_streams.get(index)?;
         let stream = self.streams.get_mut(slot as usize)?.as_deref_mut()?;
         if let Some(front) = stream.blocked.front_mut()
@@ -507,7 +517,7 @@ impl<T, A> StreamScheduler<T, A> {
         }
         let entry = entry?;
         self.blocked_bytes = self.blocked_bytes.saturating_sub(entry.bytes);
-        Some(entry.item)
+        Some((entry.item, entry.why))
     }
 
     /// Defers an action until everything taken so far is complete. Gives it back if that holds now.

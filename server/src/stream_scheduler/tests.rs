@@ -24,8 +24,8 @@ fn release(scheduler: &mut Plain, progress: &CompletionTracker) -> Vec<At> {
     while let Some(slot) = scheduler.blocked_stream(index) {
         while scheduler.blocked_stream(index) == Some(slot) {
             match scheduler.pop_ready(index, progress) {
-                Some(QueueEntry::Record(at)) => released.push(at),
-                Some(QueueEntry::Mark(at, _)) => {
+                Some((QueueEntry::Record(at), _)) => released.push(at),
+                Some((QueueEntry::Mark(at, _), _)) => {
                     let _ = progress.complete(at.stream, at.sequence);
                     released.push(at);
                 }
@@ -390,7 +390,7 @@ fn work_for_a_destroyed_stream_is_completed_with_an_error_in_its_turn() {
     assert!(progress.complete(40, 1));
     assert!(matches!(
         scheduler.pop_ready(0, &progress),
-        Some(QueueEntry::Mark(place, Err(CUresult::ERROR_INVALID_HANDLE))) if place == at(40, 2)
+        Some((QueueEntry::Mark(place, Err(CUresult::ERROR_INVALID_HANDLE)), None)) if place == at(40, 2)
     ));
     let _ = progress.complete(40, 2);
     assert_eq!(
@@ -811,4 +811,69 @@ fn kernels_of_one_connection_start_in_the_order_of_their_launches() {
     // A stream without a connection, and one that there is not, wait for nobody.
     scheduler.connect(42, CONNECTIONS);
     assert_eq!(admit(&mut scheduler, at(42, 2)), Disposition::Submit);
+}
+
+#[test]
+fn it_is_said_why_records_were_held_back() {
+    // 40 and 41 do not wait for the legacy stream, 42 does.
+    let (mut scheduler, progress) = with_streams(&[(40, 1), (41, 1), (42, 0)]);
+    scheduler.connect(40, 5);
+    scheduler.connect(41, 5);
+    let mut why = |first: At, then: At, step, blocks: u32| {
+        let work = OrderingConstraint::Kernel;
+        assert_eq!(
+            admit(&mut scheduler, &progress, first, work),
+            Disposition::Submit
+        );
+        assert_eq!(
+            admit(&mut scheduler, &progress, then, step),
+            Disposition::Blocked
+        );
+        assert!(scheduler.pop_ready(0, &progress).is_none());
+        let _ = progress.complete(blocks, first.sequence.max(then.sequence));
+        let released = scheduler.pop_ready(0, &progress);
+        let Some((QueueEntry::Record(at), why)) = released else {
+            panic!("{released:?}");
+        };
+        assert_eq!(at, then);
+        let _ = progress.complete(first.stream, first.sequence);
+        let _ = progress.complete(then.stream, then.sequence);
+        why
+    };
+    let wait = OrderingConstraint::Wait { on: 40, until: 1 };
+    assert_eq!(why(at(40, 1), at(41, 1), wait, 40), Some(HoldReason::Event));
+    let barrier = OrderingConstraint::HostBarrier;
+    assert_eq!(
+        why(at(41, 2), at(40, 2), barrier, host_barrier(40)),
+        Some(HoldReason::HostFunction)
+    );
+    let work = OrderingConstraint::Work;
+    assert_eq!(
+        why(at(42, 1), at(0, 1), work, 42),
+        Some(HoldReason::LegacyStream)
+    );
+    // Two kernels of 40, of which the second waits for the first, and so does what is behind it in the connection.
+    let kernel = OrderingConstraint::Kernel;
+    assert_eq!(
+        admit(&mut scheduler, &progress, at(40, 3), kernel),
+        Disposition::Submit
+    );
+    assert_eq!(
+        admit(&mut scheduler, &progress, at(40, 4), kernel),
+        Disposition::Submit
+    );
+    assert_eq!(
+        admit(&mut scheduler, &progress, at(41, 3), kernel),
+        Disposition::Blocked
+    );
+    // It waits for its stream alone.
+    assert_eq!(
+        admit(&mut scheduler, &progress, at(41, 4), work),
+        Disposition::Blocked
+    );
+    let _ = progress.complete(40, 4);
+    let mut why = || scheduler.pop_ready(0, &progress).map(|(_, why)| why);
+    assert_eq!(why(), Some(Some(HoldReason::Connection)));
+    assert_eq!(why(), Some(None));
+    assert_eq!(why(), None);
 }

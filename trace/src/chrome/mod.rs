@@ -23,6 +23,8 @@ pub mod category {
     pub const FLOW: &str = "ac2g";
     /// A wait of the device's work. Ours: Kineto has no word for it.
     pub const WAIT: &str = "gpu_wait";
+    /// Work that was held back, otherwise than by other programs. Ours.
+    pub const HOLD: &str = "gpu_hold";
     /// What is said of the recording itself. Ours.
     pub const NOTE: &str = "openmps";
 }

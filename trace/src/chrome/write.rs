@@ -119,7 +119,7 @@ impl<S: Storage> Writer<S> {
         match &activity.work {
             _ if activity.correlation == 0 => Ok(()),
             Work::Call { .. } => self.arrow("s", "", tid, ts, activity.correlation),
-            Work::Wait { .. } => Ok(()),
+            Work::Wait { .. } | Work::Hold { .. } => Ok(()),
             _ => self.arrow("f", ", \"bp\": \"e\"", tid, ts, activity.correlation),
         }
     }
@@ -172,6 +172,10 @@ impl<S: Storage> Writer<S> {
                 FIRST_OTHER_TRACK + self.tracks.len() as u64,
                 format!("GPU {device} stream {stream} waits"),
             ),
+            Track::Holds { device, stream, .. } => (
+                FIRST_OTHER_TRACK + self.tracks.len() as u64,
+                format!("GPU {device} stream {stream} holds"),
+            ),
         };
         self.tracks.insert(track, tid);
         self.begin();
@@ -181,16 +185,15 @@ impl<S: Storage> Writer<S> {
         Ok(tid)
     }
 
-    /// Threads come first, then streams by their numbers, each above its waits.
+    /// Threads come first, then streams by their numbers, each above its waits and holds.
     fn sort(&mut self, track: Track, tid: u64) -> io::Result<()> {
+        let place =
+            |device: u32, stream: u32| u64::from(device) * 15_000 + u64::from(stream % 5_000) * 3;
         let place = match track {
             Track::Thread { .. } => 0,
-            Track::Stream { device, stream, .. } => {
-                1 + u64::from(device) * 10_000 + u64::from(stream % 5_000) * 2
-            }
-            Track::Waits { device, stream, .. } => {
-                2 + u64::from(device) * 10_000 + u64::from(stream % 5_000) * 2
-            }
+            Track::Stream { device, stream, .. } => 1 + place(device, stream),
+            Track::Waits { device, stream, .. } => 2 + place(device, stream),
+            Track::Holds { device, stream, .. } => 3 + place(device, stream),
         };
         self.begin();
         write_infallibly(
@@ -234,12 +237,16 @@ fn category_of(work: &Work<'_>) -> &'static str {
         Work::Copy { .. } => category::COPY,
         Work::Fill { .. } => category::FILL,
         Work::Wait { .. } => category::WAIT,
+        Work::Hold { .. } => category::HOLD,
     }
 }
 
 fn push_name(text: &mut String, work: &Work<'_>) {
     match work {
-        Work::Call { name } | Work::Kernel { name, .. } | Work::Wait { name } => {
+        Work::Call { name }
+        | Work::Kernel { name, .. }
+        | Work::Wait { name }
+        | Work::Hold { name } => {
             push_text(text, name);
         }
         Work::Copy { from, to, .. } => write_infallibly(
@@ -266,6 +273,11 @@ fn push_arguments(text: &mut String, activity: &Activity<'_>, duration: u64) {
         stream,
     }
     | Track::Waits {
+        device,
+        context,
+        stream,
+    }
+    | Track::Holds {
         device,
         context,
         stream,
@@ -311,7 +323,7 @@ fn push_arguments(text: &mut String, activity: &Activity<'_>, duration: u64) {
                 );
             }
         }
-        Work::Call { .. } | Work::Wait { .. } => {}
+        Work::Call { .. } | Work::Wait { .. } | Work::Hold { .. } => {}
     }
 }
 

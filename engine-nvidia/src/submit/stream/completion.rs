@@ -171,7 +171,9 @@ impl Stream {
                 if self.is_recorded() {
                     self.tell_of_each(state, now);
                 } else {
-                    self.context.durations().learn(&state.ended_now, took);
+                    let durations = self.context.durations();
+                    let alone = durations.learn(&state.ended_now, took, state.company.is_alone);
+                    self.tell_of_company(state, (took, alone));
                     self.tell_of_all(state, now);
                 }
                 state.ended_now.clear();
@@ -188,11 +190,13 @@ impl Stream {
                     break;
                 };
                 gave = true;
+                self.tell_of_hold(state, sequence);
                 self.common.waiting.give(work.kept());
                 self.take(state, sequence, work);
             }
             // What failed at once is reported at once.
             if !gave {
+                self.note_hold(state);
                 return progress;
             }
             if !state.is_fetching() {

@@ -38,7 +38,7 @@ use crate::submit::command::{CompletionAction, Work};
 use crate::submit::completion_predictor::CompletionPredictor;
 use crate::submit::launch::Launch;
 use crate::submit::readback::WaitPredictor;
-use crate::submit::stream::state::{LastLook, StreamState};
+use crate::submit::stream::state::{Company, LastLook, StreamState};
 use crate::sync::Handle;
 
 /// One stream of a client.
@@ -86,6 +86,8 @@ impl Stream {
             ended_now: Vec::new(),
             ran_now: Vec::new(),
             told_until: 0,
+            company: Company::default(),
+            held: None,
             pending: VecDeque::new(),
             fence_value: word.load(),
             unsignalled: 0,

@@ -5,11 +5,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUevent, CUstream};
 use engine::Activity;
+use protocol::operations::HoldReason;
 
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::LaunchBatches;
@@ -60,6 +61,10 @@ pub(super) struct StreamState {
     /// Up to when the observer was told what the device did, in nanoseconds of CLOCK_MONOTONIC; 0 if it does not ask for each
     /// operation.
     pub(super) told_until: u64,
+    /// What others cost it.
+    pub(super) company: Company,
+    /// Since when the first of `pending` is held back, in nanoseconds of CLOCK_MONOTONIC, and why, where somebody wants to know.
+    pub(super) held: Option<(u64, HoldReason)>,
     /// Not yet with the driver, in order.
     pub(super) pending: VecDeque<(u64, Work)>,
     /// The last fence value that was signalled for.
@@ -82,6 +87,65 @@ pub(super) struct StreamState {
     pub(super) ended: bool,
     /// The stream that had the slot before and must finish first.
     pub(super) before: Option<Arc<Stream>>,
+}
+
+/// What is known of how long operations took beside others' since the last account of that.
+#[derive(Debug)]
+pub(super) struct Company {
+    /// Nobody else had work in the device.
+    pub(super) is_alone: bool,
+    /// What they took, and what they take alone.
+    pub(super) took: Duration,
+    pub(super) alone: Duration,
+    /// By how much earlier ones were faster, in nanoseconds: ends that are seen late make one operation long and the next short.
+    pub(super) credit: u64,
+}
+
+impl Default for Company {
+    fn default() -> Self {
+        Self {
+            is_alone: true,
+            took: Duration::ZERO,
+            alone: Duration::ZERO,
+            credit: 0,
+        }
+    }
+}
+
+impl Company {
+    /// How often it is settled what others cost.
+    const WINDOW: Duration = Duration::from_micros(200);
+
+    /// The most that earlier operations make good.
+    const MOST_CREDIT: u64 = 1_000_000;
+
+    /// Operations took so long, and take so long alone. Gives the nanoseconds that others have cost, if it is time to say so;
+    /// `has_company` says whether there are any.
+    pub(super) fn settle(
+        &mut self,
+        took: Duration,
+        alone: Duration,
+        has_company: impl FnOnce() -> bool,
+    ) -> Option<u64> {
+        self.took += took;
+        self.alone += alone;
+        if self.took < Self::WINDOW {
+            return None;
+        }
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let took = nanoseconds(std::mem::take(&mut self.took));
+        let alone = nanoseconds(std::mem::take(&mut self.alone));
+        self.is_alone = !has_company();
+        if self.is_alone {
+            self.credit = 0;
+            return None;
+        }
+        let longer = took.saturating_sub(alone);
+        let cost = longer.saturating_sub(self.credit);
+        let credit = (self.credit + alone.saturating_sub(took)).saturating_sub(longer);
+        self.credit = credit.min(Self::MOST_CREDIT);
+        (cost > 0).then_some(cost)
+    }
 }
 
 /// Of what sort an operation is, and the microseconds that it is expected to take.
@@ -151,5 +215,35 @@ impl StreamState {
     /// Whether there is work that has passed the gate.
     pub(super) fn is_under_way(&self) -> bool {
         !self.issued.is_empty() || !self.gathered.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn micros(micros: u64) -> Duration {
+        Duration::from_micros(micros)
+    }
+
+    #[test]
+    fn what_others_cost_is_what_takes_longer_beside_them() {
+        let mut company = Company::default();
+        assert_eq!(company.settle(micros(900), micros(300), || false), None);
+        let mut settle = |took, alone| company.settle(micros(took), micros(alone), || true);
+        assert_eq!(settle(900, 300), Some(600_000));
+        // Too short to be settled by itself.
+        assert_eq!(settle(100, 60), None);
+        assert_eq!(settle(100, 60), Some(80_000));
+        // One end was seen late, and the next soon.
+        assert_eq!(settle(200, 300), None);
+        assert_eq!(settle(400, 300), None);
+        assert_eq!(settle(400, 300), Some(100_000));
+        // What was saved up long ago makes no more good than so much.
+        for _ in 0..100 {
+            settle(500, 900);
+        }
+        assert_eq!(settle(3_300, 300), Some(2_000_000));
+        assert!(!company.is_alone);
     }
 }

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use cuda_abi::types::CUevent;
 use engine::{Activity, Span, clock};
-use protocol::operations::At;
+use protocol::operations::{At, HoldReason};
 
 use crate::driver::Driver;
 use crate::submit::stream::Stream;
-use crate::submit::stream::state::{Issued, Length, RanOperation, StreamState, TimingEvents};
+use crate::submit::stream::state::{
+    Issued, Length, MOST_AHEAD, RanOperation, StreamState, TimingEvents,
+};
 use crate::sync::Handle;
 
 /// While a time line is recorded: launches that take fewer microseconds go to the driver as batches, and those of a batch divide
@@ -113,16 +115,19 @@ impl Stream {
                 continue;
             };
             let began = began.unwrap_or(until).clamp(until, now);
-            self.tell_of_untimed(&ran[untimed..index], (until, began));
+            self.tell_of_untimed(state, &ran[untimed..index], (until, began));
             let ended = ended.clamp(began, now);
             let took = Duration::from_nanos(ended - began);
-            self.context.durations().learn(&[one.length], took);
+            let is_alone = state.company.is_alone;
+            let durations = self.context.durations();
+            let alone = durations.learn(&[one.length], took, is_alone);
+            self.tell_of_company(state, (took, alone));
             self.tell(one, (began, ended));
             (until, untimed) = (ended, index + 1);
         }
         let rest = &ran[untimed..];
         if !rest.is_empty() {
-            self.tell_of_untimed(rest, (until, now));
+            self.tell_of_untimed(state, rest, (until, now));
             until = now;
         }
         state.told_until = until;
@@ -131,16 +136,74 @@ impl Stream {
         state.ran_now.clear();
     }
 
-    fn tell_of_untimed(&self, ran: &[RanOperation], (began, ended): (u64, u64)) {
+    fn tell_of_untimed(
+        &self,
+        state: &mut StreamState,
+        ran: &[RanOperation],
+        (began, ended): (u64, u64),
+    ) {
         let durations = self.context.durations();
         let lengths: Vec<Length> = ran.iter().map(|one| one.length).collect();
         if lengths.is_empty() {
             return;
         }
-        durations.learn(&lengths, Duration::from_nanos(ended - began));
+        let took = Duration::from_nanos(ended - began);
+        let alone = durations.learn(&lengths, took, state.company.is_alone);
+        self.tell_of_company(state, (took, alone));
         let known = lengths.iter().map(|&(sort, _)| durations.expected(sort, 0));
         for (one, part) in ran.iter().zip(divided(began, ended, known)) {
             self.tell(one, part);
+        }
+    }
+
+    /// Tells by how much others have slowed down what ended: how long it took, and takes alone.
+    pub(super) fn tell_of_company(
+        &self,
+        state: &mut StreamState,
+        (took, alone): (Duration, Duration),
+    ) {
+        let has_company = || self.context.has_company(clock::now());
+        if let Some(cost) = state.company.settle(took, alone, has_company)
+            && self.common.is_open()
+        {
+            let device = self.device().ordinal().unsigned_abs();
+            self.common.observer.slowed(device, cost);
+        }
+    }
+
+    /// Notes since when and why the first operation is held back that waits here, where somebody wants to know.
+    pub(super) fn note_hold(&self, state: &mut StreamState) {
+        if state.pending.is_empty() || state.held.is_some() || !self.is_recorded() {
+            return;
+        }
+        let why = if state.commands >= self.depth() || state.expected > MOST_AHEAD {
+            HoldReason::Depth
+        } else if state.before.is_some() {
+            HoldReason::FormerStream
+        } else if state.is_fetching() {
+            HoldReason::Depth
+        } else if self.context.is_gate_closed() {
+            HoldReason::Loads
+        } else {
+            // Its driver's stream is of a part that the client does not have any more.
+            HoldReason::Limit
+        };
+        state.held = Some((clock::now(), why));
+    }
+
+    /// The first operation that waited here goes to the driver.
+    pub(super) fn tell_of_hold(&self, state: &mut StreamState, sequence: u64) {
+        let Some((since, why)) = state.held.take() else {
+            return;
+        };
+        if self.common.is_open() {
+            let at = At {
+                stream: self.slot,
+                sequence,
+            };
+            let device = self.device().ordinal().unsigned_abs();
+            let nanoseconds = clock::now().saturating_sub(since);
+            self.common.observer.held(at, device, why, nanoseconds);
         }
     }
 

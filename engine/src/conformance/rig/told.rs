@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use protocol::operations::At;
+use protocol::operations::{At, HoldReason};
 
 use super::{PATIENCE, lock};
 use crate::{CUresult, Observer, Span, Window};
@@ -35,6 +35,8 @@ struct ToldState {
     times: HashMap<u32, u64>,
     faults: Vec<(u32, CUresult, String)>,
     spans: Vec<Span>,
+    holds: Vec<(At, HoldReason, u64)>,
+    slowed: u64,
     variable_bytes: u64,
     managed_bytes: u64,
 }
@@ -69,6 +71,16 @@ impl Told {
     /// The spans of which it was told.
     pub fn spans(&self) -> Vec<Span> {
         lock(&self.state).spans.clone()
+    }
+
+    /// The operations that were held back, why, and for how many nanoseconds.
+    pub fn holds(&self) -> Vec<(At, HoldReason, u64)> {
+        lock(&self.state).holds.clone()
+    }
+
+    /// By how many nanoseconds others have slowed the client down.
+    pub fn slowed(&self) -> u64 {
+        lock(&self.state).slowed
     }
 
     /// Where the next module's variables will lie.
@@ -143,6 +155,14 @@ impl Observer for Told {
 
     fn wants_each_span(&self) -> bool {
         self.wants_each_span.load(Ordering::Relaxed)
+    }
+
+    fn held(&self, at: At, _device: u32, why: HoldReason, nanoseconds: u64) {
+        lock(&self.state).holds.push((at, why, nanoseconds));
+    }
+
+    fn slowed(&self, _device: u32, nanoseconds: u64) {
+        lock(&self.state).slowed += nanoseconds;
     }
 
     fn event_time(&self, event: u32, nanoseconds: u64) {

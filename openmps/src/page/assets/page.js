@@ -157,6 +157,7 @@ const COLUMNS = [
   { key: "waited", title: "Wait %", value: (it) => it.rates.waited, show: (it) => percent(it.rates.waited) },
   { key: "memory", title: "Memory", value: (it) => it.memory, show: (it) => `${bytes(it.memory)} / ${bytes(it.memory_limit)}` },
   { key: "launches", title: "Launches/s", value: (it) => it.rates.launches, show: (it) => whole(it.rates.launches) },
+  { key: "queued", title: "Queued", value: (it) => it.queued, show: (it) => whole(it.queued) },
   { key: "copies", title: "Copied/s", value: (it) => it.rates.to_device + it.rates.from_device, show: (it) => bytes(it.rates.to_device + it.rates.from_device) },
   { key: "faults", title: "Faults", value: (it) => it.total.faults, show: (it) => `${it.total.faults}` },
 ];
@@ -390,6 +391,7 @@ function drawDetail() {
     ["Session", `${client.session}`],
     ["Memory", bytes(client.memory)],
     ["Of at most", bytes(client.memory_limit)],
+    ["Queued", whole(client.queued)],
     ["Kernels", whole(total.kernels)],
     ["Kernels ran", seconds(total.kernel_seconds)],
     ["Multiprocessors", seconds(total.multiprocessor_seconds)],
