@@ -37,7 +37,11 @@ const LIMITS: usize = 7;
 const DEFAULT_LIMITS: [u64; LIMITS] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
 
 /// The numbers of the limits that the server keeps to.
-const FIFO_LIMIT: usize = CUlimit::PRINTF_FIFO_SIZE.0 as usize;
+/// The limits that the server keeps to.
+const TOLD_LIMITS: [CUlimit; 2] = [
+    CUlimit::PRINTF_FIFO_SIZE,
+    CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT,
+];
 const HEAP_LIMIT: usize = CUlimit::MALLOC_HEAP_SIZE.0 as usize;
 
 /// What cuCtxGetApiVersion tells: the version of cuCtxCreate_v2.
@@ -384,9 +388,11 @@ impl Current {
         self.contexts.refused(self.slot(), refused);
         self.owner()?.begins(self);
         self.context.made.store(true, Ordering::Release);
-        let fifo = self.context.limits[FIFO_LIMIT].load(Ordering::Relaxed);
-        if fifo != DEFAULT_LIMITS[FIFO_LIMIT] {
-            self.tell_limit(CUlimit::PRINTF_FIFO_SIZE, fifo)?;
+        for limit in TOLD_LIMITS {
+            let value = self.context.limits[limit.0 as usize].load(Ordering::Relaxed);
+            if value != DEFAULT_LIMITS[limit.0 as usize] {
+                self.tell_limit(limit, value)?;
+            }
         }
         for other in self.owner()?.reached_by_pools(self) {
             self.connection().call(&PeerAccess {

@@ -17,10 +17,12 @@ use protocol::operations::{self, At, CONTEXT_SLOTS, STREAM_NON_BLOCKING, STREAM_
 use protocol::tensor_maps;
 
 use self::objects::{Objects, granted};
+use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::device::Devices;
+use crate::launch_pool::LaunchPool;
 use crate::memory::{self, ClientMemory, Mapped, Physical, SharedBlock};
-use crate::stream::{ClientState, Operation};
+use crate::stream::Operation;
 use ptx_vm::tensor_map;
 
 mod images;
@@ -66,6 +68,7 @@ impl SoftClient {
                     account,
                     scheduler,
                     spaces: memory.copy_spaces(),
+                    launches: Arc::new(LaunchPool::new()),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),
                     waiting_held: Mutex::new(Charge::new(Arc::clone(&held))),
@@ -355,10 +358,14 @@ impl Client for SoftClient {
     }
 
     fn limit_set(&mut self, request: &operations::LimitSet, _data: &[u8]) -> Result<(), CUresult> {
-        let context = self.objects().context(request.context)?;
+        let objects = self.objects();
+        let context = objects.context(request.context)?;
+        let launches = &objects.client.launches;
         // The others bound what this engine has no bound for, or what the client itself keeps to.
-        if CUlimit(request.limit) == CUlimit::PRINTF_FIFO_SIZE {
-            context.services.set_fifo(request.value);
+        match CUlimit(request.limit) {
+            CUlimit::PRINTF_FIFO_SIZE => context.services.set_fifo(request.value),
+            CUlimit::DEV_RUNTIME_PENDING_LAUNCH_COUNT => launches.set_limit(request.value),
+            _ => {}
         }
         Ok(())
     }
@@ -539,6 +546,8 @@ impl Drop for SoftClient {
             context.destroy();
         }
         objects.client.scheduler.leave(&objects.client.account);
+        // What waits there would keep the client's memory for ever.
+        objects.client.launches.close();
         for stream in objects.streams.values() {
             stream.clear();
         }

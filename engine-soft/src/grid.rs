@@ -9,6 +9,7 @@ use engine::{Activity, CUresult};
 use protocol::operations;
 
 use crate::block_cost::BlockCost;
+use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::module::Module;
 use crate::multiprocessor::{
@@ -16,7 +17,8 @@ use crate::multiprocessor::{
 };
 use crate::work::{Piece, Progress, SliceClock, Task};
 use ptx_vm::{
-    AddressSpace, Block, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES, Textures,
+    AddressSpace, Block, DeviceRuntime, Launch, LaunchError, LaunchSpec, Outcome, RESIDENT_BYTES,
+    Textures,
 };
 
 /// Operations that a block runs between two looks at the clock.
@@ -30,6 +32,31 @@ const COOPERATIVE_QUANTUM: Duration = Duration::from_micros(200);
 
 /// What a grid is expected to take that was never run, per block.
 const UNKNOWN_COST: Duration = Duration::from_micros(10);
+
+/// Where a grid runs, and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) module: Arc<Module>,
+    pub(crate) context: Arc<Context>,
+    /// What its kernel may touch.
+    pub(crate) space: Arc<AddressSpace>,
+    pub(crate) textures: Arc<Textures>,
+    /// How many SMs the device has.
+    pub(crate) sms: u64,
+    pub(crate) client: Arc<ClientState>,
+}
+
+/// What is launched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) kernel: u32,
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// Bytes of dynamic shared memory.
+    pub(crate) shared: u32,
+    pub(crate) cooperative: bool,
+    pub(crate) priority: i32,
+}
 
 /// A launch that was found to be allowed.
 #[derive(Debug)]
@@ -45,22 +72,20 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Checks a launch. `sms` is how many SMs the device has.
+    /// Checks a client's launch; `runtime` as for [`Grid::shaped`].
     ///
     /// # Errors
     /// CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
     /// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, and CUDA_ERROR_NOT_SUPPORTED for attributes that ask
     /// for what is not built.
     pub(crate) fn new(
-        module: &Arc<Module>,
-        context: &Arc<Context>,
-        (space, textures): (&Arc<AddressSpace>, &Arc<Textures>),
+        place: &Place,
         priority: i32,
-        sms: u64,
         request: &operations::Launch,
         data: &[u8],
+        runtime: Option<Arc<dyn DeviceRuntime>>,
     ) -> Result<Self, CUresult> {
-        if !context.runs_kernels_of(&module.context) {
+        if !place.context.runs_kernels_of(&place.module.context) {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         }
         let cooperative = plan::launch::is_cooperative(request)?;
@@ -72,30 +97,55 @@ impl Grid {
         for attribute in attributes {
             asked.attribute(&attribute)?;
         }
-        let kernel = module
-            .image
-            .module
-            .kernels()
-            .get(request.kernel as usize)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
-        if request.shared > module.dynamic_shared_limit(request.kernel) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        let shared = kernel.shared_bytes + request.shared + RESERVED_SHARED_BYTES;
-        let launch = Launch::new(LaunchSpec {
-            kernel: Arc::clone(kernel),
+        let shape = Shape {
+            kernel: request.kernel,
             grid: request.grid,
             block: request.block,
-            dynamic_shared: request.shared,
+            shared: request.shared,
+            cooperative: asked.cooperative,
+            priority: asked.priority,
+        };
+        Self::shaped(place, &shape, params, runtime)
+    }
+
+    /// Checks a launch. `runtime` launches for a kernel that launches others.
+    ///
+    /// # Errors
+    /// As [`Grid::new`].
+    pub(crate) fn shaped(
+        place: &Place,
+        shape: &Shape,
+        params: &[u8],
+        runtime: Option<Arc<dyn DeviceRuntime>>,
+    ) -> Result<Self, CUresult> {
+        let Place {
+            module,
+            context,
+            space,
+            textures,
+            sms,
+            ..
+        } = place;
+        let kernel = module.kernel(shape.kernel)?;
+        if shape.shared > module.dynamic_shared_limit(shape.kernel) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let shared = kernel.shared_bytes + shape.shared + RESERVED_SHARED_BYTES;
+        let launch = Launch::new(LaunchSpec {
+            kernel: Arc::clone(kernel),
+            grid: shape.grid,
+            block: shape.block,
+            dynamic_shared: shape.shared,
             params: params.into(),
             globals: Arc::clone(&module.globals),
             memory: Arc::clone(space),
             textures: Arc::clone(textures),
             cancel: Arc::clone(&context.cancel),
             grid_id: module.next_grid(),
-            sm_count: u32::try_from(sms).unwrap_or(u32::MAX),
+            sm_count: u32::try_from(*sms).unwrap_or(u32::MAX),
             services: Arc::clone(&context.services) as _,
-            cooperative: asked.cooperative,
+            runtime,
+            cooperative: shape.cooperative,
         })
         .map_err(refused)?;
         let on_one = (THREADS_PER_SM / launch.threads())
@@ -104,19 +154,24 @@ impl Grid {
         // Blocks of a kernel that takes much memory wait for each other.
         let fitting = (RESIDENT_BYTES / launch.block_bytes().max(1)).max(1);
         let most_resident = (u64::from(on_one) * sms).min(fitting);
-        if asked.cooperative && launch.blocks() > most_resident {
+        if shape.cooperative && launch.blocks() > most_resident {
             return Err(CUresult::ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         Ok(Self {
             launch: Arc::new(launch),
             context: Arc::clone(context),
             module: Arc::clone(module),
-            kernel: request.kernel,
+            kernel: shape.kernel,
             param_bytes: params.len(),
-            cooperative: asked.cooperative,
-            priority: asked.priority,
+            cooperative: shape.cooperative,
+            priority: shape.priority,
             most_resident,
         })
+    }
+
+    /// About how many bytes it takes while it waits.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of::<Self>() + size_of::<Launch>() + self.param_bytes) as u64
     }
 
     /// About how much time all blocks take together.
@@ -242,6 +297,11 @@ impl Task for Grid {
             match block.run(SLICE) {
                 Outcome::Finished => finished += 1,
                 Outcome::Yielded => piece.block = Some(block),
+                Outcome::Waits => {
+                    piece.block = Some(block);
+                    clock.is_up();
+                    break;
+                }
                 Outcome::Fault(fault) => {
                     let code = CUresult(fault.kind.code());
                     return Progress::Failed(self.context.fault(code, &fault.to_string()));

@@ -273,6 +273,17 @@ fn asks_runtime(module: &ptx::ast::Module<'_>) -> bool {
     missing.any(|function| RUNTIME_FUNCTIONS.contains(&function.name))
 }
 
+/// Takes the bodies of NVIDIA's device runtime out of a module where this engine has functions of its own: those ask
+/// for what only NVIDIA's driver has.
+fn leave_out_runtime(module: &mut ptx::ast::Module<'_>) {
+    for function in &mut module.functions {
+        if ptx_vm::is_device_function(function.name) && !function.entry {
+            function.body = None;
+            function.linkage = ptx::ast::Linkage::Extern;
+        }
+    }
+}
+
 fn device_runtime() -> Result<link::LinkInput<'static>, Refused> {
     let module = ptx::parse(DEVICE_RUNTIME)
         .map_err(|error| Refused::new(CUresult::ERROR_UNKNOWN, &error))?;
@@ -390,10 +401,9 @@ fn compile_linked(
     }
     let mut modules = Vec::new();
     for (name, text) in &sources {
-        modules.push(link::LinkInput {
-            name,
-            module: parse(name, text, room.budget())?,
-        });
+        let mut module = parse(name, text, room.budget())?;
+        leave_out_runtime(&mut module);
+        modules.push(link::LinkInput { name, module });
     }
     if modules.iter().any(|part| asks_runtime(&part.module)) {
         modules.push(device_runtime()?);

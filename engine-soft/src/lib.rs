@@ -7,11 +7,14 @@
 //! soft_engine     the engine: attaches clients to devices
 //! client          one client's objects by handle; what an operation does to them
 //! stream          order within a stream, completions, faults
+//! family          a grid, what its kernel has launched, and when all of that is over
 //! grid copy       the two kinds of work: thread blocks, bytes
 //! module image    images, compiled once for all; modules with their variables
 //! device          what devices say of themselves, and what clients share of them
 //! scheduler       which client's work goes next, and on how many threads
 //! work            a task handed out in pieces to several threads
+//! client_state    what all of a client's work shares
+//! launch_pool     how much of what kernels launched is under way
 //! context         what dies together when a kernel faults
 //! services        what kernels print, and the device heap
 //! memory          windows, what is committed, what a device has left
@@ -22,11 +25,14 @@
 mod array;
 mod block_cost;
 mod client;
+mod client_state;
 mod context;
 mod copy;
 mod device;
+mod family;
 mod grid;
 mod image;
+mod launch_pool;
 mod memory;
 mod module;
 mod multiprocessor;

@@ -198,6 +198,17 @@ impl Module {
         })
     }
 
+    /// One of its kernels.
+    ///
+    /// # Errors
+    /// CUDA_ERROR_INVALID_HANDLE for one that is not there.
+    pub(crate) fn kernel(&self, kernel: u32) -> Result<&Arc<ptx_vm::Kernel>, CUresult> {
+        let kernels = self.image.module.kernels();
+        kernels
+            .get(kernel as usize)
+            .ok_or(CUresult::ERROR_INVALID_HANDLE)
+    }
+
     /// Bytes of dynamic shared memory that a launch of this kernel may ask for.
     pub(crate) fn dynamic_shared_limit(&self, kernel: u32) -> u32 {
         let set = self.dynamic_shared.lock().get(&kernel).copied();
@@ -213,12 +224,7 @@ impl Module {
     /// CUDA_ERROR_INVALID_HANDLE for a kernel that is not there, CUDA_ERROR_INVALID_VALUE for an
     /// attribute or value that cannot be set, CUDA_ERROR_NOT_SUPPORTED for clusters.
     pub(crate) fn set(&self, kernel: u32, attribute: u32, value: i32) -> Result<(), CUresult> {
-        let facts = self
-            .image
-            .module
-            .kernels()
-            .get(kernel as usize)
-            .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+        let facts = self.kernel(kernel)?;
         match Attribute(attribute) {
             Attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES => {
                 let bytes = u32::try_from(value).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

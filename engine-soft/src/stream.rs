@@ -5,21 +5,21 @@
 //! they come in order. Small operations run on it at once; what takes longer becomes a job of the
 //! scheduler, and the thread that finishes the job goes on with the stream.
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use engine::{Activity, CUresult, Charge, Observer, Span, clock};
+use engine::{Activity, CUresult, Span, clock};
 use protocol::operations::{At, Copy, Fill, HoldReason, STREAM_DEPTH};
 
+use crate::client_state::ClientState;
 use crate::context::Context;
 use crate::copy::{ArrayTransfer, SMALL, Transfer};
-use crate::grid::Grid;
-use crate::memory::{self, CopySpace};
-use crate::scheduler::{Account, Scheduler};
+use crate::family::{Launched, Origin};
+use crate::memory;
 use crate::work::{Job, JobSource, Part, Piece, Progress, SliceClock, Spent, Task, run_contained};
 
 /// Kernels that are expected to take at most this long are run by the thread that brings them.
@@ -29,45 +29,12 @@ const SMALL_KERNEL: Duration = Duration::from_micros(40);
 /// other, before it lets others run.
 const SPREE: Duration = Duration::from_millis(1);
 
-/// Bytes that one client's waiting operations may take together.
-const WAITING_BYTES: u64 = 256 << 20;
-
-/// What all streams of a client share.
-#[derive(Debug)]
-pub(crate) struct ClientState {
-    pub(crate) observer: Arc<dyn Observer>,
-    pub(crate) scheduler: Arc<Scheduler>,
-    pub(crate) account: Arc<Account>,
-    pub(crate) spaces: Arc<RwLock<Arc<CopySpace>>>,
-    /// The client is going: nothing is begun and nothing reported any more.
-    pub(crate) closed: AtomicBool,
-    /// Bytes of all operations that wait in streams.
-    pub(crate) waiting: AtomicU64,
-    /// What of them is held for the client: the most that there was, since a client that had so much
-    /// waiting has so again.
-    pub(crate) waiting_held: Mutex<Charge>,
-}
-
-impl ClientState {
-    /// Whether operations of so many bytes may wait, in all. Counted in large steps, most of them for
-    /// nothing: what waits comes and goes with every operation.
-    fn may_wait(&self, bytes: u64) -> bool {
-        const STEP: u64 = 1 << 20;
-        if bytes <= STEP {
-            return true;
-        }
-        let mut held = self.waiting_held.lock();
-        let more = bytes.saturating_sub(held.amount());
-        bytes <= WAITING_BYTES && (more == 0 || held.grow(more.next_multiple_of(STEP)))
-    }
-}
-
 /// What a stream can be told to do.
 #[derive(Debug)]
 pub(crate) enum Operation<'a> {
-    Launch(Grid),
+    Launch(Launched),
     /// One after another.
-    Run(VecDeque<Grid>),
+    Run(VecDeque<Launched>),
     Copy(Copy),
     ArrayCopy(Box<ArrayTransfer>),
     Fill(Fill),
@@ -194,12 +161,10 @@ impl Stream {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             let bytes = operation.bytes();
-            let before = self.client.waiting.fetch_add(bytes, Ordering::Relaxed);
-            let kept = if !self.client.may_wait(before.saturating_add(bytes)) {
-                self.client.waiting.fetch_sub(bytes, Ordering::Relaxed);
-                Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
-            } else {
+            let kept = if self.client.wait(bytes) {
                 operation.into_owned()
+            } else {
+                Operation::Refused(CUresult::ERROR_OUT_OF_MEMORY)
             };
             let waiting = Waiting {
                 sequence,
@@ -250,7 +215,7 @@ impl Stream {
                 operation,
             } = head;
             let bytes = operation.bytes();
-            self.client.waiting.fetch_sub(bytes, Ordering::Relaxed);
+            self.client.waited(bytes);
             let now = Instant::now();
             let here = now < *until.get_or_insert(now + SPREE);
             match self.start(sequence, &context, priority, operation, here) {
@@ -354,7 +319,7 @@ impl Stream {
         sequence: u64,
         context: &Arc<Context>,
         priority: i32,
-        mut grids: VecDeque<Grid>,
+        mut grids: VecDeque<Launched>,
         here: bool,
     ) -> Started {
         let Some(grid) = grids.pop_front() else {
@@ -396,9 +361,7 @@ impl Stream {
             ..
         }) = rest
         {
-            self.client
-                .waiting
-                .fetch_sub(operation.bytes(), Ordering::Relaxed);
+            self.client.waited(operation.bytes());
             self.report(sequence, Err(code));
         }
     }
@@ -408,11 +371,20 @@ impl Stream {
         self: &Arc<Self>,
         part: Part,
         context: &Arc<Context>,
-        grid: Grid,
+        launched: Launched,
         here: bool,
     ) -> Started {
+        let Launched { grid, family } = launched;
         let cost = grid.cost();
         let mut piece = Piece::whole(grid.units());
+        let source: Arc<dyn JobSource> = Arc::clone(self) as _;
+        let source = match &family {
+            Some(family) => {
+                family.begin(Origin::Host(source, part), grid.priority());
+                Arc::clone(family) as _
+            }
+            None => source,
+        };
         let ClientState {
             scheduler, account, ..
         } = &*self.client;
@@ -422,23 +394,24 @@ impl Stream {
             let progress = run_contained(&grid, context, &mut piece, &mut clock, sm);
             scheduler.charge(account, clock.took(), context.part);
             self.spent(part, Spent::new(context.device, Activity::Kernel, &clock));
-            match progress {
-                Progress::Finished => return Started::Done(Ok(())),
-                Progress::Failed(code) => return Started::Done(Err(code)),
-                Progress::Yielded => {}
+            let result = match progress {
+                Progress::Finished => Some(Ok(())),
+                Progress::Failed(code) => Some(Err(code)),
+                Progress::Yielded => None,
+            };
+            if let Some(result) = result {
+                // It is over with what it has launched.
+                let result = match family {
+                    Some(family) => family.end(result).map(|(_, result)| result),
+                    None => Some(result),
+                };
+                return result.map_or(Started::Running, Started::Done);
             }
         }
         let threads = cost.as_nanos() / SMALL_KERNEL.as_nanos() + 1;
         let priority = grid.priority();
         let context = Arc::clone(context);
-        let job = Job::new(
-            Arc::clone(self) as _,
-            part,
-            context,
-            priority,
-            Box::new(grid),
-            piece,
-        );
+        let job = Job::new(source, part, context, priority, Box::new(grid), piece);
         self.submit(job, usize::try_from(threads).unwrap_or(usize::MAX))
     }
 
@@ -493,10 +466,10 @@ impl Operation<'_> {
     /// About how many bytes it takes while it waits.
     fn bytes(&self) -> u64 {
         let data = match self {
-            Self::Launch(grid) => grid.param_bytes(),
+            Self::Launch(launched) => launched.grid.param_bytes(),
             Self::Run(grids) => grids
                 .iter()
-                .map(|grid| size_of::<Grid>() + grid.param_bytes())
+                .map(|launched| size_of::<Launched>() + launched.grid.param_bytes())
                 .sum(),
             Self::Write { data, .. } => data.len(),
             Self::ArrayCopy(_) => size_of::<ArrayTransfer>(),
@@ -508,7 +481,7 @@ impl Operation<'_> {
     /// The operation with what it borrowed copied.
     fn into_owned(self) -> Operation<'static> {
         match self {
-            Self::Launch(grid) => Operation::Launch(grid),
+            Self::Launch(launched) => Operation::Launch(launched),
             Self::Run(grids) => Operation::Run(grids),
             Self::Copy(request) => Operation::Copy(request),
             Self::ArrayCopy(copy) => Operation::ArrayCopy(copy),

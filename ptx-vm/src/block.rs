@@ -21,6 +21,8 @@ pub enum Outcome {
     Finished,
     /// The budget is used up, or all threads wait for something outside the block: run it again.
     Yielded,
+    /// A thread waits for other grids: run it again once others have run.
+    Waits,
     /// A thread did something wrong; the block is dead.
     Fault(Box<Fault>),
     /// The launch's cancel word was set; the block is dead.
@@ -84,7 +86,7 @@ impl Block {
         let launch = Arc::clone(&self.launch);
         let program = Arc::clone(&self.program);
         loop {
-            let mut progress = false;
+            let (mut progress, mut waits) = (false, false);
             for _ in 0..self.groups.len() {
                 if launch.grid.cancel.load(Ordering::Relaxed) {
                     return Outcome::Cancelled;
@@ -106,6 +108,7 @@ impl Block {
                 match pause {
                     Pause::Done | Pause::Barrier => {}
                     Pause::Budget => progress = true,
+                    Pause::Later => waits = true,
                     Pause::Fault {
                         kind,
                         address,
@@ -126,6 +129,9 @@ impl Block {
             }
             if self.finished() {
                 return Outcome::Finished;
+            }
+            if waits && !progress {
+                return Outcome::Waits;
             }
             if !progress {
                 // A barrier that nobody will complete: the kernel hangs, as it does on a GPU, until it is

@@ -42,6 +42,7 @@ pub(crate) fn emit(
         program: Program {
             by_address,
             local_stride,
+            asks_runtime: funcs.iter().any(|func| func.asks_runtime),
             ..Program::default()
         },
         target,
@@ -357,11 +358,11 @@ impl Emitter {
             }
             InstKind::Atomic { run, imm }
             | InstKind::Warp { run, imm }
+            | InstKind::System { run, imm }
             | InstKind::Texture { run, imm } => {
                 op.run = *run;
                 op.imm = *imm;
             }
-            InstKind::System { run } => op.run = *run,
             InstKind::Fence => op.run = control::fence,
             InstKind::Pause => op.run = control::pause,
         }

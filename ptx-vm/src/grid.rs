@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::device_runtime::DeviceRuntime;
 use super::memory::AddressSpace;
 use super::regs::Bytes;
 use super::services::Services;
@@ -43,6 +44,8 @@ pub(crate) struct Grid {
     /// What `%nsmid` reads.
     pub(crate) sm_count: u32,
     pub(crate) services: Arc<dyn Services>,
+    /// Who launches for its kernel.
+    pub(crate) runtime: Option<Arc<dyn DeviceRuntime>>,
     /// Where a cooperative grid's blocks meet, zeroed.
     pub(crate) meeting: Bytes,
     pub(crate) cooperative: bool,

@@ -33,6 +33,8 @@ pub(crate) struct Func {
     pub(crate) asks_constants: bool,
     /// It asks where the system's part of shared memory lies.
     pub(crate) asks_reserved: bool,
+    /// It calls CUDA's device runtime.
+    pub(crate) asks_runtime: bool,
 }
 
 /// Where a parameter or a return value lies in a frame.
@@ -125,7 +127,7 @@ pub(crate) enum InstKind {
     /// An exchange among the lanes of a warp.
     Warp { run: OpFn, imm: u64 },
     /// Something asked of the system, lane by lane: sources and a destination as its function says.
-    System { run: OpFn },
+    System { run: OpFn, imm: u64 },
     /// A read of a texture, or an access to a surface: lane by lane, through the client's own objects.
     Texture { run: OpFn, imm: u64 },
     /// A fence, a prefetch with no destination, or `nanosleep`.

@@ -81,6 +81,8 @@ pub(crate) enum Pause {
     Barrier,
     /// The budget is spent.
     Budget,
+    /// A path waits for something that only others can do.
+    Later,
     Fault {
         kind: FaultKind,
         address: u64,
@@ -104,6 +106,8 @@ pub(crate) struct LaneGroup {
     registers: Bytes,
     scratch: Bytes,
     local: Bytes,
+    /// See [`Machine::errors`].
+    errors: Bytes,
     first_thread: u32,
     live: Mask,
     paths: Vec<DivergentPath>,
@@ -137,6 +141,7 @@ impl LaneGroup {
             registers: Bytes::new(program.functions[0].frame as usize)?,
             scratch: Bytes::new(Machine::SCRATCH_BYTES)?,
             local: Bytes::new(program.local_stride as usize * lanes)?,
+            errors: Bytes::new(if program.asks_runtime { 4 * lanes } else { 0 })?,
             first_thread: first,
             live,
             paths: vec![path],
@@ -272,6 +277,7 @@ impl LaneGroup {
             shared: context.shared,
             shared_bytes: u64::from(context.grid.shared()),
             local: &self.local,
+            errors: Frame::new(&self.errors, 0),
             local_stride: context.program.local_stride,
             local_base: path.local_base,
             block_index: context.block_index,
@@ -393,6 +399,13 @@ impl LaneGroup {
                         return Some(pause);
                     }
                 }
+            }
+            Event::Later => {
+                let path = &mut self.paths[index];
+                path.pc = at;
+                // What it waits for may be another path's to do.
+                path.slices += 1;
+                return Some(Pause::Later);
             }
             Event::Return => self.return_to_caller(program, index),
             Event::Exit => {

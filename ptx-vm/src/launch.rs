@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use super::device_runtime::DeviceRuntime;
 use super::grid::{Grid, MEETING_BYTES};
 use super::limits::MAX_SHARED_BYTES;
 use super::machine::Machine;
@@ -62,6 +63,8 @@ pub struct LaunchSpec {
     pub sm_count: u32,
     /// Who prints and gives heap memory.
     pub services: Arc<dyn Services>,
+    /// Who launches for a kernel that [`Kernel::asks_runtime`]; `None` for others.
+    pub runtime: Option<Arc<dyn DeviceRuntime>>,
     /// Whether all blocks are under way at once, so that they may wait for each other.
     pub cooperative: bool,
 }
@@ -86,6 +89,7 @@ impl Launch {
             grid_id,
             sm_count,
             services,
+            runtime,
             cooperative,
         } = spec;
         let threads = block
@@ -138,6 +142,7 @@ impl Launch {
             id: grid_id,
             sm_count,
             services,
+            runtime,
             meeting: grid_memory,
             cooperative,
         };

@@ -30,6 +30,7 @@
 mod access;
 mod analysis;
 mod block;
+mod device_runtime;
 mod emit;
 mod fault;
 mod grid;
@@ -56,6 +57,7 @@ mod texture;
 mod variables;
 
 pub use block::{Block, Outcome};
+pub use device_runtime::{DeviceCall, DeviceFunction, DeviceRuntime, Reply, is_device_function};
 pub use fault::{Fault, FaultKind};
 pub use isa::Isa;
 pub use launch::{Launch, LaunchError, LaunchSpec};

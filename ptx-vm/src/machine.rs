@@ -82,6 +82,8 @@ pub(crate) enum Event {
         next: u32,
         groups: Vec<(Mask, u32)>,
     },
+    /// What it asked for is to be asked for again, once others have run.
+    Later,
     /// Return from a function, or the end of an entry.
     Return,
     /// Its lanes end.
@@ -147,6 +149,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) shared_bytes: u64,
     /// The lane group's local memory, all bytes of a thread together.
     pub(crate) local: &'a Bytes,
+    /// The last error of each lane's calls of the device runtime, if the program calls it.
+    pub(crate) errors: Frame,
     /// Bytes of local memory of a thread.
     pub(crate) local_stride: u32,
     /// Where the current function's frame starts in a thread's local memory.

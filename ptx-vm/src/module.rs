@@ -12,7 +12,7 @@ use super::limits::{
     REGISTERS_PER_SM,
 };
 use super::load_error::LoadError;
-use super::lower::ModuleFacts;
+use super::lower::{ModuleFacts, function_address};
 use super::mask::WARP;
 use super::program::Program;
 use super::variables::{Global, GlobalSpace, Relocated};
@@ -68,6 +68,8 @@ pub struct Kernel {
     pub(crate) constants: Arc<[(u32, u64)]>,
     /// Whether it uses the system's part of shared memory.
     pub(crate) asks_reserved: bool,
+    /// Whether it calls CUDA's device runtime, as kernels do that launch others.
+    pub asks_runtime: bool,
     /// What is compiled from: the entry and what it calls.
     funcs: Vec<Func>,
     by_address: Vec<u32>,
@@ -104,6 +106,8 @@ pub struct Module {
     globals: Vec<Global>,
     uses_heap: bool,
     instructions: u64,
+    /// Kernels by the addresses that device code knows them by, ascending.
+    entries: Vec<(u64, u32)>,
 }
 
 impl Module {
@@ -160,6 +164,7 @@ impl Module {
         let called = module.functions.iter().filter(|function| !function.entry);
         let called: u64 = called.map(length).sum();
         let mut spare = 0;
+        let mut entries = Vec::new();
         for (index, function) in module.functions.iter().enumerate() {
             if !function.entry || function.body.is_none() {
                 continue;
@@ -174,6 +179,7 @@ impl Module {
                     limit: true,
                 });
             }
+            entries.push((function_address(index), kernels.len() as u32));
             let before = left;
             spare = spare.max(bytes);
             let lowered = facts.kernel(index, group_lanes, &mut left)?;
@@ -213,6 +219,7 @@ impl Module {
                     &no_constants
                 }),
                 asks_reserved: lowered.asks_reserved,
+                asks_runtime: lowered.asks_runtime,
                 local_stride: lowered.local_stride,
                 funcs: lowered.funcs,
                 by_address: lowered.by_address,
@@ -221,15 +228,18 @@ impl Module {
                 programs: Default::default(),
             }));
         }
-        let uses_heap = module
-            .functions
-            .iter()
-            .any(|function| function.body.is_none() && function.name == "malloc");
+        // Parameters of launches from kernels lie in the heap too.
+        let uses_heap = kernels.iter().any(|kernel| kernel.asks_runtime)
+            || module
+                .functions
+                .iter()
+                .any(|function| function.body.is_none() && function.name == "malloc");
         Ok(Self {
             kernels,
             globals: facts.globals,
             uses_heap,
             instructions: MODULE_INSTRUCTIONS - left,
+            entries,
         })
     }
 
@@ -255,7 +265,14 @@ impl Module {
         self.instructions
     }
 
-    /// Whether device code calls `malloc`.
+    /// The kernel whose address device code has: its index in [`Module::kernels`].
+    #[must_use]
+    pub fn kernel_at(&self, address: u64) -> Option<u32> {
+        let found = self.entries.binary_search_by_key(&address, |entry| entry.0);
+        Some(self.entries[found.ok()?].1)
+    }
+
+    /// Whether device code uses the heap: it calls `malloc`, or launches kernels.
     #[must_use]
     pub fn uses_heap(&self) -> bool {
         self.uses_heap

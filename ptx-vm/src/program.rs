@@ -34,6 +34,8 @@ pub(crate) struct Program {
     /// Which function of the module stands where, for indirect calls: [`NOWHERE`] or an index into
     /// `functions`. Empty if there is no such call.
     pub(crate) by_address: Vec<u32>,
+    /// It calls CUDA's device runtime.
+    pub(crate) asks_runtime: bool,
     /// Code of segments; keeps it mapped.
     pub(crate) native: Option<super::segment::Native>,
 }

@@ -10,7 +10,7 @@ use cuda_abi::CUresult;
 use cuda_abi::types::{CUdevice_attribute, CUlimit};
 use protocol::operations::{HeapSet, LimitSet, MemAlloc, MemFree};
 
-use super::{Current, HEAP_LIMIT};
+use super::{Current, HEAP_LIMIT, TOLD_LIMITS};
 
 /// The first major compute capability whose devices have no CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH: kernels
 /// cannot wait for those that they launched.
@@ -74,7 +74,7 @@ impl Current {
             return Ok(());
         }
         match limit {
-            CUlimit::PRINTF_FIFO_SIZE => self.tell_limit(limit, value),
+            limit if TOLD_LIMITS.contains(&limit) => self.tell_limit(limit, value),
             CUlimit::MALLOC_HEAP_SIZE => {
                 drop(users);
                 // A heap that was made meanwhile makes room for one of the new size while it is empty.

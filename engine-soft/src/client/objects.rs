@@ -11,11 +11,13 @@ use engine::{Bound, CUresult, Granularity, Runs};
 use protocol::operations::{self, At};
 
 use crate::array::Array;
+use crate::client_state::ClientState;
 use crate::context::Context;
-use crate::grid::Grid;
+use crate::family::Launched;
+use crate::grid::Place;
 use crate::memory::ClientMemory;
 use crate::module::{Image, Module};
-use crate::stream::{ClientState, Operation, Stream};
+use crate::stream::{Operation, Stream};
 
 /// Objects that a client may have of a kind; more are refused, so that it cannot fill the server.
 pub(super) const MOST_OBJECTS: usize = 1 << 16;
@@ -106,22 +108,20 @@ impl Objects {
         stream: &Stream,
         request: &operations::Launch,
         data: &[u8],
-    ) -> Result<Grid, CUresult> {
+    ) -> Result<Launched, CUresult> {
         let (context, priority) = stream.place()?;
         context.check()?;
-        Grid::new(
-            self.module(request.module)?,
-            &context,
-            (
-                self.memory
-                    .kernel_space(context.device, context.peers.load(Ordering::Relaxed))?,
-                &self.textures,
-            ),
-            priority,
-            self.sms
+        let peers = context.peers.load(Ordering::Relaxed);
+        let place = Place {
+            module: Arc::clone(self.module(request.module)?),
+            space: Arc::clone(self.memory.kernel_space(context.device, peers)?),
+            textures: Arc::clone(&self.textures),
+            sms: self
+                .sms
                 .min(granted(self.client.scheduler.workers(), context.part)),
-            request,
-            data,
-        )
+            client: Arc::clone(&self.client),
+            context,
+        };
+        Launched::new(place, priority, request, data)
     }
 }

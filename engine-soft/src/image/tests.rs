@@ -99,24 +99,17 @@ fn what_an_image_becomes_is_within_what_may_be_held_for_its_client() {
 }
 
 #[test]
-fn launches_from_kernels_are_refused_in_words() {
-    let ptx = format!(
-        "{HEAD}.extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a, .param .b64 b);\n\
+fn what_is_not_built_of_the_device_runtime_is_refused_by_name() {
+    for name in ["__cudaCDP2Memcpy3DAsync", "cudaGraphLaunch"] {
+        let ptx = format!(
+            "{HEAD}.extern .func (.param .b32 r) {name}(.param .b64 a, .param .b64 b);\n\
              .visible .entry root() {{\n.param .b64 a;\n.param .b64 b;\n.param .b32 r;\n\
-             call.uni (r), __cudaCDP2LaunchDeviceV2, (a, b);\nret;\n}}\n"
-    );
-    let refused = compiled(ptx.as_bytes()).unwrap_err();
-    assert_eq!(refused.code, CUresult::ERROR_INVALID_PTX);
-    assert!(
-        refused.log.contains("launches from kernels"),
-        "{}",
-        refused.log
-    );
-    assert!(
-        refused.log.contains("__cudaCDP2LaunchDeviceV2"),
-        "{}",
-        refused.log
-    );
+             call.uni (r), {name}, (a, b);\nret;\n}}\n"
+        );
+        let refused = compiled(ptx.as_bytes()).unwrap_err();
+        assert_eq!(refused.code, CUresult::ERROR_INVALID_PTX);
+        assert!(refused.log.contains(name), "{}", refused.log);
+    }
 }
 
 #[test]

@@ -9,9 +9,11 @@ use engine::{Activity, Bound, CUresult, Charge, Observer, Window};
 use protocol::operations::At;
 
 use super::*;
+use crate::client_state::ClientState;
 use crate::context::Context;
+use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
-use crate::stream::{ClientState, Stream};
+use crate::stream::Stream;
 use crate::work::{Part, Progress, SliceClock, Task};
 
 #[derive(Debug, Default)]
@@ -107,6 +109,7 @@ impl Member {
                 scheduler,
                 account,
                 spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
+                launches: Arc::new(LaunchPool::new()),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),
                 waiting_held: Mutex::new(Charge::new(Arc::new(Bound::new(u64::MAX)))),

@@ -37,6 +37,8 @@ pub(super) struct Body<'a> {
     /// Where its parameters lie: in the parameter buffer of an entry, or in the local frame.
     pub(super) param_places: Vec<u32>,
     return_places: Vec<u32>,
+    /// Where calls of the device runtime have their arguments in the local frame.
+    pub(super) argument_place: Option<u32>,
     /// The carry flag.
     carry: Option<Reg>,
     guard: Option<(Reg, bool)>,
@@ -80,6 +82,7 @@ pub(super) fn lower(
         places: Vec::new(),
         param_places: Vec::new(),
         return_places: Vec::new(),
+        argument_place: None,
         carry: None,
         guard: None,
         named: tree.registers.len(),

@@ -110,7 +110,7 @@ impl<'a> Body<'a> {
         };
         let after = self.enter_guarded();
         self.emit(
-            InstKind::System { run },
+            InstKind::System { run, imm: 0 },
             Vec::new(),
             vec![to, from, bytes, barrier],
         );
@@ -193,7 +193,7 @@ impl<'a> Body<'a> {
         let last = pair(self, at[4], rank);
         let after = self.enter_guarded();
         self.emit(
-            InstKind::System { run },
+            InstKind::System { run, imm: 0 },
             Vec::new(),
             vec![places, map, first, second, last],
         );

@@ -3,6 +3,7 @@
 use ptx::ast::{Function, Instruction, Label, Operand, Parameter, Symbol, Targets, Type};
 
 use super::body::{Body, Lowered, width_of};
+use crate::device_runtime;
 use crate::ir::{Barrier, Callee, End, InstKind, Passed, Reg};
 use crate::machine::{CLUSTER_BARRIER, OpFn, ReduceOp};
 use crate::ops::logic;
@@ -373,6 +374,9 @@ impl<'a> Body<'a> {
     /// Calls a function that the system has under a known name.
     fn call_system(&mut self, index: usize, args: &[Passed], results: &[Passed]) -> Lowered {
         let name = self.kernel.module.tree.functions[index].name;
+        if let Some((number, known)) = device_runtime::find(name) {
+            return self.call_runtime(number, known, args, results);
+        }
         let (run, widths, result): (OpFn, &[u8], u8) = match name {
             "vprintf" => (system::print, &[8, 8], 4),
             "__assertfail" => (system::assertion_failed, &[8, 8, 4, 8, 8], 0),
@@ -380,10 +384,8 @@ impl<'a> Body<'a> {
             "free" => (system::free, &[8], 0),
             "cudaGraphSetConditional" => (system::set_condition, &[8, 4], 0),
             name if is_device_runtime(name) => {
-                let why = format!(
-                    "the software GPU has no launches from kernels (dynamic parallelism), nor what else \
-                     \"{name}\" of CUDA's device runtime needs"
-                );
+                let why =
+                    format!("the software GPU does not have \"{name}\" of CUDA's device runtime");
                 return Err(self.fail(&why));
             }
             _ => {
@@ -403,7 +405,7 @@ impl<'a> Body<'a> {
         if result != 0 {
             d.push(self.temp(result));
         }
-        self.emit(InstKind::System { run }, d.clone(), sources);
+        self.emit(InstKind::System { run, imm: 0 }, d.clone(), sources);
         if let (Some(&passed), Some(&value)) = (results.first(), d.first()) {
             self.store_result(passed, value, result)?;
         }

@@ -9,6 +9,7 @@ mod bulk;
 mod compare;
 mod control;
 mod copies;
+mod device_runtime;
 mod matrix;
 mod mbarrier;
 mod memory;
@@ -64,6 +65,8 @@ pub(crate) struct Lowered {
     pub(crate) asks_constants: bool,
     /// Whether it uses the system's part of shared memory.
     pub(crate) asks_reserved: bool,
+    /// Whether it calls CUDA's device runtime.
+    pub(crate) asks_runtime: bool,
 }
 
 impl<'a> ModuleFacts<'a> {
@@ -214,6 +217,7 @@ impl<'a> ModuleFacts<'a> {
             pressure: 0,
             asks_constants: false,
             asks_reserved: false,
+            asks_runtime: false,
         };
         let too_many = || {
             let (what, most) = if room < KERNEL_INSTRUCTIONS {
@@ -239,6 +243,7 @@ impl<'a> ModuleFacts<'a> {
             lowered.local_bytes = lowered.local_bytes.max(func.local_bytes);
             lowered.asks_constants |= func.asks_constants;
             lowered.asks_reserved |= func.asks_reserved;
+            lowered.asks_runtime |= func.asks_runtime;
             lowered.funcs.push(func);
         }
         let blocks = lowered.funcs.iter().flat_map(|func| &func.blocks);
@@ -400,7 +405,7 @@ struct KernelFacts<'a> {
 }
 
 /// The number that stands for a function's address.
-fn function_address(index: usize) -> u64 {
+pub(crate) fn function_address(index: usize) -> u64 {
     FUNCTION_BASE + index as u64 * FUNCTION_STEP
 }
 

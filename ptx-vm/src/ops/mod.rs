@@ -7,6 +7,7 @@ pub(crate) mod cold;
 pub(crate) mod compare;
 pub(crate) mod control;
 pub(crate) mod convert;
+pub(crate) mod device_runtime;
 pub(crate) mod float;
 pub(crate) mod fp8;
 pub(crate) mod half;

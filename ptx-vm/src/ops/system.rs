@@ -31,7 +31,7 @@ impl Machine<'_> {
         Some(text)
     }
 
-    fn give(&mut self, op: &Op, lane: usize, width: u8, value: u64) {
+    pub(super) fn give(&mut self, op: &Op, lane: usize, width: u8, value: u64) {
         // A slot at offset 0 is nobody's: the sink.
         if op.d[0] != 0 {
             self.frame.set_wide(op.d[0] as usize, lane, width, value);

@@ -183,6 +183,7 @@ impl Gpu {
             grid_id: 1,
             sm_count: 4,
             services: Arc::clone(&self.services),
+            runtime: None,
             cooperative: self.cooperative,
         });
         Arc::new(launch.expect("launch"))
@@ -229,7 +230,7 @@ pub fn run_all(launches: &[Arc<Launch>], budget: u64) -> Result<(), Fault> {
         for mut block in blocks {
             match block.run(budget) {
                 Outcome::Finished => {}
-                Outcome::Yielded => left.push(block),
+                Outcome::Yielded | Outcome::Waits => left.push(block),
                 Outcome::Fault(fault) => return Err(*fault),
                 Outcome::Cancelled => panic!("cancelled"),
             }

@@ -1,0 +1,63 @@
+//! What all of a client's work shares: whom it is told to, who runs it, and what of it may wait.
+//!
+//! Owned by the client's streams, and by grids that launch others. Must not know what the work is.
+
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use engine::{Charge, Observer};
+
+use crate::launch_pool::LaunchPool;
+use crate::memory::CopySpace;
+use crate::scheduler::{Account, Scheduler};
+
+/// Bytes that one client's waiting operations may take together.
+const WAITING_BYTES: u64 = 256 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct ClientState {
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) scheduler: Arc<Scheduler>,
+    pub(crate) account: Arc<Account>,
+    pub(crate) spaces: Arc<RwLock<Arc<CopySpace>>>,
+    /// What its kernels launch.
+    pub(crate) launches: Arc<LaunchPool>,
+    /// The client is going: nothing is begun and nothing reported any more.
+    pub(crate) closed: AtomicBool,
+    /// Bytes of all operations that wait.
+    pub(crate) waiting: AtomicU64,
+    /// What of them is held for the client: the most that there was, since a client that had so much
+    /// waiting has so again.
+    pub(crate) waiting_held: Mutex<Charge>,
+}
+
+impl ClientState {
+    /// Takes so many bytes for an operation that waits; false if they are too many.
+    pub(crate) fn wait(&self, bytes: u64) -> bool {
+        let before = self.waiting.fetch_add(bytes, Ordering::Relaxed);
+        let may = self.may_wait(before.saturating_add(bytes));
+        if !may {
+            self.waited(bytes);
+        }
+        may
+    }
+
+    /// Gives the bytes of an operation that waits no more back.
+    pub(crate) fn waited(&self, bytes: u64) {
+        self.waiting.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether operations of so many bytes may wait, in all. Counted in large steps, most of them for
+    /// nothing: what waits comes and goes with every operation.
+    fn may_wait(&self, bytes: u64) -> bool {
+        const STEP: u64 = 1 << 20;
+        if bytes <= STEP {
+            return true;
+        }
+        let mut held = self.waiting_held.lock();
+        let more = bytes.saturating_sub(held.amount());
+        bytes <= WAITING_BYTES && (more == 0 || held.grow(more.next_multiple_of(STEP)))
+    }
+}
