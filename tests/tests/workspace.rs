@@ -1,9 +1,10 @@
-//! Holds the crates to the directions in which they may depend on each other, and to their budgets
-//! of foreign crates.
+//! Holds the crates to the directions in which they may depend on each other, to their budgets of foreign crates, and
+//! the threat model to what is tested.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -170,4 +171,37 @@ fn foreign_crates_stay_within_their_budgets() {
             foreign.len()
         );
     }
+}
+
+/// What the threat model says is tested is: each test that it names is in the tree, and each file.
+#[test]
+fn promises_of_the_threat_model_have_their_tests() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let text = std::fs::read_to_string(root.join("docs/threat-model.md")).unwrap();
+    let listed = Command::new("git")
+        .args(["grep", "-hE", r"^ *(async )?fn [a-z0-9_]+\("])
+        .args(["--", "*.rs"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let functions: BTreeSet<&str> = listed
+        .lines()
+        .filter_map(|line| line.split_once("fn ")?.1.split('(').next())
+        .collect();
+    let mut named = 0;
+    // The last column of a row is the test's.
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let test = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
+        for name in test.split('`').skip(1).step_by(2) {
+            let is_there = match name.contains('/') {
+                true => root.join(name).exists(),
+                false if !name.contains('_') => continue,
+                false => functions.contains(name),
+            };
+            assert!(is_there, "{name} of {row}");
+            named += 1;
+        }
+    }
+    assert!(named > 50, "{named} names were found");
 }
