@@ -18,6 +18,7 @@ use sandbox::Profile;
 use server::{ComputeModePolicy, ContextRefused};
 
 use crate::confinement::Confinement;
+use crate::file_receiver;
 
 /// How long a server that has ended waits for its threads.
 const LAST_THREADS: Duration = Duration::from_secs(2);
@@ -49,6 +50,17 @@ pub fn serve() -> ExitCode {
         }
     };
     let log = Arc::new(ServerLog(log));
+    // Before there is another thread.
+    let files = match file_receiver::start() {
+        Ok(files) => files,
+        Err(error) => {
+            log.0.line(
+                Role::Server,
+                &format!("MPS server failed to start: no process to receive files: {error}"),
+            );
+            return ExitCode::FAILURE;
+        }
+    };
     let underlay = match control::servers::process::borrow_underlay(&daemon) {
         Ok(underlay) => underlay,
         Err(error) => {
@@ -68,13 +80,12 @@ pub fn serve() -> ExitCode {
         }
         let log = Arc::<ServerLog>::clone(&log);
         let left = Arc::downgrade(&engine);
-        server::run_with_policy(
-            daemon,
-            engine,
-            log,
-            gate,
-            size_variable("OPENMPS_SERVER_MEMORY")?,
-        )?;
+        let settings = server::Settings {
+            compute_modes: gate,
+            held: size_variable("OPENMPS_SERVER_MEMORY")?,
+            files,
+        };
+        server::run_with(daemon, engine, log, settings)?;
         // Threads that have said that they are done may not quite be.
         let until = Instant::now() + LAST_THREADS;
         while left.strong_count() > 0 && Instant::now() < until {

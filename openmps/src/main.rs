@@ -14,6 +14,7 @@ mod doctor;
 mod driver_mutex;
 mod embedded;
 mod engines;
+mod file_receiver;
 mod http;
 mod kubernetes;
 mod logs;

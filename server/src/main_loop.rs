@@ -25,6 +25,7 @@ use crate::admission::session_thread::Sessions;
 use crate::event_queue::{EventQueue, ServerEvent};
 use crate::ipc::descriptors::Descriptors;
 use crate::log::Log;
+use crate::memory::file_receiver::FileReceiver;
 use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::server_budget::ServerMemoryBudget;
 use crate::session::observer::Cancellation;
@@ -77,20 +78,39 @@ pub fn run(
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
 ) -> Result<(), RunError> {
-    run_with_policy(connection, engine, log, Box::new(EnforcedByDriver), None)
+    run_with(connection, engine, log, Settings::default())
 }
 
-/// As [`run`], where somebody has to be asked before contexts are made, and with so many bytes of its own
-/// memory to hold for clients, or else a part of the machine's.
+/// How a server is set up.
+#[derive(Debug)]
+pub struct Settings {
+    /// Who is asked before contexts are made.
+    pub compute_modes: Box<dyn ComputeModePolicy>,
+    /// Bytes of its own memory that it holds for clients, or else a part of the machine's.
+    pub held: Option<u64>,
+    /// Who receives the files that clients register.
+    pub files: FileReceiver,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compute_modes: Box::new(EnforcedByDriver),
+            held: None,
+            files: FileReceiver::Server,
+        }
+    }
+}
+
+/// As [`run`], set up otherwise.
 ///
 /// # Errors
 /// As there.
-pub fn run_with_policy(
+pub fn run_with(
     connection: Connection,
     engine: Arc<dyn Engine>,
     log: Arc<dyn Log>,
-    compute_modes: Box<dyn ComputeModePolicy>,
-    held: Option<u64>,
+    settings: Settings,
 ) -> Result<(), RunError> {
     transport::socket::raise_descriptor_limit();
     log.line(true, "Startup");
@@ -122,9 +142,10 @@ pub fn run_with_policy(
                 exports: Arc::default(),
                 descriptors: Arc::new(Descriptors::new()?),
                 groups: Groups::default(),
-                compute_modes: compute_modes.into(),
+                compute_modes: settings.compute_modes.into(),
                 host_memory: pinned,
-                server_memory: ServerMemoryBudget::new(held),
+                server_memory: ServerMemoryBudget::new(settings.held),
+                files: Arc::new(settings.files),
             }),
             log: log.clone(),
             time_lines: Arc::default(),

@@ -25,6 +25,7 @@ use crate::ipc::exports::{ExportRegistry, User};
 use crate::ipc::imports::SharedObjects;
 use crate::log::Named;
 use crate::memory::address_account::{AddressAccount, InitialWindows};
+use crate::memory::file_receiver::FileReceiver;
 use crate::memory::host_budget::HostMemoryBudget;
 use crate::memory::quota::{Allowance, Memory};
 use crate::memory::registered_files::Files;
@@ -74,6 +75,8 @@ pub struct ServerResources {
     pub host_memory: HostMemoryBudget,
     /// What is held for them of the server's own memory.
     pub server_memory: ServerMemoryBudget,
+    /// Who receives the files that they register.
+    pub files: Arc<FileReceiver>,
 }
 
 /// Memory that an engine works with and that stays mapped as long as somebody has this.
@@ -417,7 +420,11 @@ pub fn admit(
             ),
             addresses: AddressAccount::default(),
             held,
-            files: Files::new(connection.clone(), pinned.clone(), memory.host),
+            files: Files::new(
+                (connection.clone(), host.files.clone()),
+                pinned.clone(),
+                memory.host,
+            ),
         }),
         consumer,
         _mappings: [pinned, staging],

@@ -4,6 +4,7 @@
 
 pub mod address_account;
 pub mod backing;
+pub mod file_receiver;
 pub mod heap;
 pub mod host_budget;
 pub mod mapped_file;

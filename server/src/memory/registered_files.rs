@@ -2,9 +2,9 @@
 //! program goes on using its own mapping; the server maps the same part of the file over addresses of the
 //! client's host window, where devices reach it as they reach page-locked memory.
 //!
-//! A descriptor comes over the session's socket, just before the request that names it. What a file may be,
-//! and what happens when it is cut short, is `transport`'s ([`Overlay`]); that the context then fails is
-//! ours. Knows nothing of what the bytes are.
+//! A descriptor comes over the session's socket, just before the request that names it, and is received by whom
+//! [`FileReceiver`] says. What a file may be, and what happens when it is cut short, is `transport`'s ([`Overlay`]);
+//! that the context then fails is ours. Knows nothing of what the bytes are.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,21 +14,27 @@ use cuda_abi::CUresult;
 use cuda_abi::types::CUdevice_attribute;
 use engine::Window;
 use engine::arena::GRANULE;
-use protocol::operations::{FILE_PACKET, FILE_READ_ONLY, FileMap};
+use protocol::operations::{FILE_READ_ONLY, FileMap};
 use transport::memory::{Mapping, MemoryError, Overlay, Sealed, page_of};
-use transport::socket::{Connection, SocketError};
+use transport::socket::Connection;
 
 use crate::memory::backing::ClientBacking;
+use crate::memory::file_receiver::{FileReceiver, NoFile};
 use crate::memory::mapped_file::{FreeAddresses, MappedFile};
 use crate::session::Session;
 
 /// Files that a client can have mapped.
 const MOST: usize = 1024;
 
+/// Files of a client's that may have been sent and not answered, each of which the receiver goes on having.
+const UNANSWERED: u32 = 4;
+
 /// A client's files.
 #[derive(Debug)]
 pub struct Files {
     connection: Arc<Connection>,
+    receiver: Arc<FileReceiver>,
+    unanswered: u32,
     window: Arc<Mapping>,
     memory: Arc<Sealed>,
     /// By first address.
@@ -38,9 +44,15 @@ pub struct Files {
 
 impl Files {
     /// None yet. `window` is the mapping of all of `memory`, the client's page-locked memory.
-    pub fn new(connection: Arc<Connection>, window: Arc<Mapping>, memory: Sealed) -> Self {
+    pub fn new(
+        (connection, receiver): (Arc<Connection>, Arc<FileReceiver>),
+        window: Arc<Mapping>,
+        memory: Sealed,
+    ) -> Self {
         Self {
             connection,
+            receiver,
+            unanswered: 0,
             window,
             memory: Arc::new(memory),
             mapped: BTreeMap::new(),
@@ -125,20 +137,40 @@ impl Session {
 
     /// Takes the descriptor that the client has sent.
     fn receive_file(&mut self) -> Result<OwnedFd, CUresult> {
-        match self.files.connection.try_receive() {
-            Ok(Some((packet, fds))) if packet == FILE_PACKET => {
-                if let Ok([file]) = <[OwnedFd; 1]>::try_from(fds) {
-                    return Ok(file);
-                }
-            }
-            Err(SocketError::Descriptors(packet)) if packet == FILE_PACKET => {
+        let refused = match self.files.receiver.receive(&self.files.connection) {
+            Ok(file) => return Ok(file),
+            Err(refused) => refused,
+        };
+        match refused {
+            NoFile::NoDescriptor => {
                 self.error_line("the server has no descriptor left for a file to be registered");
-                return Err(CUresult::ERROR_OUT_OF_MEMORY);
+                Err(CUresult::ERROR_OUT_OF_MEMORY)
             }
-            _ => {}
+            NoFile::Unsuitable(why) => {
+                self.error_line(&format!("a file cannot be registered: {why}"));
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+            NoFile::NotAnswering if self.files.unanswered < UNANSWERED => {
+                self.files.unanswered += 1;
+                self.error_line("a file cannot be registered: its file system does not answer");
+                Err(CUresult::ERROR_NOT_SUPPORTED)
+            }
+            NoFile::NotAnswering => {
+                self.broken = Some(format!(
+                    "more than {UNANSWERED} files were to be mapped whose file systems do not answer"
+                ));
+                Err(CUresult::ERROR_INVALID_VALUE)
+            }
+            // The file stays in the socket, and would be taken for the next one.
+            NoFile::NoReceiver => {
+                self.broken = Some("a file was to be mapped that nobody could receive".to_owned());
+                Err(CUresult::ERROR_OPERATING_SYSTEM)
+            }
+            NoFile::NotSent => {
+                self.broken = Some("a file was to be mapped and none was sent".to_owned());
+                Err(CUresult::ERROR_INVALID_VALUE)
+            }
         }
-        self.broken = Some("a file was to be mapped and none was sent".to_owned());
-        Err(CUresult::ERROR_INVALID_VALUE)
     }
 
     /// Says why a file cannot be mapped.

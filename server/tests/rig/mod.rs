@@ -90,8 +90,11 @@ impl Rig {
         let server = {
             let (engine, log) = (engine.clone(), log.clone());
             std::thread::spawn(move || {
-                let gate = Box::new(server::EnforcedByDriver);
-                server::run_with_policy(connection, engine, log, gate, held).unwrap();
+                let settings = server::Settings {
+                    held,
+                    ..server::Settings::default()
+                };
+                server::run_with(connection, engine, log, settings).unwrap();
             })
         };
         let rig = Self {

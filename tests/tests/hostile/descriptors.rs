@@ -1,5 +1,8 @@
 //! Descriptors of every kind, sent to every socket, and files that answer nobody.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use tests::daemon::{Daemon, eventually, succeed};
 use tests::skipped::skipped;
 
@@ -66,9 +69,14 @@ fn files_that_never_answer_left_in_queues_and_registered() {
     scene.nobody_noticed();
 }
 
-/// The kernel does not end a server in which such a file is looked at. The daemon goes on without it.
+/// Whether a process is there, and not only its end that nobody has asked for.
+fn is_there(pid: &str) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// The kernel does not end a process that looks at such a file, or closes it. It is not the server's process that does.
 #[test]
-fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
+fn a_server_ends_whatever_its_clients_registered() {
     let daemon = Daemon::start();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
@@ -77,6 +85,62 @@ fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
         return;
     }
     let server = daemon.server().to_string();
+    let receiver = std::fs::read_to_string(format!("/proc/{server}/task/{server}/children"));
+    let receiver = receiver.unwrap().trim().to_owned();
+    let name = std::fs::read_to_string(format!("/proc/{receiver}/comm"));
+    assert_eq!(name.unwrap(), "openmps-files\n");
+    daemon.told(&["shutdown_server", &server, "-f"]);
+    eventually("the server is gone", || !is_there(&server));
+    let log = daemon.control_log();
+    assert!(!log.contains("did not end by itself"), "{log}");
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    assert_ne!(daemon.server().to_string(), server);
+    // From here on nothing is to be waited for.
+    drop(attacker);
+    eventually("the receiver is gone", || !is_there(&receiver));
+}
+
+/// Processes of a group whose tasks the kernel holds, and does not let end, until it is told otherwise.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new(process: &str) -> std::io::Result<Self> {
+        let name = format!("/sys/fs/cgroup/freezer/openmps-hostile-{process}");
+        let group = Self(PathBuf::from(name));
+        std::fs::create_dir(&group.0)?;
+        std::fs::write(group.0.join("cgroup.procs"), process)?;
+        std::fs::write(group.0.join("freezer.state"), "FROZEN")?;
+        Ok(group)
+    }
+
+    fn thaw(&self) {
+        std::fs::write(self.0.join("freezer.state"), "THAWED").ok();
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.thaw();
+        for _ in 0..200 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Where the kernel does not end a server, for whatever reason, the daemon goes on without it.
+#[test]
+fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
+    let daemon = Daemon::start();
+    assert_eq!(succeed(&mut daemon.probe(&["work", "1"])), "ok\n");
+    let server = daemon.server().to_string();
+    // Control groups of the second version end who is frozen in them.
+    let frozen = match Freezer::new(&server) {
+        Ok(frozen) => frozen,
+        Err(why) => return skipped(&format!("no freezer of the first version: {why}")),
+    };
     daemon.told(&["shutdown_server", &server, "-f"]);
     eventually("the daemon has given the server up", || {
         !daemon.told(&["get_server_list"]).contains(&server)
@@ -88,11 +152,6 @@ fn a_server_that_cannot_end_holds_up_neither_the_next_one_nor_the_daemon() {
     assert_ne!(daemon.server().to_string(), server);
     // Ends, or this panics.
     drop(daemon);
-    // From here on nothing is to be waited for.
-    drop(attacker);
-    eventually("the server is gone", || {
-        !std::path::Path::new(&format!("/proc/{server}/task")).exists()
-            || std::fs::read_to_string(format!("/proc/{server}/stat"))
-                .is_ok_and(|stat| stat.contains(") Z "))
-    });
+    frozen.thaw();
+    eventually("the server is gone", || !is_there(&server));
 }
