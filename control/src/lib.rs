@@ -33,6 +33,7 @@ mod views;
 use std::io::IsTerminal;
 use std::process::{Command, ExitCode};
 
+pub use command_line::arguments::PAGE_PROCESS;
 pub use command_line::client::{AskError, NO_DAEMON, ask};
 pub use commands::{
     Arguments, Command as CommandRow, Line, LineError, list as command_list, parse as parse_line,

@@ -287,7 +287,11 @@ fn control(arguments: Vec<OsString>) -> ExitCode {
     };
     let mut arguments = texts(&arguments);
     match page::taken(&mut arguments) {
-        Ok(Some(address)) => page::with_page(&address, || control::main(&arguments, host)),
+        Ok(Some(address)) => page::with_page(&address, |page| {
+            // Before a command, whose words are its own.
+            arguments.insert(0, format!("{}{page}", control::PAGE_PROCESS));
+            control::main(&arguments, host)
+        }),
         Ok(None) => control::main(&arguments, host),
         Err(why) => {
             eprintln!("openmps: {why}");

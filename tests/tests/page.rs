@@ -59,7 +59,8 @@ fn tool(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
         .args(arguments)
         .env("CUDA_MPS_PIPE_DIRECTORY", daemon.pipe())
-        .env("CUDA_MPS_LOG_DIRECTORY", daemon.pipe().join("../log"));
+        .env("CUDA_MPS_LOG_DIRECTORY", daemon.pipe().join("../log"))
+        .env("XDG_STATE_HOME", daemon.pipe().join("../state"));
     command
 }
 
@@ -432,6 +433,92 @@ fn a_page_started_with_the_daemon_ends_with_it() {
         eventually("the page has gone with the daemon", || {
             TcpStream::connect(address).is_err()
         });
+        daemon.wait().unwrap();
+    }
+}
+
+/// A page that dies is told of, and its history is there for the next one.
+#[test]
+fn the_end_of_a_page_is_told_and_its_history_stays() {
+    for how in ["-f", "-d"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (pipe, logs) = (folder.path().join("pipe"), folder.path().join("log"));
+        let command = |arguments: &[&str]| {
+            let mut command = Command::new(openmps());
+            command
+                .args(arguments)
+                .env("CUDA_MPS_PIPE_DIRECTORY", &pipe)
+                .env("CUDA_MPS_LOG_DIRECTORY", &logs)
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped());
+            command
+        };
+        let mut daemon = command(&["control", how, "--web", "127.0.0.1:0"])
+            .spawn()
+            .unwrap();
+        let history = logs.join("page-history");
+        eventually("the history is in the daemon's folder", || history.exists());
+        let log = || std::fs::read_to_string(logs.join("control.log")).unwrap_or_default();
+        assert!(!log().contains("The page's process"));
+        let pages = || -> Vec<i32> {
+            let all = std::fs::read_dir("/proc").unwrap();
+            let numbers = all.filter_map(|it| it.ok()?.file_name().to_str()?.parse().ok());
+            let is_page = |pid: &i32| {
+                let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                let of = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+                let has = |bytes: &[u8], text: &str| {
+                    bytes.windows(text.len()).any(|it| it == text.as_bytes())
+                };
+                has(&line, "--beside-daemon") && has(&of, pipe.to_str().unwrap())
+            };
+            numbers.filter(is_page).collect()
+        };
+        let [page] = pages()[..] else {
+            panic!("{:?}", pages());
+        };
+        let process = Pid::from_raw(page).unwrap();
+        kill_process(process, Signal::KILL).unwrap();
+        eventually("the daemon tells of its end", || {
+            log().contains(&format!("The page's process {page} has ended by itself"))
+        });
+        let events = std::fs::read_to_string(logs.join("events.jsonl")).unwrap();
+        assert!(events.contains("\"page.ended\""), "{events}");
+        // The file is free again, and what is no history stays what it is.
+        let file = history.to_str().unwrap();
+        let arguments = ["page", "--listen", "127.0.0.1:0", "--history"];
+        std::fs::write(folder.path().join("letter"), "a letter").unwrap();
+        let letter = folder.path().join("letter");
+        let letter = letter.to_str().unwrap();
+        for (path, said) in [(file, ""), (letter, "is no history of this version's")] {
+            let mut page = command(&[&arguments[..], &[path]].concat())
+                .spawn()
+                .unwrap();
+            let mut errors = BufReader::new(page.stderr.take().unwrap());
+            let mut lines = String::new();
+            for _ in 0..2 {
+                errors.read_line(&mut lines).unwrap();
+            }
+            let question = {
+                let address = address(lines.lines().next().unwrap());
+                let question = format!("GET /api/now HTTP/1.1\r\nHost: {address}\r\n\r\n");
+                move || asked(TcpStream::connect(address).unwrap(), &question)
+            };
+            eventually("the page shows the daemon", || {
+                question().body.contains("\"error\":null")
+            });
+            page.kill().unwrap();
+            page.wait().unwrap();
+            errors.read_to_string(&mut lines).unwrap();
+            assert_eq!(
+                lines.contains("kept in memory only"),
+                !said.is_empty(),
+                "{lines}"
+            );
+            assert!(lines.contains(said), "{lines}");
+        }
+        assert_eq!(std::fs::read(letter).unwrap(), b"a letter");
+        assert!(command(&["control", "quit"]).status().unwrap().success());
         daemon.wait().unwrap();
     }
 }

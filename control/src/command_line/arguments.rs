@@ -38,7 +38,12 @@ pub struct Options {
     pub underlay: Option<Mode>,
     /// `-S`: clients have contexts in static partitions only.
     pub static_partitions: bool,
+    /// [`PAGE_PROCESS`]: the page that was started with it.
+    pub page: Option<i32>,
 }
+
+/// How whoever starts a daemon with a page says which process that is. People do not.
+pub const PAGE_PROCESS: &str = "--page-process=";
 
 /// The long options, to find the one that was meant.
 const OPTIONS: &[&str] = &[
@@ -113,6 +118,13 @@ pub fn parse(arguments: &[String]) -> Action {
                 match compute_mode::named(name) {
                     Ok(mode) => options.compute_mode = Some(mode),
                     Err(why) => return Action::Refused(why),
+                }
+            }
+            _ if argument.starts_with(PAGE_PROCESS) => {
+                let number = argument.trim_start_matches(PAGE_PROCESS).parse();
+                match number.ok().filter(|pid| *pid > 0) {
+                    Some(pid) => options.page = Some(pid),
+                    None => return Action::Refused(format!("{argument}: a process' number")),
                 }
             }
             "-S" | "--static-partitioning" => {

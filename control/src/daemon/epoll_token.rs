@@ -27,6 +27,8 @@ pub enum EpollToken {
     Orphan(u32),
     /// A process that looks at the devices prints what it has found, or has ended.
     DeviceScan,
+    /// The page's process ended.
+    Page,
     /// The underlay's supervisor says something, or has ended.
     Underlay(u64),
 }
@@ -49,6 +51,7 @@ impl EpollToken {
             Self::Orphan(slot) => (9, slot as u64),
             Self::DeviceScan => (10, 0),
             Self::Underlay(number) => (11, number),
+            Self::Page => (12, 0),
             Self::Children => (7, 0),
         };
         id << KIND_BITS | kind
@@ -70,6 +73,7 @@ impl EpollToken {
             9 => Self::Orphan(id as u32),
             10 => Self::DeviceScan,
             11 => Self::Underlay(id),
+            12 => Self::Page,
             _ => Self::Children,
         }
     }
@@ -93,6 +97,7 @@ mod tests {
             EpollToken::Group(u32::MAX),
             EpollToken::Orphan(255),
             EpollToken::DeviceScan,
+            EpollToken::Page,
             EpollToken::Underlay(1 << 40),
         ] {
             assert_eq!(EpollToken::decode(source.encode()), source);

@@ -64,6 +64,7 @@ impl Daemon {
                     EpollToken::HalfOpen(number) => self.half_open_spoke(number),
                     EpollToken::Server(id) => self.server_spoke(id),
                     EpollToken::Process(id) => self.server_ended(id, None),
+                    EpollToken::Page => self.page_ended(),
                     EpollToken::DeviceScan => self.look_spoke(),
                     EpollToken::Underlay(number) => self.underlay_spoke(number),
                 }

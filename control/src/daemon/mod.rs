@@ -13,6 +13,7 @@ mod half_open;
 mod limit_change;
 mod limit_changes;
 mod orphaned_servers;
+mod page;
 mod partitions;
 mod pending;
 mod servers;
@@ -51,6 +52,7 @@ use crate::views::Views;
 use epoll_token::EpollToken;
 use half_open::{HalfOpen, most_half_open};
 use limit_change::Change;
+use page::PageProcess;
 use pending::Pending;
 use signals::{SIGCHLD, ending_signals, on_signals};
 
@@ -109,6 +111,8 @@ pub struct Daemon {
     rotated_at: Instant,
     log_bytes: u64,
     pending: Vec<Pending>,
+    /// The page that was started with it.
+    page: Option<PageProcess>,
     quitting: bool,
 }
 
@@ -165,6 +169,7 @@ impl Daemon {
             rotated_at: Instant::now(),
             log_bytes,
             pending: Vec::new(),
+            page: None,
             quitting: false,
         };
         daemon
@@ -191,6 +196,7 @@ impl Daemon {
             daemon.log(&line);
         }
         let mut daemon = daemon;
+        daemon.watch_page(options.page);
         daemon.load_groups()?;
         daemon.set_modes(options.compute_mode)?;
         if options.ready_devices

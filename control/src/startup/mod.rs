@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode, Stdio};
 use notify::READY_VARIABLE;
 use transport::socket::Connection;
 
-use crate::command_line::arguments::Options;
+use crate::command_line::arguments::{Options, PAGE_PROCESS};
 use crate::daemon::Daemon;
 use crate::files::directories::Directories;
 use crate::files::instance::Instance;
@@ -93,6 +93,9 @@ fn start_background(options: Options) -> Result<(), String> {
     }
     if let Some(mode) = options.underlay {
         command.arg(format!("--underlay={}", mode.name()));
+    }
+    if let Some(page) = options.page {
+        command.arg(format!("{PAGE_PROCESS}{page}"));
     }
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     // The command holds the other end too; the child's death must end the connection.

@@ -191,7 +191,7 @@ mod tests {
 
     fn asked(head: &str) -> Answer {
         let guard = Guard::new("0123456789abcdef".into(), Vec::new(), false);
-        let answers = Answers::new(guard, Arc::new(Watch::new("h".into())));
+        let answers = Answers::new(guard, Arc::new(Watch::new("h".into(), None)));
         let text = format!("{head}\r\n\r\n");
         answers.answer(&Question::read(text.as_bytes()).unwrap().unwrap())
     }

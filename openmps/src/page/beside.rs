@@ -54,8 +54,8 @@ pub fn taken(arguments: &mut Vec<String>) -> Result<Option<String>, String> {
     Ok(Some(address))
 }
 
-/// Runs what becomes the daemon, or starts it, with the page beside it.
-pub fn with_page(address: &str, daemon: impl FnOnce() -> ExitCode) -> ExitCode {
+/// Runs what becomes the daemon, or starts it, with the page beside it, whose process it is told.
+pub fn with_page(address: &str, daemon: impl FnOnce(u32) -> ExitCode) -> ExitCode {
     let page = match start(address) {
         Ok(page) => page,
         Err(error) => {
@@ -63,7 +63,7 @@ pub fn with_page(address: &str, daemon: impl FnOnce() -> ExitCode) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let came = daemon();
+    let came = daemon(page.id());
     if came != ExitCode::SUCCESS {
         // There is none, or another one's, beside which it was not asked for.
         kill_process(Pid::from_child(&page), Signal::TERM).ok();

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 
+use super::history_form::{self, IN_MINUTE, Record};
 use crate::usage::{ClientUsage, DeviceUsage, Rates};
 
 /// Seconds that are kept one by one.
@@ -146,6 +147,11 @@ impl Series {
         self.minutes.push(minute, average, MINUTES);
     }
 
+    /// The second after the last of which something is known.
+    fn end(&self) -> u64 {
+        self.seconds.end.max(self.minutes.end * 60)
+    }
+
     /// The samples of a span that ends with this second.
     fn samples(&self, span: Span, second: u64) -> Vec<Sample> {
         let (count, step) = span.samples();
@@ -165,24 +171,40 @@ struct OfClient {
     series: Series,
 }
 
+impl OfClient {
+    fn new(pid: i32, program: &str, user: &str) -> Self {
+        Self {
+            pid,
+            program: program.to_owned(),
+            user: user.to_owned(),
+            series: Series::default(),
+        }
+    }
+
+    /// Whether it is this client's. A file has the beginning of a long name.
+    fn is(&self, pid: i32, program: &str) -> bool {
+        self.pid == pid && (program.starts_with(&self.program) || self.program.starts_with(program))
+    }
+}
+
 /// A device's ordinal and a session.
 type Key = (u32, u64);
 
 #[derive(Debug, Default)]
 pub struct History {
-    /// Seconds since it began: the moment of the latest sample.
+    /// Seconds since 1970: the moment of the latest sample.
     second: u64,
     devices: BTreeMap<u32, Series>,
     clients: BTreeMap<Key, OfClient>,
 }
 
 impl History {
-    /// Takes what was used in a second, which is counted from the beginning of the history.
+    /// Takes what was used in a second, which is counted from 1970 on.
     pub fn take(&mut self, second: u64, devices: &[DeviceUsage]) {
         self.second = second;
         let day = (MINUTES * 60) as u64;
         self.clients
-            .retain(|_, client| client.series.seconds.end + day > second);
+            .retain(|_, client| client.series.end() + day > second);
         for device in devices {
             if self.devices.len() < DEVICES || self.devices.contains_key(&device.device) {
                 let series = self.devices.entry(device.device).or_default();
@@ -199,8 +221,74 @@ impl History {
         self.second = second;
     }
 
+    /// Takes what a file has of a day that ends with this second, oldest first, before anything else is taken.
+    pub fn restore(&mut self, second: u64, records: Vec<Record>) {
+        self.second = second;
+        for record in records {
+            let series = match record.client {
+                None => self.devices.entry(record.device).or_default(),
+                Some(client) => {
+                    let key = (record.device, client.session);
+                    if self.clients.len() >= CLIENTS && !self.clients.contains_key(&key) {
+                        continue;
+                    }
+                    let fresh = || OfClient::new(client.pid, &client.program, &client.user);
+                    let there = self.clients.entry(key).or_insert_with(fresh);
+                    if !there.is(client.pid, &client.program) {
+                        *there = fresh();
+                    }
+                    &mut there.series
+                }
+            };
+            series.minutes.push(record.minute, record.sample, MINUTES);
+        }
+    }
+
+    /// What was seen in the latest minute, if it is this one, as far as a file has room for it: devices, and those of their clients that had most.
+    pub fn minute(&self, minute: u64) -> Vec<Record> {
+        let of = |series: &Series, device: u32, client| {
+            let is_of_it = series.minutes.end == minute + 1;
+            let sample = series.minutes.samples.back().copied();
+            let sample =
+                sample.filter(|sample| is_of_it && sample.iter().all(|it| !it.is_nan()))?;
+            Some(Record {
+                minute,
+                device,
+                client,
+                sample,
+            })
+        };
+        let devices = self.devices.iter();
+        let mut records: Vec<Record> = devices
+            .filter_map(|(&device, series)| of(series, device, None))
+            .collect();
+        let clients = self.clients.iter();
+        let mut of_clients: Vec<Record> = clients
+            .filter_map(|(&(device, session), client)| {
+                let named = history_form::Client {
+                    session,
+                    pid: client.pid,
+                    program: client.program.clone(),
+                    user: client.user.clone(),
+                };
+                of(&client.series, device, Some(named))
+            })
+            .collect();
+        let part = |record: &Record| record.sample[Number::Multiprocessors as usize];
+        of_clients.sort_by(|one, other| part(other).total_cmp(&part(one)));
+        records.append(&mut of_clients);
+        records.truncate(IN_MINUTE);
+        records
+    }
+
     fn take_client(&mut self, key: Key, client: &ClientUsage) {
         let second = self.second;
+        // Daemons count their clients from the beginning again.
+        if let Some(there) = self.clients.get(&key)
+            && !there.is(client.pid, &client.program)
+        {
+            self.clients.remove(&key);
+        }
         if !self.clients.contains_key(&key) && self.clients.len() >= CLIENTS {
             // Who left first makes room; while all are there, a new one has none.
             let of = |(key, client): (&Key, &OfClient)| (client.series.seconds.end, *key);
@@ -210,12 +298,8 @@ impl History {
                 _ => return,
             };
         }
-        let of_client = self.clients.entry(key).or_insert_with(|| OfClient {
-            pid: client.pid,
-            program: client.program.clone(),
-            user: client.user.clone(),
-            series: Series::default(),
-        });
+        let fresh = || OfClient::new(client.pid, &client.program, &client.user);
+        let of_client = self.clients.entry(key).or_insert_with(fresh);
         let sample = sample(&client.rates, client.memory);
         of_client.series.take(second, sample);
     }
@@ -407,5 +491,42 @@ mod tests {
         let drawn = history.of_devices(Span::Minutes);
         let drawn = drawn["devices"][0]["clients"].as_array().unwrap();
         assert_eq!(drawn.len(), DRAWN);
+    }
+
+    #[test]
+    fn what_a_file_has_kept_goes_on() {
+        let mut history = History::default();
+        let begin = 20_000 * 86_400;
+        let minute = begin / 60;
+        let mut kept = Vec::new();
+        for second in begin..begin + 120 {
+            history.take(second, &usage(1..100, 0.5));
+            if second % 60 == 59 {
+                kept.extend(history.minute(second / 60));
+            }
+        }
+        assert_eq!(kept.len(), 2 * IN_MINUTE, "as many as there is room for");
+        assert!(kept[0].client.is_none() && kept[1].client.is_some());
+        assert_eq!(history.minute(minute + 2), [], "not yet");
+
+        let mut later = History::default();
+        later.restore(begin + 180, kept);
+        later.take(begin + 180, &usage(1..2, 0.25));
+        let day = later.of_client(0, 1, Span::Day).unwrap();
+        let expected = [Some(500), Some(500), None, Some(250)];
+        assert_eq!(seen(&day["kernels"])[MINUTES - 4..], expected);
+        let day = later.of_devices(Span::Day);
+        let device = seen(&day["devices"][0]["multiprocessors"]);
+        assert_eq!(device[MINUTES - 4..], expected);
+        assert_eq!(later.of_clients()["clients"].as_array().unwrap().len(), 1);
+        // Another daemon's client of the same number.
+        let mut other = usage(1..2, 0.25);
+        other[0].clients[0].pid = 9;
+        later.take(begin + 240, &other);
+        let day = later.of_client(0, 1, Span::Day).unwrap();
+        assert_eq!(
+            seen(&day["kernels"])[MINUTES - 5..],
+            [None, None, None, None, Some(250)]
+        );
     }
 }

@@ -8,14 +8,17 @@ mod beside;
 mod change;
 mod guard;
 mod history;
+mod history_form;
 mod journal;
+mod store;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use control::Directories;
 
 pub use self::beside::{taken, with_page};
 
@@ -38,6 +41,10 @@ pub struct Arguments {
     /// A name under which it may be asked, besides addresses, localhost and this machine's name
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
+    /// The file that keeps the history of a day, of 10 MB at most, or `none`: in place of openmps/page-history in
+    /// XDG_STATE_HOME, or with --web in the daemon's folder of logs
+    #[arg(long, value_name = "FILE")]
+    history: Option<PathBuf>,
     /// Leaves the terminal, says on standard output when it listens, and ends when the daemon has ended
     #[arg(long, hide = true)]
     beside_daemon: bool,
@@ -66,7 +73,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let hostname = hostname.trim_end().to_owned();
     let mut names = arguments.host.clone();
     names.push(hostname.clone());
-    let watch = Arc::new(Watch::new(hostname));
+    let history = match &arguments.history {
+        Some(path) if path.as_os_str() == "none" => None,
+        Some(path) => Some(path.clone()),
+        None => {
+            let of_daemon = arguments.beside_daemon.then(Directories::from_environment);
+            let log = of_daemon.and_then(|directories| Some(directories.ok()?.control_log()));
+            store::default_path(log.as_deref().and_then(Path::parent))
+        }
+    };
+    let watch = Arc::new(Watch::new(hostname, history));
     let answers = Answers::new(
         Guard::new(token, names, arguments.private),
         Arc::clone(&watch),
@@ -78,13 +94,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         println!("listening");
     }
     let (until_gone, handle) = (arguments.beside_daemon, signals.handle());
+    let watcher = Arc::clone(&watch);
     std::thread::Builder::new()
         .name("page watch".to_owned())
         .spawn(move || {
-            watch.keep_up(until_gone);
+            watcher.keep_up(until_gone);
             handle.close();
         })
         .context("cannot start a thread")?;
     signals.forever().next();
+    watch.keep_last();
     Ok(ExitCode::SUCCESS)
 }

@@ -2,15 +2,17 @@
 //!
 //! Must not know HTTP.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use protocol::control_messages::View;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::history::{History, Span};
+use super::store::Store;
 use crate::machine;
 use crate::usage::{self, DeviceUsage, Wait};
 
@@ -54,14 +56,27 @@ struct Seen {
 #[derive(Debug)]
 pub struct Watch {
     hostname: String,
+    store: Mutex<Kept>,
     seen: RwLock<Seen>,
 }
 
+/// Where the history is kept.
+#[derive(Debug)]
+enum Kept {
+    /// In memory only.
+    Here,
+    /// In this file, once the daemon has been there.
+    Soon(PathBuf),
+    /// In a file too, up to and without this minute.
+    InFile(Store, u64),
+}
+
 impl Watch {
-    /// Nothing seen yet.
-    pub fn new(hostname: String) -> Self {
+    /// Nothing seen yet. The history is kept in the file, if one is given.
+    pub fn new(hostname: String, history: Option<PathBuf>) -> Self {
         let watch = Self {
             hostname,
+            store: Mutex::new(history.map_or(Kept::Here, Kept::Soon)),
             seen: RwLock::default(),
         };
         watch.look(0, Err("the daemon has not been asked yet"));
@@ -96,14 +111,17 @@ impl Watch {
     /// Looks again and again. With `until_gone`, until a daemon that was there is there no more, or none has come in [`COMES`].
     pub fn keep_up(&self, until_gone: bool) {
         let begin = Instant::now();
+        // By this clock alone from here on, whoever sets the time of day.
+        let began_at = since_1970().as_secs();
         let mut earlier: Option<View> = None;
         let mut was_there = false;
         loop {
             let looked = machine::view(WITHIN);
-            let second = begin.elapsed().as_secs();
+            let second = began_at + begin.elapsed().as_secs();
             match looked {
                 Ok(view) => {
                     was_there = true;
+                    self.keep(second / 60);
                     self.look(second, Ok(usage::between(earlier.as_ref(), &view).devices));
                     earlier = Some(view);
                 }
@@ -127,6 +145,38 @@ impl Watch {
         }
     }
 
+    /// It is this minute: those before it are written into the file, which is read first.
+    fn keep(&self, minute: u64) {
+        let mut kept = self.store.lock();
+        match &mut *kept {
+            Kept::Here => {}
+            Kept::Soon(path) => match Store::open(path, minute) {
+                Ok((store, records)) => {
+                    self.seen.write().history.restore(minute * 60, records);
+                    *kept = Kept::InFile(store, minute);
+                }
+                Err(error) => {
+                    eprintln!("openmps page: the history is kept in memory only: {error:#}");
+                    *kept = Kept::Here;
+                }
+            },
+            Kept::InFile(store, since) if *since < minute => {
+                let records = self.seen.read().history.minute(*since);
+                store.write(*since, &records);
+                *since = minute;
+            }
+            Kept::InFile(..) => {}
+        }
+    }
+
+    /// The process ends: writes what there is of the last minute.
+    pub fn keep_last(&self) {
+        if let Kept::InFile(store, since) = &mut *self.store.lock() {
+            let records = self.seen.read().history.minute(*since);
+            store.write(*since, &records);
+        }
+    }
+
     fn look(&self, second: u64, looked: Result<Vec<DeviceUsage>, &str>) {
         let (devices, error) = match looked {
             Ok(devices) => (devices, None),
@@ -136,11 +186,10 @@ impl Watch {
         let left_out = |devices: &[DeviceUsage]| -> usize {
             devices.iter().map(|device| device.clients.len()).sum()
         };
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = Now {
             hostname: &self.hostname,
             version: env!("CARGO_PKG_VERSION"),
-            time: since_1970.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
+            time: u64::try_from(since_1970().as_millis()).unwrap_or(0),
             error,
             devices: &shown,
             left_out: left_out(&devices) - left_out(&shown),
@@ -154,6 +203,11 @@ impl Watch {
         seen.devices = devices;
         seen.now = now;
     }
+}
+
+fn since_1970() -> Duration {
+    let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    time.unwrap_or_default()
 }
 
 /// The devices with so many of their clients, those that use most.
@@ -193,6 +247,8 @@ fn shorten(waits: &mut Vec<Wait>) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::usage::ClientUsage;
 
@@ -216,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_there_is_now_is_bounded_and_says_why_it_is_nothing() {
-        let watch = Watch::new("h".into());
+        let watch = Watch::new("h".into(), None);
         assert!(
             now(&watch)["error"]
                 .as_str()
@@ -244,5 +300,40 @@ mod tests {
         assert!(watch.history_of(0, 3, Span::Minutes).is_some());
         watch.look(2, Err("gone"));
         assert_eq!(now(&watch)["error"], "gone");
+    }
+
+    #[test]
+    fn a_history_outlives_its_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history");
+        let usage = || {
+            let mut client = ClientUsage {
+                session: 3,
+                ..ClientUsage::default()
+            };
+            client.rates.kernels = 0.5;
+            vec![DeviceUsage {
+                clients: vec![client],
+                ..DeviceUsage::default()
+            }]
+        };
+        let minute = 29_000_000;
+        let watch = Watch::new("h".into(), Some(path.clone()));
+        for second in minute * 60..(minute + 1) * 60 + 5 {
+            watch.keep(second / 60);
+            watch.look(second, Ok(usage()));
+        }
+        watch.keep_last();
+        drop(watch);
+        let watch = Watch::new("h".into(), Some(path));
+        watch.keep(minute + 3);
+        watch.look((minute + 3) * 60, Ok(usage()));
+        let day = watch.history_of(0, 3, Span::Day).unwrap();
+        let kernels = day["kernels"].as_array().unwrap();
+        let end = &kernels[kernels.len() - 5..];
+        assert_eq!(
+            *end,
+            [json!(null), json!(500), json!(500), json!(null), json!(500)]
+        );
     }
 }
