@@ -95,6 +95,7 @@ fuzz_target!(|bytes: &[u8]| {
         let mut block_params = params.clone();
         block_params.resize(kernel.param_bytes as usize, 0);
         let launch = Launch::new(LaunchSpec {
+            runtime: None,
             kernel: Arc::clone(kernel),
             grid: [2, 1, 1],
             block: kernel.required_threads.unwrap_or([40, 1, 1]),
@@ -118,7 +119,7 @@ fuzz_target!(|bytes: &[u8]| {
         for _ in 0..TURNS {
             let mut faulted = false;
             blocks.retain_mut(|block| match block.run(4096) {
-                Outcome::Yielded => true,
+                Outcome::Yielded | Outcome::Waits => true,
                 Outcome::Fault(_) => {
                     faulted = true;
                     false
@@ -132,7 +133,7 @@ fuzz_target!(|bytes: &[u8]| {
         // What goes on for ever ends when it is asked to.
         cancel.store(true, Ordering::Relaxed);
         for mut block in blocks {
-            while block.run(1 << 20) == Outcome::Yielded {}
+            while matches!(block.run(1 << 20), Outcome::Yielded | Outcome::Waits) {}
         }
         cancel.store(false, Ordering::Relaxed);
     }
