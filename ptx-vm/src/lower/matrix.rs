@@ -155,7 +155,7 @@ impl<'a> Body<'a> {
             left,
             right,
             depth: shape.depth,
-            narrow: to == "f16",
+            narrow: [to == "f16"; 2],
             clamp,
             differ: bits == Some(true),
         };
@@ -179,11 +179,11 @@ impl<'a> Body<'a> {
     ) -> Lowered {
         let [d, _, _, c] = self.operands(at)?;
         let (rows, steps) = (shape.rows, shape.steps(product.left));
-        // Registers of the sums of 8 rows and columns.
-        let each = if product.narrow { 1 } else { 2 };
-        let count = rows * shape.columns * each;
-        let from = self.registers(c, count)?;
-        let to = self.elements(d, count)?;
+        // Registers of the sums of 8 rows and columns, as they come and as they go.
+        let [each, each_done] = product.narrow.map(|narrow| if narrow { 1 } else { 2 });
+        let count = rows * shape.columns;
+        let from = self.registers(c, count * each)?;
+        let to = self.elements(d, count * each_done)?;
         let zero = self.constant(0, 4);
         let of = |registers: &[Reg], index: usize, is_there: bool| {
             let register = is_there.then(|| registers.get(index).copied());
@@ -213,11 +213,12 @@ impl<'a> Body<'a> {
                     .map(|pair| self.compute(&parts::pack64(), pair.to_vec()))
                     .collect();
                 // Sums may be the very registers that are added to: results have places of their own.
-                let results: Vec<Reg> = (0..2 * each).map(|_| self.temp(4)).collect();
+                let results: Vec<Reg> = (0..2 * each_done).map(|_| self.temp(4)).collect();
                 self.set_guard(guard);
                 let run = matrix::multiply;
                 self.exchange(run, product.pack(), results.clone(), sources);
-                let wanted = if both { 2 * each } else { each };
+                let first = (column * rows + row) * each_done;
+                let wanted = if both { 2 * each_done } else { each_done };
                 done.extend((first..).zip(results).take(wanted));
             }
         }

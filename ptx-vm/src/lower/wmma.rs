@@ -373,12 +373,12 @@ impl<'a> Body<'a> {
             left: kind,
             right: kind,
             depth: shape.depth,
-            narrow: to == "f16",
+            narrow: [from == "f16", to == "f16"],
             clamp,
             differ: differ == Some(true),
         };
-        if to != from
-            || !are_multiplied(product, to)
+        if !are_multiplied(product, to)
+            || !are_multiplied(product, from)
             || (kind == matrix::ElementKind::B1) != differ.is_some()
         {
             return Err(self.unbuilt());

@@ -214,8 +214,8 @@ pub(crate) struct Product {
     pub(crate) left: ElementKind,
     pub(crate) right: ElementKind,
     pub(crate) depth: usize,
-    /// Sums are halves, two in a register.
-    pub(crate) narrow: bool,
+    /// Sums are halves, two in a register: those that come, and those that go.
+    pub(crate) narrow: [bool; 2],
     /// Integer sums are clamped.
     pub(crate) clamp: bool,
     /// Bits count where they differ, not where both are set.
@@ -227,9 +227,10 @@ impl Product {
         self.left as u64
             | (self.right as u64) << 8
             | (self.depth as u64) << 32
-            | u64::from(self.narrow) << 24
+            | u64::from(self.narrow[0]) << 24
             | u64::from(self.clamp) << 25
             | u64::from(self.differ) << 26
+            | u64::from(self.narrow[1]) << 27
     }
 
     fn unpack(imm: u64) -> Self {
@@ -238,7 +239,7 @@ impl Product {
             left: kind(0),
             right: kind(8),
             depth: (imm >> 32) as usize,
-            narrow: imm >> 24 & 1 != 0,
+            narrow: [24, 27].map(|bit| imm >> bit & 1 != 0),
             clamp: imm >> 25 & 1 != 0,
             differ: imm >> 26 & 1 != 0,
         }
@@ -247,7 +248,7 @@ impl Product {
 
 /// `mma` of a 16 × k matrix, a k × 8 matrix and sums: sources, of two registers in 64 bits each: two of the
 /// left one, one of the right one, and two of the sums, or one of narrow ones. As many destinations as
-/// registers of sums.
+/// registers of sums that go.
 ///
 /// # Safety
 /// None.
@@ -276,7 +277,7 @@ fn product<const DEEPEST: usize>(
         left,
         right,
         depth,
-        narrow,
+        narrow: [narrow, narrows],
         clamp,
         differ,
     } = shape;
@@ -320,9 +321,13 @@ fn product<const DEEPEST: usize>(
                     of_row.map(|(x, y)| x * y).sum()
                 };
                 let at = 2 * upper + index;
-                if narrow {
-                    let sum = half::to_f32((register(sums, upper) >> (16 * index)) as u16, 0);
-                    let sum = f64::from(sum) + value;
+                let before = if narrow {
+                    half::to_f32((register(sums, upper) >> (16 * index)) as u16, 0)
+                } else {
+                    f32::from_bits(register(sums, index))
+                };
+                let sum = f64::from(before) + value;
+                if narrows {
                     let bits = if sum.is_nan() {
                         0x7fff
                     } else {
@@ -338,12 +343,11 @@ fn product<const DEEPEST: usize>(
                     };
                     cx.set_if(op, at, base + lane, 4, sum as u64 & 0xffff_ffff);
                 } else {
-                    let sum = f64::from(f32::from_bits(register(sums, index))) + value;
                     cx.set_if(op, at, base + lane, 4, (sum as f32).to_bits().into());
                 }
             }
         }
-        if narrow {
+        if narrows {
             cx.set_if(op, 0, base + lane, 4, narrowed & 0xffff_ffff);
             cx.set_if(op, 1, base + lane, 4, narrowed >> 32);
         }

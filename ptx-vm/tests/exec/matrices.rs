@@ -302,6 +302,68 @@ fn squares_are_loaded_multiplied_and_stored() {
     }
 }
 
+/// Sums may come as halves and go as floats, or the other way round: rounded once, when they go.
+#[test]
+fn sums_of_squares_come_in_one_type_and_go_in_another() {
+    for (to, from) in [("f32", "f16"), ("f16", "f32"), ("f16", "f16")] {
+        let list = |name: &str, count: usize| {
+            let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+            format!("{{{}}}", all.join(", "))
+        };
+        let registers = |ty: &str| if ty == "f16" { 4 } else { 8 };
+        let (a, b) = (list("a", 8), list("b", 8));
+        let (c, d) = (list("c", registers(from)), list("d", registers(to)));
+        let mut gpu = Gpu::new(&format!(
+            "{HEAD}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {{\n\
+             .reg .b64 %p<5>; .reg .b32 %a<8>, %b<8>, %c<8>, %d<8>;\n\
+             ld.param.u64 %p1, [pa]; ld.param.u64 %p2, [pb]; ld.param.u64 %p3, [pc]; ld.param.u64 %p4, [pd];\n\
+             wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {a}, [%p1];\n\
+             wmma.load.b.sync.aligned.col.m16n16k16.global.f16 {b}, [%p2];\n\
+             wmma.load.c.sync.aligned.row.m16n16k16.global.{from} {c}, [%p3];\n\
+             wmma.mma.sync.aligned.row.col.m16n16k16.{to}.{from} {d}, {a}, {b}, {c};\n\
+             wmma.store.d.sync.aligned.row.m16n16k16.global.{to} [%p4], {d}; ret; }}\n"
+        ));
+        let mut state = 77u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // From 1/16 to 16, of both signs: sums of products are exact in f64.
+            let bits = (state >> 16) as u16;
+            f16::from_bits(bits & 0x83ff | (11 + (state >> 8) as u16 % 8) << 10)
+        };
+        let mut matrix = || -> Vec<f16> { (0..256).map(|_| random()).collect() };
+        let (va, vb, vc) = (matrix(), matrix(), matrix());
+        // More digits than a half has.
+        let wide = |value: f16| value.to_f32() * 1.000_244;
+        let bits = |values: &[f16]| values.iter().map(|v| v.to_bits()).collect::<Vec<u16>>();
+        let (pa, pb) = (gpu.upload(&bits(&va)), gpu.upload(&bits(&vb)));
+        let pc = match from {
+            "f16" => gpu.upload(&bits(&vc)),
+            _ => gpu.upload(&vc.iter().map(|&v| wide(v)).collect::<Vec<f32>>()),
+        };
+        let pd = gpu.upload(&[0u32; 256]);
+        gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc).ptr(pd));
+        for (at, before) in vc.iter().enumerate() {
+            let (row, column) = (at / 16, at % 16);
+            let sum: f64 = (0..16)
+                .map(|k| va[16 * row + k].to_f64() * vb[16 * column + k].to_f64())
+                .sum();
+            let before = match from {
+                "f16" => before.to_f64(),
+                _ => wide(*before).into(),
+            };
+            let sum = sum + before;
+            let (got, wanted) = match to {
+                "f16" => (
+                    f16::from_bits(gpu.read::<u16>(pd, 256)[at]).to_f64(),
+                    f16::from_f64(sum).to_f64(),
+                ),
+                _ => (gpu.read::<f32>(pd, 256)[at].into(), f64::from(sum as f32)),
+            };
+            assert_eq!(got, wanted, "{to} of {from}: {row}, {column}");
+        }
+    }
+}
+
 #[test]
 fn squares_of_bytes_and_of_tf32() {
     for (shape, kind, sums, depth) in [
