@@ -68,6 +68,7 @@ impl SoftClient {
                     account,
                     scheduler,
                     spaces: memory.copy_spaces(),
+                    facts: Arc::clone(&devices.facts),
                     launches: Arc::new(LaunchPool::new()),
                     closed: AtomicBool::new(false),
                     waiting: AtomicU64::new(0),

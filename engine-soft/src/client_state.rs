@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use engine::{Charge, Observer};
+use protocol::device_facts::DeviceFacts;
 
 use crate::launch_pool::LaunchPool;
 use crate::memory::CopySpace;
@@ -22,6 +23,8 @@ pub(crate) struct ClientState {
     pub(crate) scheduler: Arc<Scheduler>,
     pub(crate) account: Arc<Account>,
     pub(crate) spaces: Arc<RwLock<Arc<CopySpace>>>,
+    /// What the devices say of themselves.
+    pub(crate) facts: Arc<[DeviceFacts]>,
     /// What its kernels launch.
     pub(crate) launches: Arc<LaunchPool>,
     /// The client is going: nothing is begun and nothing reported any more.

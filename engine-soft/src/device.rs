@@ -63,6 +63,7 @@ impl Config {
 /// What the clients of an engine share: the devices' memory, the images, the threads.
 #[derive(Debug)]
 pub(crate) struct Devices {
+    pub(crate) facts: Arc<[DeviceFacts]>,
     /// What clients take of each device's memory, within what all devices, and others, take of the machine's,
     /// which may be less than theirs together.
     pub(crate) budgets: Vec<Arc<Bound>>,

@@ -22,6 +22,8 @@ use crate::launch_pool::{Begin, Slot};
 use crate::work::{Job, JobSource, Part, Piece, Spent, Task};
 
 mod calls;
+mod errors;
+mod queries;
 mod streams;
 
 /// How deep grids are nested: one that the client launched is at 0, and one at this depth launches none.

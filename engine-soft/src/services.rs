@@ -36,6 +36,8 @@ pub(crate) struct Services {
     observer: Arc<dyn Observer>,
     texts: Mutex<Texts>,
     heap: Mutex<Heap>,
+    /// Where strings lie in the heap that kernels were given: by error, and whether it is the error's name.
+    pub(crate) strings: Mutex<HashMap<(u32, bool), u64>>,
 }
 
 /// Text that waits.
@@ -94,6 +96,7 @@ impl Services {
                 limit: FIFO_BYTES,
             }),
             heap: Mutex::default(),
+            strings: Mutex::default(),
         }
     }
 

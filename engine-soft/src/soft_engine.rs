@@ -17,7 +17,6 @@ use crate::scheduler::Pool;
 #[derive(Debug)]
 pub struct SoftEngine {
     devices: Arc<Devices>,
-    facts: Vec<DeviceFacts>,
 }
 
 impl SoftEngine {
@@ -67,10 +66,10 @@ impl SoftEngine {
                 images: ImageCache::default(),
                 pool: Pool::new(config.workers)?,
                 capability: config.capability,
+                facts: numbers
+                    .map(|&number| device_facts(number, memory, config))
+                    .collect(),
             }),
-            facts: numbers
-                .map(|&number| device_facts(number, memory, config))
-                .collect(),
         })
     }
 }
@@ -82,7 +81,7 @@ impl Engine for SoftEngine {
     }
 
     fn devices(&self) -> &[DeviceFacts] {
-        &self.facts
+        &self.devices.facts
     }
 
     fn machine_memory(&self) -> Option<&Arc<Bound>> {

@@ -12,6 +12,9 @@ pub(crate) const MOST_ARGUMENTS: usize = 10;
 /// Where a dimension of three numbers is passed: 12 bytes.
 pub(crate) const DIMENSIONS: u8 = 12;
 
+/// Bytes that a function writes at most: the facts of a kernel.
+pub const MOST_WRITTEN: usize = 56;
+
 /// A function of the device runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceFunction {
@@ -43,6 +46,16 @@ pub enum DeviceFunction {
     PeekError,
     /// Where the device's number goes.
     Device,
+    /// Where the value goes, attribute, device.
+    Attribute,
+    /// Where the facts of a kernel go, kernel.
+    KernelFacts,
+    /// Where the count of blocks goes, kernel, threads of a block, dynamic shared memory.
+    Occupancy,
+    /// Error.
+    ErrorName,
+    /// Error.
+    ErrorText,
     /// Where the address goes, bytes.
     Allocate,
     /// Address.
@@ -84,7 +97,7 @@ const fn known(
 }
 
 /// The functions that are built, as CUDA's headers declare them.
-const FUNCTIONS: [Known; 21] = {
+const FUNCTIONS: [Known; 27] = {
     use DeviceFunction as F;
     [
         known("GetParameterBuffer", F::ParameterBuffer, &[8, 8], 8),
@@ -107,6 +120,22 @@ const FUNCTIONS: [Known; 21] = {
         known("GetLastError", F::TakeError, &[], 4),
         known("PeekAtLastError", F::PeekError, &[], 4),
         known("GetDevice", F::Device, &[8], 4),
+        known("DeviceGetAttribute", F::Attribute, &[8, 4, 4], 4),
+        known("FuncGetAttributes", F::KernelFacts, &[8, 8], 4),
+        known(
+            "OccupancyMaxActiveBlocksPerMultiprocessor",
+            F::Occupancy,
+            &[8, 8, 4, 8],
+            4,
+        ),
+        known(
+            "OccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+            F::Occupancy,
+            &[8, 8, 4, 8, 4],
+            4,
+        ),
+        known("GetErrorName", F::ErrorName, &[4], 8),
+        known("GetErrorString", F::ErrorText, &[4], 8),
         known("Malloc", F::Allocate, &[8, 8], 4),
         known("Free", F::Free, &[8], 4),
         known("MemcpyAsync", F::Copy, &[8, 8, 8, 4, 8], 4),
@@ -162,10 +191,21 @@ pub enum Reply {
     Status(u32),
     /// An address, or 0 and why there is none.
     Address(u64, u32),
-    /// Success, with a number to be written where the first argument points, and its bytes, at most 8.
-    Written(u64, usize),
+    /// Success, with so many of these bytes to be written where the first argument points.
+    Written([u8; MOST_WRITTEN], usize),
     /// Nothing was done: to be asked again once others have run.
     Later,
+}
+
+impl Reply {
+    /// Success, with bytes to be written where the first argument points, at most [`MOST_WRITTEN`].
+    #[must_use]
+    pub fn written(bytes: &[u8]) -> Self {
+        let mut written = [0; MOST_WRITTEN];
+        let count = bytes.len().min(MOST_WRITTEN);
+        written[..count].copy_from_slice(&bytes[..count]);
+        Self::Written(written, count)
+    }
 }
 
 /// What a grid has of the device runtime. Called from within [`crate::Block::run`], by any number of threads; must

@@ -57,7 +57,9 @@ mod texture;
 mod variables;
 
 pub use block::{Block, Outcome};
-pub use device_runtime::{DeviceCall, DeviceFunction, DeviceRuntime, Reply, is_device_function};
+pub use device_runtime::{
+    DeviceCall, DeviceFunction, DeviceRuntime, MOST_WRITTEN, Reply, is_device_function,
+};
 pub use fault::{Fault, FaultKind};
 pub use isa::Isa;
 pub use launch::{Launch, LaunchError, LaunchSpec};

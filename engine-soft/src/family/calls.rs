@@ -8,28 +8,16 @@ use engine::CUresult;
 use protocol::operations;
 use ptx_vm::{DeviceCall, DeviceFunction, DeviceRuntime, Reply, Services};
 
+use super::errors::{
+    Called, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NO_MEMORY,
+    OUT_OF_RESOURCES, SUCCESS, TOO_DEEP,
+};
 use super::streams::{Begins, Item, What};
 use super::{DEEPEST, Family, Queued, State, Waiting};
 use crate::copy::Transfer;
 use crate::grid::{Grid, Shape};
 use crate::launch_pool::Slot;
 use crate::memory;
-
-const SUCCESS: u32 = 0;
-/// cudaErrorInvalidValue
-const INVALID_VALUE: u32 = 1;
-/// cudaErrorMemoryAllocation
-const NO_MEMORY: u32 = 2;
-/// cudaErrorInvalidConfiguration
-const INVALID_CONFIGURATION: u32 = 9;
-/// cudaErrorLaunchMaxDepthExceeded
-const TOO_DEEP: u32 = 65;
-/// cudaErrorInvalidDeviceFunction
-const INVALID_FUNCTION: u32 = 98;
-/// cudaErrorInvalidResourceHandle
-const INVALID_HANDLE: u32 = 400;
-/// cudaErrorLaunchOutOfResources
-const OUT_OF_RESOURCES: u32 = 701;
 
 /// cudaStreamTailLaunch
 const TAIL: u64 = 3;
@@ -53,9 +41,6 @@ pub(super) struct Prepared {
     bytes: u32,
 }
 
-/// A call's result: an error is a cudaError.
-type Called<T> = Result<T, u32>;
-
 impl DeviceRuntime for Family {
     fn reserve(&self, block: u64, launches: u64) -> Option<u64> {
         let pool = &self.place.client.launches;
@@ -77,7 +62,7 @@ impl DeviceRuntime for Family {
         let [a, b, c, d, e, f, g, ..] = call.arguments;
         let status = |called: Called<()>| Reply::Status(called.err().unwrap_or(SUCCESS));
         let created = |handle: Called<u64>| match handle {
-            Ok(handle) => Reply::Written(handle, 8),
+            Ok(handle) => Reply::written(&handle.to_le_bytes()),
             Err(error) => Reply::Status(error),
         };
         let address = |address: Called<u64>| match address {
@@ -117,10 +102,21 @@ impl DeviceRuntime for Family {
             }
             // The executor keeps the errors.
             DeviceFunction::TakeError | DeviceFunction::PeekError => Reply::Status(SUCCESS),
-            DeviceFunction::Device => Reply::Written(self.place.context.device.into(), 4),
+            DeviceFunction::Device => Reply::written(&self.place.context.device.to_le_bytes()),
+            DeviceFunction::Attribute => self.attribute(b as u32, c as u32),
+            DeviceFunction::KernelFacts => match self.kernel_facts(b) {
+                Ok(facts) => Reply::written(&facts),
+                Err(error) => Reply::Status(error),
+            },
+            DeviceFunction::Occupancy => match self.occupancy(b, c as u32, d) {
+                Ok(blocks) => Reply::written(&blocks.to_le_bytes()),
+                Err(error) => Reply::Status(error),
+            },
+            DeviceFunction::ErrorName => address(self.error_text(a as u32, true)),
+            DeviceFunction::ErrorText => address(self.error_text(a as u32, false)),
             DeviceFunction::Allocate => match self.place.context.services.allocate(b) {
                 0 => Reply::Status(NO_MEMORY),
-                address => Reply::Written(address, 8),
+                address => Reply::written(&address.to_le_bytes()),
             },
             DeviceFunction::Free => {
                 let freed = a == 0 || self.free(a);
@@ -167,9 +163,8 @@ impl Family {
     }
 
     fn shape(&self, kernel: u64, grid: [u64; 3], block: [u64; 3], shared: u64) -> Called<Shape> {
-        let found = self.place.module.image.module.kernel_at(kernel);
         Ok(Shape {
-            kernel: found.ok_or(INVALID_FUNCTION)?,
+            kernel: self.kernel(kernel)?.0,
             grid: grid.map(|n| n as u32),
             block: block.map(|n| n as u32),
             shared: shared as u32,

@@ -109,6 +109,7 @@ impl Member {
                 scheduler,
                 account,
                 spaces: Arc::new(RwLock::new(Arc::new(CopySpace::empty()))),
+                facts: Arc::default(),
                 launches: Arc::new(LaunchPool::new()),
                 closed: AtomicBool::new(false),
                 waiting: AtomicU64::new(0),

@@ -102,8 +102,8 @@ pub(crate) unsafe fn call(cx: &mut Machine<'_>, op: &Op) -> Flow {
         let (value, error) = match reply {
             Reply::Status(error) => (error.into(), error),
             Reply::Address(address, error) => (address, error),
-            Reply::Written(value, bytes) => {
-                let bytes = &value.to_le_bytes()[..bytes.min(8)];
+            Reply::Written(bytes, count) => {
+                let bytes = bytes.get(..count).unwrap_or(&bytes);
                 if cx.write_bytes(lane, arguments[0], bytes).is_none() {
                     return cx.fault(FaultKind::IllegalAddress, arguments[0], lane);
                 }
