@@ -29,7 +29,7 @@ impl Confinement {
         }
         let within = Reach {
             readable: readable(),
-            writable: Vec::new(),
+            ..Reach::default()
         };
         restrict(&within, "what a server reads", say)
     }

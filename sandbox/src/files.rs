@@ -47,6 +47,9 @@ const DEVICE: &str = "nvidia";
 /// Shared memory and what gives zeros.
 const DRIVER_WRITABLE: [&str; 3] = ["/dev/null", "/dev/shm", "/dev/zero"];
 
+/// Where the driver links the numbers of its devices to their files, which it does anew each time if it is root's.
+const DEVICE_LINKS: &str = "/dev/char";
+
 /// What a server may reach beside what every server reads.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
@@ -54,6 +57,8 @@ pub struct Reach {
     pub readable: Vec<PathBuf>,
     /// These it also writes, makes and removes.
     pub writable: Vec<PathBuf>,
+    /// In these directories it makes and removes symbolic links.
+    pub links: Vec<PathBuf>,
 }
 
 impl Reach {
@@ -72,6 +77,7 @@ impl Reach {
                 .map(|file| file.path())
                 .chain(DRIVER_WRITABLE.map(PathBuf::from))
                 .collect(),
+            links: vec![DEVICE_LINKS.into()],
         }
     }
 }
@@ -86,6 +92,7 @@ impl Reach {
 pub fn restrict_files(within: &Reach) -> Result<Files, RulesetError> {
     let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
     let write = AccessFs::from_all(VERSION) & !AccessFs::Execute;
+    let link = AccessFs::MakeSym | AccessFs::RemoveFile | AccessFs::ReadDir;
     let readable = within.readable.iter().map(PathBuf::as_path);
     let all = READABLE.iter().map(Path::new).chain(readable);
     let status = Ruleset::default()
@@ -96,6 +103,7 @@ pub fn restrict_files(within: &Reach) -> Result<Files, RulesetError> {
         .create()?
         .add_rules(path_beneath_rules(all, read))?
         .add_rules(path_beneath_rules(&within.writable, write))?
+        .add_rules(path_beneath_rules(&within.links, link))?
         .restrict_self()?;
     Ok(match (status.ruleset, status.landlock) {
         (RulesetStatus::FullyEnforced, _) => Files::Restricted,

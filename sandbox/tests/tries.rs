@@ -160,6 +160,7 @@ fn try_files(folder: &Path) {
     let within = Reach {
         readable: vec![folder.to_path_buf()],
         writable: vec![written.clone()],
+        links: vec![folder.with_extension("links")],
     };
     let status = restrict_files(&within).unwrap();
     let mut text = String::new();
@@ -183,6 +184,11 @@ fn try_files(folder: &Path) {
         opened(File::open(format!("/proc/self/fd/{}", open.as_raw_fd()))),
         opened(File::create(written.join("new"))),
         opened(std::fs::remove_file(written.join("new")).and_then(|()| File::open("/dev/null"))),
+        opened(
+            std::os::unix::fs::symlink("to", folder.with_extension("links").join("link"))
+                .and_then(|()| File::open("/dev/null")),
+        ),
+        opened(File::create(folder.with_extension("links").join("file"))),
         // Not even where files may be written is a program run.
         match Command::new(written.join("program")).status() {
             Ok(_) => "done".to_owned(),
@@ -337,6 +343,7 @@ fn a_server_opens_only_what_it_may_read() {
     std::fs::write(folder.with_extension("outside"), "text").unwrap();
     let written = folder.with_extension("written");
     std::fs::create_dir(&written).unwrap();
+    std::fs::create_dir(folder.with_extension("links")).unwrap();
     std::fs::copy("/bin/true", written.join("program")).unwrap();
     let output = run(&["files", folder.to_str().unwrap()]);
     let said = String::from_utf8(output.stdout).unwrap();
@@ -345,8 +352,9 @@ fn a_server_opens_only_what_it_may_read() {
         return skipped("this kernel has no Landlock");
     }
     let denied = libc::EACCES;
-    let expected =
-        format!("done {denied} {denied} {denied} {denied} done done done done done done {denied}");
+    let expected = format!(
+        "done {denied} {denied} {denied} {denied} done done done done done done done {denied} {denied}"
+    );
     let (how, tries) = said.trim().split_once(' ').unwrap();
     assert_eq!(tries, expected, "{how}");
     // Which rights there are depends on the kernel's version.
