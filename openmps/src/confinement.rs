@@ -37,7 +37,7 @@ impl Confinement {
     /// The same for a server beside NVIDIA's driver, which is not open yet, where an operator asks for it: nobody
     /// has a list of what every driver opens. It makes no device file any more.
     pub fn restrict_driver_files(&self, say: impl Fn(&str)) -> Result<()> {
-        if self.wanted != Wanted::DriverFiles {
+        if self.wanted != Wanted::Strict {
             return Ok(());
         }
         let mut within = Reach::of_driver();
@@ -53,8 +53,15 @@ impl Confinement {
             say(&format!("System calls are not filtered: {VARIABLE}=off"));
             return Ok(());
         }
+        let profile = match (profile, self.wanted) {
+            (Profile::DriverServer, Wanted::Strict) => Profile::StrictDriverServer,
+            _ => profile,
+        };
         match sandbox::filter_calls(profile) {
             Ok(()) => say(match profile {
+                Profile::StrictDriverServer => {
+                    "System calls are filtered: none is possible but those that a server and the driver are known to make"
+                }
                 Profile::Server | Profile::Daemon => {
                     "System calls are filtered: none is possible but those that a server makes"
                 }

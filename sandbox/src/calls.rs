@@ -562,3 +562,49 @@ pub const REFUSED: &[Refused] = refused! {
     old  SYS_ioperm                  Everybody,        Always,                  "the same";
     old  SYS_modify_ldt              Everybody,        Always,                  "segments, often attacked";
 };
+
+/// A call that NVIDIA's driver makes in a server, beside those that a server on the software GPU makes.
+#[derive(Clone, Copy, Debug)]
+pub struct DriverCall {
+    /// Its name and number.
+    pub call: Call,
+    /// With which arguments.
+    pub with: Use,
+    /// For what.
+    pub why: &'static str,
+}
+
+macro_rules! driver {
+    ($($why:literal: $($kind:ident $name:ident $with:expr),*;)*) => {
+        &[$($(DriverCall {
+            call: $kind!($name),
+            with: $with,
+            why: $why,
+        },)*)*]
+    };
+}
+
+/// What the driver of one H200 (580) was seen to make with `strace`, and what it takes to place memory and threads on
+/// nodes of a larger machine. In force for who asks for it ([`crate::Wanted::Strict`]).
+pub static DRIVER: &[DriverCall] = driver! {
+    "everything that it asks of the kernel's module": call SYS_ioctl Always;
+    "device files, settings, facts of the machine, the cache of what it compiled":
+        call SYS_openat Always, old SYS_open Always, old SYS_access Always, old SYS_stat Always,
+        old SYS_lstat Always, old SYS_readlink Always, call SYS_readlinkat Always, old SYS_mkdir Always,
+        old SYS_unlink Always, old SYS_symlink Always, old SYS_rename Always, old SYS_rmdir Always,
+        call SYS_flock Always, call SYS_fstatfs Always, call SYS_statfs Always, call SYS_getdents64 Always,
+        call SYS_pread64 Always, call SYS_pwrite64 Always, call SYS_lseek Always, call SYS_ftruncate Always,
+        call SYS_umask Always, call SYS_dup Always, old SYS_dup2 Always;
+    "memory of hosts and devices in one range of addresses":
+        call SYS_mmap Always, call SYS_mprotect Always, call SYS_mremap Always, call SYS_mlock Always,
+        call SYS_munlock Always, call SYS_memfd_create Always, call SYS_get_mempolicy Always,
+        call SYS_set_mempolicy Always, call SYS_mbind Always;
+    "its threads": call SYS_sched_getaffinity Always, call SYS_sched_setaffinity Always,
+        call SYS_sched_get_priority_max Always, call SYS_sched_get_priority_min Always,
+        old SYS_poll Always, old SYS_pipe Always, call SYS_pipe2 Always, call SYS_eventfd2 Always,
+        call SYS_nanosleep Always;
+    "what processes of one user share": call SYS_socket (Only(&UNIX_SOCKETS)), call SYS_bind Always,
+        call SYS_connect Always, call SYS_listen Always, call SYS_sendto Always, call SYS_recvfrom Always;
+    "what the machine and the user are": call SYS_sysinfo Always, call SYS_uname Always, call SYS_getuid Always,
+        call SYS_geteuid Always, call SYS_getgid Always, call SYS_getegid Always, call SYS_getppid Always;
+};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::calls::{ALLOWED, Of, REFUSED, Use};
+use crate::calls::{ALLOWED, DRIVER, Of, REFUSED, Use};
 
 const HEAD: &str = "\
 # System calls
@@ -21,11 +21,20 @@ client on; the daemon's filter holds for its servers until then.
 |---|---|---|---|
 ";
 
+const DRIVERS: &str = "
+## Beside NVIDIA's driver
+
+With `OPENMPS_SANDBOX=strict` a server there may make the calls of a server on the software GPU and these; all others answer ENOSYS.
+
+| call | allowed | for what |
+|---|---|---|
+";
+
 const REFUSALS: &str = "
 ## What nobody is to do
 
 In a server on the software GPU such a call ends the process (SIGSYS), which the daemon's log tells. Where NVIDIA's driver is,
-these are the calls that answer ENOSYS, and all others are allowed.
+these are the calls that answer ENOSYS, and all others are allowed, unless an operator wants less.
 
 | call | refused to | for it would give |
 |---|---|---|
@@ -44,6 +53,11 @@ pub fn document() -> String {
             "| {} | {server} | {daemon} | {why} |",
             row.call.name()
         );
+    }
+    text += DRIVERS;
+    for row in DRIVER {
+        let (call, with) = (row.call.name(), cell(row.with));
+        let _ = writeln!(text, "| {call} | {with} | {} |", row.why);
     }
     text += REFUSALS;
     for row in REFUSED {

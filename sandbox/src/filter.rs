@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use crate::calls::{ALLOWED, Allowed, Of, REFUSED, Refused, Test, Use};
+use crate::calls::{ALLOWED, Allowed, DRIVER, Of, REFUSED, Refused, Test, Use};
 
 /// Which process it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,9 @@ pub enum Profile {
     DriverDaemon,
     /// A server that drives hardware: only what the table refuses is refused.
     DriverServer,
+    /// The same where an operator wants more: it may do what a server on the software GPU may, and what the driver was
+    /// seen to do.
+    StrictDriverServer,
 }
 
 /// Why there is no filter.
@@ -85,6 +88,13 @@ fn programs(profile: Profile, own: u32) -> Result<Vec<BpfProgram>, seccompiler::
         }
         Profile::DriverServer => {
             vec![refused(|row| row.of != Of::SoftwareServers, AS_IF_MISSING)?]
+        }
+        Profile::StrictDriverServer => {
+            let servers = ALLOWED.iter().map(|row| (row.call.number, row.server));
+            let drivers = DRIVER.iter().map(|row| (row.call.number, row.with));
+            // The later of two rows is the driver's.
+            let rows = servers.chain(drivers);
+            vec![program(rows, own, AS_IF_MISSING, SeccompAction::Allow)?]
         }
     })
 }

@@ -26,8 +26,8 @@ pub enum Wanted {
     Nothing,
     /// Filters of system calls, and of files for servers on the software GPU.
     Usual,
-    /// Of files beside NVIDIA's driver too.
-    DriverFiles,
+    /// Beside NVIDIA's driver too, of both: what the driver of one GPU was seen to need.
+    Strict,
 }
 
 /// What the environment asks for.
@@ -48,10 +48,8 @@ fn meaning(value: Option<&str>) -> Result<Wanted, String> {
     match value {
         None | Some("" | "on") => Ok(Wanted::Usual),
         Some("off") => Ok(Wanted::Nothing),
-        Some("driver-files") => Ok(Wanted::DriverFiles),
-        Some(text) => Err(format!(
-            "{VARIABLE}={text} is neither on, off nor driver-files"
-        )),
+        Some("strict") => Ok(Wanted::Strict),
+        Some(text) => Err(format!("{VARIABLE}={text} is neither on, off nor strict")),
     }
 }
 
@@ -65,7 +63,7 @@ mod tests {
         assert_eq!(meaning(Some("")), Ok(Wanted::Usual));
         assert_eq!(meaning(Some("on")), Ok(Wanted::Usual));
         assert_eq!(meaning(Some("off")), Ok(Wanted::Nothing));
-        assert_eq!(meaning(Some("driver-files")), Ok(Wanted::DriverFiles));
+        assert_eq!(meaning(Some("strict")), Ok(Wanted::Strict));
         for wrong in ["0", "no", "OFF", "of"] {
             assert!(
                 meaning(Some(wrong)).unwrap_err().contains(VARIABLE),

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use sandbox::calls::{ALLOWED, Of, REFUSED, Use};
+use sandbox::calls::{ALLOWED, DRIVER, Of, REFUSED, Use};
 
 #[test]
 fn the_page_is_the_tables() {
@@ -30,6 +30,16 @@ fn no_call_has_two_rows_or_contradicts_itself() {
             !matches!(row.daemon, Use::Never),
             "{}: a daemon's servers may begin with what they may go on with",
             row.call.name()
+        );
+    }
+    let mut drivers = BTreeSet::new();
+    for row in DRIVER {
+        let name = row.call.name();
+        assert!(drivers.insert(name), "{name} twice");
+        let refused = REFUSED.iter().find(|row| row.call.name() == name);
+        assert!(
+            refused.is_none_or(|row| row.of == Of::SoftwareServers || !matches!(row.with, Use::Always)),
+            "{name} is the driver's in one table and nobody's in the other"
         );
     }
     let mut refused = BTreeSet::new();

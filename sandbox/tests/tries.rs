@@ -20,11 +20,12 @@ use sandbox::calls::{Of, REFUSED, Use};
 use sandbox::{Files, Kernel, Profile, Reach, State, filter_calls, restrict_files};
 use skipped::skipped;
 
-const PROFILES: [(&str, Profile); 4] = [
+const PROFILES: [(&str, Profile); 5] = [
     ("daemon", Profile::Daemon),
     ("server", Profile::Server),
     ("driver's daemon", Profile::DriverDaemon),
     ("driver's server", Profile::DriverServer),
+    ("strict server", Profile::StrictDriverServer),
 ];
 
 /// In place of a profile's name.
@@ -266,6 +267,30 @@ fn a_software_server_does_what_it_needs_and_no_more() {
     assert_eq!(unknown, as_if_missing());
 }
 
+fn a_strict_server_does_what_drivers_do_and_no_more() {
+    for what in [
+        "a thread",
+        "a pair of sockets",
+        "a file to be read",
+        "a file to be written",
+        "memory to be run",
+        "itself",
+    ] {
+        assert_eq!(tried("strict server", what), DONE, "{what}");
+    }
+    for what in [
+        "another process",
+        "a port",
+        "packets",
+        "a descriptor's signal",
+        "a namespace",
+        "another filter",
+        "call 100000",
+    ] {
+        assert_eq!(tried("strict server", what), as_if_missing(), "{what}");
+    }
+}
+
 fn what_is_refused_beside_a_driver_is_as_if_it_were_missing() {
     for row in REFUSED.iter().filter(|row| matches!(row.with, Use::Always)) {
         let Some(number) = row.call.number else {
@@ -375,6 +400,10 @@ const TESTS: &[(&str, fn())] = &[
     (
         "a_software_server_does_what_it_needs_and_no_more",
         a_software_server_does_what_it_needs_and_no_more,
+    ),
+    (
+        "a_strict_server_does_what_drivers_do_and_no_more",
+        a_strict_server_does_what_drivers_do_and_no_more,
     ),
     (
         "what_is_refused_beside_a_driver_is_as_if_it_were_missing",

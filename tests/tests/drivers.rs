@@ -92,9 +92,9 @@ fn a_server_whose_mutexes_sleep_serves_programs() {
     assert!(told.contains("OPENMPS_DRIVER_MUTEX=sleep"), "{told}");
 }
 
-/// Where an operator asks for it, files are out of a driver's reach but those that drivers are known to need.
+/// Where an operator asks for it, files and calls are out of a driver's reach but those that drivers are known to need.
 #[test]
-fn files_are_restricted_beside_a_driver_for_who_asks_for_it() {
+fn a_driver_reaches_what_it_needs_and_no_more_for_who_asks_for_it() {
     if sandbox::Kernel::running().landlock == 0 {
         return skipped("this kernel has no Landlock");
     }
@@ -113,7 +113,7 @@ fn files_are_restricted_beside_a_driver_for_who_asks_for_it() {
             ("OPENMPS_SANDBOX", sandbox),
         ])
     };
-    let daemon = start("driver-files");
+    let daemon = start("strict");
     let output = daemon.probe(&["init"]).output().unwrap();
     let log = daemon.server_log();
     assert!(output.status.success(), "{output:?}\n{log}");
@@ -121,6 +121,8 @@ fn files_are_restricted_beside_a_driver_for_who_asks_for_it() {
         log.contains("nothing can be opened but what the driver is known to need"),
         "{log}"
     );
+    let calls = "none is possible but those that a server and the driver are known to make";
+    assert!(log.contains(calls), "{log}");
     assert!(cache.join("made").exists());
     // Such a driver does not start where it can open that file.
     let output = start("on").probe(&["init"]).output().unwrap();

@@ -105,7 +105,7 @@ fn an_operator_can_turn_it_off_and_is_told() {
     // What is neither is no word for "off".
     daemon.kill();
     let said = daemon.refused(&[], &[(VARIABLE, "of")]);
-    assert!(said.contains("neither on, off nor"), "{said}");
+    assert!(said.contains("neither on, off nor strict"), "{said}");
     daemon.restart();
 }
 

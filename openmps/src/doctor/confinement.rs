@@ -23,7 +23,7 @@ pub(super) fn possible(kernel: Kernel) -> Finding {
                 format!("unset {VARIABLE} unless a driver needs it"),
             );
         }
-        Ok(Wanted::Usual | Wanted::DriverFiles) => {}
+        Ok(Wanted::Usual | Wanted::Strict) => {}
     }
     let files = match kernel.landlock {
         0 => "has no Landlock, so that servers can open their user's files".to_owned(),
