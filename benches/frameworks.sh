@@ -7,6 +7,8 @@
 #                                              docs/frameworks.md; logs go to OUT
 #   FOLDER/frameworks.sh figures               there too: what PyTorch gets done on the driver alone, under NVIDIA's MPS and
 #                                              through OpenMPS, one process and several, as one table
+#   FOLDER/frameworks.sh tails                 likewise: an inference server beside training of lower priority, and a
+#                                              training that starts beside another
 #
 # TEXT is a group of cases or a part of their names; the group `two` wants two GPUs and is not run without being named. It
 # starts and ends its own daemon and changes no setting of the card.
@@ -35,7 +37,9 @@ run)
     python3 "$here/run.py" "$out" "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" \
         "OpenMPS=env CUDA_MPS_PIPE_DIRECTORY=$directory/pipe OPENMPS_CLIENT_LOG=$out/client.log $here/openmps run --" "$@"
     ;;
-figures)
+figures | tails)
+    tails=
+    [ "$1" = figures ] || tails=--tails
     directory=$(mktemp -d)
     mkdir -p "$directory/mps/log" "$directory/mps/pipe" "$directory/ours/log" "$directory/ours/pipe"
     theirs="env CUDA_MPS_PIPE_DIRECTORY=$directory/mps/pipe CUDA_MPS_LOG_DIRECTORY=$directory/mps/log"
@@ -43,11 +47,11 @@ figures)
     trap 'echo quit | $theirs nvidia-cuda-mps-control >/dev/null; $ours "$here/openmps" control quit >/dev/null; rm -rf "$directory"' EXIT
     $theirs nvidia-cuda-mps-control -d
     OPENMPS_ENGINE="${OPENMPS_ENGINE:-nvidia}" $ours "$here/openmps" control -d
-    python3 "$here/figures.py" "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" "NVIDIA MPS=$theirs" \
+    python3 "$here/figures.py" $tails "native=env CUDA_MPS_PIPE_DIRECTORY=/nonexistent" "NVIDIA MPS=$theirs" \
         "OpenMPS=$ours $here/openmps run --"
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "$0"
+    sed -n '2,15s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -1,6 +1,9 @@
 """What PyTorch gets done on several sides: one process by itself, and several together.
 
-    figures.py native "MPS=env CUDA_MPS_PIPE_DIRECTORY=..." "OpenMPS=openmps run --"
+    figures.py [--tails] native "MPS=env CUDA_MPS_PIPE_DIRECTORY=..." "OpenMPS=openmps run --"
+
+With --tails: how long requests to an inference server take that come by chance, alone and beside training of lower priority
+(CUDA_MPS_CLIENT_PRIORITY), and how soon a second training starts beside a first.
 
 A side is a name and what is put before each command. Prints one table; every figure is of this one run.
 Processes are made ready first, so that only work is timed. `decode` is one token at a time of a small model, which
@@ -8,6 +11,7 @@ is bound by launches; `generate` is the same with a batch; training steps are bo
 """
 
 import json
+import random
 import subprocess
 import sys
 import time
@@ -20,6 +24,9 @@ TOGETHER = (2, 4, 8)
 REPLICAS = 5
 # Tokens of a sequence.
 LENGTH = 24
+# Of a server's requests, and what they take of the time that it could work.
+SERVED_SECONDS = 12
+LOAD = 0.5
 
 
 # ---------------------------------------------------------------- in a worker
@@ -57,6 +64,20 @@ def bert_base():
 
     at = torch.randint(0, 30000, (32, 128), device="cuda")
     return trainer(BertForMaskedLM(BertConfig()).cuda(), lambda net: net(input_ids=at, labels=at).loss)
+
+
+def bert_inference():
+    import torch
+    from transformers import BertConfig, BertModel
+
+    net = BertModel(BertConfig()).cuda().to(torch.bfloat16).eval()
+    at = torch.randint(0, 30000, (1, 128)).pin_memory()
+
+    def step():
+        with torch.inference_mode():
+            return net(input_ids=at.to("cuda", non_blocking=True)).pooler_output[0, 0].item()
+
+    return step
 
 
 def decoder(layers, hidden, heads):
@@ -123,6 +144,54 @@ WORK = {
     "generate": lambda: tokens(16),
     "graph of 10": graph,
 }
+SERVED = {"BERT-base inference": bert_inference}
+
+
+def products():
+    import torch
+
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def step():
+        for _ in range(20):
+            torch.mm(a, a)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def device_copies():
+    import torch
+
+    a, b = torch.ones(2, 1 << 28, device="cuda")
+
+    def step():
+        for _ in range(10):
+            b.copy_(a)
+        torch.cuda.synchronize()
+
+    return step
+
+
+def host_copies():
+    import torch
+
+    host = torch.ones(1 << 24).pin_memory()
+    there, back = host.cuda(), torch.empty(1 << 24).pin_memory()
+    other = torch.cuda.Stream()
+
+    def step():
+        for _ in range(5):
+            there.copy_(host, non_blocking=True)
+            with torch.cuda.stream(other):
+                back.copy_(there, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return step
+
+
+# What takes as much as there is of one thing.
+TAKEN = {"matrix products": products, "copies on the device": device_copies, "copies to the host and back": host_copies}
 
 
 def worker():
@@ -139,7 +208,7 @@ def worker():
         if name not in ready:
             ready.clear()
             torch.cuda.empty_cache()
-            ready[name] = WORK[name]()
+            ready[name] = (WORK | SERVED | TAKEN)[name]()
             # Every length once, since cuDNN compiles for each.
             for _ in range(LENGTH + 2):
                 ready[name]()
@@ -148,7 +217,13 @@ def worker():
             print(json.dumps({"reserved": torch.cuda.memory_reserved()}), flush=True)
             continue
         count, took, begun = 0, [], time.perf_counter()
+        chance, comes = random.Random(1), begun
         while (now := time.perf_counter()) - begun < request["seconds"]:
+            if mean := request.get("mean"):
+                comes += chance.expovariate(1 / mean)
+                while time.perf_counter() < comes:
+                    pass
+                now = comes
             step()
             count += 1
             took.append(time.perf_counter() - now)
@@ -168,8 +243,8 @@ class Worker:
             [*prefix.split(), sys.executable, __file__, "worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def ask(self, work, seconds):
-        self.process.stdin.write(json.dumps({"work": work, "seconds": seconds}) + "\n")
+    def ask(self, work, seconds, **more):
+        self.process.stdin.write(json.dumps({"work": work, "seconds": seconds, **more}) + "\n")
         self.process.stdin.flush()
 
     def answer(self):
@@ -260,15 +335,79 @@ def several(workers, tell):
     tell(f"{REPLICAS} x generate, steps/s in all", together(workers[:REPLICAS], "generate")[0])
 
 
+def asked(worker, work, seconds, **more):
+    worker.ask(work, seconds, **more)
+    return worker.answer()
+
+
+def tails(prefix, mean, tell):
+    """What a server and a training do to each other, and a training that starts to one that runs. `mean` is the time between
+    two requests, or None to take it from how quick this side is. Returns it."""
+    server, trainer = Worker(prefix), Worker("env CUDA_MPS_CLIENT_PRIORITY=1 " + prefix)
+    served, trained = "BERT-base inference", "ResNet-50 training"
+    for worker, work in ((server, served), (trainer, trained)):
+        worker.answer()
+        asked(worker, work, 0)
+    mean = mean or 1 / asked(server, served, 2)["rate"] / LOAD
+    alone = asked(server, served, SERVED_SECONDS, mean=mean)
+    tell("inference alone, median, ms", alone["median"] * 1e3)
+    tell("inference alone, 99th percentile, ms", alone["p99"] * 1e3)
+    for work in (*TAKEN, trained):
+        asked(trainer, work, 0)
+        rate_alone = asked(trainer, work, 3)["rate"]
+        trainer.ask(work, SERVED_SECONDS + 1)
+        time.sleep(0.5)
+        beside = asked(server, served, SERVED_SECONDS, mean=mean)
+        rate_beside = trainer.answer()["rate"]
+        tell(f"inference beside {work}, median, ms", beside["median"] * 1e3)
+        tell("99th percentile, ms, beside " + work, beside["p99"] * 1e3)
+        tell("99th percentile, of that alone, beside " + work, beside["p99"] / alone["p99"])
+        tell(f"{work} beside inference, of its rate alone", rate_beside / rate_alone)
+    server.end()
+    still = asked(trainer, trained, 5)
+    # As long as the second takes to import PyTorch and to make its first step, and some seconds more.
+    trainer.ask(trained, 25)
+    begun = time.perf_counter()
+    second = Worker(prefix)
+    second.answer()
+    asked(second, trained, 0)
+    tell("a second training's start beside a first, to its 26th step, s", time.perf_counter() - begun)
+    second.end()
+    disturbed = trainer.answer()
+    tell("the first training's 99th percentile of a step meanwhile, of that alone", disturbed["p99"] / still["p99"])
+    trainer.end()
+    return mean
+
+
 def main():
-    sides = dict(side.partition("=")[::2] for side in sys.argv[1:])
+    arguments = sys.argv[1:]
+    only_tails = "--tails" in arguments
+    sides = dict(side.partition("=")[::2] for side in arguments if not side.startswith("--"))
     results = {name: {} for name in sides}
-    ones = {}
 
     def tell(name, figure, value):
         results[name][figure] = value
         print(f"{name}: {figure}: {value:.4g}", file=sys.stderr, flush=True)
 
+    if only_tails:
+        mean = None
+        for name, prefix in sides.items():
+            try:
+                mean = tails(prefix, mean, partial(tell, name))
+            except (RuntimeError, BrokenPipeError) as error:
+                print(f"{name}: {error}", file=sys.stderr)
+    else:
+        throughput(sides, tell)
+    rows = max(results.values(), key=len)
+    print("| | " + " | ".join(results) + " |")
+    print("|---|" + "---:|" * len(results))
+    for row in rows:
+        print(f"| {row} | " + " | ".join(f"{figures[row]:.4g}" if row in figures else "failed" for figures in results.values()) + " |")
+
+
+def throughput(sides, tell):
+    """What starts cost, and what one process and several get done."""
+    ones = {}
     for name, prefix in sides.items():
         try:
             ones[name], workers = starts(prefix, partial(tell, name))
@@ -281,11 +420,6 @@ def main():
         alone(ones, tell)
     except (RuntimeError, BrokenPipeError) as error:
         print(error, file=sys.stderr)
-    rows = max(results.values(), key=len)
-    print("| | " + " | ".join(results) + " |")
-    print("|---|" + "---:|" * len(results))
-    for row in rows:
-        print(f"| {row} | " + " | ".join(f"{figures[row]:.4g}" if row in figures else "failed" for figures in results.values()) + " |")
 
 
 if __name__ == "__main__":

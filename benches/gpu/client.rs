@@ -12,6 +12,9 @@
 //! * `fetch`: one kernel and a synchronous copy of four bytes back to pageable memory, likewise.
 //! * `read`: one kernel, an asynchronous copy of four bytes back to page-locked memory, and a wait, likewise.
 //! * `multiprocessors`: how many the device is said to have, and on how many kernels run.
+//! * `serve`: requests that come by chance, on average every so many microseconds, each a copy there, ten kernels and a copy
+//!   back; from a request's coming to its result: median, 99th percentile, most, and how many a second.
+//! * `hog`: one thing without end, `--hog sm`, `bandwidth` or `copies`; how many a second.
 //! * `soak`: random words that a kernel writes, copied back and compared, again and again; how many copies, and words.
 //! * `reads`: pieces of random words that lie on the device, copied back and compared, as quickly as it goes; likewise.
 //! * `hold`: a context with a module and a little memory, held until standard input ends.
@@ -21,6 +24,8 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tests::cuda::Driver;
+
+mod shared_load;
 
 /// Stays as many nanoseconds as its parameter says; none for 0.
 const KERNEL: &str = ".version 7.0\n.target sm_52\n.address_size 64\n\
@@ -104,13 +109,14 @@ fn main() {
     let mut words = std::env::args().skip(1);
     let mode = words.next().unwrap_or_default();
     let (mut microseconds, mut at, mut length) = (0, None, Duration::from_secs(1));
-    let mut seed = 0;
+    let (mut seed, mut hog) = (0, String::new());
     while let Some(word) = words.next() {
         let mut number = || -> u64 {
             let next = words.next().expect("a number follows");
             next.parse().expect("a whole number")
         };
         match word.as_str() {
+            "--hog" => hog = words.next().expect("what it is to take"),
             "--at" => at = Some(UNIX_EPOCH + Duration::from_millis(number())),
             "--seed" => seed = number(),
             "--for" => length = Duration::from_secs(number()),
@@ -145,6 +151,8 @@ fn main() {
     }
     let begin = Instant::now();
     match mode.as_str() {
+        "serve" => shared_load::serve(&driver, microseconds, length),
+        "hog" => shared_load::hog(&driver, &hog, length),
         "rate" => {
             let mut launched = 0;
             while begin.elapsed() < length {
@@ -239,9 +247,9 @@ fn main() {
             println!("{{\"attach\":{:.1}}}", attach.as_secs_f64() * 1e6);
             let _ = std::io::stdin().read(&mut [0]);
         }
-        _ => {
-            panic!("first, full, rate, latency, fetch, read, multiprocessors, soak, reads or hold")
-        }
+        _ => panic!(
+            "serve, hog, first, full, rate, latency, fetch, read, multiprocessors, soak, reads or hold"
+        ),
     }
 }
 
@@ -357,6 +365,11 @@ fn again_and_again(length: Duration, mut step: impl FnMut()) {
         step();
         times.push(start.elapsed().as_secs_f64() * 1e6);
     }
+    print_times(times, length);
+}
+
+/// Prints the line of so many times in microseconds, taken for so long.
+fn print_times(mut times: Vec<f64>, length: Duration) {
     times.sort_by(f64::total_cmp);
     let part = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
     println!(

@@ -29,7 +29,18 @@ pub const NEIGHBOURS: &[Figure] = &[
                 .collect()
         },
     },
+    Figure {
+        name: "requests, ",
+        rounds: 3,
+        take: |peer| {
+            let hogs = [None, Some("sm"), Some("bandwidth"), Some("copies")];
+            hogs.iter().flat_map(|&hog| served(peer, hog)).collect()
+        },
+    },
 ];
+
+/// Microseconds: an H200 takes some 350 for one.
+const MEAN_BETWEEN_REQUESTS: &str = "700";
 
 /// Milliseconds to the first result of a program whose code nobody has seen, and of one with the same code after it,
 /// beside kernels of so many microseconds, which another client has queued without end; and how much longer than its
@@ -87,6 +98,52 @@ fn first(peer: &Peer, seed: u64) -> Option<f64> {
 fn rest(child: Child) -> Option<serde_json::Value> {
     let output = child.wait_with_output().ok()?;
     serde_json::from_slice(&output.stdout).ok()
+}
+
+/// How long requests of a server take that come by chance at about half of what it can serve, alone and beside one who takes
+/// without end as a client of lower priority (CUDA_MPS_CLIENT_PRIORITY); and how much that one gets, alone and beside the server.
+fn served(peer: &Peer, hog: Option<&str>) -> Vec<(String, f64)> {
+    const SECONDS: &str = "4";
+    let run = |what: &[&str], below: bool| {
+        let mut command = peer.client("gpu_client");
+        command.args(what).stdin(Stdio::null());
+        if below {
+            command.env("CUDA_MPS_CLIENT_PRIORITY", "1");
+        }
+        let mut child = command.spawn().expect("a client starts");
+        first_line(&mut child);
+        child
+    };
+    let serve = ["serve", MEAN_BETWEEN_REQUESTS, "--for", SECONDS];
+    let Some(hog) = hog else {
+        let line = rest(run(&serve, false));
+        return times("alone", line.as_ref());
+    };
+    let alone = rest(run(&["hog", "--hog", hog, "--for", "2"], true));
+    // It has begun before the requests come, and is not over before the last: what the two have for themselves counts little.
+    let beside = run(&["hog", "--hog", hog, "--for", SECONDS], true);
+    let line = rest(run(&serve, false));
+    let beside = rest(beside);
+    let rate = |line: Option<serde_json::Value>| value(&line?, "rate");
+    let name = format!("beside {hog}");
+    let mut rows = times(&name, line.as_ref());
+    rows.push((
+        format!("{name}: that one's rate, of its rate alone"),
+        rate(beside).unwrap_or(f64::NAN) / rate(alone).unwrap_or(f64::NAN),
+    ));
+    rows
+}
+
+fn times(name: &str, line: Option<&serde_json::Value>) -> Vec<(String, f64)> {
+    let row = |what, of| {
+        let value = line.and_then(|line| value(line, what));
+        (format!("{name}: {of}, us"), value.unwrap_or(f64::NAN))
+    };
+    vec![
+        row("median", "median"),
+        row("p99", "99th percentile"),
+        row("most", "most"),
+    ]
 }
 
 /// So many clients that launch and wait at once.

@@ -44,8 +44,6 @@ const MOST_OBJECTS: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct NvidiaClient {
     common: Arc<ClientStreams>,
-    /// Added to the priority of each stream: a client below normal goes after the others.
-    nice: i32,
     contexts: HashMap<u32, Arc<Context>>,
     streams: HashMap<u32, Arc<Stream>>,
     /// Streams whose slot has another by now, and that may still have work.
@@ -94,12 +92,18 @@ impl NvidiaClient {
         let claim = shared.shares.join(share, group)?;
         let memory = Memory::new(&shared.devices, &windows, &addresses, host, staging)?;
         let waker = Arc::clone(shared.poller.waker());
-        let common = Arc::new(ClientStreams::new(observer, waker, memory.cleared()));
+        let devices = shared.devices.clone();
+        let common = Arc::new(ClientStreams::new(
+            observer,
+            waker,
+            memory.cleared(),
+            devices,
+        ));
+        common.set_below_normal(share.priority != 0);
         shared.poller.add(Arc::clone(&common));
         Ok(Self {
             shared: Arc::clone(shared),
             common,
-            nice: if share.priority == 0 { 0 } else { 1 << 16 },
             contexts: HashMap::new(),
             streams: HashMap::new(),
             former: Vec::new(),
@@ -155,7 +159,13 @@ impl Client for NvidiaClient {
     }
 
     fn set_share(&mut self, share: Share) -> Result<(), CUresult> {
-        self.claim.set(share)
+        self.claim.set(share)?;
+        if self.common.set_below_normal(share.priority != 0) {
+            for context in self.contexts.values() {
+                context.remake_streams();
+            }
+        }
+        Ok(())
     }
 
     fn assist(&mut self) -> bool {

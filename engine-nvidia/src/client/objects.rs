@@ -58,7 +58,6 @@ impl NvidiaClient {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let common = Arc::clone(&self.common);
-        let priority = priority.saturating_add(self.nice);
         let stream = Stream::new(slot, priority, context, common, before)?;
         if let Some(before) = self.streams.insert(slot, stream) {
             self.former.retain(|stream| !stream.is_idle());
@@ -88,9 +87,7 @@ impl NvidiaClient {
             self.common.leave();
             device.take_local_memory(local)?;
         }
-        if self.nice != 0 {
-            launch.keep_priority();
-        }
+        launch.set_priorities(|asked| self.common.driver_priority(device, asked));
         Ok(launch)
     }
 

@@ -108,7 +108,12 @@ impl Context {
         }
     }
 
-    /// How often the part has changed: streams that were made before are to be made again.
+    /// The same, with the priorities that they have from then on.
+    pub(crate) fn remake_streams(&self) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often the part or priorities have changed: streams that were made before are to be made again.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }

@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod context;
 pub(crate) mod duration_table;
 pub(crate) mod fence;
+pub(crate) mod foreground;
 pub(crate) mod local_memory;
 pub(crate) mod pinned;
 pub(crate) mod quiesce;
@@ -25,6 +26,7 @@ use protocol::device_facts::{
 };
 
 use crate::device::clock::Clock;
+use crate::device::foreground::Foreground;
 use crate::device::local_memory::LocalMemory;
 use crate::device::pinned::{BounceBufferPool, FencePool};
 use crate::device::quiesce::QuiesceGate;
@@ -61,6 +63,7 @@ pub(crate) struct Device {
     /// Streams that there are.
     streams: AtomicUsize,
     gate: QuiesceGate,
+    foreground: Foreground,
     local: LocalMemory,
     parts: GreenContexts,
     /// `None` if the driver has no use for it.
@@ -117,6 +120,7 @@ impl Device {
             priorities,
             streams: AtomicUsize::new(0),
             gate: QuiesceGate::default(),
+            foreground: Foreground::default(),
             local: LocalMemory::default(),
             parts: GreenContexts::new(driver, ordinal, Handle(context)),
             signal_kernel: SignalKernel::load(driver),
@@ -219,6 +223,10 @@ impl Device {
     }
 
     /// What operations of streams pass on their way to the driver.
+    pub(crate) fn foreground(&self) -> &Foreground {
+        &self.foreground
+    }
+
     pub(crate) fn gate(&self) -> &QuiesceGate {
         &self.gate
     }

@@ -389,7 +389,8 @@ impl QuiesceGate {
         Ok(())
     }
 
-    fn wake(&self) {
+    /// Wakes who issues what waited.
+    pub(crate) fn wake(&self) {
         if let Some(waker) = self.waker.get() {
             waker.wake();
         }

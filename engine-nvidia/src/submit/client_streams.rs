@@ -10,6 +10,7 @@ use std::time::Instant;
 use engine::Observer;
 
 use crate::code::client_code::ClientCode;
+use crate::device::Device;
 use crate::device::context::Context;
 use crate::device::waker::Waker;
 use crate::memory::zero_fill::ZeroFillProgress;
@@ -54,6 +55,10 @@ pub(crate) struct ClientStreams {
     contexts: Mutex<Vec<Arc<Context>>>,
     /// Kernels that it has left behind.
     left: Mutex<Vec<String>>,
+    /// Its work goes after that of others.
+    below_normal: AtomicBool,
+    /// Where it has streams.
+    devices: Vec<Arc<Device>>,
 }
 
 impl ClientStreams {
@@ -61,6 +66,7 @@ impl ClientStreams {
         observer: Arc<dyn Observer>,
         waker: Arc<Waker>,
         cleared: Vec<Arc<ZeroFillProgress>>,
+        devices: Vec<Arc<Device>>,
     ) -> Self {
         Self {
             came: Instant::now(),
@@ -79,7 +85,34 @@ impl ClientStreams {
             busy_count: AtomicUsize::new(0),
             contexts: Mutex::default(),
             left: Mutex::default(),
+            below_normal: AtomicBool::new(false),
+            devices,
         }
+    }
+
+    /// Whether its work goes after that of others from now on. Whether that is new.
+    pub(crate) fn set_below_normal(&self, below: bool) -> bool {
+        let changes = self.below_normal.swap(below, Ordering::Relaxed) != below;
+        if changes {
+            for device in &self.devices {
+                device.foreground().count_below_normal(below);
+            }
+        }
+        changes
+    }
+
+    pub(crate) fn is_below_normal(&self) -> bool {
+        self.below_normal.load(Ordering::Relaxed)
+    }
+
+    /// The priority that one of the driver's streams has for which the program asked for this, 0 where it asked for none: the
+    /// least urgent, which CUDA gives to all others, is for clients below normal, and all others are one step above.
+    pub(crate) fn driver_priority(&self, device: &Device, asked: i32) -> i32 {
+        let (least, most) = device.priorities();
+        if self.is_below_normal() {
+            return least;
+        }
+        asked.saturating_sub(1).clamp(most.min(least), least)
     }
 
     /// Whether any stream has work.
@@ -246,5 +279,11 @@ impl Polled {
             (Some(due), Some(other)) => Some(due.min(other)),
             (due, other) => due.or(other),
         };
+    }
+}
+
+impl Drop for ClientStreams {
+    fn drop(&mut self) {
+        self.set_below_normal(false);
     }
 }

@@ -163,6 +163,21 @@ impl Work {
         }
     }
 
+    /// Of a copy or a fill, keeps one step of so many bytes at most, and gives the rest, to be issued after it.
+    pub(crate) fn split_copy(&mut self, most: u64) -> Option<Self> {
+        let Self::Steps(steps) = self else {
+            return None;
+        };
+        let mut first = steps.pop_front()?;
+        if let Step::Linear(copy) = &mut first
+            && let Some(rest) = copy.split(most)
+        {
+            steps.push_front(Step::Linear(rest));
+        }
+        let rest = std::mem::replace(steps, VecDeque::from([first]));
+        (!rest.is_empty()).then_some(Self::Steps(rest))
+    }
+
     /// Gives it to the driver, as the stream's operation of this fence value. `landing` is where the stream's
     /// readbacks come to, if it has had any. The device's context is current.
     ///
@@ -210,5 +225,42 @@ impl Work {
             Self::Destroy => Ok(CompletionAction::Destroy),
             Self::Refused(code) => Err(code),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::submit::copy::step::LinearCopy;
+
+    fn linear(work: &Work) -> Vec<(u64, u64, u64)> {
+        let Work::Steps(steps) = work else {
+            panic!("steps, not {work:?}");
+        };
+        let each = steps.iter().map(|step| match step {
+            Step::Linear(copy) => (copy.to, copy.from, copy.bytes),
+            other => panic!("a copy, not {other:?}"),
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn a_copy_is_given_away_piece_by_piece() {
+        let copy = |to, from, bytes| Step::Linear(LinearCopy { to, from, bytes });
+        let mut work = Work::steps(vec![copy(100, 200, 10), copy(500, 600, 4)]);
+        let mut pieces = Vec::new();
+        loop {
+            let rest = work.split_copy(4);
+            pieces.extend(linear(&work));
+            match rest {
+                Some(rest) => work = rest,
+                None => break,
+            }
+        }
+        assert_eq!(
+            pieces,
+            [(100, 200, 4), (104, 204, 4), (108, 208, 2), (500, 600, 4)]
+        );
+        assert!(Work::steps(Vec::new()).split_copy(4).is_none());
     }
 }

@@ -110,10 +110,15 @@ impl Launch {
         })
     }
 
-    /// Leaves it at its stream's priority, whatever the program asked for.
-    pub(crate) fn keep_priority(&mut self) {
-        let asks = |attribute: &CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
-        self.attributes.retain(|attribute| !asks(attribute));
+    /// Where the program asked for a priority, the driver is asked for what `of` makes of it.
+    pub(crate) fn set_priorities(&mut self, of: impl Fn(i32) -> i32) {
+        let asks =
+            |attribute: &&mut CUlaunchAttribute| attribute.id == CUlaunchAttributeID::PRIORITY;
+        for attribute in self.attributes.iter_mut().filter(asks) {
+            if let Some(value) = attribute.value.0.first_chunk_mut() {
+                *value = of(i32::from_ne_bytes(*value)).to_ne_bytes();
+            }
+        }
     }
 
     /// See [`Work::kind`](crate::submit::command::Work::kind).

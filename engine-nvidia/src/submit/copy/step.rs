@@ -52,6 +52,19 @@ pub(crate) struct RowsCopy {
     pub(crate) extent: Extent,
 }
 
+impl LinearCopy {
+    /// Keeps so many bytes at most, and gives the rest.
+    pub(crate) fn split(&mut self, most: u64) -> Option<Self> {
+        let rest = self.bytes.checked_sub(most).filter(|&rest| rest > 0)?;
+        self.bytes = most;
+        Some(Self {
+            to: self.to + most,
+            from: self.from + most,
+            bytes: rest,
+        })
+    }
+}
+
 impl Step {
     /// Adds what its length depends on to that of those before it: how much, and from where to where.
     pub(crate) fn kind(&self, before: WorkSignature) -> WorkSignature {

@@ -22,7 +22,8 @@ pub(super) const STALE: Duration = Duration::from_micros(500);
 
 impl Stream {
     /// Notes whether there is anything to do before the word changes, for [`Stream::poll`].
-    pub(super) fn note(&self, state: &StreamState) {
+    pub(super) fn note(&self, state: &mut StreamState) {
+        self.tell_expected(state);
         let seen = self.last.word.load(Ordering::Relaxed);
         let calm = !state.is_open()
             && state.pending.is_empty()
@@ -181,6 +182,7 @@ impl Stream {
             }
             if progress && !state.is_under_way() {
                 state.completion_predictor.end(Instant::now());
+                state.foreground = None;
                 state.wait_predictor.learn(state.pending.is_empty());
             }
             let mut gave = false;

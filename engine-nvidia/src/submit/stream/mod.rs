@@ -13,7 +13,8 @@
 //! hardware queue waits, with the context's lock held; the others wait here, and follow when earlier ones
 //! complete. An operation of many commands is given to the driver in parts. And nothing more goes there while
 //! what is there is expected to take more than [`MOST_AHEAD`](state::MOST_AHEAD): who must wait until nothing runs, to load code,
-//! waits for as long and the longest.
+//! waits for as long and the longest. What a client below normal may
+//! have there beside others' work, the device's [foreground](crate::device::foreground) says.
 
 mod completion;
 mod issue;
@@ -47,6 +48,7 @@ pub(crate) struct Stream {
     slot: u32,
     context: Arc<Context>,
     common: Arc<ClientStreams>,
+    /// As the program asked for it.
     priority: i32,
     word: Fence,
     /// What a look without the lock compares the word with.
@@ -69,10 +71,8 @@ impl Stream {
         let device = context.device();
         let driver = device.enter()?;
         let word = Fence::new(device)?;
-        let (least, greatest) = device.priorities();
-        let priority = priority.clamp(greatest.min(least), least.max(greatest));
-        let DriverStream { raw, epoch, home } =
-            device.confirm(context.make_stream(driver, priority))?;
+        let DriverStream { raw, epoch, home } = device
+            .confirm(context.make_stream(driver, common.driver_priority(device, priority)))?;
         device.count_stream(true);
         let state = Mutex::new(StreamState {
             raw,
@@ -82,6 +82,8 @@ impl Stream {
             gathered: (Vec::new(), Vec::new()),
             commands: 0,
             expected: 0,
+            expected_told: 0,
+            foreground: None,
             looked_at: Instant::now(),
             ended_now: Vec::new(),
             ran_now: Vec::new(),
@@ -198,7 +200,7 @@ impl Stream {
         }
         let to_sign = !was_open && state.is_open();
         let list = !std::mem::replace(&mut state.listed, true);
-        self.note(&state);
+        self.note(&mut state);
         drop(state);
         if to_sign {
             self.common.add_unsigned(self);
@@ -223,6 +225,7 @@ impl Drop for Stream {
         self.device().count_stream(false);
         let state = self.state.lock();
         let (raw, ended) = (state.raw, state.ended);
+        self.device().foreground().expect(state.expected_told, 0);
         drop(state);
         if !ended {
             self.destroy(raw);

@@ -12,6 +12,7 @@ use cuda_abi::types::{CUevent, CUstream};
 use engine::Activity;
 use protocol::operations::HoldReason;
 
+use crate::device::foreground::ForegroundWork;
 use crate::device::work_signature::WorkSignature;
 use crate::submit::batch::LaunchBatches;
 use crate::submit::command::{CompletionAction, Work};
@@ -52,6 +53,10 @@ pub(super) struct StreamState {
     pub(super) commands: usize,
     /// Microseconds that both are expected to take.
     pub(super) expected: u64,
+    /// What the device was told of that, if the client is below normal.
+    pub(super) expected_told: u64,
+    /// While there is work, if the client is not below normal.
+    pub(super) foreground: Option<ForegroundWork>,
     /// When the last end was seen, or the first of them began.
     pub(super) looked_at: Instant,
     /// What is found to have ended in one look: empty.

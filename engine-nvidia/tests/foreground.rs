@@ -1,0 +1,75 @@
+//! Clients below normal priority beside others, over a fake driver that can be held.
+
+mod common;
+
+use common::{Controls, Fake, until};
+use engine::arena::GRANULE;
+use engine::conformance::rig::Guest;
+use engine::{Engine, Share};
+
+const BELOW_NORMAL: Share = Share {
+    percentage: 100.0,
+    priority: 1,
+    reserved: false,
+};
+
+fn below_normal(engine: &dyn Engine) -> Guest {
+    let mut guest = Guest::with_share(engine, BELOW_NORMAL);
+    guest.context(0, 0);
+    guest
+}
+
+/// Whether a client below normal, beside one at work, was not let to the driver at once. It may only have come late.
+fn gives_way(fake: &Fake) -> bool {
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(fake);
+    let mut below = below_normal(&engine);
+    let mut normal = Guest::new(&engine);
+    let [there, here] = [&mut below, &mut normal].map(|guest| guest.commit(0, GRANULE));
+    assert_eq!((below.wait(0), normal.wait(0)), (Ok(()), Ok(())));
+    controls.hold(true);
+    normal.write(0, here, &[1; 4]);
+    let before = controls.queued();
+    below.write(0, there, &[2; 4]);
+    let waited = controls.queued() == before;
+    until(
+        "who works all the time is not waited for all the time",
+        || controls.queued() > before,
+    );
+    controls.hold(false);
+    assert_eq!((below.wait(0), normal.wait(0)), (Ok(()), Ok(())));
+    assert_eq!(below.word(there), 0x0202_0202);
+    waited
+}
+
+#[test]
+fn who_is_below_normal_waits_for_others_and_not_for_ever() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let attempts = 20;
+    assert!(
+        (0..attempts).any(|_| gives_way(&fake)),
+        "what is below normal went to the driver at once, {attempts} times"
+    );
+}
+
+#[test]
+fn nobody_waits_where_all_are_below_normal() {
+    let fake = Fake::new(&["VERSION=12040"]);
+    let engine = fake.open().unwrap();
+    let controls = Controls::of(&fake);
+    let mut guests = [(); 2].map(|()| below_normal(&engine));
+    let addresses = guests.each_mut().map(|guest| guest.commit(0, GRANULE));
+    for guest in &mut guests {
+        assert_eq!(guest.wait(0), Ok(()));
+    }
+    controls.hold(true);
+    for (guest, address) in guests.iter_mut().zip(addresses) {
+        let before = controls.queued();
+        guest.write(0, address, &[1; 4]);
+        assert!(controls.queued() > before);
+    }
+    controls.hold(false);
+    for guest in &mut guests {
+        assert_eq!(guest.wait(0), Ok(()));
+    }
+}
