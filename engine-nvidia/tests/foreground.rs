@@ -21,7 +21,7 @@ fn below_normal(engine: &dyn Engine) -> Guest {
 
 /// Whether a client below normal, beside one at work, was not let to the driver at once. It may only have come late.
 fn gives_way(fake: &Fake) -> bool {
-    let engine = fake.open().unwrap();
+    let engine = fake.open().expect("the fake opens");
     let controls = Controls::of(fake);
     let mut below = below_normal(&engine);
     let mut normal = Guest::new(&engine);
@@ -55,7 +55,7 @@ fn who_is_below_normal_waits_for_others_and_not_for_ever() {
 #[test]
 fn nobody_waits_where_all_are_below_normal() {
     let fake = Fake::new(&["VERSION=12040"]);
-    let engine = fake.open().unwrap();
+    let engine = fake.open().expect("the fake opens");
     let controls = Controls::of(&fake);
     let mut guests = [(); 2].map(|()| below_normal(&engine));
     let addresses = guests.each_mut().map(|guest| guest.commit(0, GRANULE));
