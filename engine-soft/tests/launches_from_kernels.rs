@@ -297,3 +297,125 @@ fn a_client_that_goes_takes_all_that_its_kernels_launched_along() {
         bounded("a client that goes", || drop(rig.guest));
     }
 }
+
+/// The functions with pointers, sizes and handles, and the bytes of their arguments and results.
+const CALLS: [(&str, &[u32], u32); 24] = [
+    ("cudaGetParameterBuffer", &[8, 8], 8),
+    ("cudaGetParameterBufferV2", &[8, 12, 12, 4], 8),
+    ("cudaLaunchDevice", &[8, 8, 12, 12, 4, 8], 4),
+    ("cudaLaunchDeviceV2", &[8, 8], 4),
+    ("cudaDeviceSynchronize", &[], 4),
+    ("cudaStreamCreateWithFlags", &[8, 4], 4),
+    ("cudaStreamDestroy", &[8], 4),
+    ("__cudaCDP2StreamWaitEvent", &[8, 8, 4], 4),
+    ("cudaEventCreateWithFlags", &[8, 4], 4),
+    ("cudaEventRecord", &[8, 8], 4),
+    ("cudaEventRecordWithFlags_ptsz", &[8, 8, 4], 4),
+    ("cudaEventDestroy", &[8], 4),
+    ("cudaPeekAtLastError", &[], 4),
+    ("cudaGetDevice", &[8], 4),
+    ("cudaDeviceGetAttribute", &[8, 4, 4], 4),
+    ("cudaFuncGetAttributes", &[8, 8], 4),
+    (
+        "cudaOccupancyMaxActiveBlocksPerMultiprocessor",
+        &[8, 8, 4, 8],
+        4,
+    ),
+    ("cudaGetErrorName", &[4], 8),
+    ("cudaGetErrorString", &[4], 8),
+    ("cudaFree", &[8], 4),
+    ("cudaMemcpyAsync", &[8, 8, 8, 4, 8], 4),
+    ("cudaMemcpy2DAsync", &[8, 8, 8, 8, 8, 8, 4, 8], 4),
+    ("cudaMemsetAsync", &[8, 4, 8, 8], 4),
+    ("cudaMemset2DAsync", &[8, 8, 4, 8, 8, 8], 4),
+];
+
+/// A kernel whose threads call a function each with words of their own from memory.
+fn caller(name: &str, arguments: &[u32], result: u32) -> String {
+    let declared: Vec<String> = arguments
+        .iter()
+        .enumerate()
+        .map(|(at, bytes)| match bytes {
+            12 => format!(".param .align 4 .b8 a{at}[12]"),
+            bytes => format!(".param .b{} a{at}", 8 * bytes),
+        })
+        .collect();
+    let mut body = String::new();
+    for (at, bytes) in arguments.iter().enumerate() {
+        body += &format!("{};\n", declared[at]);
+        for word in 0..bytes / 4 {
+            body += &format!(
+                "ld.global.u32 %r1, [%d1+{}]; st.param.b32 [a{at}+{}], %r1;\n",
+                16 * at as u32 + 4 * word,
+                4 * word
+            );
+        }
+    }
+    let names: Vec<String> = (0..arguments.len()).map(|at| format!("a{at}")).collect();
+    format!(
+        ".version 8.0\n.target sm_75\n.address_size 64\n
+        .extern .func (.param .b{bits} r) {name}({});
+        .visible .entry k(.param .u64 at) {{ {REGISTERS} ld.param.u64 %d1, [at];
+        mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 128; add.s64 %d1, %d1, %d2;
+        {{ .param .b{bits} r; {body} call.uni (r), {name}, ({}); }} ret; }}",
+        declared.join(", "),
+        names.join(", "),
+        bits = 8 * result,
+    )
+}
+
+#[test]
+fn calls_with_any_arguments_end_in_a_status_or_in_their_clients_fault() {
+    let engine = engine(2);
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for (name, arguments, result) in CALLS {
+        let text = caller(name, arguments, result);
+        for round in 0..6 {
+            let mut guest = Guest::new(&engine);
+            let memory = guest.commit(0, 4 * GRANULE);
+            let heap = guest.commit(4 * GRANULE, 1 << 20);
+            let request = HeapSet {
+                context: 0,
+                address: heap,
+                bytes: 1 << 20,
+            };
+            assert_eq!(guest.client.heap_set(&request, &[]), Ok(()));
+            let module = guest.module(&text);
+            let words: Vec<u8> = (0..32 * 16)
+                .flat_map(|_| {
+                    match next() % 9 {
+                        0 => 0,
+                        1 => next() % 8,
+                        2 => memory + next() % 64,
+                        3 => heap + 64 * (next() % 8),
+                        4 => u64::MAX - next() % 4,
+                        5 => 1 << (next() % 64),
+                        6 => 0x100 + next() % 8,
+                        // Functions' addresses.
+                        7 => 0x0100_0400_0000 + 16 * (next() % 3),
+                        _ => next(),
+                    }
+                    .to_le_bytes()
+                })
+                .collect();
+            guest.upload(memory + GRANULE, &words);
+            guest.launch(0, module, 1, 32, &params(&[memory + GRANULE]));
+            let ended = guest.wait(0);
+            let faults = [
+                CUresult::ERROR_ILLEGAL_ADDRESS,
+                CUresult::ERROR_MISALIGNED_ADDRESS,
+            ];
+            assert!(
+                ended.is_ok() || faults.iter().any(|fault| ended == Err(*fault)),
+                "{name}, round {round}: {ended:?}, {:?}",
+                guest.told.faults()
+            );
+        }
+    }
+}
