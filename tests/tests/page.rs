@@ -15,7 +15,7 @@ use tests::daemon::{Daemon, eventually, openmps, succeed};
 /// A program that has done its work and stays until its input ends.
 struct Worker {
     child: Child,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Worker {
@@ -31,10 +31,7 @@ impl Worker {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         assert!(line.starts_with("took "), "{line}");
-        Self {
-            child,
-            _output: output,
-        }
+        Self { child, output }
     }
 }
 
@@ -378,6 +375,60 @@ fn a_private_page_on_a_socket_with_a_token_of_ones_own() {
 fn address(line: &str) -> SocketAddr {
     let url = line.trim_end().strip_prefix("openmps page: http://");
     url.expect(line).trim_end_matches('/').parse().unwrap()
+}
+
+#[test]
+fn a_time_line_is_recorded_when_somebody_with_the_token_asks() {
+    let daemon = Daemon::start();
+    let mut worker = Worker::new(&daemon);
+    let page = Page::new(&daemon, &["--listen", "127.0.0.1:0"]);
+    client(&page);
+    assert_eq!(page.json("/api/timeline")["state"], "nothing");
+    let host = format!(
+        "Host: {}\r\nContent-Type: application/json\r\n",
+        page.port()
+    );
+    let right = format!("{host}Authorization: Bearer {}\r\n", page.token);
+    let post = |lines: &str, body: &str| {
+        let length = body.len();
+        page.asked(&format!(
+            "POST /api/timeline HTTP/1.1\r\n{lines}Content-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    assert_eq!(post(&host, "{}").status, 401);
+    let stranger = format!("{right}Origin: http://evil.example\r\n");
+    assert_eq!(post(&stranger, "{}").status, 403);
+    for wrong in [
+        "",
+        "[]",
+        "{\"seconds\": 0}",
+        "{\"seconds\": 11}",
+        "{\"pid\": 1}",
+    ] {
+        let status = post(&right, wrong).status;
+        assert!(matches!(status, 400 | 409), "{wrong}: {status}");
+    }
+    assert_eq!(page.json("/api/timeline")["state"], "nothing");
+    assert_eq!(post(&right, "{\"seconds\": 2}").status, 200);
+    assert_eq!(post(&right, "{}").status, 409, "one at a time");
+    assert_eq!(page.json("/api/timeline")["state"], "recording");
+    eventually("it is there", || {
+        let input = worker.child.stdin.as_mut();
+        input.unwrap().write_all(b"again\n").unwrap();
+        page.json("/api/timeline")["state"] == "there"
+    });
+    let line = page.json("/api/timeline");
+    assert_eq!(
+        (&line["seconds"], &line["left_out"]),
+        (&json!(2), &json!(0))
+    );
+    assert_eq!(line["clients"][0]["pid"], worker.child.id());
+    let names = line["names"].as_array().unwrap();
+    let churn = names.iter().position(|name| name == "churn").unwrap();
+    let mut lines = line["table"].as_array().unwrap().iter();
+    let of_churn = lines.find(|line| line[1] == "work" && line[2] == churn);
+    assert!(of_churn.unwrap()[3].as_u64() >= Some(7), "{line}");
+    let _ = worker.output.read_line(&mut String::new());
 }
 
 #[test]

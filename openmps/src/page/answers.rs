@@ -14,6 +14,7 @@ use super::change::Change;
 use super::guard::Guard;
 use super::history::Span;
 use super::journal;
+use super::time_line::TimeLine;
 use super::watch::Watch;
 use crate::http::{Answer, Method, Question};
 
@@ -52,6 +53,11 @@ const FILES: &[(&str, &str, &str)] = &[
         include_str!("assets/page.js"),
     ),
     (
+        "/timeline.js",
+        "text/javascript; charset=utf-8",
+        include_str!("assets/timeline.js"),
+    ),
+    (
         "/parts.js",
         "text/javascript; charset=utf-8",
         include_str!("assets/parts.js"),
@@ -75,6 +81,7 @@ pub struct Answers {
     log: Mutex<Option<(Instant, Vec<u8>)>>,
     /// One change at a time: the daemon has others to serve.
     changing: Mutex<()>,
+    time_line: Arc<TimeLine>,
 }
 
 impl Answers {
@@ -84,6 +91,7 @@ impl Answers {
             watch,
             log: Mutex::new(None),
             changing: Mutex::new(()),
+            time_line: Arc::default(),
         }
     }
 
@@ -91,6 +99,7 @@ impl Answers {
         let answer = self.guard.knows_host(question).and_then(|()| {
             match (question.method, &*question.path) {
                 (Method::Post, "/api/change") => self.change(question),
+                (Method::Post, "/api/timeline") => self.record(question),
                 (Method::Get, "/api/change") => Err(only("POST")),
                 (Method::Get, path) => self.look(question, path),
                 (Method::Post | Method::Other, _) => Err(only("GET")),
@@ -109,7 +118,7 @@ impl Answers {
             return Ok(Answer::ok(content_type, *text));
         }
         match path {
-            "/api/now" | "/api/recent" | "/api/history" | "/api/log" => {
+            "/api/now" | "/api/recent" | "/api/history" | "/api/log" | "/api/timeline" => {
                 self.guard.may_look(question)?;
             }
             _ => return Err(Answer::line("404 Not Found", "there is no such page")),
@@ -117,6 +126,7 @@ impl Answers {
         let body = match path {
             "/api/now" => self.watch.now().to_vec(),
             "/api/recent" => self.watch.recent().to_string().into_bytes(),
+            "/api/timeline" => self.time_line.now().to_vec(),
             "/api/history" => self.history(question)?.to_string().into_bytes(),
             _ => self.log(),
         };
@@ -151,16 +161,33 @@ impl Answers {
         lines
     }
 
-    fn change(&self, question: &Question) -> Result<Answer, Answer> {
+    /// Whether somebody with the token has sent JSON, which a form of a stranger's page cannot.
+    fn may_have_done(&self, question: &Question) -> Result<(), Answer> {
         self.guard.may_change(question)?;
         let content_type = question.header("content-type").unwrap_or_default();
-        if content_type.split(';').next() != Some(JSON) {
-            // What a form of a stranger's page can send is something else.
-            return Err(Answer::line(
+        match content_type.split(';').next() == Some(JSON) {
+            true => Ok(()),
+            false => Err(Answer::line(
                 "415 Unsupported Media Type",
                 "a change comes as application/json",
-            ));
+            )),
         }
+    }
+
+    /// Has a time line recorded, which costs all clients something: so it needs the token.
+    fn record(&self, question: &Question) -> Result<Answer, Answer> {
+        self.may_have_done(question)?;
+        let wanted = serde_json::from_slice(&question.body).map_err(|error| {
+            let why = format!("{error}: it has to be {{}} or {{\"seconds\": N}}");
+            Answer::line("400 Bad Request", &why)
+        })?;
+        let started = self.time_line.start(&wanted);
+        started.map_err(|why| Answer::line("409 Conflict", &why))?;
+        Ok(Answer::ok(JSON, self.time_line.now().to_vec()))
+    }
+
+    fn change(&self, question: &Question) -> Result<Answer, Answer> {
+        self.may_have_done(question)?;
         let change =
             Change::read(&question.body).map_err(|why| Answer::line("400 Bad Request", &why))?;
         let _one = self.changing.lock();
@@ -219,6 +246,9 @@ mod tests {
             ("POST /api/now", "405"),
             ("DELETE /", "405"),
             ("POST /api/change", "401"),
+            ("GET /timeline.js", "200"),
+            ("GET /api/timeline", "200"),
+            ("POST /api/timeline", "401"),
         ] {
             let answer = asked(&format!("{line} {host}"));
             assert!(answer.status.starts_with(status), "{line}: {answer:?}");

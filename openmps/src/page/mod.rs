@@ -11,6 +11,7 @@ mod history;
 mod history_form;
 mod journal;
 mod store;
+mod time_line;
 mod watch;
 
 use std::path::{Path, PathBuf};

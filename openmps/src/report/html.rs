@@ -60,7 +60,32 @@ pub fn page(recorded: &Recorded, title: &str, about: &[String]) -> String {
 
 /// Who it is, with what tells two of a name apart.
 fn name(client: &Client) -> String {
-    format!("{} ({})", client.program, client.pid)
+    format!("{} ({})", client.title, client.pid)
+}
+
+/// The same, and where it is.
+fn full_name(client: &Client) -> String {
+    match whereabouts(client) {
+        place if place.is_empty() => name(client),
+        place => format!("{} · {place}", name(client)),
+    }
+}
+
+/// Where it is: its user, group, container and pod, as far as they are known.
+fn whereabouts(client: &Client) -> String {
+    let named = |word: &str, name: &Option<String>| {
+        let name = name.as_ref()?;
+        Some(format!("{word} {name}"))
+    };
+    let user = (!client.user.is_empty()).then(|| client.user.clone());
+    let parts = [
+        user,
+        named("group", &client.group),
+        named("container", &client.place.container),
+        named("pod", &client.place.pod),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(", ")
 }
 
 fn percent(part: f64, all: f64) -> String {
@@ -94,7 +119,7 @@ fn plots(body: &mut String, recorded: &Recorded, device: u32) {
             .iter()
             .enumerate()
             .map(|(colour, key)| Layer {
-                name: recorded.clients.get(key).map(name).unwrap_or_default(),
+                name: recorded.clients.get(key).map(full_name).unwrap_or_default(),
                 colour: format!("c{colour}"),
                 values: recorded
                     .samples
@@ -198,8 +223,7 @@ fn used(recorded: &Recorded) -> String {
         let all = recorded.worked(*device) * f64::from(multiprocessors);
         vec![
             escaped(&name(client)),
-            escaped(&client.user),
-            escaped(client.group.as_deref().unwrap_or("–")),
+            escaped(&whereabouts(client)),
             device.to_string(),
             time(client.seen.1 - client.seen.0),
             had.kernels.to_string(),
@@ -213,8 +237,7 @@ fn used(recorded: &Recorded) -> String {
     });
     let head = [
         "Client",
-        "User",
-        "Group",
+        "User, group, container, pod",
         "GPU",
         "There for",
         "Kernels",
@@ -312,6 +335,7 @@ fn waited_for(recorded: &Recorded, client: &Client) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::place::Place;
     use crate::usage::Total;
 
     fn recorded() -> Recorded {
@@ -321,7 +345,7 @@ mod tests {
             clients: [((0, 1), (one, 1024))].into(),
         };
         let client = |program: &str, had: Total| Client {
-            program: program.into(),
+            title: program.into(),
             seen: (0.0, 2.0),
             had,
             ..Client::default()
@@ -344,7 +368,17 @@ mod tests {
                         ..client("<script>\"&\u{1b}", had)
                     },
                 ),
-                ((0, 2), client("b", Total::default())),
+                (
+                    (0, 2),
+                    Client {
+                        user: "ada".to_owned(),
+                        place: Place {
+                            pod: Some("<web>-0".to_owned()),
+                            ..Place::default()
+                        },
+                        ..client("b", Total::default())
+                    },
+                ),
             ]
             .into(),
             ..Recorded::default()
@@ -363,6 +397,7 @@ mod tests {
         // A quarter of the time each.
         assert_eq!(html.matches("25.0 %<svg").count(), 2, "{html}");
         assert!(html.contains("b (0), 400 ms"), "{html}");
+        assert!(html.contains("<td>ada, pod &lt;web&gt;-0</td>"), "{html}");
         assert!(html.contains("others, or not seen by name"), "{html}");
         assert!(!html.contains("://"), "nothing from elsewhere");
         let nobody = page(&Recorded::default(), "", &[]);

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use protocol::control_messages::View;
 
 use crate::machine;
+use crate::place::Place;
 use crate::usage::{self, ClientUsage, Total, Usage};
 
 /// Between two looks.
@@ -61,9 +62,11 @@ fn add(sum: &mut (f64, u64), value: (f64, u64)) {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Client {
     pub pid: i32,
-    pub program: String,
+    /// Its program's name, behind its label if it has one.
+    pub title: String,
     pub user: String,
     pub group: Option<String>,
+    pub place: Place,
     /// When it was seen first and last, in seconds since the beginning.
     pub seen: (f64, f64),
     /// What it had of the device in that time.
@@ -135,9 +138,10 @@ impl Recorded {
                 sample.clients.insert(key, (worked, client.memory));
                 let kept = self.clients.entry(key).or_insert_with(|| Client {
                     pid: client.pid,
-                    program: client.program.clone(),
+                    title: client.title(),
                     user: client.user.clone(),
                     group: client.group.clone(),
+                    place: client.place.clone(),
                     seen: (begin, now),
                     // Who came since the last look has had all of it here.
                     before: if is_first {

@@ -18,7 +18,7 @@ from webdriver import Browser, until
 OPENMPS, CLIENT, PICTURES = (pathlib.Path(word).resolve() for word in sys.argv[1:4])
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b[31m"
 MANY = 100
-TAB, ENTER, ESCAPE, RIGHT = "\ue004", "\ue007", "\ue00c", "\ue014"
+TAB, ENTER, ESCAPE, RIGHT, DOWN = "\ue004", "\ue007", "\ue00c", "\ue014", "\ue015"
 
 started = []
 
@@ -127,6 +127,42 @@ def by_keyboard(browser, url):
     check(focused(browser) == "client", "and the keyboard is where it was")
 
 
+def a_time_line(browser, url):
+    browser.open("about:blank")
+    browser.open(url)
+    until("clients", lambda: len(rows(browser)) == 3)
+    browser.click("#record")
+    until("it records", lambda: "recording" in text(browser, "#timeline-state"))
+    check(browser.run("return document.getElementById('record').disabled"), "one at a time")
+    tracks = "return [...document.querySelectorAll('.track')].map(it => it.textContent)"
+    until("it is drawn", lambda: len(browser.run(tracks)) >= 3)
+    check(browser.run("return document.querySelectorAll('.track path').length") >= 3, "each stream has what it did")
+    lines = browser.run("return [...document.querySelectorAll('#timeline-table tbody tr')].map(row => [...row.cells].map(cell => cell.textContent))")
+    check(all("client (" in line[0] and int(line[2]) > 0 for line in lines), "the table has the sums")
+    check(any("waited" in line[1] for line in lines), "and who waited")
+    browser.run("document.getElementById('timeline-rows').focus()")
+    browser.press(RIGHT)
+    first = text(browser, "#timeline-said")
+    check("stream" in first and "from" in first, f"the keyboard tells of one: {first}")
+    browser.press(RIGHT)
+    check(text(browser, "#timeline-said") != first, "and of the next")
+    browser.press(DOWN)
+    check("stream" in text(browser, "#timeline-said"), "and of another stream's")
+    axis = "return document.getElementById('timeline-axis').textContent"
+    whole = browser.run(axis)
+    for _ in range(4):
+        browser.press("+")
+    check(browser.run(axis) != whole, "plus shows less of the time")
+    browser.run("document.getElementById('timeline').scrollIntoView()")
+    time.sleep(1)
+    pictures(browser, "timeline-near")
+    browser.press("0")
+    check(browser.run(axis) == whole, "0 shows all")
+    pictures(browser, "timeline")
+    nameless = [role for role, name in names_of_controls(browser) if not name]
+    check(not nameless, f"all controls have names {nameless}")
+
+
 def tokens(browser, url):
     browser.open(url.split("#")[0])
     browser.run("sessionStorage.clear()")
@@ -206,6 +242,7 @@ def main():
         try:
             a_few(browser, url)
             by_keyboard(browser, url.split("#")[0])
+            a_time_line(browser, url)
             check(not browser.complaints(), "the browser has nothing to complain of")
             tokens(browser, url)
             an_end(browser, url)

@@ -2,6 +2,7 @@
 //
 // Names come from programs that may be hostile: they become text only, never markup.
 
+import { timeLine } from "./timeline.js";
 import { bytes, drawing, element, figure, latestOf, meter, percent, plot, seconds, setText, swatch, whole } from "./parts.js";
 
 const SECOND = 1000;
@@ -57,6 +58,16 @@ async function change(client, what) {
 // The top of a plot of memory: whoever has little of it shall see it, too. The bars say how much of all that is.
 const roomAbove = (values) => Math.max(...values, 1) * 1.2;
 
+// ---- Names
+
+// What a client is known by, and what tells it from others of that name. Of one that has left only some of it is known.
+const titleOf = (client) => `${client.label ? `${client.label} (${client.program})` : client.program} (${client.pid || "–"})`;
+
+const whereOf = (client) =>
+  [client.user, client.group ? `group ${client.group}` : "", client.container ? `container ${client.container}` : "", client.pod ? `pod ${client.pod}` : ""].filter(Boolean).join(", ");
+
+const fullNameOf = (client) => [titleOf(client), whereOf(client)].filter(Boolean).join(" · ");
+
 // ---- Devices
 
 const cards = new Map();
@@ -109,7 +120,8 @@ function drawPlots() {
       });
       // Where the client was not there, those above it lie lower.
       const values = client.multiprocessors.map((value, moment) => (device.multiprocessors[moment] === null ? null : (value ?? 0)));
-      return { values, colour: colours[index], name: `${client.program} (${client.pid})` };
+      const there = now.clients.find((it) => it.session === client.session) ?? client;
+      return { values, colour: colours[index], name: fullNameOf(there) };
     });
     const others = rest.some((value) => value > 5);
     if (others || layers.length === 0) layers.push({ values: rest, colour: "rest", name: "others" });
@@ -287,7 +299,7 @@ function drawWaits() {
   const known = allClients().filter((client) => client.waits.length > 0);
   at("waits").hidden = known.length === 0;
   if (known.length === 0) return;
-  const names = new Map(allClients().map((client) => [client.session, `${client.program} (${client.pid})`]));
+  const names = new Map(allClients().map((client) => [client.session, fullNameOf(client)]));
   const most = (sums) => [...sums].sort((one, other) => other[1] - one[1]).slice(0, MATRIX).map(([session]) => session);
   const inOrder = (sessions) => sessions.sort((one, other) => (one ?? Infinity) - (other ?? Infinity));
   const waited = new Map();
@@ -350,7 +362,7 @@ function openDetail(device, session) {
   state.selected = { device, session };
   const client = selectedClient();
   if (!client) return;
-  setText(at("detail-title"), `${client.program} (${client.pid})`);
+  setText(at("detail-title"), titleOf(client));
   at("percentage").value = "";
   at("memory").value = "";
   say("");
@@ -387,6 +399,8 @@ function drawDetail() {
   const facts = [
     ["User", client.user],
     ["Group", client.group ?? "–"],
+    ["Container", client.container ?? "–"],
+    ["Pod", client.pod ?? "–"],
     ["GPU", `${state.selected.device}`],
     ["Session", `${client.session}`],
     ["Memory", bytes(client.memory)],
@@ -566,4 +580,8 @@ function listen() {
 at("plots").append(...plots.map((of) => of.made));
 takeToken();
 listen();
+timeLine(ask, (recorded) => {
+  const there = state.now ? allClients().find((client) => client.session === recorded.session) : null;
+  return fullNameOf(there ?? recorded);
+});
 keepUp();
