@@ -40,7 +40,7 @@ pub fn sessions(count: u64) -> Result<()> {
             .stderr(File::create(&log)?);
         children.push((command.spawn()?, log));
     }
-    let (mut executed, mut failed) = (0, Vec::new());
+    let (mut executed, mut edges, mut failed) = (0, 0, Vec::new());
     for (mut child, log) in children {
         let status = child.wait()?;
         let text = std::fs::read_to_string(&log)?;
@@ -48,9 +48,12 @@ pub fn sessions(count: u64) -> Result<()> {
             failed.push(format!("{}: {status}", log.display()));
         }
         executed += executions(&text);
+        edges = edges.max(edges_reached(&text));
     }
     let seconds = begun.elapsed().as_secs_f32();
-    println!("xtask: {executed} sessions in {seconds:.0} s");
+    println!(
+        "xtask: {executed} sessions in {seconds:.0} s; one process reached {edges} edges of the code"
+    );
     ensure!(
         failed.is_empty(),
         "something was found, see {}",
@@ -65,6 +68,13 @@ fn executions(log: &str) -> u64 {
         .filter_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
         .find_map(|number| number.trim().parse().ok())
         .unwrap_or(0)
+}
+
+/// How many edges of the code a target says that it has reached, at last.
+fn edges_reached(log: &str) -> u64 {
+    let told = log.lines().rev().find_map(|line| line.split_once(" cov: "));
+    let number = told.and_then(|(_, rest)| rest.split(' ').next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 fn target() -> PathBuf {
@@ -121,12 +131,14 @@ fn command(name: &str) -> Result<Command> {
 
 #[cfg(test)]
 mod tests {
-    use super::executions;
+    use super::{edges_reached, executions};
 
     #[test]
     fn what_a_target_says_at_its_end_is_counted() {
-        let log = "#7\tDONE\nstat::number_of_executed_units: 7419\nstat::peak_rss_mb: 50\n";
+        let log = "#2\tNEW    cov: 3 ft: 4\n#7\tDONE   cov: 9673 ft: 18989 corp: 9\nstat::number_of_executed_units: 7419\nstat::peak_rss_mb: 50\n";
         assert_eq!(executions(log), 7419);
+        assert_eq!(edges_reached(log), 9673);
         assert_eq!(executions("it was ended before"), 0);
+        assert_eq!(edges_reached("it was ended before"), 0);
     }
 }
