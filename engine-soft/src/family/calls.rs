@@ -102,7 +102,7 @@ impl DeviceRuntime for Family {
             }
             // The executor keeps the errors.
             DeviceFunction::TakeError | DeviceFunction::PeekError => Reply::Status(SUCCESS),
-            DeviceFunction::Device => Reply::written(&self.place.context.device.to_le_bytes()),
+            DeviceFunction::Device => self.device(),
             DeviceFunction::Attribute => self.attribute(b as u32, c as u32),
             DeviceFunction::KernelFacts => match self.kernel_facts(b) {
                 Ok(facts) => Reply::written(&facts),

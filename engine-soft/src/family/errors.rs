@@ -4,6 +4,9 @@
 
 use cuda_abi::{CUresult, errors};
 
+/// cudaErrorNotSupported
+pub(super) const NOT_SUPPORTED: u32 = 801;
+
 /// A call's result: an error is a cudaError.
 pub(super) type Called<T> = Result<T, u32>;
 

@@ -8,7 +8,9 @@ use cuda_abi::types::CUdevice_attribute;
 use ptx_vm::{Kernel, MOST_WRITTEN, REGISTERS_PER_SM, Reply, Services};
 
 use super::Family;
-use super::errors::{self, Called, INVALID_DEVICE, INVALID_FUNCTION, INVALID_VALUE, NO_MEMORY};
+use super::errors::{
+    self, Called, INVALID_DEVICE, INVALID_FUNCTION, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED,
+};
 use crate::grid::Place;
 use crate::memory;
 use crate::multiprocessor::{
@@ -18,6 +20,15 @@ use crate::multiprocessor::{
 const WARP: u32 = 32;
 
 impl Family {
+    /// The number of this grid's device. Of several, the program may number them in its own order, which is not
+    /// known here.
+    pub(super) fn device(&self) -> Reply {
+        match self.place.client.facts.len() {
+            1 => Reply::written(&0_u32.to_le_bytes()),
+            _ => Reply::Status(NOT_SUPPORTED),
+        }
+    }
+
     /// An attribute of this grid's own device.
     pub(super) fn attribute(&self, attribute: u32, device: u32) -> Reply {
         let Place {
