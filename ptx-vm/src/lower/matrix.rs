@@ -4,7 +4,7 @@ use ptx::ast::{Instruction, Operand, Space, Type};
 
 use super::body::{Body, Lowered};
 use crate::ir::Reg;
-use crate::ops::matrix::{self, ElementKind, Product, TURNED};
+use crate::ops::matrix::{self, ElementKind, Product, Quads, TURNED};
 use crate::ops::simple::Words;
 use crate::ops::{logic, parts};
 use crate::spaces::SHARED_BASE;
@@ -116,12 +116,13 @@ impl<'a> Body<'a> {
     /// `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32` and its kin.
     pub(super) fn multiply(&mut self, at: &'a Instruction<'a>) -> Lowered {
         let mut shape = None;
-        let mut types = Vec::new();
+        let (mut types, mut layouts) = (Vec::new(), Vec::new());
         let (mut clamp, mut bits) = (false, None);
         // In the order in which they stand: of the result, of both matrices, of the sums.
         for word in &at.modifiers {
             match *word {
-                "sync" | "aligned" | "row" | "col" | "kind::f8f6f4" | "popc" => {}
+                "sync" | "aligned" | "kind::f8f6f4" | "popc" => {}
+                "row" | "col" => layouts.push(*word),
                 "satfinite" => clamp = true,
                 "xor" | "and" => bits = Some(*word == "xor"),
                 word if word.starts_with('m') => shape = Shape::named(word),
@@ -131,6 +132,24 @@ impl<'a> Body<'a> {
         let (Some(shape), &[to, left, right, from]) = (shape, types.as_slice()) else {
             return Err(self.unbuilt());
         };
+        if (shape.rows, shape.columns, shape.depth, left, right) == (1, 1, 4, "f16", "f16") {
+            let are_sums = matches!((to, from), ("f32", "f32" | "f16") | ("f16", "f16"));
+            let &[a, b] = layouts.as_slice() else {
+                return Err(self.unbuilt());
+            };
+            if !are_sums || clamp || bits.is_some() {
+                return Err(self.unbuilt());
+            }
+            let quads = Quads {
+                half: 0,
+                turned: [a == "col", b == "row"],
+                narrow: [from == "f16", to == "f16"],
+            };
+            return self.products_of_quads(at, quads);
+        }
+        if layouts != ["row", "col"] {
+            return Err(self.unbuilt());
+        }
         if to == "f64" {
             let fits = types.iter().all(|ty| *ty == "f64")
                 && shape.columns == 1
@@ -225,6 +244,36 @@ impl<'a> Body<'a> {
         self.set_guard(guard);
         for (index, result) in done {
             self.write32(&to[index], result)?;
+        }
+        Ok(())
+    }
+
+    /// Four products of 8 × 4 and 4 × 8 halves, each of a quad of lanes and the quad 16 lanes further; by halves of
+    /// the sums' columns.
+    fn products_of_quads(&mut self, at: &'a Instruction<'a>, quads: Quads) -> Lowered {
+        let [d, a, b, c] = self.operands(at)?;
+        let [each, each_done] = quads.narrow.map(|narrow| if narrow { 2 } else { 4 });
+        let (left, right) = (self.registers(a, 2)?, self.registers(b, 2)?);
+        let from = self.registers(c, 2 * each)?;
+        let to = self.elements(d, 2 * each_done)?;
+        let guard = self.guard();
+        let mut done = Vec::new();
+        for half in 0..2 {
+            let sums = from[half * each..(half + 1) * each].chunks(2);
+            let sources = [left.as_slice(), &right]
+                .into_iter()
+                .chain(sums)
+                .map(|pair| self.compute(&parts::pack64(), pair.to_vec()))
+                .collect();
+            let results: Vec<Reg> = (0..each_done).map(|_| self.temp(4)).collect();
+            self.set_guard(guard);
+            let imm = Quads { half, ..quads }.pack();
+            self.exchange(matrix::multiply_quads, imm, results.clone(), sources);
+            done.extend(results);
+        }
+        self.set_guard(guard);
+        for (element, result) in to.iter().zip(done) {
+            self.write32(element, result)?;
         }
         Ok(())
     }

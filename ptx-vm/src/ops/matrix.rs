@@ -354,6 +354,124 @@ fn product<const DEEPEST: usize>(
     }
 }
 
+/// Which of the products of quads of lanes an operation makes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quads {
+    /// Columns 0 to 3 of the sums, or 4 to 7.
+    pub(crate) half: usize,
+    /// The left matrix is held by columns; the right one by rows.
+    pub(crate) turned: [bool; 2],
+    /// Sums are halves: those that come, and those that go.
+    pub(crate) narrow: [bool; 2],
+}
+
+impl Quads {
+    pub(crate) fn pack(self) -> u64 {
+        let flags = self.turned.into_iter().chain(self.narrow).enumerate();
+        flags.fold(self.half as u64, |imm, (at, flag)| {
+            imm | u64::from(flag) << (at + 1)
+        })
+    }
+
+    fn unpack(imm: u64) -> Self {
+        let flag = |at: u32| imm >> at & 1 != 0;
+        Self {
+            half: (imm & 1) as usize,
+            turned: [flag(1), flag(2)],
+            narrow: [flag(3), flag(4)],
+        }
+    }
+
+    /// Row and column, of the half's four, of a lane's sum: of halves, or of floats.
+    fn place(narrow: bool, lane: usize, index: usize) -> (usize, usize) {
+        let (number, lower) = (lane % 4, 4 * (lane / 16));
+        if narrow {
+            (number + lower, index)
+        } else {
+            (
+                (number & 1) + (index & 2) + lower,
+                (number & 2) + (index & 1),
+            )
+        }
+    }
+}
+
+/// `mma.m8n8k4` of halves: sources, of 64 bits each: a lane's four elements of the left matrix, and of the right one;
+/// its four sums, two words of floats or one of halves. As many destinations as registers of sums that go.
+///
+/// # Safety
+/// None.
+pub(crate) unsafe fn multiply_quads(cx: &mut Machine<'_>, op: &Op) -> Flow {
+    if let Err(flow) = cx.members(op, Some(ALL)) {
+        return flow;
+    }
+    let quads = Quads::unpack(op.imm);
+    let of_half = |word: u64, index: usize| -> f64 {
+        half::to_f32((word >> (16 * index)) as u16, half::kind(Type::F16)).into()
+    };
+    for (base, lanes) in cx.warps() {
+        let wide = |cx: &Machine<'_>, source: usize, lane: usize| {
+            let at = if op.varies(source) { base + lane } else { 0 };
+            cx.frame.wide(op.s[source] as usize, at, 8)
+        };
+        for quad in 0..4 {
+            let both = (4 * quad..4 * quad + 4).chain(4 * quad + 16..4 * quad + 20);
+            let there = both.filter(|lane| lanes >> lane & 1 != 0);
+            // Lanes that a partial warp does not have hold zeroes.
+            let (mut a, mut b) = ([[0.0; 4]; 8], [[0.0; 8]; 4]);
+            let mut sums = [[0.0; 4]; 8];
+            for lane in there.clone() {
+                let (number, further) = (lane % 4, 4 * (lane / 16));
+                let (left, right) = (wide(cx, 0, lane), wide(cx, 1, lane));
+                for index in 0..4 {
+                    let (row, column) = match quads.turned[0] {
+                        true => (index + further, number),
+                        false => (number + further, index),
+                    };
+                    a[row][column] = of_half(left, index);
+                    let (row, column) = match quads.turned[1] {
+                        true => (number, index + further),
+                        false => (index, number + further),
+                    };
+                    b[row][column] = of_half(right, index);
+                    let (row, column) = Quads::place(quads.narrow[0], lane, index);
+                    sums[row][column] = if quads.narrow[0] {
+                        of_half(wide(cx, 2, lane), index)
+                    } else {
+                        let word = wide(cx, 2 + index / 2, lane);
+                        f32::from_bits((word >> (32 * (index & 1))) as u32).into()
+                    };
+                }
+            }
+            for lane in there {
+                let mut narrowed = 0;
+                for index in 0..4 {
+                    let (row, column) = Quads::place(quads.narrow[1], lane, index);
+                    let of_column = b.iter().map(|row| row[4 * quads.half + column]);
+                    let products = a[row].iter().zip(of_column);
+                    let value: f64 = products.map(|(x, y)| x * y).sum();
+                    let sum = sums[row][column] + value;
+                    if quads.narrow[1] {
+                        let bits = if sum.is_nan() {
+                            0x7fff
+                        } else {
+                            half::from_f64(sum, 0)
+                        };
+                        narrowed |= u64::from(bits) << (16 * index);
+                    } else {
+                        cx.set_if(op, index, base + lane, 4, (sum as f32).to_bits().into());
+                    }
+                }
+                if quads.narrow[1] {
+                    cx.set_if(op, 0, base + lane, 4, narrowed & 0xffff_ffff);
+                    cx.set_if(op, 1, base + lane, 4, narrowed >> 32);
+                }
+            }
+        }
+    }
+    Flow::Next
+}
+
 /// Columns of the left matrix of one product of doubles.
 const DOUBLES: usize = 4;
 

@@ -364,6 +364,119 @@ fn sums_of_squares_come_in_one_type_and_go_in_another() {
     }
 }
 
+/// `mma.m8n8k4` of halves makes four products, each of eight lanes: 4q to 4q + 3, and those 16 further.
+#[test]
+fn quads_of_lanes_multiply_halves() {
+    // Rows and columns by lane and element, as PTX has them.
+    let left = |turned: bool, lane: usize, i: usize| match turned {
+        false => (lane % 4 + lane / 16 * 4, i),
+        true => (i + lane / 16 * 4, lane % 4),
+    };
+    let right = |turned: bool, lane: usize, i: usize| match turned {
+        true => (lane % 4, i + lane / 16 * 4),
+        false => (i, lane % 4 + lane / 16 * 4),
+    };
+    let of_sums = |narrow: bool, lane: usize, i: usize| match narrow {
+        true => (lane % 4 + lane / 16 * 4, i),
+        false => (
+            (lane & 1) + (i & 2) + lane / 16 * 4,
+            (i & 4) + (lane & 2) + (i & 1),
+        ),
+    };
+    for (a_layout, b_layout) in [
+        ("row", "col"),
+        ("col", "row"),
+        ("row", "row"),
+        ("col", "col"),
+    ] {
+        for (to, from) in [("f32", "f32"), ("f32", "f16"), ("f16", "f16")] {
+            let list = |name: &str, ty: &str| {
+                let count = if ty == "f16" { 4 } else { 8 };
+                let all: Vec<String> = (0..count).map(|i| format!("%{name}{i}")).collect();
+                (format!("{{{}}}", all.join(", ")), all)
+            };
+            let ((c, all_c), (d, all_d)) = (list("c", from), list("d", to));
+            let loads: String = (0..)
+                .zip(&all_c)
+                .map(|(i, c)| format!("ld.global.b32 {c}, [%p3+{}];\n", 4 * i))
+                .collect();
+            let stores: String = (0..)
+                .zip(&all_d)
+                .map(|(i, d)| format!("st.global.b32 [%p4+{}], {d};\n", 4 * i))
+                .collect();
+            let mut gpu = Gpu::new(&format!(
+                "{HEAD}.visible .entry k(.param .u64 pa, .param .u64 pb, .param .u64 pc, .param .u64 pd) {{\n\
+                 .reg .b64 %p<6>; .reg .b32 %t, %a<2>, %b<2>, %c<8>, %d<8>; mov.u32 %t, %tid.x;\n\
+                 ld.param.u64 %p1, [pa]; ld.param.u64 %p2, [pb]; ld.param.u64 %p3, [pc]; ld.param.u64 %p4, [pd];\n\
+                 mul.wide.u32 %p5, %t, 8; add.s64 %p1, %p1, %p5; add.s64 %p2, %p2, %p5;\n\
+                 mul.wide.u32 %p5, %t, 32; add.s64 %p3, %p3, %p5; add.s64 %p4, %p4, %p5;\n\
+                 ld.global.v2.b32 {{%a0, %a1}}, [%p1]; ld.global.v2.b32 {{%b0, %b1}}, [%p2];\n{loads}\
+                 mma.sync.aligned.m8n8k4.{a_layout}.{b_layout}.{to}.f16.f16.{from} {d}, {{%a0, %a1}}, {{%b0, %b1}}, {c};\n\
+                 {stores}ret; }}\n"
+            ));
+            let mut state = 5u32;
+            let mut random = || {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let bits = (state >> 16) as u16;
+                f16::from_bits(bits & 0x83ff | (11 + (state >> 8) as u16 % 8) << 10)
+            };
+            // By quad, row and column.
+            let mut matrices = |rows: usize, columns: usize| -> Vec<Vec<Vec<f16>>> {
+                let mut row = || (0..columns).map(|_| random()).collect();
+                (0..4).map(|_| (0..rows).map(|_| row()).collect()).collect()
+            };
+            let (ma, mb, mc) = (matrices(8, 4), matrices(4, 8), matrices(8, 8));
+            let quad = |lane: usize| lane % 16 / 4;
+            let (mut va, mut vb) = (Vec::new(), Vec::new());
+            let mut vc = vec![0u8; 32 * 32];
+            for lane in 0..32 {
+                for i in 0..4 {
+                    let (row, column) = left(a_layout == "col", lane, i);
+                    va.push(ma[quad(lane)][row][column].to_bits());
+                    let (row, column) = right(b_layout == "row", lane, i);
+                    vb.push(mb[quad(lane)][row][column].to_bits());
+                }
+                for i in 0..8 {
+                    let (row, column) = of_sums(from == "f16", lane, i);
+                    let value = mc[quad(lane)][row][column];
+                    match from {
+                        "f16" => vc[32 * lane + 2 * i..][..2].copy_from_slice(&value.to_le_bytes()),
+                        _ => vc[32 * lane + 4 * i..][..4]
+                            .copy_from_slice(&value.to_f32().to_le_bytes()),
+                    }
+                }
+            }
+            let (pa, pb, pc) = (gpu.upload(&va), gpu.upload(&vb), gpu.upload(&vc));
+            let pd = gpu.upload(&[0u8; 32 * 32]);
+            gpu.run("k", 1, 32, &Args::new().ptr(pa).ptr(pb).ptr(pc).ptr(pd));
+            for lane in 0..32 {
+                for i in 0..8 {
+                    let (row, column) = of_sums(to == "f16", lane, i);
+                    let (a, b, c) = (&ma[quad(lane)], &mb[quad(lane)], &mc[quad(lane)]);
+                    let sum: f64 = (0..4)
+                        .map(|k| a[row][k].to_f64() * b[k][column].to_f64())
+                        .sum();
+                    let sum = sum + c[row][column].to_f64();
+                    let (got, wanted) = match to {
+                        "f16" => (
+                            gpu.read::<u16>(pd + 32 * lane as u64, 8)[i].into(),
+                            f16::from_f64(sum).to_bits().into(),
+                        ),
+                        _ => (
+                            gpu.read::<u32>(pd + 32 * lane as u64, 8)[i],
+                            (sum as f32).to_bits(),
+                        ),
+                    };
+                    assert_eq!(
+                        got, wanted,
+                        "{a_layout} {b_layout} {to} {from}: lane {lane}, {i}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn squares_of_bytes_and_of_tf32() {
     for (shape, kind, sums, depth) in [
@@ -586,7 +699,8 @@ fn products_of_doubles() {
 #[test]
 fn what_is_no_product_is_refused_by_name() {
     for instruction in [
-        "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%c0, %c1}, {%a0}, {%b0}, {%c0, %c1};",
+        "mma.sync.aligned.m8n8k4.row.col.f16.f16.f16.f32 {%c0, %c1}, {%a0}, {%b0}, {%c0, %c1};",
+        "mma.sync.aligned.m16n8k16.col.row.f32.f16.f16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.bf16.f32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
         "mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1}, {%b0}, {%c0, %c1, %c2, %c3};",
         "mma.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32 {%c0, %c1, %c2, %c3}, {%a0, %a1, %a2, %a3}, {%b0, %b1}, {%c0, %c1, %c2, %c3};",
