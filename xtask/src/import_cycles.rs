@@ -1,5 +1,5 @@
 //! Import cycles: files of one crate that name each other in a circle, so that none can be read by itself. `cargo xtask cycles`
-//! prints them; CI fails on one with more than [`MOST`] files.
+//! prints them, and fails, as CI does, on one with more than [`MOST`] files.
 //!
 //! An arrow goes from a file to the one that *defines* what it names by `crate::`, `self::` or `super::`, in a `use` or anywhere else:
 //! a re-export is followed, and is no arrow of its own. What stands under `cfg(test)` does not count, nor do calls of methods.
@@ -18,7 +18,7 @@ use crate::shell::root;
 /// Files that may name each other in a circle: a parent with what it is made of.
 const MOST: usize = 3;
 
-/// Prints every cycle.
+/// Prints every cycle, and fails as [`check`] does.
 pub fn print() -> Result<()> {
     for (name, sources) in crates()? {
         let cycles = Modules::read(&sources)?.cycles();
@@ -26,7 +26,7 @@ pub fn print() -> Result<()> {
             println!("{name}: {cycle}");
         }
     }
-    Ok(())
+    check()
 }
 
 /// Fails on a cycle that is longer than it may be.

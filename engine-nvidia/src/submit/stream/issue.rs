@@ -73,7 +73,7 @@ impl Stream {
     }
 
     /// Whether its client has to wait for others' work.
-    fn gives_way(&self, state: &mut StreamState) -> bool {
+    pub(super) fn gives_way(&self, state: &mut StreamState) -> bool {
         self.tell_expected(state);
         self.common.is_below_normal() && !self.device().foreground().admits()
     }

@@ -182,6 +182,8 @@ impl Stream {
             HoldReason::FormerStream
         } else if state.is_fetching() {
             HoldReason::Depth
+        } else if self.gives_way(state) {
+            HoldReason::Priority
         } else if self.context.is_gate_closed() {
             HoldReason::Loads
         } else {
