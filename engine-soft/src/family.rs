@@ -224,6 +224,8 @@ impl Family {
         if !state.blocks_ended || state.alone > 0 || !state.streams.is_idle() {
             return None;
         }
+        // Before anybody is told: no thread is left that could name them.
+        state.streams = Streams::default();
         let Some(tail) = state.tails.pop_front() else {
             let result = state.error.map_or(Ok(()), Err);
             return state.origin.take().map(|origin| Over::All(origin, result));
@@ -276,7 +278,7 @@ impl Family {
                     self.start(Start::Transfer(transfer, parent));
                 }
                 // These do not come out of streams.
-                What::Record(_) | What::Wait(..) => {}
+                What::Record(..) | What::Wait(..) => {}
             }
         }
     }

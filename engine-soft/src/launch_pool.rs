@@ -15,6 +15,9 @@ const MOST_PENDING: u64 = 1 << 16;
 /// Grids launched by kernels that are under way at once; the others wait. As many as a GPU has.
 const RESIDENT: u64 = 128;
 
+/// Streams, events, records of events and waits for them that a client's grids may have together.
+const MOST_OBJECTS: u64 = 1 << 16;
+
 /// Something that begins when it is its turn.
 pub(crate) trait Begin: Send + fmt::Debug {
     /// Begins. No lock is held.
@@ -35,6 +38,7 @@ struct PoolState {
     /// Of the resident grids: those with a block that waits for room.
     blocked: u64,
     ready: VecDeque<Box<dyn Begin>>,
+    objects: u64,
     closed: bool,
 }
 
@@ -50,6 +54,18 @@ impl Drop for Slot {
     }
 }
 
+/// Room for one object of a grid's.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pool: Arc<LaunchPool>,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        self.pool.state.lock().objects -= 1;
+    }
+}
+
 impl LaunchPool {
     pub(crate) fn new() -> Self {
         Self {
@@ -59,6 +75,7 @@ impl LaunchPool {
                 resident: 0,
                 blocked: 0,
                 ready: VecDeque::new(),
+                objects: 0,
                 closed: false,
             }),
         }
@@ -87,6 +104,18 @@ impl LaunchPool {
         Slot {
             pool: Arc::clone(self),
         }
+    }
+
+    /// Room for one object more, if there is any.
+    pub(crate) fn object(self: &Arc<Self>) -> Option<Object> {
+        let mut state = self.state.lock();
+        if state.objects >= MOST_OBJECTS {
+            return None;
+        }
+        state.objects += 1;
+        Some(Object {
+            pool: Arc::clone(self),
+        })
     }
 
     /// Begins a grid, now or when it is its turn.

@@ -298,6 +298,28 @@ fn a_client_that_goes_takes_all_that_its_kernels_launched_along() {
     }
 }
 
+#[test]
+fn streams_that_are_never_destroyed_come_to_an_end_with_their_grid() {
+    // One more than there may be, twice: what a grid had is given back when it is over.
+    let text = format!(
+        ".extern .func (.param .b32 r) cudaStreamCreateWithFlags(.param .b64 p, .param .b32 f);
+        .visible .entry k(.param .u64 at) {{ {REGISTERS} ld.param.u64 %d1, [at]; mov.u32 %r1, 0; mov.u32 %r2, 0;
+        add.s64 %d2, %d1, 8;
+        AGAIN: {{ .param .b64 p; st.param.b64 [p], %d2; .param .b32 f; st.param.b32 [f], 1; .param .b32 r;
+        call.uni (r), cudaStreamCreateWithFlags, (p, f); ld.param.b32 %r3, [r]; }}
+        setp.ne.u32 %p1, %r3, 0; @!%p1 bra NEXT; add.u32 %r2, %r2, %r3;
+        NEXT: add.u32 %r1, %r1, 1; setp.le.u32 %p2, %r1, 65536; @%p2 bra AGAIN;
+        st.global.u32 [%d1], %r2; ret; }}"
+    );
+    let mut rig = rig(&engine(1), &text);
+    let memory = rig.memory;
+    for _ in 0..2 {
+        assert_eq!(rig.run(FIRST, 1, &[memory]), Ok(()));
+        // cudaErrorMemoryAllocation, once.
+        assert_eq!(rig.guest.word(memory), 2);
+    }
+}
+
 /// The functions with pointers, sizes and handles, and the bytes of their arguments and results.
 const CALLS: [(&str, &[u32], u32); 24] = [
     ("cudaGetParameterBuffer", &[8, 8], 8),

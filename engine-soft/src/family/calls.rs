@@ -12,11 +12,11 @@ use super::errors::{
     Called, INVALID_CONFIGURATION, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NO_MEMORY,
     OUT_OF_RESOURCES, SUCCESS, TOO_DEEP,
 };
-use super::streams::{Begins, Item, What};
+use super::streams::{Begins, Item, Streams, What};
 use super::{DEEPEST, Family, Queued, State, Waiting};
 use crate::copy::Transfer;
 use crate::grid::{Grid, Shape};
-use crate::launch_pool::Slot;
+use crate::launch_pool::{Object, Slot};
 use crate::memory;
 
 /// cudaStreamTailLaunch
@@ -76,25 +76,25 @@ impl DeviceRuntime for Family {
             DeviceFunction::LaunchV2 => status(self.launch_v2(call)),
             DeviceFunction::Synchronize => self.synchronize(call.block),
             DeviceFunction::StreamCreate => created(match b {
-                NON_BLOCKING => self.state.lock().streams.create_stream().ok_or(NO_MEMORY),
+                NON_BLOCKING => self.create(Streams::create_stream),
                 _ => Err(INVALID_VALUE),
             }),
             DeviceFunction::StreamDestroy => {
                 let destroyed = self.state.lock().streams.destroy_stream(a);
                 status(destroyed.then_some(()).ok_or(INVALID_HANDLE))
             }
-            DeviceFunction::StreamWait => status(self.mark(call.block, a, |state, stream| {
-                state.streams.wait(stream, b, call.block)
+            DeviceFunction::StreamWait => status(self.mark(call.block, a, |state, stream, by| {
+                state.streams.wait(stream, b, by)
             })),
             DeviceFunction::EventCreate => {
                 let known = b & !EVENT_FLAGS == 0 && b & DISABLE_TIMING != 0;
                 created(match known {
-                    true => self.state.lock().streams.create_event().ok_or(NO_MEMORY),
+                    true => self.create(Streams::create_event),
                     false => Err(INVALID_VALUE),
                 })
             }
-            DeviceFunction::EventRecord => status(self.mark(call.block, b, |state, stream| {
-                state.streams.record(stream, a, call.block)
+            DeviceFunction::EventRecord => status(self.mark(call.block, b, |state, stream, by| {
+                state.streams.record(stream, a, by)
             })),
             DeviceFunction::EventDestroy => {
                 let destroyed = self.state.lock().streams.destroy_event(a);
@@ -267,16 +267,22 @@ impl Family {
         })
     }
 
+    fn create(&self, make: impl FnOnce(&mut Streams, Object) -> u64) -> Called<u64> {
+        let object = self.place.client.launches.object().ok_or(NO_MEMORY)?;
+        Ok(make(&mut self.state.lock().streams, object))
+    }
+
     /// Puts a record or a wait into a stream.
     fn mark(
         &self,
         block: u64,
         stream: u64,
-        put: impl FnOnce(&mut State, u64) -> Option<Begins>,
+        put: impl FnOnce(&mut State, u64, (u64, Object)) -> Option<Begins>,
     ) -> Called<()> {
+        let object = self.place.client.launches.object().ok_or(NO_MEMORY)?;
         let mut state = self.state.lock();
         let stream = state.streams.find(stream, block).ok_or(INVALID_HANDLE)?;
-        let begins = put(&mut state, stream).ok_or(INVALID_HANDLE)?;
+        let begins = put(&mut state, stream, (block, object)).ok_or(INVALID_HANDLE)?;
         drop(state);
         self.begin_all(begins);
         Ok(())

@@ -7,11 +7,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::{Queued, Waiting};
 use crate::copy::Transfer;
+use crate::launch_pool::Object;
 
-/// Streams and events that a grid may have of each.
-const MOST: usize = 1 << 14;
-/// Records and waits that may be in a grid's streams.
-const MOST_MARKS: u64 = 1 << 16;
 /// The first handle: lower numbers are CUDA's names of special streams.
 const FIRST: u64 = 0x100;
 /// Added to a block's number: its stream without a name.
@@ -30,9 +27,9 @@ pub(super) enum What {
     Grid(Box<Queued>),
     Transfer(Box<Transfer>, Waiting),
     /// Of this event.
-    Record(u64),
+    Record(u64, Object),
     /// For so many records of this event.
-    Wait(u64, u64),
+    Wait(u64, u64, Object),
 }
 
 /// Items that are to begin now, each with its stream, which is then told of its end.
@@ -48,7 +45,6 @@ pub(super) struct Streams {
     outstanding: u64,
     /// Of them by the block that asked for them.
     by_block: HashMap<u64, u64>,
-    marks: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,10 +52,13 @@ struct Stream {
     queue: VecDeque<Item>,
     busy: bool,
     destroyed: bool,
+    /// `None` for a stream without a name, which is there only while something is in it.
+    _object: Option<Object>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Event {
+    _object: Object,
     /// Records that were asked for, and those that were made.
     asked: u64,
     made: u64,
@@ -82,13 +81,14 @@ impl Streams {
         }
     }
 
-    pub(super) fn create_stream(&mut self) -> Option<u64> {
-        if self.streams.len() >= MOST {
-            return None;
-        }
+    pub(super) fn create_stream(&mut self, object: Object) -> u64 {
         let handle = self.handle();
-        self.streams.insert(handle, Stream::default());
-        Some(handle)
+        let stream = Stream {
+            _object: Some(object),
+            ..Stream::default()
+        };
+        self.streams.insert(handle, stream);
+        handle
     }
 
     /// False for a stream that is none, or has no name.
@@ -104,13 +104,17 @@ impl Streams {
         true
     }
 
-    pub(super) fn create_event(&mut self) -> Option<u64> {
-        if self.events.len() >= MOST {
-            return None;
-        }
+    pub(super) fn create_event(&mut self, object: Object) -> u64 {
         let handle = self.handle();
-        self.events.insert(handle, Event::default());
-        Some(handle)
+        let event = Event {
+            _object: object,
+            asked: 0,
+            made: 0,
+            waiting: Vec::new(),
+            destroyed: false,
+        };
+        self.events.insert(handle, event);
+        handle
     }
 
     /// False for an event that is none.
@@ -142,22 +146,29 @@ impl Streams {
         self.advance(stream)
     }
 
-    /// Has an event recorded in a stream. `None` if the event is none, or there are too many marks.
-    pub(super) fn record(&mut self, stream: u64, event: u64, block: u64) -> Option<Begins> {
+    /// Has an event recorded in a stream. `None` if the event is none.
+    pub(super) fn record(
+        &mut self,
+        stream: u64,
+        event: u64,
+        (block, object): (u64, Object),
+    ) -> Option<Begins> {
         let there = self.events.get_mut(&event);
-        let there = there.filter(|there| !there.destroyed && self.marks < MOST_MARKS)?;
-        there.asked += 1;
-        self.marks += 1;
-        let what = What::Record(event);
+        there.filter(|there| !there.destroyed)?.asked += 1;
+        let what = What::Record(event, object);
         Some(self.push(stream, Item { what, block }))
     }
 
     /// Lets a stream wait for the records of an event that were asked for until now; as [`Streams::record`].
-    pub(super) fn wait(&mut self, stream: u64, event: u64, block: u64) -> Option<Begins> {
+    pub(super) fn wait(
+        &mut self,
+        stream: u64,
+        event: u64,
+        (block, object): (u64, Object),
+    ) -> Option<Begins> {
         let there = self.events.get(&event);
-        let there = there.filter(|there| !there.destroyed && self.marks < MOST_MARKS)?;
-        let what = What::Wait(event, there.asked);
-        self.marks += 1;
+        let records = there.filter(|there| !there.destroyed)?.asked;
+        let what = What::Wait(event, records, object);
         Some(self.push(stream, Item { what, block }))
     }
 
@@ -205,8 +216,8 @@ impl Streams {
         while let Some(handle) = moving.pop() {
             while let Some(item) = self.next(handle) {
                 match item.what {
-                    What::Record(event) => {
-                        self.marks -= 1;
+                    What::Record(event, object) => {
+                        drop(object);
                         self.over(item.block);
                         if let Some(there) = self.events.get_mut(&event) {
                             there.made += 1;
@@ -214,8 +225,8 @@ impl Streams {
                         }
                         self.forget_event(event);
                     }
-                    What::Wait(..) => {
-                        self.marks -= 1;
+                    What::Wait(_, _, object) => {
+                        drop(object);
                         self.over(item.block);
                     }
                     What::Grid(_) | What::Transfer(..) => {
@@ -237,7 +248,7 @@ impl Streams {
         if stream.busy {
             return None;
         }
-        if let What::Wait(event, records) = &stream.queue.front()?.what
+        if let What::Wait(event, records, _) = &stream.queue.front()?.what
             && let Some(event) = self.events.get_mut(event)
             && event.made < *records
         {
