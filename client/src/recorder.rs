@@ -36,6 +36,9 @@ static RECORDER: ForkLocal<Recorder> = ForkLocal::new();
 /// Calls, and work, that are kept until they are written; more than that in one round are dropped, and counted.
 const MOST: usize = 1 << 18;
 
+/// Kernels that a thread knows to be known.
+const KNOWN_KERNELS: usize = 64;
+
 /// How often what was recorded is written.
 const ROUND: Duration = Duration::from_millis(20);
 
@@ -44,6 +47,9 @@ thread_local! {
     static CORRELATION: Cell<u64> = const { Cell::new(0) };
     /// The thread's number; 0 before it is asked for.
     static THREAD: Cell<u32> = const { Cell::new(0) };
+    /// Kernels whose facts this thread knows to be there, each at its place.
+    static KNOWN: [Cell<Option<(u64, u32)>>; KNOWN_KERNELS] =
+        const { [const { Cell::new(None) }; KNOWN_KERNELS] };
 }
 
 /// A call that is over.
@@ -69,6 +75,15 @@ struct Buffer {
     calls: Vec<Call>,
     posted: Vec<Posted>,
     dropped: u64,
+}
+
+impl Buffer {
+    /// Forgets what is in it, and keeps the room for as much.
+    fn empty(&mut self) {
+        self.calls.clear();
+        self.posted.clear();
+        self.dropped = 0;
+    }
 }
 
 /// This process's recording.
@@ -203,6 +218,11 @@ pub(crate) fn kernel(module: u64, index: u32, facts: impl FnOnce() -> (String, u
     let Ok(recorder) = RECORDER.get() else {
         return;
     };
+    let place = module.wrapping_mul(31).wrapping_add(index.into()) as usize % KNOWN_KERNELS;
+    let kernel = Some((module, index));
+    if KNOWN.with(|known| known[place].replace(kernel)) == kernel {
+        return;
+    }
     lock(&recorder.kernels)
         .entry((module, index))
         .or_insert_with(|| {
@@ -291,8 +311,13 @@ impl Recorder {
 
     /// Passes on what there is.
     fn round(&self, sink: &mut Sink, last: bool) -> Result<(), JoinError> {
-        let taken = std::mem::take(&mut *lock(&self.buffer));
-        sink.round(self, &taken, last)
+        // The other of two, which has its room from the round before last.
+        let mut taken = std::mem::take(&mut sink.emptied);
+        std::mem::swap(&mut taken, &mut *lock(&self.buffer));
+        let came = sink.round(self, &taken, last);
+        taken.empty();
+        sink.emptied = taken;
+        came
     }
 
     /// Begins a thread that passes on what is recorded.

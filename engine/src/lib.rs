@@ -325,6 +325,13 @@ pub trait Observer: Send + Sync + Debug {
         let _ = span;
     }
 
+    /// A device has worked for several of a stream's operations, in their order.
+    fn ran_each(&self, spans: &[Span]) {
+        for span in spans {
+            self.ran(span);
+        }
+    }
+
     /// Whether it wants a span for each operation.
     fn wants_each_span(&self) -> bool {
         false

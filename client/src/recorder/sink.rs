@@ -88,6 +88,8 @@ pub(super) struct Sink {
     emptied_ns: u64,
     /// Streams that work was put into.
     streams: BTreeSet<u32>,
+    /// Empty, with room for a round.
+    pub(super) emptied: Buffer,
 }
 
 impl Sink {
@@ -99,6 +101,7 @@ impl Sink {
             kernels: HashSet::new(),
             emptied_ns: 0,
             streams: BTreeSet::new(),
+            emptied: Buffer::default(),
         }
     }
 
@@ -178,8 +181,13 @@ impl Sink {
             Kind::File(_) => {
                 let mut told = Vec::new();
                 self.tell(recorder, taken, emptied_ns, |piece| told.extend(piece));
-                self.streams
-                    .extend(taken.posted.iter().map(|posted| posted.stream));
+                let mut former = None;
+                for posted in &taken.posted {
+                    // Most work goes where the work before it went.
+                    if former.replace(posted.stream) != Some(posted.stream) {
+                        self.streams.insert(posted.stream);
+                    }
+                }
                 match &mut self.kind {
                     Kind::File(file) => file.round(connection, &told, &mut self.streams, last),
                     Kind::Server(_) => Ok(()),
@@ -204,17 +212,23 @@ impl Sink {
                 piece.clear();
             }
         };
+        let (mut last, mut last_tid) = (None, None);
         for call in &taken.calls {
             let next = self.functions.len() as u32;
             let place = call.name.as_ptr().addr();
-            let function = *self.functions.entry(place).or_insert_with(|| {
-                put(Told::Function {
-                    number: next,
-                    name: call.name,
-                });
-                next
-            });
-            if self.threads.insert(call.tid) {
+            // Most calls are as the one before.
+            let function = match last {
+                Some((known, number)) if known == place => number,
+                _ => *self.functions.entry(place).or_insert_with(|| {
+                    put(Told::Function {
+                        number: next,
+                        name: call.name,
+                    });
+                    next
+                }),
+            };
+            last = Some((place, function));
+            if last_tid.replace(call.tid) != Some(call.tid) && self.threads.insert(call.tid) {
                 let name = text_of(&format!("/proc/self/task/{}/comm", call.tid));
                 put(Told::Thread {
                     tid: call.tid,

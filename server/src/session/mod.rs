@@ -560,8 +560,11 @@ impl Session {
     }
 
     fn dispatch(&mut self, record: &Record, reply: &mut Vec<u8>) -> Result<Outcome, End> {
-        // It may take long.
-        self.client.stop_polling();
+        // It may take long. What tells of a recording does not, and comes so often that streams would be cut short.
+        let is_of_recording = |opcode: Opcode| record.header.opcode == opcode as u16;
+        if !is_of_recording(Opcode::TraceTake) && !is_of_recording(Opcode::TracePut) {
+            self.client.stop_polling();
+        }
         let outcome = dispatch(self, &record.header, record.slots(), record.data(), reply);
         match self.broken.take() {
             Some(reason) => Err(End::violation(reason)),

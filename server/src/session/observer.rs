@@ -335,7 +335,26 @@ impl Observer for ClientObserver {
         if let Some(accounts) = self.accounts.get() {
             accounts.ran(span);
         }
-        self.recording.ran(span);
+        self.recording.ran(std::slice::from_ref(span));
+    }
+
+    fn ran_each(&self, spans: &[Span]) {
+        if let Some(accounts) = self.accounts.get() {
+            // What follows without a pause is as one to them.
+            let follows = |one: &Span, next: &Span| {
+                let kind = |span: &Span| (span.device, span.activity, span.multiprocessors);
+                kind(one) == kind(next) && one.ended == next.began
+            };
+            for together in spans.chunk_by(follows) {
+                if let (Some(first), Some(last)) = (together.first(), together.last()) {
+                    accounts.ran(&Span {
+                        began: first.began,
+                        ..*last
+                    });
+                }
+            }
+        }
+        self.recording.ran(spans);
     }
 
     fn wants_each_span(&self) -> bool {

@@ -91,6 +91,29 @@ struct Kept {
 }
 
 impl Kept {
+    /// Keeps a time, if there is a reader and room.
+    fn keep(&mut self, time: Time) {
+        let room = match &self.reader {
+            Reader::Nobody => return,
+            Reader::Client => None,
+            Reader::TimeLine(room) => Some(room),
+        };
+        // Time slices of one operation come one after another.
+        if let Some(last) = self.spans.back_mut()
+            && time.kind <= SPAN_COPY
+            && (last.at, last.device, last.kind) == (time.at, time.device, time.kind)
+        {
+            last.began = last.began.min(time.began);
+            last.ended = last.ended.max(time.ended);
+        } else if self.spans.len() < MOST_SPANS
+            && room.is_none_or(|room| room.take(size_of::<Time>()))
+        {
+            self.spans.push_back(time);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
     /// Forgets what is kept.
     fn clear(&mut self) {
         if let Reader::TimeLine(room) = &self.reader {
@@ -144,59 +167,42 @@ impl Recording {
     }
 
     /// A device worked for the client; from any thread.
-    pub fn ran(&self, span: &Span) {
-        let kind = match span.activity {
-            Activity::Kernel => 0,
-            Activity::Copy => SPAN_COPY,
-        };
-        self.keep(|| Time {
+    pub fn ran(&self, spans: &[Span]) {
+        let times = spans.iter().map(|span| Time {
             at: span.at,
             device: span.device,
-            kind,
+            kind: match span.activity {
+                Activity::Kernel => 0,
+                Activity::Copy => SPAN_COPY,
+            },
             began: span.began,
             ended: span.ended,
         });
+        self.keep(times);
     }
 
     /// An operation was held back from then until then; from any thread.
     pub fn held(&self, at: At, device: u32, why: HoldReason, (began, ended): (u64, u64)) {
-        self.keep(|| Time {
+        let kind = why.span_kind();
+        self.keep(std::iter::once(Time {
             at,
             device,
-            kind: why.span_kind(),
+            kind,
             began,
             ended,
-        });
+        }));
     }
 
-    fn keep(&self, time: impl FnOnce() -> Time) {
+    fn keep(&self, times: impl Iterator<Item = Time>) {
         if !self.is_kept() {
             return;
         }
         let Some(kept) = self.kept.get() else {
             return;
         };
-        let time = time();
         let mut kept = kept.lock();
-        let kept = &mut *kept;
-        let room = match &kept.reader {
-            Reader::Nobody => return,
-            Reader::Client => None,
-            Reader::TimeLine(room) => Some(room),
-        };
-        // Time slices of one operation come one after another.
-        if let Some(last) = kept.spans.back_mut()
-            && time.kind <= SPAN_COPY
-            && (last.at, last.device, last.kind) == (time.at, time.device, time.kind)
-        {
-            last.began = last.began.min(time.began);
-            last.ended = last.ended.max(time.ended);
-        } else if kept.spans.len() < MOST_SPANS
-            && room.is_none_or(|room| room.take(size_of::<Time>()))
-        {
-            kept.spans.push_back(time);
-        } else {
-            kept.dropped += 1;
+        for time in times {
+            kept.keep(time);
         }
     }
 
@@ -319,10 +325,10 @@ mod tests {
     fn spans_are_kept_for_the_client_from_its_first_question_on() {
         let recording = Recording::default();
         let mut reply = Vec::new();
-        recording.ran(&span(1, 0));
+        recording.ran(&[span(1, 0)]);
         assert_eq!((recording.take_for_client(&mut reply), reply.len()), (0, 0));
-        recording.ran(&span(2, 100));
-        recording.ran(&span(2, 50));
+        recording.ran(&[span(2, 100)]);
+        recording.ran(&[span(2, 50)]);
         recording.held(span(3, 0).at, 1, HoldReason::Others, (30, 37));
         assert_eq!(recording.take_for_client(&mut reply), 0);
         let words: Vec<u64> = reply
@@ -333,7 +339,7 @@ mod tests {
         assert_eq!((words[6], words[8] - words[7]), (3, 7));
         assert_eq!(words[9], 1 | HoldReason::Others.span_kind() << 32);
         for sequence in 0..MOST_SPANS as u64 + 5 {
-            recording.ran(&span(sequence, sequence));
+            recording.ran(&[span(sequence, sequence)]);
         }
         reply.clear();
         assert_eq!(recording.take_for_client(&mut reply), 5);
@@ -348,24 +354,24 @@ mod tests {
         recording.told(b"0123456789");
         recording.told(b"x".repeat(size_of::<Time>() * 3 + 1).as_slice());
         for sequence in 0..5 {
-            recording.ran(&span(sequence, sequence));
+            recording.ran(&[span(sequence, sequence)]);
         }
         let taken = recording.take();
         assert_eq!(
             (taken.spans.len(), taken.told.len(), taken.dropped),
             (3, 1, 3)
         );
-        recording.ran(&span(9, 9));
+        recording.ran(&[span(9, 9)]);
         recording.client_left();
         let taken = recording.take();
         assert_eq!(
             (taken.spans.len(), taken.dropped, taken.state),
             (1, 0, State::Over)
         );
-        recording.ran(&span(10, 10));
+        recording.ran(&[span(10, 10)]);
         recording.end();
         assert_eq!(room.0.load(Ordering::Relaxed), 3 * size_of::<Time>() + 10);
-        recording.ran(&span(11, 11));
+        recording.ran(&[span(11, 11)]);
         assert!(recording.begin(room), "it is free again");
         assert!(recording.take().spans.is_empty(), "nobody had it kept");
     }
@@ -374,7 +380,7 @@ mod tests {
     fn a_client_that_records_itself_has_it() {
         let recording = Recording::default();
         assert!(recording.begin(Arc::new(Room::new(1 << 20))));
-        recording.ran(&span(1, 1));
+        recording.ran(&[span(1, 1)]);
         recording.take_for_client(&mut Vec::new());
         assert_eq!(recording.take().state, State::Lost);
         recording.end();

@@ -94,7 +94,10 @@ impl Stream {
         let is_kernel = |ran: &&RanOperation| ran.activity == Activity::Kernel;
         let ran = state.ran_now.iter().rfind(is_kernel);
         if let Some(ran) = ran.or(state.ran_now.last()) {
-            self.tell(ran, (clock::at(state.looked_at), clock::at(now)));
+            let span = self.span(ran, (clock::at(state.looked_at), clock::at(now)));
+            if self.common.is_open() {
+                self.common.observer.ran(&span);
+            }
         }
         state.ran_now.clear();
         state.told_until = 0;
@@ -110,25 +113,29 @@ impl Stream {
         };
         let now = clock::at(now).max(until);
         let mut untimed = 0;
+        let mut spans = Vec::with_capacity(ran.len());
         for (index, one) in ran.iter().enumerate() {
             let Some((began, ended)) = one.times else {
                 continue;
             };
             let began = began.unwrap_or(until).clamp(until, now);
-            self.tell_of_untimed(state, &ran[untimed..index], (until, began));
+            self.time_untimed(state, &ran[untimed..index], (until, began), &mut spans);
             let ended = ended.clamp(began, now);
             let took = Duration::from_nanos(ended - began);
             let is_alone = state.company.is_alone;
             let durations = self.context.durations();
             let alone = durations.learn(&[one.length], took, is_alone);
             self.tell_of_company(state, (took, alone));
-            self.tell(one, (began, ended));
+            spans.push(self.span(one, (began, ended)));
             (until, untimed) = (ended, index + 1);
         }
         let rest = &ran[untimed..];
         if !rest.is_empty() {
-            self.tell_of_untimed(state, rest, (until, now));
+            self.time_untimed(state, rest, (until, now), &mut spans);
             until = now;
+        }
+        if self.common.is_open() {
+            self.common.observer.ran_each(&spans);
         }
         state.told_until = until;
         // Empty, with room for the next.
@@ -136,11 +143,13 @@ impl Stream {
         state.ran_now.clear();
     }
 
-    fn tell_of_untimed(
+    /// The times of those that have no events: they divide a time.
+    fn time_untimed(
         &self,
         state: &mut StreamState,
         ran: &[RanOperation],
         (began, ended): (u64, u64),
+        spans: &mut Vec<Span>,
     ) {
         let durations = self.context.durations();
         let lengths: Vec<Length> = ran.iter().map(|one| one.length).collect();
@@ -152,7 +161,7 @@ impl Stream {
         self.tell_of_company(state, (took, alone));
         let known = lengths.iter().map(|&(sort, _)| durations.expected(sort, 0));
         for (one, part) in ran.iter().zip(divided(began, ended, known)) {
-            self.tell(one, part);
+            spans.push(self.span(one, part));
         }
     }
 
@@ -209,11 +218,8 @@ impl Stream {
         }
     }
 
-    fn tell(&self, ran: &RanOperation, (began, ended): (u64, u64)) {
-        if !self.common.is_open() {
-            return;
-        }
-        self.common.observer.ran(&Span {
+    fn span(&self, ran: &RanOperation, (began, ended): (u64, u64)) -> Span {
+        Span {
             at: At {
                 stream: self.slot,
                 sequence: ran.sequence,
@@ -223,7 +229,7 @@ impl Stream {
             began,
             ended,
             multiprocessors: None,
-        });
+        }
     }
 }
 
