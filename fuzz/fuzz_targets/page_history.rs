@@ -37,7 +37,8 @@ fuzz_target!(|data: &[u8]| {
     let mut words = rest.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     let mut word = || words.next().unwrap_or_default();
     let (at, other) = (word() as usize % BLOCK, word() as u8);
-    let minute = word() % MINUTES;
+    // Of the first few: the file before it is of no interest, and long.
+    let minute = word() % 4;
     let text = String::from_utf8_lossy(rest).into_owned();
     let record = Record {
         minute,

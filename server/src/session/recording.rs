@@ -347,6 +347,17 @@ mod tests {
     }
 
     #[test]
+    fn times_of_one_look_are_kept_one_by_one() {
+        let recording = Recording::default();
+        assert!(recording.begin(Arc::new(Room::new(1 << 20))));
+        recording.ran(&[span(1, 0), span(2, 10), span(2, 15), span(3, 30)]);
+        let spans = recording.take().spans;
+        let times = spans.iter().map(|it| (it.at.sequence, it.began, it.ended));
+        let times: Vec<_> = times.collect();
+        assert_eq!(times, [(1, 0, 10), (2, 10, 25), (3, 30, 40)]);
+    }
+
+    #[test]
     fn a_time_line_has_room_for_so_much() {
         let recording = Recording::default();
         let room = Arc::new(Room::new(3 * size_of::<Time>() + 10));
