@@ -32,16 +32,32 @@ fn wait_for_work(child: &mut Child) -> BufReader<std::process::ChildStdout> {
     output
 }
 
-/// The cells of the first row of a client's name.
-fn row(html: &str, name: &str) -> Vec<String> {
-    let line = html
-        .lines()
-        .find(|line| line.starts_with("<tr><th scope=\"row\">") && line.contains(name))
+/// What stands below the column `title` in the first row of a client's name.
+fn cell(html: &str, name: &str, title: &str) -> String {
+    let cells = |line: &str, tag: &str| -> Vec<String> {
+        line.split(tag)
+            .skip(1)
+            .map(|cell| {
+                let (_, text) = cell.split_once('>').unwrap_or_default();
+                text.split('<').next().unwrap_or_default().to_owned()
+            })
+            .collect()
+    };
+    let lines: Vec<&str> = html.lines().collect();
+    let row = lines
+        .iter()
+        .position(|line| line.starts_with("<tr><th scope=\"row\">") && line.contains(name))
         .unwrap_or_else(|| panic!("no {name} in {html}"));
-    line.split("<td>")
-        .map(|cell| cell.split('<').next().unwrap_or_default().to_owned())
-        .skip(1)
-        .collect()
+    let head = lines[..row]
+        .iter()
+        .rfind(|line| line.contains("<thead>"))
+        .unwrap_or_else(|| panic!("no head above {name} in {html}"));
+    let column = cells(head, "<th ")
+        .iter()
+        .position(|head| head == title)
+        .unwrap_or_else(|| panic!("no column {title} in {head}"));
+    // The first column is the name, a heading of its row.
+    cells(lines[row], "<td")[column - 1].clone()
 }
 
 #[test]
@@ -66,8 +82,8 @@ fn of_a_time_clients_have_what_they_had_in_it() {
     let html = std::fs::read_to_string(&file).unwrap();
     assert!(html.ends_with("</html>\n") && !html.contains("something longer"));
     // Its kernels were before.
-    let cells = row(&html, &format!("accounted ({})", worker.id()));
-    assert_eq!(cells[4], "0", "{cells:?}");
+    let name = format!("accounted ({})", worker.id());
+    assert_eq!(cell(&html, &name, "Kernels"), "0");
     assert!(html.contains("<svg") && !html.contains("<script") && !html.contains("://"));
     drop(worker.stdin.take());
     worker.wait().unwrap();
@@ -108,8 +124,7 @@ fn of_a_program_it_is_written_when_that_ends() {
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     let html = std::fs::read_to_string(&file).unwrap();
-    let cells = row(&html, "accounted (");
-    assert_eq!(cells[4], "40", "{cells:?}");
+    assert_eq!(cell(&html, "accounted (", "Kernels"), "40");
     assert!(html.contains("class=\"c0\" d=\"M"), "a plot of it: {html}");
     // It ends as its program does.
     let failed = report(&daemon, &file)
