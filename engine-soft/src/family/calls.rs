@@ -1,6 +1,7 @@
 //! What a grid's threads ask of CUDA's device runtime, with the status that CUDA's documentation has for what is wrong.
 //!
-//! Called by operations of the grid's blocks, on any number of threads.
+//! Called by operations of the grid's blocks, on any number of threads. Must not know other clients' grids or the
+//! scheduler.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ use crate::memory;
 const TAIL: u64 = 3;
 /// cudaStreamFireAndForget
 const ALONE: u64 = 4;
-/// cudaStreamNonBlocking, which streams of device code must be.
+/// cudaStreamNonBlocking, as CUDA's manual has it that streams of device code must be. An H200 takes cudaStreamDefault for the same.
+const DEFAULT: u64 = 0;
 const NON_BLOCKING: u64 = 1;
 /// cudaEventDisableTiming, which events of device code must have, and what else is allowed beside it.
 const DISABLE_TIMING: u64 = 2;
@@ -76,7 +78,7 @@ impl DeviceRuntime for Family {
             DeviceFunction::LaunchV2 => status(self.launch_v2(call)),
             DeviceFunction::Synchronize => self.synchronize(call.block),
             DeviceFunction::StreamCreate => created(match b {
-                NON_BLOCKING => self.create(Streams::create_stream),
+                DEFAULT | NON_BLOCKING => self.create(Streams::create_stream),
                 _ => Err(INVALID_VALUE),
             }),
             DeviceFunction::StreamDestroy => {
