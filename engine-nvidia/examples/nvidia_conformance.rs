@@ -44,6 +44,7 @@ const NOT_PROMISED: &[(&str, &str)] = &[
     ("progress::forty_kernels_wait_in_a_ring", QUEUES),
     ("faults::an_illegal_address_ends_its_context_only", SHARED),
     ("faults::a_neighbour_is_out_of_reach", SHARED),
+    ("faults::a_fault_within_a_run_is_what_comes_of_it", SHARED),
     (
         "faults::faults_come_to_every_thread_that_makes_them",
         SHARED,

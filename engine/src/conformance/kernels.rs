@@ -1,4 +1,6 @@
 //! The suite's kernels, in PTX written by hand.
+//!
+//! Used by the suite's cases. Must not know any engine's way of running them.
 
 /// Puts the head of a PTX text before a kernel.
 macro_rules! ptx {

@@ -1,4 +1,6 @@
 //! What the cases share: a client with its memory, an observer that remembers, and short ways to ask.
+//!
+//! Called by the suite's cases and by engines' own tests. Must not know which engine it drives.
 
 mod memory;
 mod told;

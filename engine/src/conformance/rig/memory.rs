@@ -1,4 +1,6 @@
 //! Memory that a client has: at addresses of the arena, and given back with the client.
+//!
+//! Called by the rig. Must not know what cases do there.
 
 use std::sync::{Arc, Mutex, Weak};
 

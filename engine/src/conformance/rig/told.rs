@@ -1,4 +1,6 @@
 //! The observer of a client: it remembers what the engine says.
+//!
+//! Called by engines as an observer, read by the rig. Must not know what was asked.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
