@@ -1,7 +1,7 @@
 //! What a client may be called: how long its label is at most, and which characters it has.
 //!
 //! The client library cuts what is in its environment, and the daemon makes it fit once more, since whoever connects may send
-//! anything. Whoever shows a label escapes it as its own output needs.
+//! anything. Whoever shows a label escapes it as its own output needs. Must not know where a label is shown.
 
 /// Bytes of a label at most.
 pub const MOST: usize = 128;

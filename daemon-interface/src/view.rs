@@ -1,7 +1,7 @@
 //! Asking a daemon what there is: the devices, and who uses them.
 //!
 //! `nvml` and the command line ask, `control` answers. One connection for each question, which ends with the answer: nothing is kept that a fork's child or
-//! another thread could disturb.
+//! another thread could disturb. Must not know how lists are shown.
 
 use std::path::Path;
 use std::time::Duration;

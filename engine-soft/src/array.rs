@@ -1,7 +1,8 @@
 //! Arrays, and the textures and surfaces made of them or of plain memory: from CUDA's descriptions to
 //! what the executor reads.
 //!
-//! An array's bytes count against its device's budget for as long as anything may read them.
+//! An array's bytes count against its device's budget for as long as anything may read them. Called by clients'
+//! objects, by textures and by copies. Must not know images or kernels.
 
 use std::sync::Arc;
 

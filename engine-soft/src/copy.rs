@@ -4,6 +4,8 @@
 //! all that lies between its first and last byte is committed memory of the client. It is then a run
 //! of units that any thread may carry out, and looks before each whether the memory is the client's still: what
 //! is written into memory that was taken back would count for nobody.
+//!
+//! Called by streams, and by kernels' own copies. Must not know streams' order.
 
 use std::ops::Range;
 use std::sync::Arc;

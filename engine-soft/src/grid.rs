@@ -1,4 +1,6 @@
 //! A launch: whether it is allowed, and its grid as a task of thread blocks.
+//!
+//! Called by clients' launches and by launches from kernels. Must not know streams or who is next.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! Images and modules: what a program brings to be launched.
 //!
 //! An image is compiled once for all clients that bring the same bytes; a module is an image in one
-//! client's context, with variables of its own.
+//! client's context, with variables of its own. Called by clients' images and objects. Must not know streams; what a
+//! kernel's code does is `ptx-vm`'s.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;

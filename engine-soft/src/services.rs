@@ -1,6 +1,8 @@
 //! What a context does for its kernels beside memory: the text that they print, until the client takes
 //! it, and the device heap. The heap's book-keeping is here, out of kernels' reach; only its bytes are
 //! theirs.
+//!
+//! Called by contexts, and by kernels through their machine. Must not know who reads the text.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, VecDeque};

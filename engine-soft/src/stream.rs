@@ -4,6 +4,8 @@
 //! idle stream, or whichever worker finished the one before. Only that thread reports completions, so
 //! they come in order. Small operations run on it at once; what takes longer becomes a job of the
 //! scheduler, and the thread that finishes the job goes on with the stream.
+//!
+//! Called by clients that post and by workers that finish jobs. Must not know what an operation computes.
 
 use parking_lot::Mutex;
 use std::borrow::Cow;

@@ -3,6 +3,8 @@
 //! A [`Task`] consists of units. A [`Job`] hands them out as [`Piece`]s, takes back what was not
 //! finished in a time slice, and knows when all is done. Whoever asks it for pieces (the scheduler) decides
 //! about fairness between jobs; fairness between the blocks of one grid is decided here.
+//!
+//! Called by grids and copies, and by the scheduler. Must not know what a unit does.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;

@@ -7,6 +7,8 @@
 //! x86-64 Linux leaves empty in one piece (programs load at 0x55…, libraries and stacks grow down
 //! from 0x7f…), so a client can reserve its windows too, and host pointers and device pointers never
 //! coincide.
+//!
+//! Called by the server for each client's windows, and by the suite. Must not know quotas or what lies there.
 
 use protocol::device_facts::ARENA;
 

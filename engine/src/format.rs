@@ -2,7 +2,8 @@
 //! nobody trusts.
 //!
 //! Numbers go through the C library's own `snprintf`, one conversion at a time, with a specification that
-//! is put together here: flags and a letter that are known, and widths within bounds.
+//! is put together here: flags and a letter that are known, and widths within bounds. Called by engines with what
+//! kernels left, by way of their outputs. Must not know where the text goes.
 
 use std::ffi::{CStr, c_char, c_int};
 

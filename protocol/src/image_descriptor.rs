@@ -3,6 +3,8 @@
 //! With it the client answers cuModuleGetFunction, cuModuleGetGlobal, parameter and attribute
 //! questions without asking again, and lays out parameter blocks. Engines write it, the session
 //! passes it on unread.
+//!
+//! Must not know code: here are names, sizes and attributes.
 
 use crate::codec::{ByteCodec as _, Damaged, Reader, message};
 use crate::operations::ImageLoadReply;

@@ -1,7 +1,8 @@
 //! The table of system calls: which ones the daemon and a server on the software GPU make, and which ones
 //! nobody here is to make. Filters and docs/system-calls.md both come from it.
 //!
-//! A new system call in the daemon, in a server or in a crate of theirs gets a row here.
+//! A new system call in the daemon, in a server or in a crate of theirs gets a row here. Must not know how the kernel
+//! is told.
 
 use libc::c_long;
 

@@ -1,4 +1,6 @@
 //! The table as a page.
+//!
+//! Called by `cargo xtask coverage`. Must not know the kernel.
 
 use std::fmt::Write;
 

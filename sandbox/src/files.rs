@@ -1,4 +1,6 @@
 //! What a server may open: on the software GPU always, beside NVIDIA's driver where an operator asks for it.
+//!
+//! Called by a server's process when it starts. Must not know what the driver does with what it opens.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,6 @@
 //! From the table to the kernel's filters.
+//!
+//! Called by the crate's root. Must not know which program it is in but by its profile.
 
 use std::collections::BTreeMap;
 

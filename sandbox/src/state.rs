@@ -1,4 +1,6 @@
 //! What holds, as the kernel tells it.
+//!
+//! Called by the log and by `openmps doctor`. Must not know what was asked for.
 
 use std::path::Path;
 

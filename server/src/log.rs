@@ -1,7 +1,8 @@
 //! server.log: what is said of a server and its clients, in NVIDIA's words where it has some.
 //!
 //! Where lines go is the caller's; here is only what they say, so that tools which read them find
-//! what they look for. "recevie" is in the original.
+//! what they look for. "recevie" is in the original. Called by admission, the main loop and sessions. Must not know
+//! files or the daemon.
 
 use std::fmt;
 use std::sync::Arc;

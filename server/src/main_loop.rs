@@ -1,7 +1,8 @@
 //! The server's main thread: it hears the daemon, and notices when clients end.
 //!
 //! It waits in epoll for the daemon's packets, for each client's process and socket, and for sessions
-//! that have ended; nothing wakes it while all is quiet.
+//! that have ended; nothing wakes it while all is quiet. Called by `openmps` when a server's process starts. Must not
+//! know what clients post or what engines do with it.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

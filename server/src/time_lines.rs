@@ -2,7 +2,8 @@
 //! daemon handed on.
 //!
 //! One thread each, which waits for nobody: what does not go out stays in the clients' [recordings](crate::session::recording), which
-//! drop what they have no room for. Who asked writes the files; nothing here opens one.
+//! drop what they have no room for. Who asked writes the files; nothing here opens one. Called by the main loop and
+//! by sessions that begin or end. Must not know what the records say.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;

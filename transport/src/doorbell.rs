@@ -14,7 +14,8 @@
 //! can be measured.
 //!
 //! A waiter word may lie in memory that a hostile peer writes. All it can do is to wake too often, or to
-//! let somebody sleep until the slice is over, within its own session.
+//! let somebody sleep until the slice is over, within its own session. Called by both ends of the ring and of a
+//! session. Must not know what the words count.
 
 use crate::sync::{self, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Sleeping has no time limit here, so a wake that is lost is a deadlock, which loom reports; and
-//! memory is as weak as Rust's memory model allows, not as strong as the machine at hand.
+//! memory is as weak as Rust's memory model allows, not as strong as the machine at hand. Run by nobody but loom.
+//! Must not know records' contents.
 
 use crate::doorbell::{self, AdaptiveSpinner};
 use crate::ring::{Consumer, Doorbell, Producer, Record, RingMemory};

@@ -17,7 +17,8 @@
 //! padding.
 //!
 //! The consumer believes nothing: its own cursors are its own copies, a record is copied out once and
-//! only the copy is looked at. Producers are all of one process and trust each other, as threads do.
+//! only the copy is looked at. Producers are all of one process and trust each other, as threads do. Called by both
+//! ends of a session. Must not know what a record asks for.
 
 mod consumer;
 mod producer;

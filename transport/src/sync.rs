@@ -5,7 +5,8 @@
 //! which is what the kernel's hash bucket is.
 //!
 //! `clippy.toml` forbids the standard library's atomics and locks to the rest of this crate. Since a lint cannot
-//! tell a type from its re-export, the atomics here are types of their own around the machine's.
+//! tell a type from its re-export, the atomics here are types of their own around the machine's. Must not know what
+//! is kept in them.
 
 #![allow(
     clippy::disallowed_types,

@@ -1,7 +1,7 @@
 //! Images of several parts, linked by the driver.
 //!
 //! The driver follows the tables of what it is given without knowing where it ends, so every part is
-//! looked at before, as images are.
+//! looked at before, as images are. Called by clients' images. Must not know modules or contexts' work.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;

@@ -9,6 +9,8 @@
 //! An image that comes with PTX, or a part of one that is to be linked, is compiled from that instead. It
 //! takes time, so machine code stays if all that would be gained is the message of an assertion, or if
 //! there is very much of it.
+//!
+//! Called by images and links. Must not know the driver's modules.
 #![forbid(unsafe_code)]
 
 use std::collections::hash_map::Entry;

@@ -2,7 +2,8 @@
 //! symbol tables of machine code. And whether an image's tables stay within the image, because the
 //! driver follows them without knowing where it ends.
 //!
-//! What is found is a list of candidates; the driver then says which of them it has.
+//! What is found is a list of candidates; the driver then says which of them it has. Called by images and links. Must
+//! not know what the variables are for.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,7 +1,8 @@
 //! Times of events, in nanoseconds of one clock a device.
 //!
 //! The driver tells only how far two events are apart, as a 32-bit float of milliseconds. Against a
-//! base event long past that is coarse, so an event that is far from the base becomes the new base.
+//! base event long past that is coarse, so an event that is far from the base becomes the new base. Called by streams
+//! for events and recordings. Must not know whose event it is.
 
 use engine::clock;
 use parking_lot::Mutex;

@@ -1,7 +1,8 @@
 //! What the driver reads from the environment when it starts.
 //!
 //! The process that drives the GPU must have these settings before `cuInit`. Whoever starts it as a
-//! process of its own passes [`ENVIRONMENT`]; a program that is it calls [`prepare_environment`] first.
+//! process of its own passes [`ENVIRONMENT`]; a program that is it calls [`prepare_environment`] first. Must not know
+//! devices or clients.
 
 use thiserror::Error;
 

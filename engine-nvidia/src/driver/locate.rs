@@ -3,6 +3,8 @@
 //! Ours has the same name and may lie where the driver used to; loading it into the server would make
 //! the server a client of itself. It carries [`CLIENT_MARK`], and a file with the mark is refused
 //! before anything of it runs.
+//!
+//! Called by the engine's start and by NVML's. Must not know what the library can do.
 
 use std::fs::File;
 use std::io::{self, Read};

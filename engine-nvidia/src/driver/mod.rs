@@ -1,7 +1,8 @@
 //! The driver library: its function pointers, made from the table of functions.
 //!
 //! A function that an older driver lacks answers CUDA_ERROR_NOT_SUPPORTED. Owns the loading and the
-//! raw calls; what they mean is for the modules that make them.
+//! raw calls; what they mean is for the modules that make them. Called by all that touches the device. Must not know
+//! clients.
 
 pub(crate) mod allocation;
 pub(crate) mod environment;

@@ -4,7 +4,8 @@
 //! that nobody's work is waited for. It is asked for once and fetched when it is there; whoever asks does
 //! not wait for the GPU longer than a copy takes when nothing is in its way.
 //!
-//! Memory that is being looked at must stay: whoever takes memory away asks [`DevicePeeks::are_over`] before.
+//! Memory that is being looked at must stay: whoever takes memory away asks [`DevicePeeks::are_over`] before. Called
+//! by the client's windows. Must not know who waits for the value.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
 //! Physical memory of devices, and the addresses that it is mapped at.
 //!
 //! Everything here goes when it is dropped, and keeps what it needs: a mapping its memory and its
-//! addresses. Whoever drops a mapping knows that no work uses it.
+//! addresses. Whoever drops a mapping knows that no work uses it. Called by windows and shared blocks. Must not know
+//! clients or quotas.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

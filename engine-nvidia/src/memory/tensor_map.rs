@@ -1,6 +1,6 @@
 //! Tensor maps, which the driver makes: what is in them is the GPU's own affair.
 //!
-//! The driver computes them from its arguments alone; nothing is kept.
+//! The driver computes them from its arguments alone; nothing is kept. Called by the client. Must not know kernels.
 
 use cuda_abi::CUresult;
 use cuda_abi::types::CUtensorMap;

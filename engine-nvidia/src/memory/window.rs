@@ -4,6 +4,8 @@
 //! Physical memory comes in chunks, each mapped as a whole, and exportable, so that it can outlive the
 //! process. A chunk goes when the client has no granule of it left. Memory is cleared, on a stream of
 //! the window's own, before the client's streams may go on: they wait on the GPU, nobody here does.
+//!
+//! Called by the client's address space. Must not know quotas, which the server keeps.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

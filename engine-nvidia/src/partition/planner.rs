@@ -14,7 +14,7 @@
 //! different places small, which all have to be made once and stay.
 //!
 //! Numbers only; `C` is what stands for a context. Called by [`SmAllocator`](crate::partition::allocator::SmAllocator), which sees to
-//! that what this says also holds.
+//! that what this says also holds. Must not know streams or the driver.
 
 use std::collections::BTreeMap;
 

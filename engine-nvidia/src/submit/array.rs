@@ -3,6 +3,8 @@
 //! Every array is cleared when it is made, for the driver gives memory out as it was. A texture's or
 //! surface's number is the driver's, since kernels see it; handles inside of a description are the
 //! client's and are exchanged here.
+//!
+//! Called by the client and by copies. Must not know modules.
 
 use std::sync::Arc;
 

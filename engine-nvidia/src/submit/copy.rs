@@ -4,6 +4,8 @@
 //! What lies on the host at both ends is moved by a host function, in the stream's order: the driver's
 //! own copies between host addresses wait for the stream. The driver calls all clients' functions one
 //! after another, so each moves a piece (`host`) at most, and others' come in between.
+//!
+//! Called by the client. Must not know streams or when the steps run.
 
 pub(crate) mod host;
 pub(crate) mod step;

@@ -5,6 +5,8 @@
 //! It spins while work is short, sleeps longer the longer nothing happens, and sleeps for good while
 //! no client has work. Reading a word costs no call of the driver. Now and then, when nothing has moved
 //! for a while, it asks the driver whether the devices are well: a dead one writes no words.
+//!
+//! Started by the engine, woken by streams. Must not know what the work is.
 
 use parking_lot::Mutex;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! What copies may touch: all memory of a client by its unified addresses, and its staging memory.
 //!
 //! A space is a list of windows as it was when it was made; `ClientMemory` makes it anew when memory comes or goes.
+//! Called by copies and by looks into memory. Must not know quotas or what is committed next.
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! The only raw accesses of the layers above the executor: bytes of a client's memory moved or filled.
 //!
-//! Memory of a client is never seen as a Rust reference, for the client may write it meanwhile.
+//! Memory of a client is never seen as a Rust reference, for the client may write it meanwhile. Called by copies,
+//! with addresses that a window was found for. Must not know whose they are.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

@@ -1,7 +1,8 @@
 //! The shape of a copy or fill: which bytes of each side it touches, and the fewest rows that say so.
 //!
 //! The numbers are a client's: no arithmetic on them may overflow, and what lies between a side's first
-//! and last byte is found before anything moves, so that the engine can check all of it at once.
+//! and last byte is found before anything moves, so that the engine can check all of it at once. Called by both
+//! engines' copies. Must not know memory: here are numbers only.
 
 use cuda_abi::CUresult;
 use protocol::operations::Fill;

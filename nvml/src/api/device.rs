@@ -1,4 +1,6 @@
 //! Which devices there are, and what they are called.
+//!
+//! Called by the exports. Must not know how the daemon answers.
 
 use std::ffi::{c_char, c_void};
 

@@ -1,4 +1,6 @@
 //! The functions that are answered here, by family. Each has the name of its entry point.
+//!
+//! Must not know the daemon.
 
 #![allow(non_snake_case, reason = "the names are C's")]
 

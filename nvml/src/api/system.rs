@@ -1,6 +1,6 @@
 //! The library, the driver and the machine.
 //!
-//! Owns nothing: what is kept between calls is in `state`. Called by the exports.
+//! Owns nothing: what is kept between calls is in `state`. Called by the exports. Must not know clients.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! How much of a device was used, and by which processes: from the daemon's accounts.
 //!
 //! Called by the exports. A card's own sensor tells of the whole device, where this process can ask it; of processes only the daemon knows,
-//! since to the driver all of them are one server.
+//! since to the driver all of them are one server. Must not know how it is counted.
 
 use cuda_abi::nvml::nvmlReturn_t;
 

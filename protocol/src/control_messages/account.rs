@@ -1,4 +1,6 @@
 //! What a client has had of a device: what servers count, and the daemon shows and adds up.
+//!
+//! Made by servers, added up by `control`, read by whoever shows usage. Must not know how it is counted.
 
 use crate::codec::message;
 

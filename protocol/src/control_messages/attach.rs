@@ -2,7 +2,8 @@
 //! and what the server gives it.
 //!
 //! None of what a client says is trusted to say who it is. Group and partition are numbers here, which
-//! [`limits`](super::limits) gives a meaning.
+//! [`limits`](super::limits) gives a meaning. Read and written by `client`, `control` and `server`. Must not know how
+//! packets travel.
 
 use super::limits::Membership;
 use super::time_line::TimeLineRequest;

@@ -1,7 +1,8 @@
 //! What clients share, and what they may have, as the daemon tells servers: groups, static partitions, and changes
 //! while they run.
 //!
-//! Texts are in the grammar of [`limits`](crate::limits); who reads them is `server`'s admission.
+//! Texts are in the grammar of [`limits`](crate::limits); who reads them is `server`'s admission. Must not know what
+//! a limit does to a client.
 
 use crate::codec::message;
 

@@ -3,6 +3,8 @@
 //! That prefix, and all of [`Packet::Refused`], hold for every version there will ever be, so that two builds that do
 //! not understand each other can at least say so. What is beyond the known fields is
 //! passed over, so that a later minor version can add some. Descriptors travel beside the packets; each kind says which, in order.
+//!
+//! Called by all who send or receive packets. Must not know sockets.
 
 use super::account::DeviceAccount;
 use super::attach::{Admit, Ending, Hello, Welcome};

@@ -1,6 +1,6 @@
 //! What can be too long for one packet: command output and views go in several, and a remark is cut.
 //!
-//! The daemon sends them so; who receives puts them together.
+//! The daemon sends them so; who receives puts them together. Must not know what is in the text or the lists.
 
 use super::packet::{PACKET_MAX, Packet};
 use super::view::View;

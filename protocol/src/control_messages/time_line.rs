@@ -2,7 +2,7 @@
 //! servers send of them over the same connection.
 //!
 //! `openmps trace` asks, `control` answers, `server` records. What is in a part is [`operations`](crate::operations)' and the
-//! crate `trace`'s.
+//! crate `trace`'s. Must not know files.
 
 use crate::codec::{alternatives, alternatives_as_fields, message};
 

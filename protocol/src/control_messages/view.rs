@@ -1,7 +1,7 @@
 //! Devices and their clients as lists show them: what a server tells the daemon of its devices, and what the daemon
 //! tells whoever asks.
 //!
-//! `daemon-interface` asks, `control` answers.
+//! `daemon-interface` asks, `control` answers. Must not know how lists are shown.
 
 use super::account::DeviceAccount;
 use crate::codec::message;

@@ -1,6 +1,7 @@
 //! From a record to a method: what sessions and engines must have for each row, and who calls it.
 //!
-//! The session's thread calls [`fn@dispatch`] with each record that it has copied out.
+//! The session's thread calls [`fn@dispatch`] with each record that it has copied out. Must not know what a method
+//! does.
 
 use super::*;
 use crate::wire::{Fields, Header, MAX_FIELD_SLOTS, Malformed};

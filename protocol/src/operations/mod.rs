@@ -15,6 +15,8 @@
 //! * `stream`: no reply; belongs to a stream's order. The header's channel is the stream's slot and
 //!   its sequence the place in that order; completion is read from the stream's completion word.
 //! * `call`: the client waits for a reply.
+//!
+//! Read by `client`, which encodes requests, and by sessions and engines. Must not know rings or engines.
 
 mod dispatch;
 mod hold;

@@ -1,7 +1,7 @@
 //! The rows: every operation, in one macro.
 //!
 //! A number is never used again, and a row only ever gains trailing fields, with its version. [`super`] says what the
-//! classes are and what comes from a row.
+//! classes are and what comes from a row. Must not know who implements a row.
 
 /// Hands every operation to the macro `$callback`, as two groups: those that a session answers by
 /// itself, and those that an engine carries out.

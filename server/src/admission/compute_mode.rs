@@ -1,4 +1,6 @@
 //! Whether contexts may be made on a device now, for devices whose compute mode nobody but us keeps.
+//!
+//! Called by admission and the main loop. Must not know sessions or packets.
 
 use std::fmt::Debug;
 

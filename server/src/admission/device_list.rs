@@ -1,4 +1,6 @@
 //! What lists show of devices.
+//!
+//! Called by the main loop for the daemon, and by sessions for their own client. Must not know who asks.
 
 use engine::Engine;
 use protocol::control_messages::ListedDevice;

@@ -1,4 +1,6 @@
 //! From a packet of the daemon to a session: limits, memory, an engine's client, a welcome.
+//!
+//! Called by the main loop for each packet that admits a client. Must not know what operations do.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

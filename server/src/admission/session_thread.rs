@@ -1,4 +1,6 @@
 //! A session's thread: from the daemon's packet to the session's end, whatever ends it.
+//!
+//! Started by the main loop. Must not know what is in the packet or what the client posts.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -4,6 +4,8 @@
 //! One client has no more than a part of what all may have, so that it leaves some to those beside it,
 //! and where devices' memory is this machine's as well, both together are what all may have. Each client's
 //! is bounded by its window too.
+//!
+//! Called by admission. Must not know what the memory is used for.
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! What a session defers until other work is complete, and how it ends.
+//!
+//! Called by the session's loop and by `dispatch`. Must not know when work is complete: `stream_scheduler` says that.
 
 use engine::Window;
 use protocol::control_messages::Ending;

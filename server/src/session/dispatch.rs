@@ -1,7 +1,8 @@
 //! What each operation of the table does in a session.
 //!
 //! Streams' operations come here when they may go to the engine. What concerns all of a client's
-//! work (frees, unloads, a context's end) is deferred until the work before it is complete.
+//! work (frees, unloads, a context's end) is deferred until the work before it is complete. Called by the session's
+//! loop through the operations' table. Must not know when an operation may go.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! What a session does with images: pieces come out of staging memory, whole images go to the engine, and
 //! what the engine says of them goes back by way of staging.
 //!
-//! `dispatch` calls it. Which images there are is `code::images`'.
+//! `dispatch` calls it. Which images there are is `code::images`'. Must not know the order of work or what an image
+//! is made of.
 
 use cuda_abi::CUresult;
 use protocol::operations::{

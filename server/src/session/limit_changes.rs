@@ -1,5 +1,7 @@
 //! Changes of what a client may have while it runs: they are left for its session, which makes them
 //! between two records and says what came of them.
+//!
+//! Called by the session's loop. Must not know who asked for them.
 
 use cuda_abi::CUresult;
 use protocol::control_messages::Change;

@@ -3,6 +3,8 @@
 //! The order of work is `stream_scheduler`'s, memory is `memory`'s, what an operation does is in `dispatch`;
 //! here is the loop that joins them. A session trusts nothing of its client, and no other session can
 //! tell that it is there.
+//!
+//! Called by admission's thread. Must not know the daemon, or what an engine is made of.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

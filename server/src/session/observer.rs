@@ -1,6 +1,7 @@
 //! What the engine's threads tell of a client's work, passed on to the client and to its session.
 //!
-//! No locks on the way of a completion: two atomics of this client's own, and its shared memory.
+//! No locks on the way of a completion: two atomics of this client's own, and its shared memory. Called by engines'
+//! threads. Must not know what an operation does, and waits for nobody.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};

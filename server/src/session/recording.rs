@@ -1,7 +1,8 @@
 //! What is recorded of a client for its time line, kept until somebody takes it: the client, which records itself, or a
 //! [time line](crate::time_lines) that somebody asked the daemon for.
 //!
-//! The engine's threads and the session's put it here. Empty, and without a cost, until it is asked for.
+//! The engine's threads and the session's put it here. Empty, and without a cost, until it is asked for. Called by
+//! the observer and by sessions; read by the session and by `time_lines`. Must not know files.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,6 +3,8 @@
 //! Memory does not say when it changes, so the session looks at it, again and again with a pause
 //! between, but only when the stream has done everything before the wait. The wait itself is a host-function barrier
 //! of the stream (`stream_scheduler`), which is released here.
+//!
+//! Called by the session's loop. Must not know what else the stream has to do.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
 //! The words of the order: what is waited for, what is held, and what comes of a record.
+//!
+//! Called by the scheduler's other files. Must not know records' contents.
 
 use cuda_abi::CUresult;
 use protocol::operations::{At, STREAM_DEPTH};

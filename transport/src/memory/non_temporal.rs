@@ -1,7 +1,8 @@
 //! Non-temporal copies: stores that go past the processor's caches. An ordinary store first fetches the line that it
 //! overwrites, so that a copy of more than the caches hold moves three bytes for each.
 //!
-//! The client copies long results out of staging memory so.
+//! The client copies long results out of staging memory so. Must not know whose memory it is: callers have checked
+//! both sides.
 
 /// Bytes of a cache line, which is written as a whole.
 const LINE: usize = 64;

@@ -6,7 +6,8 @@
 //! [torn](Overlay::is_torn), and lets the access go on. Files that can hold up who touches them, on a
 //! network or served by a program, are refused.
 //!
-//! Owns these mappings, and the process's action for SIGBUS once there was one.
+//! Owns these mappings, and the process's action for SIGBUS once there was one. Called by the server for files that
+//! clients register. Must not know clients.
 
 #![allow(clippy::disallowed_types, reason = "no model of loom goes here")]
 

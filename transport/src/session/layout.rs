@@ -15,6 +15,8 @@
 //! 1085440  host barriers of the streams: up     167936  reply slots, 4 KiB each
 //!          to where the client released each
 //! ```
+//!
+//! Called by both ends of a session. Must not know what the words mean to CUDA.
 
 use crate::memory::Mapping;
 use crate::ring::{RingMemory, longest};

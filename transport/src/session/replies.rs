@@ -1,6 +1,6 @@
 //! Reply slots: which one a waiting call has, and what stands in it.
 //!
-//! Both ends use it: the client hands slots out and reads them, the server writes them.
+//! Both ends use it: the client hands slots out and reads them, the server writes them. Must not know what was asked.
 
 #![allow(
     clippy::disallowed_types,

@@ -1,7 +1,7 @@
 //! The server's end of a session: taking records, and telling the client what happened.
 //!
 //! The session's thread has the [`Consumer`]; engines' threads have the [`Publisher`]. Believes nothing that the client
-//! wrote.
+//! wrote. Must not know what a record asks for.
 
 use super::layout::{REPLY_DATA, REPLY_SLOTS, SessionMapping};
 use super::{SessionMemory, replies};

@@ -1,6 +1,7 @@
 //! Staging memory, as the client hands it out to its threads: an allocator of chunks, first fit.
 //!
 //! Pageable copies, images and long replies pass through it. The server is told offsets, and checks them itself.
+//! Called by the client's end. Must not know what the bytes are.
 
 #![allow(
     clippy::disallowed_types,

@@ -1,6 +1,6 @@
 //! A socket's path as the kernel's address, and a socket of the only kind that we use.
 //!
-//! Listeners and connections begin here.
+//! Listeners and connections begin here. Must not know who listens.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! What a packet and an address can hold, and how many descriptors a process may have.
 //!
-//! Both ends keep to the first two; the daemon and servers raise the last when they start.
+//! Both ends keep to the first two; the daemon and servers raise the last when they start. Must not know what is
+//! sent.
 
 pub use protocol::control_messages::PACKET_MAX;
 

@@ -1,6 +1,6 @@
 //! A socket that programs connect to, made here or passed by a service manager.
 //!
-//! The daemon has one for itself and one for each group.
+//! The daemon has one for itself and one for each group. Must not know what programs say once they are connected.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;

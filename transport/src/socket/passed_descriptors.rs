@@ -1,6 +1,7 @@
 //! Descriptors that come over a socket (SCM_RIGHTS): what becomes of them.
 //!
-//! Sockets that strangers can reach refuse them by SO_PASSRIGHTS where the kernel can.
+//! Sockets that strangers can reach refuse them by SO_PASSRIGHTS where the kernel can. Called by connections and
+//! listeners. Must not know what the descriptors are for.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};

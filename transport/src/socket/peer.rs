@@ -1,6 +1,6 @@
 //! Who is at the other end of a connection, by the kernel's word: SO_PEERCRED and SO_PEERPIDFD.
 //!
-//! The daemon tells its clients apart by it. Nothing that a peer says counts here.
+//! The daemon tells its clients apart by it. Nothing that a peer says counts here. Must not know who is allowed what.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

@@ -1,6 +1,7 @@
 //! Waiting for several descriptors at once, with a bound.
 //!
-//! For who has few of them and no event loop; the daemon and servers have their own.
+//! For who has few of them and no event loop; the daemon and servers have their own. Must not know what the
+//! descriptors are.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! Users that have no number in our user namespace.
 //!
-//! Who compares users by number asks here: the daemon, its files, servers, and whoever connects.
+//! Who compares users by number asks here: the daemon, its files, servers, and whoever connects. Must not know who is
+//! allowed what.
 
 use std::sync::OnceLock;
 

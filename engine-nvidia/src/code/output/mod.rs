@@ -4,6 +4,9 @@
 //! `vprintf` and `__assertfail` (`crate::code::rewrite`), which write records to a ring of their module
 //! ([`Ring`]). What sees completions takes the records; the text is made of them by who asks for it, which
 //! is the client's own session: a format may make much text of few bytes.
+//!
+//! Called by modules, by whoever sees completions, and by sessions that want the text. Must not know what it is used
+//! for.
 
 mod ring;
 #[cfg(test)]

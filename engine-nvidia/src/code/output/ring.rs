@@ -7,7 +7,8 @@
 //! that what was read is cleared. Kernels set bytes aside by counting in their module's variable
 //! (`ring.ptx`).
 //!
-//! Kernels may write anything there: records are copied once, and then looked at.
+//! Kernels may write anything there: records are copied once, and then looked at. Called by a module's output. Must
+//! not know formats.
 
 use parking_lot::Mutex;
 use std::ffi::c_void;

@@ -15,6 +15,8 @@
 //! what is there is expected to take more than [`MOST_AHEAD`](state::MOST_AHEAD): who must wait until nothing runs, to load code,
 //! waits for as long and the longest. What a client below normal may
 //! have there beside others' work, the device's [foreground](crate::device::foreground) says.
+//!
+//! Called by the client and the poller. Must not know what an operation computes, or who its client is.
 
 mod completion;
 mod issue;
