@@ -2,6 +2,8 @@
 //!
 //! Called by a server's process when it starts. Must not know what the driver does with what it opens.
 
+use std::fs::File;
+use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
 
 use landlock::{
@@ -52,6 +54,9 @@ const DRIVER_WRITABLE: [&str; 3] = ["/dev/null", "/dev/shm", "/dev/zero"];
 /// Where the driver links the numbers of its devices to their files, which it does anew each time if it is root's.
 const DEVICE_LINKS: &str = "/dev/char";
 
+/// The process's own threads. The driver writes the name of each that it starts here, and does not start without.
+const THREADS: &str = "/proc/self/task";
+
 /// What a server may reach beside what every server reads.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
@@ -61,6 +66,8 @@ pub struct Reach {
     pub writable: Vec<PathBuf>,
     /// In these directories it makes and removes symbolic links.
     pub links: Vec<PathBuf>,
+    /// Files beneath these directories it writes over; it makes and removes none.
+    pub written_over: Vec<PathBuf>,
 }
 
 impl Reach {
@@ -80,6 +87,7 @@ impl Reach {
                 .chain(DRIVER_WRITABLE.map(PathBuf::from))
                 .collect(),
             links: vec![DEVICE_LINKS.into()],
+            written_over: vec![THREADS.into()],
         }
     }
 }
@@ -95,6 +103,12 @@ pub fn restrict_files(within: &Reach) -> Result<Files, RulesetError> {
     let read = AccessFs::from_read(VERSION) & !AccessFs::Execute;
     let write = AccessFs::from_all(VERSION) & !AccessFs::Execute;
     let link = AccessFs::MakeSym | AccessFs::RemoveFile | AccessFs::ReadDir;
+    let over = AccessFs::WriteFile | AccessFs::Truncate;
+    // A rule is about the directory as the kernel knows it now. Of /proc it makes directories anew once it has
+    // dropped them for want of memory, but never one that is open, so these stay open as long as the process lives.
+    for directory in &within.written_over {
+        let _stays_open = File::open(directory).map(File::into_raw_fd);
+    }
     let readable = within.readable.iter().map(PathBuf::as_path);
     let all = READABLE.iter().map(Path::new).chain(readable);
     let status = Ruleset::default()
@@ -106,6 +120,7 @@ pub fn restrict_files(within: &Reach) -> Result<Files, RulesetError> {
         .add_rules(path_beneath_rules(all, read))?
         .add_rules(path_beneath_rules(&within.writable, write))?
         .add_rules(path_beneath_rules(&within.links, link))?
+        .add_rules(path_beneath_rules(&within.written_over, over))?
         .restrict_self()?;
     Ok(match (status.ruleset, status.landlock) {
         (RulesetStatus::FullyEnforced, _) => Files::Restricted,

@@ -146,6 +146,24 @@ fn say_state() {
     after.join().unwrap();
 }
 
+/// Writes the name of a new thread, as the driver does with its own, and looks whether it has it.
+fn name_a_thread() -> String {
+    let (end, ended) = channel::<()>();
+    let (id, ids) = channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: no arguments.
+        id.send(unsafe { libc::gettid() }).unwrap();
+        ended.recv().unwrap_err();
+    });
+    let name = format!("/proc/self/task/{}/comm", ids.recv().unwrap());
+    let written = std::fs::write(&name, "named");
+    let came = opened(written.and_then(|()| File::open(&name)));
+    assert!(came != DONE || std::fs::read_to_string(&name).unwrap() == "named\n");
+    drop(end);
+    thread.join().unwrap();
+    came
+}
+
 /// Tries files under a restriction: `folder` may be read.
 fn try_files(folder: &Path) {
     let inside = folder.join("file");
@@ -162,6 +180,7 @@ fn try_files(folder: &Path) {
         readable: vec![folder.to_path_buf()],
         writable: vec![written.clone()],
         links: vec![folder.with_extension("links")],
+        written_over: vec!["/proc/self/task".into()],
     };
     let status = restrict_files(&within).unwrap();
     let mut text = String::new();
@@ -195,6 +214,8 @@ fn try_files(folder: &Path) {
             Ok(_) => "done".to_owned(),
             Err(error) => error.raw_os_error().unwrap().to_string(),
         },
+        name_a_thread(),
+        opened(File::create("/proc/self/comm")),
     ];
     println!("{status:?} {}", tries.join(" "));
 }
@@ -378,7 +399,7 @@ fn a_server_opens_only_what_it_may_read() {
     }
     let denied = libc::EACCES;
     let expected = format!(
-        "done {denied} {denied} {denied} {denied} done done done done done done done {denied} {denied}"
+        "done {denied} {denied} {denied} {denied} done done done done done done done {denied} {denied} done {denied}"
     );
     let (how, tries) = said.trim().split_once(' ').unwrap();
     assert_eq!(tries, expected, "{how}");

@@ -6,6 +6,7 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use cuda_abi::CUresult;
 use cuda_abi::types::{CUcontext, CUstream};
@@ -14,7 +15,8 @@ use protocol::operations::CONTEXT_GREEN;
 
 use crate::device::Device;
 use crate::device::duration_table::DurationTable;
-use crate::device::quiesce::Running;
+use crate::device::quiesce::{PATIENCE, Running};
+use crate::device::work_signature::WorkSignature;
 use crate::driver::Driver;
 use crate::partition::green_context::GreenContext;
 use crate::sync::Handle;
@@ -147,6 +149,16 @@ impl Context {
     /// Counts one more operation that goes to the driver, unless the device's gate is closed.
     pub(crate) fn pass_gate(&self) -> bool {
         self.device.gate().pass(&self.running)
+    }
+
+    /// Tells the gate of an operation that passed it and takes long, as far as that is known.
+    pub(crate) fn expect(&self, (sort, expected): (WorkSignature, u32)) {
+        if Duration::from_micros(expected.into()) <= PATIENCE {
+            return;
+        }
+        if let Some(mean) = self.durations.mean(sort) {
+            self.running.expect(mean + mean / 8 + PATIENCE);
+        }
     }
 
     /// Whether the device's gate is closed for it now.

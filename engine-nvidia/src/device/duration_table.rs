@@ -86,6 +86,14 @@ impl DurationTable {
         }
     }
 
+    /// The mean of what an operation took lately, if it is known.
+    pub(crate) fn mean(&self, kind: WorkSignature) -> Option<Duration> {
+        let (place, name) = self.place(kind);
+        let is_known = (place.expected.load(Ordering::Relaxed) >> 32) as u32 == name;
+        let sixteenths = (place.alone.load(Ordering::Relaxed) >> 32) as f64;
+        is_known.then(|| Duration::from_secs_f64(sixteenths / IN_MICROSECOND / 1e6))
+    }
+
     /// Operations that were expected to take so long `together` took so long: each is expected to take a part of
     /// that next, as before: which of them took it cannot be seen. What took less time than expected is believed at once, since an end may be seen late.
     ///
@@ -142,6 +150,8 @@ mod tests {
         assert_eq!(durations.expected(kind(1), UNKNOWN), 10);
         durations.learn(&[(kind(1), 10)], micros(50), true);
         assert_eq!(durations.expected(kind(1), UNKNOWN), 20);
+        // The mean is what it took first, and follows.
+        assert_eq!(durations.mean(kind(1)), Some(micros(15)));
         for _ in 0..40 {
             durations.learn(
                 &[(kind(1), durations.expected(kind(1), UNKNOWN))],
@@ -155,6 +165,7 @@ mod tests {
             UNKNOWN,
             "another operation"
         );
+        assert_eq!(durations.mean(kind(2)), None);
     }
 
     #[test]

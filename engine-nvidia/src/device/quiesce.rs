@@ -9,14 +9,14 @@
 //! A closed gate keeps others' operations in their streams, and streams give the driver only as much at a time as
 //! takes some [milliseconds](PATIENCE), so that usually nothing runs soon. Contexts whose work takes longer are *held*:
 //! they begin nothing new, and the gate is open for all others until what these have running is over, when it is
-//! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. It may wait for something
-//! that its own context is to do: who is held for long is let go for as long, and so on, up to some seconds.
+//! closed again. So a long kernel holds up who loads, and whose it is, and nobody else. Where it is known how long a
+//! kernel takes, its context is held at once. It may wait for something that its own context is to do: who is held for
+//! long, and longer than its kernels are known to take, is let go for as long, and so on, up to some seconds.
 //!
 //! To the contexts of who loads the gate is not closed meanwhile: a kernel of theirs may wait for another process', which
 //! waits for what was given to their streams before, as collective operations do.
 //!
-//! Nobody loads all the time beside others' work: what runs gives way to so much [closed time](MOST_SPENT), and to a
-//! [part](OPEN) of the time then.
+//! Nobody loads all the time beside others' work: each client has a [budget](load_budget).
 //!
 //! Who comes to a closed gate with something to do alone does it in the same turn, as long as a turn does not take
 //! [too long](MOST_CLOSED).
@@ -34,20 +34,20 @@ use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use cuda_abi::CUresult;
+use engine::clock;
 
+use crate::device::quiesce::load_budget::LoadBudget;
 use crate::device::waker::Waker;
 
+mod load_budget;
+
 /// How long the gate is closed for all while something runs.
-const PATIENCE: Duration = Duration::from_millis(20);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 /// How long contexts are held at first before they are let go, and at most.
 const FIRST_HOLD: Duration = Duration::from_secs(1);
 const MOST_HOLD: Duration = Duration::from_secs(4);
 /// How long the gate stays closed for one who is alone after another, at most.
 const MOST_CLOSED: Duration = Duration::from_millis(50);
-/// Time for which the gate was closed, of that in which it could have been open, before who would close it to what
-/// runs waits; and how much longer it is open than closed then.
-const MOST_SPENT: Duration = Duration::from_millis(500);
-const OPEN: u32 = 4;
 /// Time between two looks at what runs.
 const LOOK: Duration = Duration::from_micros(20);
 /// While so many retired things, or bytes of memory in them, are kept for an idle device, who makes more of
@@ -71,6 +71,8 @@ pub(crate) struct Running {
     held: AtomicBool,
     /// The gate is open for it, though it may be closed for others.
     exempt: AtomicBool,
+    /// When the longest of its operations of which that is known is over at the latest: nanoseconds of CLOCK_MONOTONIC.
+    long_until: AtomicU64,
     /// The thread that does what its client asks for.
     thread: Option<ThreadId>,
     /// Since when the client is gone.
@@ -95,6 +97,25 @@ struct Pause {
     disturbs: bool,
 }
 
+/// What came of closing the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drained {
+    NothingRan,
+    /// What ran gave way.
+    GaveWay,
+    /// It was opened again, since who would load has made others wait for too long lately.
+    OverBudget,
+}
+
+impl Drained {
+    fn of(disturbs: bool) -> Self {
+        match disturbs {
+            true => Self::GaveWay,
+            false => Self::NothingRan,
+        }
+    }
+}
+
 /// What who closes the gate has of those before.
 #[derive(Debug, Default)]
 struct ClosingState {
@@ -102,30 +123,19 @@ struct ClosingState {
     closed: Option<Pause>,
     /// Those that are held.
     held: Vec<Arc<Running>>,
-    /// For how long the gate was closed, less what was made good since then.
-    spent: Duration,
-    opened: Option<Instant>,
+    budget: LoadBudget,
 }
 
 impl ClosingState {
-    /// The gate, which was closed for so long, is open again.
-    fn spend(&mut self, closed: Duration) {
-        self.spent = self.still_spent() + closed;
-        self.opened = Some(Instant::now());
-    }
-
-    fn still_spent(&self) -> Duration {
-        let open = self
-            .opened
-            .map_or(Duration::ZERO, |opened| opened.elapsed());
-        self.spent.saturating_sub(open / OPEN)
-    }
-
     fn hold(&mut self, more: Vec<Arc<Running>>) {
         for running in &more {
             running.held.store(true, Ordering::SeqCst);
         }
         self.held.extend(more);
+    }
+
+    fn holds(&self, other: &Arc<Running>) -> bool {
+        self.held.iter().any(|held| Arc::ptr_eq(held, other))
     }
 
     fn let_go(&mut self) {
@@ -136,6 +146,13 @@ impl ClosingState {
 
     fn held_run(&self) -> bool {
         self.held.iter().any(|running| running.runs())
+    }
+
+    /// For how long what the held contexts have running is known to take, at most.
+    fn held_for(&self) -> Duration {
+        let running = self.held.iter().filter(|running| running.runs());
+        let longest = running.map(|running| running.known_to_run());
+        longest.max().unwrap_or_default()
     }
 }
 
@@ -271,21 +288,34 @@ impl QuiesceGate {
         dead: impl Fn() -> bool,
         call: impl FnOnce() -> T,
     ) -> Result<T, CUresult> {
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let mut turn = self.turn.lock();
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        let disturbs = match turn.closed {
-            Some(pause) => Ok(pause.disturbs),
-            None => self.drain(&mut turn, &dead),
+        let (mut turn, disturbs) = loop {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let mut turn = self.turn.lock();
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            let drained = match turn.closed {
+                Some(pause) => Ok(Drained::of(pause.disturbs)),
+                None => self.drain(&mut turn, &dead),
+            };
+            match drained {
+                Ok(Drained::NothingRan) => break (turn, Ok(false)),
+                Ok(Drained::GaveWay) => break (turn, Ok(true)),
+                Err(code) => break (turn, Err(code)),
+                Ok(Drained::OverBudget) => {
+                    drop(turn);
+                    self.wait(PATIENCE, &dead, || false)?;
+                }
+            }
         };
+        let began = Instant::now();
         let pause = turn.closed.take().unwrap_or(Pause {
-            since: Instant::now(),
+            since: began,
             disturbs: disturbs == Ok(true),
         });
         let closed = Closed {
             gate: self,
             turn,
             pause,
+            began,
         };
         disturbs?;
         // First, because the call may need the memory.
@@ -295,36 +325,43 @@ impl QuiesceGate {
         Ok(result)
     }
 
-    /// Closes the gate and waits until nothing runs, as the module says. Whether anything ran.
+    /// Closes the gate and waits until nothing runs, as the module says. Opens it again for who is over its budget.
     ///
     /// # Errors
     /// As [`QuiesceGate::run_exclusive`].
-    fn drain(&self, turn: &mut ClosingState, dead: &impl Fn() -> bool) -> Result<bool, CUresult> {
+    fn drain(
+        &self,
+        turn: &mut ClosingState,
+        dead: &impl Fn() -> bool,
+    ) -> Result<Drained, CUresult> {
         let own = self.exempt();
-        loop {
-            self.closed.store(true, Ordering::SeqCst);
-            if self.is_drained(&own) || dead() {
-                return Ok(false);
-            }
-            if turn.still_spent() < MOST_SPENT {
-                break;
-            }
+        self.closed.store(true, Ordering::SeqCst);
+        if self.is_drained(&own) || dead() {
+            return Ok(Drained::NothingRan);
+        }
+        if turn
+            .budget
+            .is_over(std::thread::current().id(), Instant::now())
+        {
             self.open();
-            self.wait(PATIENCE, dead, || false)?;
+            return Ok(Drained::OverBudget);
         }
         let mut hold = FIRST_HOLD;
         let mut until = Instant::now() + hold;
         loop {
-            self.closed.store(true, Ordering::SeqCst);
-            if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
-                return Ok(true);
+            let mut running = self.running(turn, &own);
+            running.retain(|running| running.known_to_run() > PATIENCE);
+            if running.is_empty() && !turn.held_run() {
+                self.closed.store(true, Ordering::SeqCst);
+                if self.wait(PATIENCE, dead, || self.is_drained(&own))? {
+                    return Ok(Drained::GaveWay);
+                }
+                running = self.running(turn, &own);
             }
-            // Those that are held already are among them.
-            let mut running = self.running();
-            running.retain(|running| !running.held.load(Ordering::SeqCst) && !own.has(running));
             turn.hold(running);
             self.open();
-            let left = until.saturating_duration_since(Instant::now());
+            let known = Instant::now() + turn.held_for();
+            let left = until.max(known).saturating_duration_since(Instant::now());
             if !self.wait(left, dead, || !turn.held_run() && !own.run())? {
                 turn.let_go();
                 self.wake();
@@ -408,14 +445,16 @@ impl QuiesceGate {
             return false;
         }
         self.closed.store(true, Ordering::SeqCst);
+        let began = Instant::now();
         let pause = Pause {
-            since: Instant::now(),
+            since: began,
             disturbs: false,
         };
         let closed = Closed {
             gate: self,
             turn,
             pause,
+            began,
         };
         let idle = !self.runs();
         if idle {
@@ -454,10 +493,13 @@ impl QuiesceGate {
         drained
     }
 
-    fn running(&self) -> Vec<Arc<Running>> {
+    /// The contexts that have something running, but those that are held already and who loads.
+    fn running(&self, turn: &ClosingState, own: &Exempt) -> Vec<Arc<Running>> {
         let clients = self.clients.lock();
         let running = clients.iter().filter_map(Weak::upgrade);
-        running.filter(|client| client.runs()).collect()
+        running
+            .filter(|client| client.runs() && !turn.holds(client) && !own.has(client))
+            .collect()
     }
 
     fn runs(&self) -> bool {
@@ -502,18 +544,23 @@ struct Closed<'a> {
     gate: &'a QuiesceGate,
     turn: MutexGuard<'a, ClosingState>,
     pause: Pause,
+    /// When this one's part of the pause began.
+    began: Instant,
 }
 
 impl Drop for Closed<'_> {
     fn drop(&mut self) {
+        let now = Instant::now();
+        if self.pause.disturbs {
+            let own = now.saturating_duration_since(self.began);
+            let client = std::thread::current().id();
+            self.turn.budget.spend(client, own, now);
+        }
         let waits = self.gate.waiting.load(Ordering::SeqCst) > 0;
-        let closed = self.pause.since.elapsed();
+        let closed = now.saturating_duration_since(self.pause.since);
         if waits && closed < MOST_CLOSED && !self.gate.runs() {
             self.turn.closed = Some(self.pause);
             return;
-        }
-        if self.pause.disturbs {
-            self.turn.spend(closed);
         }
         self.turn.let_go();
         self.gate.open();
@@ -530,6 +577,18 @@ impl Running {
     pub(crate) fn go(&self) {
         // Only the first time counts.
         let _ = self.gone.set(Instant::now());
+    }
+
+    /// An operation of its that was let through is known to take so long at most.
+    pub(crate) fn expect(&self, takes: Duration) {
+        let until = clock::now() + u64::try_from(takes.as_nanos()).unwrap_or(u64::MAX);
+        self.long_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// For how long its operations are known to run from now on, at most; nothing where that is not known.
+    fn known_to_run(&self) -> Duration {
+        let until = self.long_until.load(Ordering::Relaxed);
+        Duration::from_nanos(until.saturating_sub(clock::now()))
     }
 
     fn runs(&self) -> bool {

@@ -176,17 +176,11 @@ fn who_waits_for_the_gate_has_the_same_turn() {
 
 #[test]
 fn who_is_alone_beside_work_all_the_time_waits_for_it() {
-    let mut turn = ClosingState::default();
-    turn.spend(MOST_SPENT * 2);
-    assert!(turn.still_spent() > MOST_SPENT);
-    turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
-    assert!(turn.still_spent() <= MOST_SPENT);
-    turn.opened = turn.opened.and_then(|at| at.checked_sub(MOST_SPENT * OPEN));
-    assert_eq!(turn.still_spent(), Duration::ZERO);
-
     let gate = Arc::new(QuiesceGate::default());
     let running = gate.join();
-    gate.turn.lock().spend(MOST_SPENT * 2);
+    let spent = load_budget::MOST_TOGETHER * 2;
+    let this = std::thread::current().id();
+    gate.turn.lock().budget.spend(this, spent, Instant::now());
     let (tell, told) = mpsc::channel();
     let (go, gone) = mpsc::channel();
     go.send(()).unwrap();
@@ -205,6 +199,72 @@ fn who_is_alone_beside_work_all_the_time_waits_for_it() {
     running.leave();
     run_exclusive.join().unwrap();
     told.recv().unwrap();
+}
+
+#[test]
+fn who_loads_without_pause_is_waited_for_by_nobody_who_loads() {
+    let gate = Arc::new(QuiesceGate::default());
+    let running = gate.join();
+    assert!(gate.pass(&running));
+    let (tell, told) = mpsc::channel();
+    let greedy = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || {
+            let this = std::thread::current().id();
+            let spent = load_budget::MOST_TOGETHER * 9 / 10;
+            gate.turn.lock().budget.spend(this, spent, Instant::now());
+            tell.send("it begins").unwrap();
+            gate.run_exclusive(NEVER, || tell.send("greedy")).unwrap()
+        }
+    });
+    told.recv().unwrap();
+    // It has its turn again and again while it waits, and leaves it to others.
+    let other = std::thread::spawn({
+        let gate = Arc::clone(&gate);
+        move || {
+            gate.run_exclusive(NEVER, || {
+                assert!(told.try_recv().is_err(), "who waits came first");
+            })
+            .unwrap();
+            told
+        }
+    });
+    while !running.held.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+    running.leave();
+    let told = other.join().unwrap();
+    greedy.join().unwrap().unwrap();
+    told.try_recv().unwrap();
+}
+
+#[test]
+fn what_is_known_to_run_long_is_held_at_once_and_until_it_is_over() {
+    let gate = Arc::new(QuiesceGate::default());
+    let (long, other) = (gate.join(), gate.join());
+    assert!(gate.pass(&long));
+    // Longer than who is not known to run so long would be held.
+    long.expect(FIRST_HOLD * 2);
+    let (tell, told) = mpsc::channel();
+    let (go, gone) = mpsc::channel();
+    go.send(()).unwrap();
+    let run_exclusive = start(&gate, tell, gone);
+    while !long.held.load(Ordering::SeqCst) {
+        assert!(long.known_to_run() > FIRST_HOLD);
+        std::thread::yield_now();
+    }
+    while long.known_to_run() > FIRST_HOLD / 4 {
+        assert!(!gate.pass(&long), "let go before it is over");
+        while !gate.pass(&other) {
+            std::thread::yield_now();
+        }
+        other.leave();
+        std::thread::sleep(LOOK);
+    }
+    long.leave();
+    told.recv().unwrap();
+    run_exclusive.join().unwrap();
+    assert!(gate.pass(&long));
 }
 
 #[test]

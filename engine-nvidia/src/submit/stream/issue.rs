@@ -176,6 +176,7 @@ impl Stream {
             work => work,
         };
         let length = self.length(&work);
+        self.context.expect(length);
         match work {
             Work::Launch(launch)
                 if (length.1 < SHORT || !self.is_recorded()) && state.batches.take(&launch) =>
