@@ -1,4 +1,7 @@
 //! `limit`: what a running client or a group may have, shown or changed at once.
+//!
+//! Called by the table of commands, and by `daemon::limit_changes` for the text of what came of it. Must not tell
+//! servers: the daemon does.
 
 use std::fmt::Write;
 

@@ -1,4 +1,7 @@
 //! Server processes: started when somebody needs one, heard, ended, and reaped.
+//!
+//! Called by the event loop, by commands and by `admission`. Must not know who may share a server
+//! (`servers::placement`), nor what it does for clients.
 
 use std::collections::VecDeque;
 use std::os::unix::process::ExitStatusExt;

@@ -1,5 +1,8 @@
 //! What the kernel lets this process, and so the servers that it starts, have. Limits are raised as far as that is
 //! allowed. Too little is said when the daemon starts, and not left for each client to find out.
+//!
+//! Called by `startup`, and by `servers::process` in a server. Must not know what a client needs, only what an
+//! arena takes.
 
 use std::sync::Arc;
 
