@@ -1,4 +1,6 @@
 //! The checks, one function each.
+//!
+//! Called by `doctor`. Must not print: a finding comes back.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
