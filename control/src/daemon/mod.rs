@@ -1,5 +1,4 @@
-//! The daemon's event loop: one thread that sleeps until a descriptor has something to say or a time
-//! has come.
+//! The daemon: one thread, which sleeps in `event_loop` until a descriptor has something to say or a time has come.
 //!
 //! Owns the daemon's state and what all its parts need of it. Made by `startup`. Must not know CUDA: devices are
 //! what servers said of them.

@@ -5,10 +5,10 @@
 //!
 //! A client is of a group by the socket that it came to, or by its cgroup where that can be seen; if
 //! both say something, the cgroup does, which a process cannot choose as it can a socket. Groups
-//! outlive servers and the daemon: what is needed for that is kept in files (`group_files`), and the
-//! count of what is taken lives on in the servers that have it (`former`).
+//! outlive servers and the daemon: what is needed for that is kept in files (`saved`), and the
+//! count of what is taken lives on in the servers that have it (`orphaned_servers`).
 //!
-//! Static partitions are groups of another kind (`partitions`), so that servers need to know one
+//! Static partitions are groups of another kind (`partition`), so that servers need to know one
 //! thing only.
 
 pub(crate) mod orphaned_servers;
