@@ -164,6 +164,50 @@ fn number_of(user: &str, users: &str) -> Option<u32> {
     found.nth(1)?.parse().ok()
 }
 
+/// Why somebody else could have chosen what is at a path.
+#[derive(Debug)]
+enum PathError {
+    /// The kernel does not say what is there.
+    Unreachable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// Everybody may make files there, and nothing is mounted there, which only an outsider can do.
+    WorldWritable {
+        directory: PathBuf,
+        next: PathBuf,
+    },
+    /// It belongs to a user of this user namespace.
+    InsidersFile(PathBuf),
+    TooManyLinks(PathBuf),
+}
+
+// By hand: the client library, which this is in, has no foreign crate but rustix.
+impl std::fmt::Display for PathError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable { path, source } => write!(f, "{}: {source}", path.display()),
+            Self::WorldWritable { directory, next } => write!(
+                f,
+                "everybody may write to {}, and nothing is mounted on {}",
+                directory.display(),
+                next.display()
+            ),
+            Self::InsidersFile(path) => write!(f, "{} belongs to a user of it", path.display()),
+            Self::TooManyLinks(path) => write!(f, "{} has too many links", path.display()),
+        }
+    }
+}
+
+impl PathError {
+    fn unreachable(path: &Path, source: impl Into<std::io::Error>) -> Self {
+        Self::Unreachable {
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+}
+
 /// What the kernel says of one step of a way.
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -182,11 +226,10 @@ impl Step {
         self.mode & Self::KIND == Self::LINK
     }
 
-    fn at(path: &Path) -> Result<Self, String> {
-        let failed = |errno: rustix::io::Errno| format!("{}: {errno}", path.display());
+    fn at(path: &Path) -> Result<Self, PathError> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let found: Statx =
-            rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS).map_err(failed)?;
+        let found: Statx = rustix::fs::statx(CWD, path, flags, StatxFlags::BASIC_STATS)
+            .map_err(|error| PathError::unreachable(path, error))?;
         // Linux 5.8.
         let both = found.stx_attributes & found.stx_attributes_mask;
         let is_mounted = both.contains(StatxAttributes::MOUNT_ROOT) && !is_fuse(path);
@@ -208,8 +251,8 @@ fn is_fuse(path: &Path) -> bool {
 /// is at a path.
 ///
 /// # Errors
-/// Why not, in words.
-fn way_is_ours(path: &Path) -> Result<(), String> {
+/// Why not.
+fn way_is_ours(path: &Path) -> Result<(), PathError> {
     let own = rustix::process::geteuid().as_raw();
     let may_own = |owner| owner == 0 || owner == own || is_from_outside(owner);
     way(path, may_own, Step::at)
@@ -218,10 +261,9 @@ fn way_is_ours(path: &Path) -> Result<(), String> {
 fn way(
     path: &Path,
     may_own: impl Fn(u32) -> bool,
-    look: impl Fn(&Path) -> Result<Step, String>,
-) -> Result<(), String> {
-    let whole =
-        std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    step_at: impl Fn(&Path) -> Result<Step, PathError>,
+) -> Result<(), PathError> {
+    let whole = std::path::absolute(path).map_err(|error| PathError::unreachable(path, error))?;
     let mut left: VecDeque<OsString> = whole.iter().map(OsString::from).collect();
     let mut at = PathBuf::from("/");
     let mut links = 0;
@@ -238,24 +280,23 @@ fn way(
             Some(Component::Normal(name)) => at.join(name),
             _ => continue,
         };
-        let (directory, step) = (look(&at)?, look(&next)?);
+        let (directory, step) = (step_at(&at)?, step_at(&next)?);
         if directory.mode & 0o002 != 0 && !step.is_mounted {
-            return Err(format!(
-                "everybody may write to {}, and nothing is mounted on {}",
-                at.display(),
-                next.display()
-            ));
+            return Err(PathError::WorldWritable {
+                directory: at,
+                next,
+            });
         }
         if !may_own(step.owner) || !may_own(directory.owner) {
-            return Err(format!("{} belongs to a user of it", next.display()));
+            return Err(PathError::InsidersFile(next));
         }
         if step.is_link() {
             links += 1;
             if links > MAX_LINKS {
-                return Err(format!("{} has too many links", path.display()));
+                return Err(PathError::TooManyLinks(path.to_owned()));
             }
-            let target = std::fs::read_link(&next)
-                .map_err(|error| format!("{}: {error}", next.display()))?;
+            let target =
+                std::fs::read_link(&next).map_err(|error| PathError::unreachable(&next, error))?;
             for part in target.iter().rev() {
                 left.push_front(part.to_owned());
             }
@@ -277,13 +318,14 @@ mod tests {
     const INSIDE: u32 = 1234;
 
     /// What [`way`] says of a way whose steps are these.
-    fn judged(path: &str, steps: &[(&str, u32, u32, bool)]) -> Result<(), String> {
+    fn judged(path: &str, steps: &[(&str, u32, u32, bool)]) -> Result<(), PathError> {
         way(
             Path::new(path),
             |owner| owner == 0 || owner == OUTSIDE,
             |at| {
                 let step = steps.iter().find(|step| Path::new(step.0) == at);
-                let &(_, owner, mode, is_mounted) = step.ok_or_else(|| format!("no {at:?}"))?;
+                let &(_, owner, mode, is_mounted) =
+                    step.ok_or_else(|| PathError::InsidersFile(at.to_owned()))?;
                 Ok(Step {
                     owner,
                     mode,
@@ -346,9 +388,12 @@ mod tests {
             )
         };
         said("link/control", 0).unwrap();
-        let told = said("link/control", INSIDE).unwrap_err();
+        let told = said("link/control", INSIDE).unwrap_err().to_string();
         assert!(told.contains("link"), "{told}");
-        assert!(said("loop/control", 0).unwrap_err().contains("too many"));
+        assert!(matches!(
+            said("loop/control", 0),
+            Err(PathError::TooManyLinks(_))
+        ));
         assert!(said("link/nothing", 0).is_err());
     }
 
